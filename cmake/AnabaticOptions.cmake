@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# Warnings and sanitizers for every target of this project, as one interface library, and the helpers that add targets.
+
+add_library(anabatic_options INTERFACE)
+target_compile_features(anabatic_options INTERFACE cxx_std_20)
+target_include_directories(
+  anabatic_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+# -Wno-restrict: g++ 12 reports std::string concatenation falsely (GCC bug 105651).
+# -ffp-contract=off: a multiply and an add are fused only where the source says so, hence equal bits from every compiler.
+target_compile_options(
+  anabatic_options INTERFACE $<BUILD_INTERFACE:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off>)
+if(ANABATIC_WERROR)
+  target_compile_options(anabatic_options INTERFACE $<BUILD_INTERFACE:-Werror>)
+endif()
+if(ANABATIC_SANITIZE)
+  target_compile_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE} -fno-omit-frame-pointer
+                                                   -fno-sanitize-recover=all)
+  target_link_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE})
+endif()
+
+# anabatic_library(NAME SOURCES a.cpp b.cpp DEPENDS base tensor LIBRARIES fmt::fmt)
+# One static library a folder; DEPENDS names the folders that it may include (tools/check_layers holds the same table).
+function(anabatic_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  add_library(anabatic_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(anabatic_${name} PUBLIC anabatic_options ${ARG_LIBRARIES})
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(anabatic_${name} PUBLIC anabatic_${dependency})
+  endforeach()
+  if(NOT name MATCHES "^test_")
+    install(TARGETS anabatic_${name} EXPORT anabaticTargets)
+  endif()
+endfunction()
+
+# anabatic_test(NAME LABEL unit SOURCES a_test.cpp DEPENDS io LIBRARIES x): a GoogleTest binary with one CTest entry, labelled with its folder.
+function(anabatic_test name)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE anabatic_options ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    target_link_libraries(${name} PRIVATE anabatic_${dependency})
+  endforeach()
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  # GoogleTest's headers are parsed once; the optimizer spends its time on the library, not on tests.
+  target_precompile_headers(${name} REUSE_FROM anabatic_test_headers)
+  # At -O1 g++ 12 reports std::string and replaced operators new falsely.
+  target_compile_options(${name} PRIVATE -O1 -Wno-array-bounds -Wno-mismatched-new-delete -Wno-stringop-overflow)
+  target_compile_definitions(${name} PRIVATE ANABATIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                                             ANABATIC_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
