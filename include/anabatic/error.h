@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The five kinds of error that Anabatic throws, from one base. Text: "[where] expected X, got Y;
+// hint".
+#pragma once
+#include <stdexcept>
+#include <string>
+
+namespace anabatic {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The caller's fault: a bad argument, config, graph or file content.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// Legal, but nothing here can do it; the text lists every candidate and its reason.
+class Unsupported : public Error {
+ public:
+  using Error::Error;
+};
+
+// Memory, disk or the operating system refused.
+class ResourceError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A rank, a peer or a collective failed.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Our bug: condition and file:line.
+class InternalError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace anabatic

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/environment.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace anabatic::environment {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+}  // namespace
+
+std::string max_isa() {
+  const std::string value = variable("ANABATIC_MAX_ISA");
+  for (const char* known : {"", "portable", "avx2", "avx512f", "avx512_bf16"})
+    if (value == known) return value;
+  throw InvalidArgument(fmt::format(
+      "[environment] ANABATIC_MAX_ISA: expected portable, avx2, avx512f or avx512_bf16, got '{}'",
+      value));
+}
+
+bool is_plain_test_config() {
+  const std::string value = variable("ANABATIC_TEST_CONFIG");
+  ANABATIC_REQUIRE(value.empty() || value == "plain",
+                   "[environment] ANABATIC_TEST_CONFIG: expected plain, got '{}'", value);
+  return !value.empty();
+}
+
+bool shows_debug_log() { return variable("ANABATIC_LOG") == "debug"; }
+
+}  // namespace anabatic::environment

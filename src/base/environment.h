@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every environment variable that Anabatic reads. They only switch diagnostics and tests; options
+// are in the run config.
+#pragma once
+#include <string>
+
+namespace anabatic::environment {
+
+// ANABATIC_MAX_ISA: portable | avx2 | avx512f | avx512_bf16; "" for no limit. InvalidArgument for
+// another value.
+std::string max_isa();
+
+// ANABATIC_TEST_CONFIG=plain: optional passes off, trivial planners, poisoned arenas, whatever the
+// run config says.
+bool is_plain_test_config();
+
+// ANABATIC_LOG=debug
+bool shows_debug_log();
+
+}  // namespace anabatic::environment

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small text helpers: nearest word for error hints, human-readable byte counts, whole files.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace anabatic {
+
+// The candidate with the smallest edit distance, if that is at most a third of the longer word's
+// length.
+std::optional<std::string> nearest_word(std::string_view word,
+                                        std::span<const std::string> candidates);
+
+// "1.5 GiB"; exact below 1 KiB.
+std::string format_bytes(std::int64_t bytes);
+
+// The whole file; ResourceError naming the path if it cannot be read or exceeds limit_bytes.
+std::string read_file(const std::filesystem::path& path,
+                      std::int64_t limit_bytes = std::int64_t{1} << 30);
+
+// Writes beside the target, fsyncs, renames over it and fsyncs the folder: after a crash the old or
+// the new file is there, whole.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+}  // namespace anabatic
