@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/tensor_type.h"
+
+#include <charconv>
+
+#include "base/error.h"
+
+namespace anabatic {
+namespace {
+
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 62;
+
+template <class Sizes>
+TensorType from_sizes(DType dtype, const Sizes& sizes) {
+  TensorType type{.dtype = dtype};
+  for (const std::int64_t size : sizes) type.shape.push_back(Dim{.bound = size});
+  return type;
+}
+
+Dim parse_dim(std::string_view text, std::string_view whole) {
+  Dim dim;
+  if (const auto mark = text.find("<="); mark != std::string_view::npos) {
+    ANABATIC_REQUIRE(mark > 0, "[tensor type] expected a symbol before '<=' in '{}'", whole);
+    dim.symbol = intern(text.substr(0, mark));
+    text.remove_prefix(mark + 2);
+  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), dim.bound);
+  ANABATIC_REQUIRE(error == std::errc{} && end == text.data() + text.size() && dim.bound >= 0,
+                   "[tensor type] expected a size, got '{}' in '{}'", text, whole);
+  return dim;
+}
+
+}  // namespace
+
+std::int64_t TensorType::dim(std::int64_t axis) const {
+  const std::int64_t i = axis < 0 ? axis + ndim() : axis;
+  ANABATIC_CHECK(i >= 0 && i < ndim(), "[tensor type] axis {} of {}", axis, to_string(*this));
+  return shape[static_cast<std::size_t>(i)].bound;
+}
+
+std::int64_t TensorType::num_elements() const {
+  std::int64_t count = 1;
+  for (const Dim& d : shape) {
+    ANABATIC_REQUIRE(d.bound == 0 || count <= kMaxElements / d.bound,
+                     "[tensor type] {} has more than 2^62 elements", to_string(*this));
+    count *= d.bound;
+  }
+  return count;
+}
+
+std::int64_t TensorType::num_bytes() const {
+  const std::int64_t count = num_elements();
+  ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(dtype),
+                   "[tensor type] {} has more than 2^62 bytes", to_string(*this));
+  return count * size_bytes(dtype);
+}
+
+TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape) {
+  return from_sizes(dtype, shape);
+}
+
+TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape) {
+  return from_sizes(dtype, shape);
+}
+
+std::string to_string(const TensorType& type) {
+  std::string out(to_string(type.dtype));
+  out += '[';
+  for (std::size_t i = 0; i < type.shape.size(); ++i) {
+    if (i > 0) out += ',';
+    const Dim& d = type.shape[i];
+    if (d.symbol) out += fmt::format("{}<=", text(*d.symbol));
+    out += std::to_string(d.bound);
+  }
+  out += ']';
+  if (type.layout != kRowMajor) out += fmt::format("@{}", text(type.layout));
+  return out;
+}
+
+TensorType parse_tensor_type(std::string_view whole) {
+  const auto open = whole.find('[');
+  const auto close = whole.find(']');
+  ANABATIC_REQUIRE(
+      open != std::string_view::npos && close != std::string_view::npos && open < close,
+      "[tensor type] expected DTYPE[SIZES], got '{}'", whole);
+  const auto dtype = dtype_from_string(whole.substr(0, open));
+  ANABATIC_REQUIRE(dtype.has_value(), "[tensor type] unknown dtype '{}' in '{}'",
+                   whole.substr(0, open), whole);
+  TensorType type{.dtype = *dtype};
+  std::string_view sizes = whole.substr(open + 1, close - open - 1);
+  while (!sizes.empty()) {
+    const auto comma = sizes.find(',');
+    type.shape.push_back(parse_dim(sizes.substr(0, comma), whole));
+    ANABATIC_REQUIRE(comma + 1 != sizes.size(), "[tensor type] expected a size after ',' in '{}'",
+                     whole);
+    sizes = comma == std::string_view::npos ? std::string_view{} : sizes.substr(comma + 1);
+  }
+  const std::string_view rest = whole.substr(close + 1);
+  if (!rest.empty()) {
+    ANABATIC_REQUIRE(rest.size() > 1 && rest[0] == '@',
+                     "[tensor type] expected '@LAYOUT' after ']', got '{}'", whole);
+    type.layout = intern(rest.substr(1));
+  }
+  return type;
+}
+
+}  // namespace anabatic

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tensor is: element type, shape with symbolic dimensions, layout. And a view of one, which
+// never owns.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/name.h"
+#include "tensor/dtype.h"
+
+namespace anabatic {
+
+// A dimension is exact, or ragged: known only at run time, never above `bound`. Planners use the
+// bound; kernels read the size from the value that the graph's symbol table names. Equal symbols
+// are equal sizes.
+struct Dim {
+  std::int64_t bound = 0;
+  std::optional<Name> symbol{};  // absent when exact
+  bool operator==(const Dim&) const = default;
+};
+
+// Name{} (the empty text) is row-major: the last dimension is contiguous. A packing has the name a
+// kernel table gives it.
+using Layout = Name;
+inline constexpr Layout kRowMajor{};
+
+struct TensorType {
+  DType dtype = DType::kFloat32;
+  std::vector<Dim> shape{};  // [] is a scalar
+  Layout layout = kRowMajor;
+
+  std::int64_t ndim() const { return static_cast<std::int64_t>(shape.size()); }
+  std::int64_t dim(std::int64_t axis)
+      const;  // the bound; a negative axis counts from the end; InternalError if out of range
+  std::int64_t num_elements() const;  // product of the bounds; InvalidArgument on overflow of 2^62
+  std::int64_t num_bytes() const;     // likewise
+  bool operator==(const TensorType&) const = default;
+};
+
+TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape);
+TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape);
+
+// "bf16[rows<=4096,512]@panel16x2", "f32[]", "f32[8,512]".
+std::string to_string(const TensorType& type);
+// The inverse; InvalidArgument naming the text when it is not such a type.
+TensorType parse_tensor_type(std::string_view text);
+
+struct TensorView {
+  std::byte* data = nullptr;
+  const TensorType* type = nullptr;
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+};
+
+}  // namespace anabatic
