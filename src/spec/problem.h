@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// All that a kernel may look at to say whether it can do an op, and how much workspace it wants.
+// Knows no graph.
+#pragma once
+#include <span>
+
+#include "base/name.h"
+#include "spec/attributes.h"
+#include "spec/device_spec.h"
+#include "tensor/tensor_type.h"
+
+namespace anabatic::spec {
+
+struct Problem {
+  Name op;
+  const Attributes* attributes;
+  std::span<const TensorType> inputs, outputs;
+  const DeviceSpec* device;
+};
+
+}  // namespace anabatic::spec

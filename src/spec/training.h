@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run asks of training, as the passes and the compiler read it.
+#pragma once
+#include <cstdint>
+
+namespace anabatic::spec {
+
+// kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation.
+enum class Precision : std::uint8_t { kFp32, kBf16 };
+
+struct OptimizerOptions {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+  double clip_grad_norm = 1.0;  // 0: no clipping
+  bool decay_norms_and_biases = false;
+};
+
+}  // namespace anabatic::spec
