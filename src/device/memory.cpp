@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace anabatic::device {
+namespace {
+
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kPageBytes = 4096;
+
+// The number behind "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
+std::int64_t proc_bytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key)) return std::stoll(line.substr(key.size())) * 1024;
+  return -1;
+}
+
+// A limit file of a cgroup; the largest value when absent or "max".
+std::int64_t cgroup_number(const std::string& path) {
+  std::ifstream file(path);
+  std::int64_t value = 0;
+  return file >> value ? value : std::numeric_limits<std::int64_t>::max();
+}
+
+}  // namespace
+
+Memory::Memory(std::int64_t bytes) : bytes_(bytes) {
+  ANABATIC_CHECK(bytes >= 0, "[memory] {} bytes", bytes);
+  if (bytes == 0) return;
+  const auto size = static_cast<std::size_t>(bytes);
+  // Small blocks stay on small pages: a huge page would be mostly waste.
+  const std::size_t alignment = size >= kHugePageBytes ? kHugePageBytes : kPageBytes;
+  mapping_bytes_ = (size + kPageBytes - 1) / kPageBytes * kPageBytes + alignment;
+  mapping_ =
+      mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping_ == MAP_FAILED) {
+    mapping_ = nullptr;
+    throw ResourceError(fmt::format("[memory] expected {} more from the system, got: {}",
+                                    format_bytes(bytes), std::strerror(errno)));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
+  data_ = reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
+#ifdef MADV_HUGEPAGE
+  if (alignment == kHugePageBytes) madvise(data_, size, MADV_HUGEPAGE);  // a wish: may fail
+#endif
+  for (std::size_t i = 0; i < size; i += kPageBytes)
+    *reinterpret_cast<volatile std::byte*>(data_ + i) = std::byte{0};
+}
+
+Memory::~Memory() {
+  if (mapping_) munmap(mapping_, mapping_bytes_);
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      mapping_(std::exchange(other.mapping_, nullptr)),
+      mapping_bytes_(std::exchange(other.mapping_bytes_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_bytes_, other.mapping_bytes_);
+  return *this;
+}
+
+std::int64_t current_resident_bytes() {
+  return std::max<std::int64_t>(0, proc_bytes("/proc/self/status", "VmRSS:"));
+}
+
+std::int64_t peak_resident_bytes() {
+  return std::max<std::int64_t>(0, proc_bytes("/proc/self/status", "VmHWM:"));
+}
+
+bool reset_peak_resident() {
+  std::ofstream file("/proc/self/clear_refs");
+  return static_cast<bool>(file << "5" << std::flush);
+}
+
+std::int64_t available_bytes() {
+  std::int64_t available = proc_bytes("/proc/meminfo", "MemAvailable:");
+  if (available < 0) available = std::numeric_limits<std::int64_t>::max();
+  for (const std::string folder : {"/sys/fs/cgroup/memory.", "/sys/fs/cgroup/memory/memory."}) {
+    const bool is_v2 = folder.ends_with("cgroup/memory.");
+    const std::int64_t limit = cgroup_number(folder + (is_v2 ? "max" : "limit_in_bytes"));
+    const std::int64_t used = cgroup_number(folder + (is_v2 ? "current" : "usage_in_bytes"));
+    if (limit != std::numeric_limits<std::int64_t>::max() && used <= limit)
+      available = std::min(available, limit - used);
+  }
+  return available;
+}
+
+}  // namespace anabatic::device

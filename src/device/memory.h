@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of arenas and states, and what the process and the machine say about memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace anabatic::device {
+
+// Zeroed bytes, aligned to huge pages when large and touched, so that a step meets no page fault.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::int64_t bytes);  // ResourceError when the system refuses
+  ~Memory();
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  std::byte* data() const { return data_; }  // null when empty
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  void* mapping_ = nullptr;
+  std::size_t mapping_bytes_ = 0;
+};
+
+std::int64_t current_resident_bytes();  // of this process; 0 where the system does not say
+std::int64_t peak_resident_bytes();     // since it began, or since the last reset
+bool reset_peak_resident();             // false where the system cannot
+
+// The smaller of what the machine has free and what the cgroup leaves.
+std::int64_t available_bytes();
+
+}  // namespace anabatic::device

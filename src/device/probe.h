@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures what a thread team reaches at best: the denominators of MFU and of shares of a peak.
+#pragma once
+#include "spec/device_spec.h"
+
+namespace anabatic::device {
+
+class ThreadTeam;
+
+struct ProbeResult {
+  double fp32_flops_per_second =
+      0;  // register-resident fused multiply-adds of the widest vectors, all threads
+  double bf16_flops_per_second = 0;  // VDPBF16PS where there is one, else the fp32 rate
+  double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
+};
+
+// Takes the best of a few short rounds. Allocates two buffers for the copy and frees them.
+ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
+
+// One thread's loop of `rounds` rounds; returns the multiply-add FLOPs it did. One translation unit
+// an instruction set.
+double fp32_loop_portable(long rounds);
+double fp32_loop_avx2(long rounds);
+double fp32_loop_avx512(long rounds);
+double bf16_loop_avx512(long rounds);
+
+}  // namespace anabatic::device

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/thread_team.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace anabatic::device {
+namespace {
+
+// About 50 us of pauses: longer gaps than that are between steps, where a core is better left idle.
+constexpr int kSpins = 2000;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Denormals are zero in every body, so that a result does not depend on which thread computes it
+// and small values cost no microcode.
+class DenormalsAreZero {
+ public:
+#if defined(__x86_64__)
+  DenormalsAreZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
+  ~DenormalsAreZero() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#endif
+};
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0)
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+  if (cores.empty()) {
+    const int count = static_cast<int>(std::thread::hardware_concurrency());
+    for (int core = 0; core < (count > 0 ? count : 1); ++core) cores.push_back(core);
+  }
+  return cores;
+}
+
+// Spins for a short while when each thread has a core of its own, then sleeps, until `value` is no
+// longer `old`.
+int wait_while(const std::atomic<int>& value, int old, bool spins) {
+  int now = value.load(std::memory_order_acquire);
+  for (int i = 0; spins && now == old && i < kSpins; ++i) {
+    pause();
+    now = value.load(std::memory_order_acquire);
+  }
+  while (now == old) {
+    value.wait(old, std::memory_order_acquire);
+    now = value.load(std::memory_order_acquire);
+  }
+  return now;
+}
+
+}  // namespace
+
+struct ThreadTeam::Impl {
+  int num_threads = 1;
+  bool spins = false;
+  void (*body)(void*, int) = nullptr;
+  void* context = nullptr;
+  bool stop = false;
+  std::exception_ptr error;
+  std::atomic_flag has_error = ATOMIC_FLAG_INIT;
+  alignas(64) std::atomic<int> generation{0};
+  alignas(64) std::atomic<int> remaining{0};
+  alignas(64) std::atomic<std::int64_t> next_task{0};
+  std::vector<std::thread> workers;
+
+  void call(int thread) noexcept {
+    try {
+      body(context, thread);
+    } catch (...) {
+      if (!has_error.test_and_set()) error = std::current_exception();
+    }
+  }
+
+  void work(int thread) {
+    const DenormalsAreZero mode;
+    for (int seen = 0;;) {
+      seen = wait_while(generation, seen, spins);
+      if (stop) return;
+      call(thread);
+      if (remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) remaining.notify_one();
+    }
+  }
+
+  void start_generation() {
+    generation.fetch_add(1, std::memory_order_release);
+    generation.notify_all();
+  }
+
+  void join_all() {
+    stop = true;
+    start_generation();
+    for (std::thread& worker : workers) worker.join();
+  }
+};
+
+ThreadTeam::ThreadTeam(int num_threads) : impl_(std::make_unique<Impl>()) {
+  ANABATIC_REQUIRE(num_threads >= 0 && num_threads <= 4096,
+                   "[threads] expected a count in [0, 4096], got {}", num_threads);
+  const std::vector<int> cores = allowed_cores();
+  const int num_cores = static_cast<int>(cores.size());
+  impl_->num_threads = num_threads > 0 ? num_threads : num_cores;
+  impl_->spins = impl_->num_threads <= num_cores;
+  try {
+    for (int thread = 1; thread < impl_->num_threads; ++thread) {
+      impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->work(thread); });
+      if (!impl_->spins) continue;
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(cores[static_cast<std::size_t>(thread)], &set);
+      // A refusal costs speed only.
+      (void)pthread_setaffinity_np(impl_->workers.back().native_handle(), sizeof(set), &set);
+    }
+  } catch (const std::system_error& refused) {
+    impl_->join_all();
+    throw ResourceError(
+        fmt::format("[threads] cannot start {} threads: {}", impl_->num_threads, refused.what()));
+  }
+}
+
+ThreadTeam::~ThreadTeam() { impl_->join_all(); }
+
+int ThreadTeam::num_threads() const { return impl_->num_threads; }
+
+void ThreadTeam::run_raw(void (*body)(void*, int), void* context) {
+  Impl& impl = *impl_;
+  impl.body = body;
+  impl.context = context;
+  {
+    const DenormalsAreZero mode;
+    if (impl.num_threads > 1) {
+      impl.remaining.store(impl.num_threads - 1, std::memory_order_relaxed);
+      impl.start_generation();
+    }
+    impl.call(0);
+    for (int left = impl.remaining.load(std::memory_order_acquire); left != 0;)
+      left = wait_while(impl.remaining, left, impl.spins);
+  }
+  if (impl.has_error.test()) {
+    const std::exception_ptr error = std::exchange(impl.error, nullptr);
+    impl.has_error.clear();
+    std::rethrow_exception(error);
+  }
+}
+
+void ThreadTeam::reset_tasks() { impl_->next_task.store(0, std::memory_order_relaxed); }
+
+std::int64_t ThreadTeam::next_task() {
+  return impl_->next_task.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace anabatic::device

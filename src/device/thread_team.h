@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// One persistent team of compute threads. The caller takes part; a call with one thread runs
+// inline.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+
+namespace anabatic::device {
+
+class ThreadTeam {
+ public:
+  // num_threads 0: as many as the process's affinity mask allows. Threads are pinned when
+  // num_threads <= allowed cores.
+  explicit ThreadTeam(int num_threads = 0);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int num_threads() const;
+
+  // Runs body(thread) on every thread of the team, thread in [0, num_threads), and returns when all
+  // are done. Allocates nothing. The first exception thrown by a body is rethrown here after all
+  // threads are done. Not reentrant.
+  template <class Body>
+  void run(Body&& body) {
+    run_raw([](void* context,
+               int thread) { (*static_cast<std::remove_reference_t<Body>*>(context))(thread); },
+            const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+  // Runs body(begin, end) over a partition of [0, count) into one contiguous range a thread, each a
+  // multiple of `grain` except the last. The partition depends on the thread count: a result must
+  // not depend on where a range begins.
+  template <class Body>
+  void for_range(std::int64_t count, std::int64_t grain, Body&& body) {
+    if (count <= 0) return;
+    const std::int64_t blocks = (count + grain - 1) / grain;
+    run([&](int thread) {
+      const std::int64_t n = num_threads();
+      const std::int64_t begin = blocks * thread / n * grain;
+      const std::int64_t end = blocks * (thread + 1) / n * grain;
+      if (begin < end && begin < count) body(begin, end < count ? end : count);
+    });
+  }
+
+  // Runs body(task) or body(task, thread) for every task in [0, count), handed out in order from
+  // one counter: for tasks of unequal cost.
+  template <class Body>
+  void for_tasks(std::int64_t count, Body&& body) {
+    if (count <= 0) return;
+    reset_tasks();
+    run([&](int thread) {
+      for (std::int64_t task = next_task(); task < count; task = next_task()) {
+        if constexpr (std::is_invocable_v<Body&, std::int64_t, int>) {
+          body(task, thread);
+        } else {
+          body(task);
+        }
+      }
+    });
+  }
+
+ private:
+  void run_raw(void (*body)(void*, int), void* context);
+  void reset_tasks();
+  std::int64_t next_task();
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace anabatic::device

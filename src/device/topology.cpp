@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/topology.h"
+
+#include <hwloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "base/environment.h"
+#include "device/memory.h"
+#include "device/probe.h"
+#include "device/thread_team.h"
+
+namespace anabatic::device {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const auto colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+// In the order of ANABATIC_MAX_ISA: each set needs those before it.
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> found;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (avx2) found.emplace_back("avx2");
+  if (avx512) found.emplace_back("avx512f");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) found.emplace_back("avx512_bf16");
+#endif
+  const std::string limit = environment::max_isa();
+  if (limit == "portable") return {};
+  if (const auto last = std::find(found.begin(), found.end(), limit); last != found.end())
+    found.erase(last + 1, found.end());
+  return found;
+}
+
+void read_caches(spec::DeviceSpec& spec) {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) return;
+  if (hwloc_topology_load(topology) == 0) {
+    const auto size = [&](hwloc_obj_type_t type, std::int64_t& bytes) {
+      const hwloc_obj_t object = hwloc_get_obj_by_type(topology, type, 0);
+      if (object != nullptr && object->attr != nullptr && object->attr->cache.size > 0)
+        bytes = static_cast<std::int64_t>(object->attr->cache.size);
+    };
+    size(HWLOC_OBJ_L1CACHE, spec.l1_bytes);
+    size(HWLOC_OBJ_L2CACHE, spec.l2_bytes);
+    size(HWLOC_OBJ_L3CACHE, spec.l3_bytes);
+  }
+  hwloc_topology_destroy(topology);
+}
+
+}  // namespace
+
+int num_allowed_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
+}
+
+spec::DeviceSpec describe_cpu(int num_threads) {
+  spec::DeviceSpec spec;
+  spec.model = cpu_model();
+  spec.num_threads = num_threads > 0 ? num_threads : num_allowed_cores();
+  spec.instruction_sets = instruction_sets();
+  read_caches(spec);
+  spec.tiers.push_back({.name = "fast", .bytes = available_bytes()});
+  return spec;
+}
+
+spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure) {
+  spec::DeviceSpec spec = describe_cpu(team.num_threads());
+  if (!measure) return spec;
+  const ProbeResult result = probe(team, spec);
+  spec.fp32_flops_per_second = result.fp32_flops_per_second;
+  spec.bf16_flops_per_second = result.bf16_flops_per_second;
+  spec.tiers[0].bytes_per_second = result.copy_bytes_per_second;
+  return spec;
+}
+
+}  // namespace anabatic::device

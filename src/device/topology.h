@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine is.
+#pragma once
+#include "spec/device_spec.h"
+
+namespace anabatic::device {
+
+class ThreadTeam;
+
+// Instruction sets come from cpuid, limited by ANABATIC_MAX_ISA; caches from hwloc. `measure`: also
+// the peaks of fp32 and bf16 multiply-adds on all threads of the team and the bandwidth of a copy
+// larger than any cache, about 0.2 s. Peak = the register-resident multiply-add loop of that
+// precision; bf16 without VDPBF16PS counts at the fp32 rate.
+spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure);
+
+// The same for plans that run on no team: `num_threads` 0 means all that the affinity mask allows.
+spec::DeviceSpec describe_cpu(int num_threads);
+
+int num_allowed_cores();
+
+}  // namespace anabatic::device
