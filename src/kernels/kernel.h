@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel is a row of an ordered table: plain functions, chosen once at plan time. No class
+// hierarchy, no registration by side effect. Tables: ref/table.cpp (slow, obvious, accepts all),
+// cpu/table.cpp (fast).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/problem.h"
+#include "tensor/tensor_type.h"
+
+namespace anabatic::device {
+class ThreadTeam;
+}
+
+namespace anabatic::kernels {
+
+// "Yes", or a reason, which --explain-dispatch prints.
+struct Support {
+  std::string reason;  // empty: supported
+  explicit operator bool() const { return reason.empty(); }
+};
+inline Support yes() { return {}; }
+inline Support no(std::string reason) { return {std::move(reason)}; }
+
+// One call: views already resolved from arenas. An optional input that is absent does not appear in
+// `inputs`.
+struct Arguments {
+  std::span<const TensorView> inputs, outputs;
+  const spec::Attributes* attributes;
+  std::byte* workspace;  // of workspace_bytes, 64-byte aligned, contents undefined
+  const void* prepared;  // what `prepare` made, 64-byte aligned; null when it made nothing
+  std::span<const bool>
+      accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
+  device::ThreadTeam* team;
+};
+
+struct Kernel {
+  std::string_view name;  // "cpu:grouped_linear_bf16_avx512": device, op, variant
+  std::string_view op;
+  Support (*supports)(const spec::Problem&);
+  std::int64_t (*workspace_bytes)(const spec::Problem&);  // null: none
+  std::vector<std::byte> (*prepare)(
+      const spec::Problem&);  // null: nothing; blockings, tables, constants
+  void (*run)(const Arguments&);
+};
+
+// Rows of every op, in alphabetical order of ops; within one op best first.
+std::span<const Kernel> ref_table();
+std::span<const Kernel> cpu_table();
+
+// All rows for an op in the order of preference: cpu's first, ref's last. Empty for an unknown op.
+std::vector<const Kernel*> candidates(std::string_view op);
+
+// The row of that full name; null if there is none.
+const Kernel* find_kernel(std::string_view name);
+
+}  // namespace anabatic::kernels

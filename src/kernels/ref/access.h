@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements of any supported dtype read and written as double or integer: what keeps ref kernels
+// naive.
+#pragma once
+#include "base/error.h"
+#include "kernels/kernel.h"
+
+namespace anabatic::kernels::ref {
+
+inline double load(const TensorView& view, std::int64_t i) {
+  switch (view.type->dtype) {
+    case DType::kFloat64:
+      return view.as<const double>()[i];
+    case DType::kFloat32:
+      return view.as<const float>()[i];
+    case DType::kBFloat16:
+      return to_float(view.as<const BFloat16>()[i]);
+    case DType::kInt32:
+      return view.as<const std::int32_t>()[i];
+    default:
+      throw InternalError("[ref] a dtype that supports() refuses");
+  }
+}
+
+// The value as `dtype` holds it, rounded to nearest even; to bf16 by way of f32.
+inline double round_to(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return static_cast<float>(value);
+    case DType::kBFloat16:
+      return to_float(to_bfloat16(static_cast<float>(value)));
+    default:
+      return value;
+  }
+}
+
+inline void store(const TensorView& view, std::int64_t i, double value) {
+  switch (view.type->dtype) {
+    case DType::kFloat64:
+      view.as<double>()[i] = value;
+      return;
+    case DType::kFloat32:
+      view.as<float>()[i] = static_cast<float>(value);
+      return;
+    case DType::kBFloat16:
+      view.as<BFloat16>()[i] = to_bfloat16(static_cast<float>(value));
+      return;
+    case DType::kInt32:
+      view.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      return;
+    default:
+      throw InternalError("[ref] a dtype that supports() refuses");
+  }
+}
+
+inline std::int64_t load_index(const TensorView& view, std::int64_t i) {
+  return view.as<const std::int32_t>()[i];
+}
+inline void store_index(const TensorView& view, std::int64_t i, std::int64_t value) {
+  view.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+}
+
+inline bool adds(const Arguments& args, std::size_t output) {
+  return output < args.accumulate.size() && args.accumulate[output];
+}
+
+// `=` or `+=` as the call asks for.
+inline void put(const Arguments& args, std::size_t output, std::int64_t i, double value) {
+  const TensorView& view = args.outputs[output];
+  store(view, i, adds(args, output) ? load(view, i) + value : value);
+}
+
+inline std::int64_t rows(const TensorView& view) { return view.type->dim(0); }
+inline std::int64_t columns(const TensorView& view) { return view.type->dim(-1); }
+inline std::int64_t size(const TensorView& view) { return view.type->num_elements(); }
+
+// log Σ exp of `count` elements from `begin`; -inf for none.
+double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);
+
+}  // namespace anabatic::kernels::ref

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstring>
+
+#include "kernels/ref/access.h"
+#include "kernels/ref/rows.h"
+
+namespace anabatic::kernels::ref {
+namespace {
+
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+std::int64_t checked_row(const TensorView& indices, std::int64_t t, std::int64_t num_rows) {
+  const std::int64_t row = load_index(indices, t);
+  ANABATIC_REQUIRE(0 <= row && row < num_rows, "[embedding] expected indices in [0, {}), got {}",
+                   num_rows, row);
+  return row;
+}
+
+}  // namespace
+
+void add(const Arguments& args) {
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
+    store(args.outputs[0], i, load(args.inputs[0], i) + load(args.inputs[1], i));
+}
+
+void scale(const Arguments& args) {
+  const double factor = spec::get_double(*args.attributes, "factor");
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
+    store(args.outputs[0], i, factor * load(args.inputs[0], i));
+}
+
+void fill(const Arguments& args) {
+  const auto found = args.attributes->find("value");
+  ANABATIC_REQUIRE(found != args.attributes->end(), "[fill] expected 'value' (a number), got none");
+  const std::int64_t* integer = std::get_if<std::int64_t>(&found->second);
+  const double value = integer != nullptr ? static_cast<double>(*integer)
+                                          : spec::get_double(*args.attributes, "value");
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) store(args.outputs[0], i, value);
+}
+
+void cast(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const bool half_away =
+      y.type->dtype == DType::kBFloat16 &&
+      spec::get_string(*args.attributes, "rounding") == std::string_view("half_away");
+  for (std::int64_t i = 0; i < size(y); ++i) {
+    if (half_away)
+      y.as<BFloat16>()[i] = to_bfloat16_half_away(static_cast<float>(load(x, i)));
+    else
+      store(y, i, load(x, i));
+  }
+}
+
+void cache_write(const Arguments& args) {
+  const TensorView &cache = args.inputs[0], &added = args.inputs[1], &out = args.outputs[0];
+  if (out.data != cache.data)
+    std::memcpy(out.data, cache.data, static_cast<std::size_t>(cache.type->num_bytes()));
+  const std::int64_t first = load_index(args.inputs[2], 0), width = columns(cache);
+  ANABATIC_REQUIRE(0 <= first && first + rows(added) <= rows(cache),
+                   "[cache_write] expected rows within [0, {}), got [{}, {})", rows(cache), first,
+                   first + rows(added));
+  for (std::int64_t i = 0; i < size(added); ++i) store(out, first * width + i, load(added, i));
+}
+
+void embedding(const Arguments& args) {
+  const TensorView &table = args.inputs[0], &indices = args.inputs[1];
+  const std::int64_t width = columns(table);
+  for (std::int64_t t = 0; t < rows(indices); ++t) {
+    const std::int64_t row = checked_row(indices, t, rows(table));
+    for (std::int64_t h = 0; h < width; ++h)
+      store(args.outputs[0], t * width + h, load(table, row * width + h));
+  }
+}
+
+void embedding_weight_gradient(const Arguments& args) {
+  const TensorView &indices = args.inputs[0], &dy = args.inputs[1];
+  const std::int64_t width = columns(dy), num_tokens = rows(indices);
+  const std::int64_t padding = spec::get_int_or(*args.attributes, "padding", -1);
+  for (std::int64_t t = 0; t < num_tokens; ++t) {
+    const std::int64_t row = checked_row(indices, t, rows(args.outputs[0]));
+    bool seen_before = row == padding;
+    for (std::int64_t s = 0; s < t; ++s) seen_before |= load_index(indices, s) == row;
+    if (seen_before) continue;
+    for (std::int64_t h = 0; h < width; ++h) {
+      double sum = 0;
+      for (std::int64_t s = t; s < num_tokens; ++s)
+        if (load_index(indices, s) == row) sum += load(dy, s * width + h);
+      put(args, 0, row * width + h, sum);
+    }
+  }
+}
+
+void sum_rows(const Arguments& args) {
+  const TensorView& dy = args.inputs[0];
+  const std::int64_t width = columns(dy);
+  for (std::int64_t n = 0; n < width; ++n) {
+    double sum = 0;
+    for (std::int64_t t = 0; t < rows(dy); ++t) sum += load(dy, t * width + n);
+    put(args, 0, n, sum);
+  }
+}
+
+void swiglu(const Arguments& args) {
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
+    const double gate = load(args.inputs[0], i), up = load(args.inputs[1], i);
+    store(args.outputs[0], i, gate * sigmoid(gate) * up);
+  }
+}
+
+void swiglu_gradient(const Arguments& args) {
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
+    const double gate = load(args.inputs[0], i), up = load(args.inputs[1], i),
+                 dy = load(args.inputs[2], i);
+    const double s = sigmoid(gate);
+    store(args.outputs[0], i, dy * up * s * (1.0 + gate * (1.0 - s)));
+    store(args.outputs[1], i, dy * gate * s);
+  }
+}
+
+}  // namespace anabatic::kernels::ref

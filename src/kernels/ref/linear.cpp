@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/ref/access.h"
+#include "kernels/ref/rows.h"
+
+namespace anabatic::kernels::ref {
+namespace {
+
+// Rows [begin, end) of x times the transpose of the [out, in] matrix that starts at `base`.
+void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t base,
+              const TensorView* bias = nullptr) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+  const std::int64_t in = columns(weight), out = columns(args.outputs[0]);
+  for (std::int64_t t = begin; t < end; ++t)
+    for (std::int64_t n = 0; n < out; ++n) {
+      double sum = bias != nullptr ? load(*bias, n) : 0;
+      for (std::int64_t k = 0; k < in; ++k)
+        sum += load(x, t * in + k) * load(weight, base + n * in + k);
+      store(args.outputs[0], t * out + n, sum);
+    }
+}
+
+void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t end,
+                         std::int64_t base) {
+  const TensorView &dy = args.inputs[0], &weight = args.inputs[1];
+  const std::int64_t in = columns(weight), out = columns(dy);
+  for (std::int64_t t = begin; t < end; ++t)
+    for (std::int64_t k = 0; k < in; ++k) {
+      double sum = 0;
+      for (std::int64_t n = 0; n < out; ++n)
+        sum += load(dy, t * out + n) * load(weight, base + n * in + k);
+      store(args.outputs[0], t * in + k, sum);
+    }
+}
+
+void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
+                    std::int64_t base) {
+  const TensorView &x = args.inputs[0], &dy = args.inputs[1];
+  const std::int64_t in = columns(x), out = columns(dy);
+  for (std::int64_t n = 0; n < out; ++n)
+    for (std::int64_t k = 0; k < in; ++k) {
+      double sum = 0;
+      for (std::int64_t t = begin; t < end; ++t) sum += load(x, t * in + k) * load(dy, t * out + n);
+      put(args, 0, base + n * in + k, sum);
+    }
+}
+
+// Calls body(begin, end, expert) for the rows of every expert.
+template <class Body>
+void for_experts(const TensorView& offsets, std::int64_t num_rows, Body&& body) {
+  const std::int64_t num_experts = rows(offsets) - 1;
+  for (std::int64_t e = 0; e < num_experts; ++e) {
+    const std::int64_t begin = load_index(offsets, e), end = load_index(offsets, e + 1);
+    ANABATIC_REQUIRE(0 <= begin && begin <= end && end <= num_rows,
+                     "[grouped_linear] expected ascending offsets within {} rows, got [{}, {})",
+                     num_rows, begin, end);
+    body(begin, end, e);
+  }
+}
+
+}  // namespace
+
+void linear(const Arguments& args) {
+  const TensorView* bias = args.inputs.size() > 2 ? &args.inputs[2] : nullptr;
+  multiply(args, 0, rows(args.inputs[0]), 0, bias);
+}
+
+void linear_input_gradient(const Arguments& args) {
+  multiply_transposed(args, 0, rows(args.inputs[0]), 0);
+}
+
+void linear_weight_gradient(const Arguments& args) {
+  outer_products(args, 0, rows(args.inputs[0]), 0);
+}
+
+void grouped_linear(const Arguments& args) {
+  const TensorView& weight = args.inputs[1];
+  const std::int64_t matrix = weight.type->dim(1) * weight.type->dim(2);
+  for_experts(args.inputs[2], rows(args.inputs[0]),
+              [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
+                multiply(args, begin, end, e * matrix);
+              });
+}
+
+void grouped_linear_input_gradient(const Arguments& args) {
+  const TensorView& weight = args.inputs[1];
+  const std::int64_t matrix = weight.type->dim(1) * weight.type->dim(2);
+  for_experts(args.inputs[2], rows(args.inputs[0]),
+              [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
+                multiply_transposed(args, begin, end, e * matrix);
+              });
+}
+
+void grouped_linear_weight_gradient(const Arguments& args) {
+  const std::int64_t matrix = columns(args.inputs[0]) * columns(args.inputs[1]);
+  for_experts(args.inputs[2], rows(args.inputs[0]),
+              [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
+                if (begin == end && adds(args, 0)) return;
+                outer_products(args, begin, end, e * matrix);
+              });
+}
+
+}  // namespace anabatic::kernels::ref

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
+#include "kernels/ref/access.h"
+#include "kernels/ref/rows.h"
+
+namespace anabatic::kernels::ref {
+namespace {
+
+constexpr std::int64_t kIgnoredLabel = -100;
+
+std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_t num_classes) {
+  const std::int64_t label = load_index(labels, t);
+  ANABATIC_REQUIRE(label == kIgnoredLabel || (0 <= label && label < num_classes),
+                   "[cross_entropy] expected labels in [0, {}) or -100, got {}", num_classes,
+                   label);
+  return label;
+}
+
+}  // namespace
+
+double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, load(view, begin + i));
+  if (std::isinf(largest) && largest < 0) return largest;
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += std::exp(load(view, begin + i) - largest);
+  return largest + std::log(sum);
+}
+
+void cross_entropy(const Arguments& args) {
+  const TensorView &logits = args.inputs[0], &labels = args.inputs[1];
+  const std::int64_t width = columns(logits);
+  double sum = 0;
+  for (std::int64_t t = 0; t < rows(labels); ++t) {
+    const double lse = log_sum_exp(logits, t * width, width);
+    store(args.outputs[1], t, lse);
+    const std::int64_t label = checked_label(labels, t, width);
+    if (label != kIgnoredLabel) sum += lse - load(logits, t * width + label);
+  }
+  store(args.outputs[0], 0, load(args.inputs[2], 0) * sum);
+}
+
+void cross_entropy_gradient(const Arguments& args) {
+  const TensorView &logits = args.inputs[0], &labels = args.inputs[1], &lse = args.inputs[3];
+  const double factor = load(args.inputs[2], 0) * load(args.inputs[4], 0);
+  const std::int64_t width = columns(logits);
+  for (std::int64_t t = 0; t < rows(labels); ++t) {
+    const std::int64_t label = checked_label(labels, t, width);
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double p = std::exp(load(logits, t * width + i) - load(lse, t));
+      const double gradient =
+          label == kIgnoredLabel ? 0.0 : factor * (p - (i == label ? 1.0 : 0.0));
+      store(args.outputs[0], t * width + i, gradient);
+    }
+  }
+}
+
+void load_balancing_loss(const Arguments& args) {
+  const std::int64_t num_experts = size(args.inputs[0]);
+  const double layers_tokens = static_cast<double>(args.inputs.size() / 2) *
+                               static_cast<double>(spec::get_int(*args.attributes, "num_tokens"));
+  double loss = 0;
+  for (std::int64_t e = 0; e < num_experts; ++e) {
+    double count = 0, probability = 0;
+    for (std::size_t i = 0; i + 1 < args.inputs.size(); i += 2) {
+      count += load(args.inputs[i], e);
+      probability += load(args.inputs[i + 1], e);
+    }
+    loss += count / layers_tokens * (probability / layers_tokens);
+  }
+  store(args.outputs[0], 0, static_cast<double>(num_experts) * loss);
+}
+
+void load_balancing_loss_gradient(const Arguments& args) {
+  const std::int64_t num_experts = size(args.inputs[1]);
+  const double layers_tokens = static_cast<double>(args.inputs.size() - 1) *
+                               static_cast<double>(spec::get_int(*args.attributes, "num_tokens"));
+  const double factor = load(args.inputs[0], 0) * static_cast<double>(num_experts);
+  for (std::int64_t e = 0; e < num_experts; ++e) {
+    double count = 0;
+    for (std::size_t i = 1; i < args.inputs.size(); ++i) count += load(args.inputs[i], e);
+    store(args.outputs[0], e, factor * count / layers_tokens / layers_tokens);
+  }
+}
+
+void router_z_loss(const Arguments& args) {
+  const TensorView& logits = args.inputs[0];
+  const std::int64_t width = columns(logits);
+  double sum = 0;
+  for (std::int64_t t = 0; t < rows(logits); ++t) {
+    const double lse = log_sum_exp(logits, t * width, width);
+    sum += lse * lse;
+  }
+  store(args.outputs[0], 0, rows(logits) == 0 ? 0.0 : sum / static_cast<double>(rows(logits)));
+}
+
+void router_z_loss_gradient(const Arguments& args) {
+  const TensorView& logits = args.inputs[0];
+  const std::int64_t width = columns(logits);
+  for (std::int64_t t = 0; t < rows(logits); ++t) {
+    const double lse = log_sum_exp(logits, t * width, width);
+    const double factor = load(args.inputs[1], 0) * 2.0 * lse / static_cast<double>(rows(logits));
+    for (std::int64_t e = 0; e < width; ++e)
+      store(args.outputs[0], t * width + e, factor * std::exp(load(logits, t * width + e) - lse));
+  }
+}
+
+}  // namespace anabatic::kernels::ref

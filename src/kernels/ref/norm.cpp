@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "kernels/ref/access.h"
+#include "kernels/ref/rows.h"
+
+namespace anabatic::kernels::ref {
+namespace {
+
+// 1 / sqrt(mean square + epsilon) of `width` elements from `begin`.
+double reciprocal_rms(const TensorView& x, std::int64_t begin, std::int64_t width, double epsilon) {
+  double sum = 0;
+  for (std::int64_t j = 0; j < width; ++j) sum += load(x, begin + j) * load(x, begin + j);
+  return 1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon);
+}
+
+}  // namespace
+
+void rms_norm(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+  const std::int64_t width = size(weight);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  for (std::int64_t begin = 0; begin < size(x); begin += width) {
+    const double rstd = reciprocal_rms(x, begin, width, epsilon);
+    for (std::int64_t j = 0; j < width; ++j) {
+      const double normalised = round_to(x.type->dtype, load(x, begin + j) * rstd);
+      store(args.outputs[0], begin + j, load(weight, j) * normalised);
+    }
+  }
+}
+
+// dx = rstd · (w·dy − x̂ · mean(w·dy·x̂)) with x̂ = x·rstd; rounding counts as the identity.
+void rms_norm_input_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &dy = args.inputs[2];
+  const std::int64_t width = size(weight);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  for (std::int64_t begin = 0; begin < size(x); begin += width) {
+    const double rstd = reciprocal_rms(x, begin, width, epsilon);
+    double mean = 0;
+    for (std::int64_t j = 0; j < width; ++j)
+      mean += load(weight, j) * load(dy, begin + j) * load(x, begin + j) * rstd;
+    mean /= static_cast<double>(width);
+    for (std::int64_t j = 0; j < width; ++j)
+      store(args.outputs[0], begin + j,
+            rstd * (load(weight, j) * load(dy, begin + j) - load(x, begin + j) * rstd * mean));
+  }
+}
+
+void rms_norm_weight_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &dy = args.inputs[1];
+  const std::int64_t width = spec::get_int(*args.attributes, "width");
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  for (std::int64_t j = 0; j < width; ++j) {
+    double sum = 0;
+    for (std::int64_t begin = 0; begin < size(x); begin += width) {
+      const double rstd = reciprocal_rms(x, begin, width, epsilon);
+      sum += load(dy, begin + j) * round_to(x.type->dtype, load(x, begin + j) * rstd);
+    }
+    put(args, 0, j, sum);
+  }
+}
+
+}  // namespace anabatic::kernels::ref

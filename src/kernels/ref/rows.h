@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ref kernels by op, each in the file of its family; table.cpp lists them.
+#pragma once
+#include "kernels/kernel.h"
+
+namespace anabatic::kernels::ref {
+
+// elementwise.cpp
+void add(const Arguments& args);
+void cache_write(const Arguments& args);
+void cast(const Arguments& args);
+void embedding(const Arguments& args);
+void embedding_weight_gradient(const Arguments& args);
+void fill(const Arguments& args);
+void scale(const Arguments& args);
+void sum_rows(const Arguments& args);
+void swiglu(const Arguments& args);
+void swiglu_gradient(const Arguments& args);
+
+// attention.cpp
+void attention(const Arguments& args);
+void attention_gradient(const Arguments& args);
+std::int64_t attention_workspace_bytes(const spec::Problem& problem);
+std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
+
+// linear.cpp
+void grouped_linear(const Arguments& args);
+void grouped_linear_input_gradient(const Arguments& args);
+void grouped_linear_weight_gradient(const Arguments& args);
+void linear(const Arguments& args);
+void linear_input_gradient(const Arguments& args);
+void linear_weight_gradient(const Arguments& args);
+
+// loss.cpp
+void cross_entropy(const Arguments& args);
+void cross_entropy_gradient(const Arguments& args);
+void load_balancing_loss(const Arguments& args);
+void load_balancing_loss_gradient(const Arguments& args);
+void router_z_loss(const Arguments& args);
+void router_z_loss_gradient(const Arguments& args);
+
+// moe.cpp
+void permute(const Arguments& args);
+void permute_gradient(const Arguments& args);
+void route_sort(const Arguments& args);
+void router(const Arguments& args);
+void router_gradient(const Arguments& args);
+void unpermute(const Arguments& args);
+void unpermute_gradient(const Arguments& args);
+
+// norm.cpp
+void rms_norm(const Arguments& args);
+void rms_norm_input_gradient(const Arguments& args);
+void rms_norm_weight_gradient(const Arguments& args);
+
+// optimizer.cpp
+void adamw(const Arguments& args);
+void clip_factor(const Arguments& args);
+void global_norm(const Arguments& args);
+void sum_squares(const Arguments& args);
+
+// rope.cpp
+void rope(const Arguments& args);
+void rope_table(const Arguments& args);
+
+}  // namespace anabatic::kernels::ref
