@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every cpu kernel reads from its call.
+#pragma once
+#include <cstdint>
+
+#include "device/thread_team.h"
+#include "kernels/kernel.h"
+
+namespace anabatic::kernels::cpu {
+
+inline constexpr std::int32_t kIgnoredLabel = -100;
+
+// Rows of one partial result of a reduction over rows, and elements of one of sum_squares: fixed,
+// so that bits do not depend on threads. Partials are merged in ascending order.
+inline constexpr std::int64_t kRowBlock = 64, kElementBlock = 16384;
+
+// Elements below which a range is not split among threads.
+inline constexpr std::int64_t kElementGrain = 4096;
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+// Rows of `width` elements that make up a range worth a thread.
+constexpr std::int64_t row_grain(std::int64_t width) {
+  return width < 1 || width > kElementGrain ? 1 : kElementGrain / width;
+}
+
+// InvalidArgument unless `index` lies in [0, size). `what` names the op and the index.
+void require_index(const char* what, std::int64_t index, std::int64_t size);
+// As above; kIgnoredLabel passes.
+void require_label(std::int64_t label, std::int64_t num_classes);
+
+inline std::int64_t rows(const TensorView& view) { return view.type->dim(0); }
+inline std::int64_t columns(const TensorView& view) { return view.type->dim(-1); }
+inline std::int64_t size(const TensorView& view) { return view.type->num_elements(); }
+
+inline bool adds(const Arguments& args, std::size_t output) {
+  return output < args.accumulate.size() && args.accumulate[output];
+}
+
+// Calls body with a null pointer to the element type, f32 or bf16.
+template <class Body>
+inline void with_float_type(DType dtype, Body&& body) {
+  if (dtype == DType::kBFloat16)
+    body(static_cast<BFloat16*>(nullptr));
+  else
+    body(static_cast<float*>(nullptr));
+}
+
+}  // namespace anabatic::kernels::cpu

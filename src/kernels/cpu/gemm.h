@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on blocks of C, one engine an instruction set. An element of C sums over the
+// depth in an order that depends on the depth and the engine alone: not on the block, nor on its
+// place.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "spec/device_spec.h"
+#include "tensor/dtype.h"
+
+namespace anabatic::kernels::cpu {
+
+// Element (i, j) lies at data + i · row_stride + j · column_stride (in elements); one stride is 1.
+struct Matrix {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;  // f32 or bf16
+  std::int64_t row_stride = 0, column_stride = 1;
+};
+
+// C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
+struct Gemm {
+  std::int64_t rows = 0, columns = 0, depth = 0;
+  Matrix a, b;
+  const float* bias = nullptr;
+  std::byte* c = nullptr;
+  DType c_dtype = DType::kFloat32;  // bf16 is rounded once, half to even
+  std::int64_t c_stride = 0;
+  bool accumulate = false;  // f32 C only
+};
+
+struct Block {
+  std::int64_t row_begin, row_end, column_begin, column_end;
+};
+
+// Upper bounds of a block, and the depth that one packed panel holds.
+struct Blocking {
+  std::int64_t rows, columns, depth;
+};
+
+struct GemmEngine {
+  const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
+  bool (*accepts)(DType a, DType b);
+  Blocking (*blocking)(const Gemm&);
+  std::int64_t (*workspace_bytes)(const Gemm&);  // of one thread, a multiple of 64; where rows
+  // of A are packed it never falls as the depth grows
+  // The block is at most `blocking` large; the workspace is 64-byte aligned.
+  void (*compute)(const Gemm&, const Block&, std::byte* workspace);
+};
+
+// Null where the compiler or the target has no such instructions.
+const GemmEngine* gemm_portable();
+const GemmEngine* gemm_avx2();
+const GemmEngine* gemm_avx512();
+const GemmEngine* gemm_avx512_bf16();
+
+// Whether `engine` was built and `device` can run it.
+bool usable(const GemmEngine* engine, const spec::DeviceSpec& device);
+
+}  // namespace anabatic::kernels::cpu

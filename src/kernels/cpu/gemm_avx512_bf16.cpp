@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/gemm.h"
+
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/gemm_block.h"
+#include "kernels/cpu/transpose_avx512.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+// A unit is a pair of bf16 along the depth; VDPBF16PS adds both products, the odd one first.
+struct Avx512Bf16 {
+  using Unit = std::uint32_t;
+  using Vector = __m512;
+  using Packed = __m512i;
+  static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kPackBytes = 384 << 10;
+
+  static Vector zero() { return _mm512_setzero_ps(); }
+  static Packed load(const Unit* from) { return _mm512_load_si512(from); }
+  static Packed broadcast(const Unit* from) { return _mm512_set1_epi32(static_cast<int>(*from)); }
+  static Vector multiply_add(Vector sum, Packed a, Packed b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
+  static void store(float* to, Vector value) { _mm512_store_ps(to, value); }
+
+  static void transpose(Unit* to, const std::uint16_t* from, Int stride) {
+    __m512i rows[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from + i * stride);
+    transpose_16x16(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * 16, rows[i]);
+  }
+};
+
+constexpr GemmEngine kEngine{
+    .isa = "avx512_bf16",
+    .accepts = [](DType a, DType b) { return a == DType::kBFloat16 && b == DType::kBFloat16; },
+    .blocking = &GemmBlock<Avx512Bf16>::blocking,
+    .workspace_bytes = &GemmBlock<Avx512Bf16>::workspace_bytes,
+    .compute = &GemmBlock<Avx512Bf16>::compute};
+
+}  // namespace
+
+const GemmEngine* gemm_avx512_bf16() { return &kEngine; }
+
+}  // namespace anabatic::kernels::cpu
+
+#else
+
+namespace anabatic::kernels::cpu {
+const GemmEngine* gemm_avx512_bf16() { return nullptr; }
+}  // namespace anabatic::kernels::cpu
+
+#endif

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and grouped_linear with their gradients: a linear is one group of all rows.
+#include <fmt/core.h>
+
+#include <span>
+
+#include "base/error.h"
+#include "kernels/cpu/gemm_tasks.h"
+#include "kernels/cpu/linear_rows.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+Matrix matrix(const std::byte* data, DType dtype, Int row_stride, Int column_stride) {
+  return {.data = data, .dtype = dtype, .row_stride = row_stride, .column_stride = column_stride};
+}
+
+// Shapes by the roles of the three ops: x [rows, in], weight [groups, out, in], y [rows, out].
+struct Product {
+  Int groups, rows, in, out;
+  DType x, weight, y;
+};
+
+Gemm forward_shape(const Product& p) {
+  return {.rows = p.rows,
+          .columns = p.out,
+          .depth = p.in,
+          .a = matrix(nullptr, p.x, p.in, 1),
+          .b = matrix(nullptr, p.weight, 1, p.in),
+          .c_dtype = p.y,
+          .c_stride = p.out};
+}
+
+Gemm input_gradient_shape(const Product& p) {
+  return {.rows = p.rows,
+          .columns = p.in,
+          .depth = p.out,
+          .a = matrix(nullptr, p.y, p.out, 1),
+          .b = matrix(nullptr, p.weight, p.in, 1),
+          .c_dtype = p.x,
+          .c_stride = p.in};
+}
+
+Gemm weight_gradient_shape(const Product& p) {
+  return {.rows = p.out,
+          .columns = p.in,
+          .depth = p.rows,
+          .a = matrix(nullptr, p.y, 1, p.out),
+          .b = matrix(nullptr, p.x, p.in, 1),
+          .c_dtype = p.weight,
+          .c_stride = p.in};
+}
+
+bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
+
+// `weight` may be the output.
+Product product(const TensorType& x, const TensorType& weight, const TensorType& y) {
+  return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
+          .rows = x.dim(0),
+          .in = weight.dim(-1),
+          .out = weight.dim(-2),
+          .x = x.dtype,
+          .weight = weight.dtype,
+          .y = y.dtype};
+}
+
+std::int64_t all_threads(const GemmEngine& engine, const Gemm& gemm, const spec::Problem& problem) {
+  return engine.workspace_bytes(gemm) * problem.device->num_threads;
+}
+
+const std::int32_t* offsets_of(const Arguments& arguments, const TensorType& weight) {
+  return is_grouped(weight) ? arguments.inputs[2].as<std::int32_t>() : nullptr;
+}
+
+struct Rows {
+  Int begin, end;
+};
+Rows rows_of(const std::int32_t* offsets, Int group, Int all) {
+  if (offsets == nullptr) return {0, all};
+  return {offsets[group], offsets[group + 1]};
+}
+
+// Forward and input-gradient: a group's rows of A and C, and its matrix of the stack.
+void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
+                 const std::byte* weight, std::byte* c, const std::int32_t* offsets,
+                 const float* bias, const Arguments& arguments) {
+  const auto make = [&](Int group) {
+    const Rows rows = rows_of(offsets, group, p.rows);
+    Gemm gemm = shape;
+    gemm.rows = rows.end - rows.begin;
+    gemm.a.data = a + rows.begin * shape.a.row_stride * size_bytes(shape.a.dtype);
+    gemm.b.data = weight + group * p.in * p.out * size_bytes(p.weight);
+    gemm.c = c + rows.begin * shape.c_stride * size_bytes(shape.c_dtype);
+    gemm.bias = bias;
+    return gemm;
+  };
+  run_gemms(engine, shape, p.groups, p.rows, make, *arguments.team, arguments.workspace);
+}
+
+void run_forward(const GemmEngine& engine, const Arguments& arguments) {
+  const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
+  const TensorView& y = arguments.outputs[0];
+  const Product p = product(*x.type, *weight.type, *y.type);
+  const bool has_bias = !is_grouped(*weight.type) && arguments.inputs.size() > 2;
+  run_by_rows(engine, p, forward_shape(p), x.data, weight.data, y.data,
+              offsets_of(arguments, *weight.type),
+              has_bias ? arguments.inputs[2].as<float>() : nullptr, arguments);
+}
+
+void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
+  const TensorView &dy = arguments.inputs[0], &weight = arguments.inputs[1];
+  const TensorView& dx = arguments.outputs[0];
+  const Product p = product(*dx.type, *weight.type, *dy.type);
+  run_by_rows(engine, p, input_gradient_shape(p), dy.data, weight.data, dx.data,
+              offsets_of(arguments, *weight.type), nullptr, arguments);
+}
+
+void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments) {
+  const TensorView &x = arguments.inputs[0], &dy = arguments.inputs[1];
+  const TensorView& dw = arguments.outputs[0];
+  const Product p = product(*x.type, *dw.type, *dy.type);
+  const std::int32_t* offsets = offsets_of(arguments, *dw.type);
+  const bool accumulate = arguments.accumulate[0];
+  const Gemm shape = weight_gradient_shape(p);
+  const auto make = [&](Int group) {
+    const Rows rows = rows_of(offsets, group, p.rows);
+    Gemm gemm = shape;
+    gemm.depth = rows.end - rows.begin;
+    if (gemm.depth == 0 && accumulate) gemm.rows = 0;
+    gemm.a.data = dy.data + rows.begin * p.out * size_bytes(p.y);
+    gemm.b.data = x.data + rows.begin * p.in * size_bytes(p.x);
+    gemm.c = dw.data + group * p.in * p.out * size_bytes(p.weight);
+    gemm.accumulate = accumulate;
+    return gemm;
+  };
+  run_gemms(engine, shape, p.groups, p.groups * p.out, make, *arguments.team, arguments.workspace);
+}
+
+Product product_of(const spec::Problem& problem) {
+  const std::string_view op = text(problem.op);
+  if (op.ends_with("_input_gradient"))
+    return product(problem.outputs[0], problem.inputs[1], problem.inputs[0]);
+  if (op.ends_with("_weight_gradient"))
+    return product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
+  return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
+}
+
+// Row-major operands; floats are f32 or bf16.
+Support supports_types(const spec::Problem& problem) {
+  for (const auto types : {problem.inputs, problem.outputs})
+    for (const TensorType& type : types) {
+      if (type.layout != kRowMajor)
+        return no(fmt::format("expected row-major operands, got {}", to_string(type)));
+      if (type.dtype != DType::kFloat32 && type.dtype != DType::kBFloat16 &&
+          type.dtype != DType::kInt32)
+        return no(fmt::format("expected f32 or bf16, got {}", to_string(type.dtype)));
+    }
+  return yes();
+}
+
+Support supports_engine(Engine engine, const spec::Problem& problem) {
+  const GemmEngine* found = engine_of(engine);
+  if (found == nullptr) return no("not in this build");
+  if (!usable(found, *problem.device)) return no(fmt::format("the device has no {}", found->isa));
+  return yes();
+}
+
+}  // namespace
+
+template <Engine E>
+Support LinearRows<E>::supports(const spec::Problem& problem) {
+  if (Support types = supports_types(problem); !types) return types;
+  if (E == Engine::kAvx512Bf16) {
+    const bool is_weight_gradient = text(problem.op).ends_with("_weight_gradient");
+    if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)
+      return no(is_weight_gradient ? "expected bf16 x and dy" : "expected bf16 rows and weight");
+  }
+  return supports_engine(E, problem);
+}
+
+template <Engine E>
+std::int64_t LinearRows<E>::linear_workspace(const spec::Problem& problem) {
+  return all_threads(*engine_of(E), forward_shape(product_of(problem)), problem);
+}
+
+template <Engine E>
+std::int64_t LinearRows<E>::linear_input_gradient_workspace(const spec::Problem& problem) {
+  return all_threads(*engine_of(E), input_gradient_shape(product_of(problem)), problem);
+}
+
+template <Engine E>
+std::int64_t LinearRows<E>::linear_weight_gradient_workspace(const spec::Problem& problem) {
+  return all_threads(*engine_of(E), weight_gradient_shape(product_of(problem)), problem);
+}
+
+template <Engine E>
+void LinearRows<E>::linear(const Arguments& arguments) {
+  run_forward(*engine_of(E), arguments);
+}
+template <Engine E>
+void LinearRows<E>::linear_input_gradient(const Arguments& arguments) {
+  run_input_gradient(*engine_of(E), arguments);
+}
+template <Engine E>
+void LinearRows<E>::linear_weight_gradient(const Arguments& arguments) {
+  run_weight_gradient(*engine_of(E), arguments);
+}
+
+template struct LinearRows<Engine::kAvx512Bf16>;
+template struct LinearRows<Engine::kAvx512>;
+template struct LinearRows<Engine::kAvx2>;
+template struct LinearRows<Engine::kPortable>;
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of linear and grouped_linear, one a GEMM engine, behind table.cpp.
+#pragma once
+#include "kernels/cpu/gemm.h"
+#include "kernels/kernel.h"
+
+namespace anabatic::kernels::cpu {
+
+// The engines in the order of preference, as an index for templates.
+enum class Engine { kAvx512Bf16, kAvx512, kAvx2, kPortable };
+
+// The engine, or null where it was not built.
+inline const GemmEngine* engine_of(Engine engine) {
+  switch (engine) {
+    case Engine::kAvx512Bf16:
+      return gemm_avx512_bf16();
+    case Engine::kAvx512:
+      return gemm_avx512();
+    case Engine::kAvx2:
+      return gemm_avx2();
+    case Engine::kPortable:
+      return gemm_portable();
+  }
+  return nullptr;
+}
+
+template <Engine E>
+struct LinearRows {
+  static Support supports(const spec::Problem& problem);
+  static std::int64_t linear_workspace(const spec::Problem& problem);
+  static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);
+  static std::int64_t linear_weight_gradient_workspace(const spec::Problem& problem);
+  static void linear(const Arguments& arguments);
+  static void linear_input_gradient(const Arguments& arguments);
+  static void linear_weight_gradient(const Arguments& arguments);
+};
+
+}  // namespace anabatic::kernels::cpu

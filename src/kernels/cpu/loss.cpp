@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/log_sum_exp.h"
+#include "kernels/cpu/vector_rows.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+double sum_ascending(const double* values, std::int64_t count) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < count; ++i) sum += values[i];
+  return sum;
+}
+
+}  // namespace
+
+void cross_entropy(const Arguments& args) {
+  const TensorView& logits = args.inputs[0];
+  const std::int32_t* labels = args.inputs[1].as<const std::int32_t>();
+  const std::int64_t num_rows = rows(logits), width = columns(logits);
+  auto* losses = reinterpret_cast<double*>(args.workspace);
+  with_float_type(logits.type->dtype, [&]<class T>(T*) {
+    const auto run = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const T* row = logits.as<const T>() + t * width;
+        const double lse = log_sum_exp(row, width);
+        args.outputs[1].as<float>()[t] = static_cast<float>(lse);
+        require_label(labels[t], width);
+        losses[t] = labels[t] == kIgnoredLabel ? 0.0 : lse - load(row + labels[t], 1)[0];
+      }
+    };
+    args.team->for_range(num_rows, row_grain(width), run);
+  });
+  *args.outputs[0].as<float>() =
+      static_cast<float>(*args.inputs[2].as<const float>() * sum_ascending(losses, num_rows));
+}
+
+// May write over the logits: every element is read once, just before it is written.
+void cross_entropy_gradient(const Arguments& args) {
+  const TensorView &logits = args.inputs[0], &out = args.outputs[0];
+  const std::int32_t* labels = args.inputs[1].as<const std::int32_t>();
+  const float* lse = args.inputs[3].as<const float>();
+  const float factor = *args.inputs[2].as<const float>() * *args.inputs[4].as<const float>();
+  const std::int64_t width = columns(logits);
+  with_float_type(logits.type->dtype, [&]<class X>(X*) {
+    with_float_type(out.type->dtype, [&]<class Y>(Y*) {
+      const auto run = [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const X* x = logits.as<const X>() + t * width;
+          Y* y = out.as<Y>() + t * width;
+          require_label(labels[t], width);
+          if (labels[t] == kIgnoredLabel) {
+            for_lanes(0, width, [&](std::int64_t i, int n) { store(y + i, Floats{}, n); });
+            continue;
+          }
+          const float of_label = exp(load(x + labels[t], 1) - lse[t])[0] - 1.0f;
+          for_lanes(0, width, [&](std::int64_t i, int n) {
+            store(y + i, factor * exp(load(x + i, n) - lse[t]), n);
+          });
+          store(y + labels[t], broadcast(factor * of_label), 1);
+        }
+      };
+      args.team->for_range(rows(logits), row_grain(width), run);
+    });
+  });
+}
+
+void router_z_loss(const Arguments& args) {
+  const float* logits = args.inputs[0].as<const float>();
+  const std::int64_t num_rows = rows(args.inputs[0]), width = columns(args.inputs[0]);
+  auto* squares = reinterpret_cast<double*>(args.workspace);
+  args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const double lse = log_sum_exp(logits + t * width, width);
+      squares[t] = lse * lse;
+    }
+  });
+  const double sum = sum_ascending(squares, num_rows);
+  *args.outputs[0].as<float>() =
+      num_rows == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(num_rows));
+}
+
+void router_z_loss_gradient(const Arguments& args) {
+  const std::int64_t num_rows = rows(args.inputs[0]), width = columns(args.inputs[0]);
+  const double factor = *args.inputs[1].as<const float>() * 2.0 / static_cast<double>(num_rows);
+  args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const float* x = args.inputs[0].as<const float>() + t * width;
+      float* y = args.outputs[0].as<float>() + t * width;
+      const double lse = log_sum_exp(x, width);
+      const auto shift = static_cast<float>(lse), row_factor = static_cast<float>(factor * lse);
+      for_lanes(0, width, [&](std::int64_t i, int n) {
+        store(y + i, row_factor * exp(load(x + i, n) - shift), n);
+      });
+    }
+  });
+}
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

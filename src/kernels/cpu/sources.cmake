@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sets cpu_sources. The vector sources are written once over GCC vectors and compiled once per instruction set, as one object
+# library each; GEMM engines are intrinsics, one source an instruction set.
+set(cpu_vector_sources
+    attention.cpp
+    attention_gradient.cpp
+    elementwise.cpp
+    embedding.cpp
+    loss.cpp
+    moe.cpp
+    norm.cpp
+    optimizer.cpp
+    rope.cpp
+    router.cpp)
+set(cpu_sources
+    cpu/attention_shape.cpp
+    cpu/call.cpp
+    cpu/copies.cpp
+    cpu/gemm.cpp
+    cpu/gemm_avx2.cpp
+    cpu/gemm_avx512.cpp
+    cpu/gemm_avx512_bf16.cpp
+    cpu/gemm_portable.cpp
+    cpu/linear.cpp
+    cpu/route_sort.cpp
+    cpu/scalars.cpp
+    cpu/table.cpp
+    cpu/workspace.cpp)
+
+set(cpu_variants portable)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND cpu_variants avx2 avx512)
+  set(cpu_flags_avx2 -mavx2 -mfma)
+  # -Wno-maybe-uninitialized, -Wno-uninitialized: g++ 12 reports its own AVX-512 headers (GCC bug 105593).
+  set(cpu_flags_avx512
+      -mavx2
+      -mfma
+      -mavx512f
+      -mavx512bw
+      -mavx512dq
+      -mavx512vl
+      -mprefer-vector-width=512
+      -Wno-maybe-uninitialized
+      -Wno-uninitialized)
+  set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
+  set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
+  set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512};-mavx512bf16")
+  set_source_files_properties(cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
+endif()
+foreach(variant IN LISTS cpu_variants)
+  list(TRANSFORM cpu_vector_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/ OUTPUT_VARIABLE variant_sources)
+  add_library(anabatic_kernels_cpu_${variant} OBJECT ${variant_sources})
+  target_link_libraries(anabatic_kernels_cpu_${variant} PRIVATE anabatic_device)
+  target_compile_options(anabatic_kernels_cpu_${variant} PRIVATE $<$<CONFIG:Release>:-O3> -fno-math-errno ${cpu_flags_${variant}})
+  list(APPEND cpu_sources $<TARGET_OBJECTS:anabatic_kernels_cpu_${variant}>)
+endforeach()

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include "kernels/cpu/linear_rows.h"
+#include "kernels/cpu/scalar_rows.h"
+#include "kernels/cpu/vector_rows.h"
+
+namespace anabatic::kernels {
+namespace {
+
+Support check(const TensorType& type, bool allows_f64, const char* kind, std::size_t i) {
+  const bool known = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
+                     type.dtype == DType::kInt32 || (allows_f64 && type.dtype == DType::kFloat64);
+  if (!known)
+    return no(fmt::format("{} {} is {}; this row takes f32, bf16 and i32", kind, i,
+                          to_string(type.dtype)));
+  if (type.layout != kRowMajor)
+    return no(fmt::format("{} {} has layout {}; this row takes row-major tensors", kind, i,
+                          text(type.layout)));
+  return yes();
+}
+
+// f64 in and out: of ops whose contract has it whatever the dtype of activations.
+template <bool kInputsF64, bool kOutputsF64>
+Support supports(const spec::Problem& problem) {
+  for (std::size_t i = 0; i < problem.inputs.size(); ++i)
+    if (Support support = check(problem.inputs[i], kInputsF64, "input", i); !support)
+      return support;
+  for (std::size_t i = 0; i < problem.outputs.size(); ++i)
+    if (Support support = check(problem.outputs[i], kOutputsF64, "output", i); !support)
+      return support;
+  return yes();
+}
+constexpr auto kActivations = supports<false, false>;
+constexpr auto kF64Inputs = supports<true, false>;
+constexpr auto kF64Outputs = supports<false, true>;
+
+template <Support (*kTypes)(const spec::Problem&)>
+Support supports_avx512(const spec::Problem& problem) {
+  if (!problem.device->has("avx512f")) return no("the device has no avx512f");
+  return kTypes(problem);
+}
+template <Support (*kTypes)(const spec::Problem&)>
+Support supports_avx2(const spec::Problem& problem) {
+  if (!problem.device->has("avx2")) return no("the device has no avx2");
+  return kTypes(problem);
+}
+
+#define ANABATIC_SCALAR_ROW(op, types, workspace) \
+  Kernel { "cpu:" #op, #op, types, workspace, nullptr, cpu::op }
+
+#ifdef ANABATIC_CPU_X86
+#define ANABATIC_VECTOR_ROWS(op, types, workspace)                                                \
+  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, nullptr, cpu::avx512::op}, \
+      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, nullptr, cpu::avx2::op},   \
+      Kernel {                                                                                    \
+    "cpu:" #op, #op, types, workspace, nullptr, cpu::portable::op                                 \
+  }
+#else
+#define ANABATIC_VECTOR_ROWS(op, types, workspace) \
+  Kernel { "cpu:" #op, #op, types, workspace, nullptr, cpu::portable::op }
+#endif
+
+#define ANABATIC_LINEAR_ROW(op, form, variant, engine)                            \
+  Kernel {                                                                        \
+    "cpu:" #op "_" #variant, #op, cpu::LinearRows<cpu::Engine::engine>::supports, \
+        cpu::LinearRows<cpu::Engine::engine>::form##_workspace, nullptr,          \
+        cpu::LinearRows<cpu::Engine::engine>::form                                \
+  }
+// `form`: the op without "grouped_"; a linear is one group of all rows.
+#define ANABATIC_LINEAR_ROWS(op, form)                                                            \
+  ANABATIC_LINEAR_ROW(op, form, avx512_bf16, kAvx512Bf16),                                        \
+      ANABATIC_LINEAR_ROW(op, form, avx512, kAvx512), ANABATIC_LINEAR_ROW(op, form, avx2, kAvx2), \
+      ANABATIC_LINEAR_ROW(op, form, portable, kPortable)
+
+constexpr Kernel kRows[] = {
+    ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(add, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(attention_gradient, kActivations, cpu::attention_gradient_workspace_bytes),
+    ANABATIC_SCALAR_ROW(cache_write, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(cast, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(cross_entropy, kActivations, cpu::row_doubles_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(cross_entropy_gradient, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(embedding, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
+    ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
+    ANABATIC_LINEAR_ROWS(grouped_linear, linear),
+    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(linear, linear),
+    ANABATIC_LINEAR_ROWS(linear_input_gradient, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(permute, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(permute_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(rms_norm, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(rms_norm_input_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,
+                         cpu::column_partials_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(rope, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(rope_table, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(route_sort, kActivations, cpu::route_sort_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(router, kActivations, cpu::router_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(router_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(router_z_loss, kActivations, cpu::row_doubles_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(router_z_loss_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(scale, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(sum_squares, kF64Outputs, cpu::sum_squares_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(swiglu, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(swiglu_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(unpermute, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
+};
+
+#undef ANABATIC_LINEAR_ROW
+#undef ANABATIC_LINEAR_ROWS
+#undef ANABATIC_SCALAR_ROW
+#undef ANABATIC_VECTOR_ROWS
+
+}  // namespace
+
+std::span<const Kernel> cpu_table() { return kRows; }
+
+}  // namespace anabatic::kernels

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float lanes for sources that are compiled once per instruction set: GCC vectors as wide as the
+// flags allow. Everything stands in a namespace named after the instruction set, so that the linker
+// never takes one variant's inline function for another's.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "tensor/dtype.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define ANABATIC_ISA avx512
+#define ANABATIC_ISA_LANES 16
+#elif defined(__AVX2__) && defined(__FMA__)
+#define ANABATIC_ISA avx2
+#define ANABATIC_ISA_LANES 8
+#else
+#define ANABATIC_ISA portable
+#define ANABATIC_ISA_LANES 4
+#endif
+
+#define ANABATIC_INLINE inline __attribute__((always_inline))
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+
+inline constexpr int kLanes = ANABATIC_ISA_LANES;
+
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = std::int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+using Halves = std::uint16_t __attribute__((vector_size(2 * kLanes)));
+// Half as many lanes as Floats.
+using Doubles = double __attribute__((vector_size(4 * kLanes)));
+using FewFloats = float __attribute__((vector_size(2 * kLanes)));
+
+ANABATIC_INLINE Floats broadcast(float x) { return x - Floats{}; }  // x - 0 is x
+
+// `count` elements from p; lanes beyond are zero. A constant count of kLanes is one plain load.
+ANABATIC_INLINE Floats load(const float* p, int count = kLanes) {
+  Floats x{};
+  if (count == kLanes)
+    std::memcpy(&x, p, sizeof x);
+  else
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+  return x;
+}
+ANABATIC_INLINE Floats load(const BFloat16* p, int count = kLanes) {
+  Halves x{};
+  if (count == kLanes)
+    std::memcpy(&x, p, sizeof x);
+  else
+    for (int i = 0; i < count; ++i) x[i] = p[i].bits;
+  return reinterpret_cast<Floats>(__builtin_convertvector(x, Words) << 16);
+}
+
+ANABATIC_INLINE void store(float* p, Floats x, int count = kLanes) {
+  if (count == kLanes)
+    std::memcpy(p, &x, sizeof x);
+  else
+    for (int i = 0; i < count; ++i) p[i] = x[i];
+}
+ANABATIC_INLINE void store_bits(BFloat16* p, Words bits, int count) {
+  const Halves x = __builtin_convertvector(bits, Halves);
+  if (count == kLanes)
+    std::memcpy(p, &x, sizeof x);
+  else
+    for (int i = 0; i < count; ++i) p[i].bits = x[i];
+}
+
+// The upper halves as bf16 bits; NaN stays NaN (dtype.h has the scalar twins).
+ANABATIC_INLINE Words bf16_bits(Floats x, Words rounding) {
+  const Words bits = reinterpret_cast<Words>(x);
+  return x != x ? (bits >> 16) | 0x40u : (bits + rounding) >> 16;
+}
+ANABATIC_INLINE Words bf16_even(Floats x) {
+  return bf16_bits(x, ((reinterpret_cast<Words>(x) >> 16) & 1u) + 0x7FFFu);
+}
+ANABATIC_INLINE void store(BFloat16* p, Floats x, int count = kLanes) {
+  store_bits(p, bf16_even(x), count);
+}
+ANABATIC_INLINE void store_half_away(BFloat16* p, Floats x, int count) {
+  store_bits(p, bf16_bits(x, Words{} + 0x8000u), count);
+}
+
+// x as T holds it.
+template <class T>
+ANABATIC_INLINE Floats round_to(Floats x) {
+  if constexpr (sizeof(T) == sizeof(BFloat16))
+    return reinterpret_cast<Floats>(bf16_even(x) << 16);
+  else
+    return x;
+}
+
+// a · b + c, rounded once where the instruction set has it. Element by element the same in vectors
+// and tails, for tails are vectors too.
+ANABATIC_INLINE Floats madd(Floats a, Floats b, Floats c) {
+#if ANABATIC_ISA_LANES == 16
+  return _mm512_fmadd_ps(a, b, c);
+#elif ANABATIC_ISA_LANES == 8
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The larger one; b when a is NaN.
+ANABATIC_INLINE Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+ANABATIC_INLINE Floats square_root(Floats x) {
+#if ANABATIC_ISA_LANES == 16
+  return _mm512_sqrt_ps(x);
+#elif ANABATIC_ISA_LANES == 8
+  return _mm256_sqrt_ps(x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
+// Pairwise, hence one fixed order.
+template <class Vector>
+ANABATIC_INLINE auto sum_lanes(Vector x) {
+  constexpr int kCount = sizeof x / sizeof x[0];
+  for (int half = kCount / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) x[i] += x[i + half];
+  return x[0];
+}
+ANABATIC_INLINE float max_lanes(Floats x) {
+  for (int half = kLanes / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+  return x[0];
+}
+
+// x · 2^n for an n that holds a whole number within [-153, 128].
+ANABATIC_INLINE Floats times_power_of_two(Floats x, Floats n) {
+#if ANABATIC_ISA_LANES == 16
+  return _mm512_scalef_ps(x, n);
+#else
+  const Ints whole = __builtin_convertvector(n, Ints), half = whole >> 1;
+  return x * reinterpret_cast<Floats>((half + 127) << 23) *
+         reinterpret_cast<Floats>((whole - half + 127) << 23);
+#endif
+}
+
+// e^x: n = round(x / ln 2), then Cephes's polynomial of expf (S. Moshier) on the rest. Relative
+// error below 2e-7; 0 far below, infinity far above, NaN for NaN.
+ANABATIC_INLINE Floats exp(Floats x) {
+  x = x > 89.0f ? broadcast(89.0f) : x;
+  x = x < -106.0f ? broadcast(-106.0f) : x;
+  // Adding 1.5 · 2^23 leaves no bits of the fraction.
+  const Floats n = madd(x, broadcast(1.44269504f), broadcast(12582912.0f)) - 12582912.0f;
+  Floats r = madd(n, broadcast(-0.693359375f), x);
+  r = madd(n, broadcast(2.12194440e-4f), r);
+  Floats p = broadcast(1.9875691500e-4f);
+  p = madd(p, r, broadcast(1.3981999507e-3f));
+  p = madd(p, r, broadcast(8.3334519073e-3f));
+  p = madd(p, r, broadcast(4.1665795894e-2f));
+  p = madd(p, r, broadcast(1.6666665459e-1f));
+  p = madd(p, r, broadcast(5.0000001201e-1f));
+  return times_power_of_two(madd(p, r * r, r) + 1.0f, n);
+}
+
+// A sigmoid as the product of two factors: for x < -87 it is too small to be a normal number, but
+// what it multiplies may make it one again.
+struct Sigmoid {
+  Floats outer, inner;
+};
+ANABATIC_INLINE Sigmoid sigmoid(Floats x) {
+  const Floats half = exp(-0.5f * (x < 0.0f ? -x : x));
+  const Floats outer = x < 0.0f ? half : broadcast(1.0f);
+  return {outer, outer / (1.0f + half * half)};
+}
+
+// Calls body(i, count) over [begin, end) in steps of kLanes; count is kLanes but for the last.
+template <class Body>
+ANABATIC_INLINE void for_lanes(std::int64_t begin, std::int64_t end, Body&& body) {
+  std::int64_t i = begin;
+  for (; i + kLanes <= end; i += kLanes) body(i, kLanes);
+  if (i < end) body(i, static_cast<int>(end - i));
+}
+
+// Folds sum = body(i, count, sum) over [0, size), four sums side by side: the order depends on
+// `size` alone. Loads give 0 beyond `count`.
+template <class Body>
+ANABATIC_INLINE Floats sum_over_lanes(std::int64_t size, Body&& body) {
+  Floats sums[4] = {};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= size; i += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) sums[k] = body(i + k * kLanes, kLanes, sums[k]);
+  }
+  for_lanes(i, size, [&](std::int64_t j, int n) { sums[0] = body(j, n, sums[0]); });
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/cpu/vector_rows.h"
+
+namespace anabatic::kernels::cpu {
+
+// A double for each row of the first input.
+std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem) {
+  return problem.inputs[0].dim(0) * std::int64_t{sizeof(double)};
+}
+
+// A row like the output for each block of rows of the first input.
+std::int64_t column_partials_workspace_bytes(const spec::Problem& problem) {
+  const std::int64_t width = std::max<std::int64_t>(problem.outputs[0].num_elements(), 1);
+  return ceil_div(problem.inputs[0].num_elements() / width, kRowBlock) * width *
+         std::int64_t{sizeof(float)};
+}
+
+// Counts and sums for each block of rows.
+std::int64_t router_workspace_bytes(const spec::Problem& problem) {
+  return ceil_div(problem.inputs[0].dim(0), kRowBlock) * 2 * problem.inputs[0].dim(1) *
+         std::int64_t{sizeof(float)};
+}
+
+std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
+  return ceil_div(problem.inputs[0].num_elements(), kElementBlock) * std::int64_t{sizeof(double)};
+}
+
+}  // namespace anabatic::kernels::cpu
