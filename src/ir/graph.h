@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The graph: an SSA DAG in id-indexed vectors. Nodes carry op, attributes and a tag; values carry a
+// type and a stable name.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/name.h"
+#include "base/strong_id.h"
+#include "spec/attributes.h"
+#include "tensor/tensor_type.h"
+
+namespace anabatic::ir {
+
+enum class NodeId : std::uint32_t {};
+enum class ValueId : std::uint32_t {};
+inline constexpr NodeId kNoNode{0xFFFFFFFFu};  // producer of graph inputs and of states' `before`
+inline constexpr ValueId kNoValue{0xFFFFFFFFu};
+
+enum class Phase : std::uint8_t { kForward, kBackwardInput, kBackwardWeight, kUpdate };
+std::string_view to_string(
+    Phase phase);  // "forward", "backward_input", "backward_weight", "update"
+
+// Who a node belongs to; recompute, offload, overlap, the profiler and the trace all speak in these
+// words.
+struct Tag {
+  Phase phase = Phase::kForward;
+  std::int32_t layer = -1;  // -1 outside layers
+  Name segment{};  // "attention", "router", "dispatch", "experts", "combine", "mlp", "embedding",
+                   // "head", "loss", ...
+  bool operator==(const Tag&) const = default;
+};
+
+struct OpSchema;
+
+struct Node {
+  const OpSchema* op = nullptr;
+  spec::Attributes attributes{};
+  std::vector<ValueId> inputs{}, outputs{};
+  Tag tag{};
+};
+
+struct Value {
+  TensorType type{};
+  NodeId producer = kNoNode;
+  Name name{};  // empty, or stable across passes where the meaning is: "layers.3.experts.gate"
+};
+
+enum class StateKind : std::uint8_t {
+  kParameter,  // trained, saved and exported
+  kOptimizer,  // moments: saved, not exported
+  kGradient,   // from first write to update; never saved
+  kDerived,    // bf16 copies and packings: rebuilt from `derived_from`, never saved
+  kCache       // KV caches of generation; never saved
+};
+std::string_view to_string(
+    StateKind kind);  // "parameter", "optimizer", "gradient", "derived", "cache"
+
+// A pair of the value that a step begins with and the one it ends with; both live at one address,
+// so every reader of `before` precedes the writer of `after`. In a graph that only reads the state,
+// after == before.
+struct State {
+  Name name{};
+  StateKind kind = StateKind::kParameter;
+  ValueId before = kNoValue, after = kNoValue;
+  std::optional<Name> derived_from{};  // kDerived only
+};
+
+class Graph {
+ public:
+  std::string name = "graph";
+  std::vector<Node> nodes;  // in a topological order at every stage
+  std::vector<Value> values;
+  std::vector<ValueId>
+      batch;  // inputs of one micro-batch: tokens, labels, positions, key_begin, key_end
+  std::vector<ValueId>
+      step_inputs;  // learning_rate, step, inverse_tokens: known before the first forward
+  std::vector<ValueId> outputs;      // metrics and results, by value name: loss, aux_loss, logits,
+                                     // grad_norm, expert_load...
+  std::optional<ValueId> objective;  // the scalar that is differentiated
+  std::vector<State> states;
+  std::map<std::string, ValueId, std::less<>>
+      symbols;  // ragged symbol -> the value that holds its size or offsets
+
+  const Node& node(NodeId id) const { return nodes[index(id)]; }
+  Node& node(NodeId id) { return nodes[index(id)]; }
+  const Value& value(ValueId id) const { return values[index(id)]; }
+  Value& value(ValueId id) { return values[index(id)]; }
+
+  ValueId add_value(TensorType type, Name value_name = {}, NodeId producer = kNoNode);
+  const State* find_state(Name state) const;  // null when absent
+  State* find_state(Name state);
+  std::optional<ValueId> find_output(std::string_view output_name) const;  // by value name
+};
+
+// Of structure, types, attributes, tags, names and states; equal for equal printed text, whatever
+// the ids of dead values.
+std::uint64_t hash(const Graph& graph);
+
+// Throws InternalError naming node and rule: ids in range, SSA, topological, arity, types
+// re-inferred, states paired, every reader of `before` ahead of the writer of `after` possible
+// (acyclic with those edges), symbols defined.
+void verify(const Graph& graph);
+
+// Byte-stable text, values renumbered in order of definition, and its inverse:
+// print(parse(print(g))) == print(g). parse throws InvalidArgument with line and column. `find_op`
+// maps an op's name to its schema, null if unknown.
+std::string print(const Graph& graph);
+Graph parse(std::string_view text, const OpSchema* (*find_op)(std::string_view));
+
+}  // namespace anabatic::ir

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an op is to the graph side: its arity, shapes, gradient and cost. `ir` knows this form;
+// ops/table.cpp lists the rows.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace anabatic::ir {
+
+class GraphBuilder;
+
+struct Cost {
+  std::int64_t flops = 0, bytes_read = 0, bytes_written = 0;
+};
+
+using Types = std::span<const TensorType>;
+using Gradients = std::vector<std::optional<ValueId>>;
+
+struct OpSchema {
+  std::string_view name;
+  // Number of inputs: [min_inputs, max_inputs]; max_inputs -1 is variadic.
+  int min_inputs = 0, max_inputs = 0;
+  int num_outputs = 1;
+  std::string_view signature;  // "(x [tokens,in], weight [out,in], bias? [out]) -> y [tokens,out]":
+                               // for docs and errors
+
+  // Output types from input types; InvalidArgument "[op] expected ..., got ..." when they do not
+  // fit.
+  std::vector<TensorType> (*infer)(Types inputs, const spec::Attributes&) = nullptr;
+
+  // Gradients of the inputs from those of the outputs (nullopt: none flows); builds nodes, calls no
+  // kernel. Null: not differentiable (reaching it with a gradient is an error that names it). A
+  // gradient of an activation has the activation's dtype; a gradient of a weight is f32 and its
+  // node has phase kBackwardWeight.
+  Gradients (*gradient)(GraphBuilder&, const Node&,
+                        std::span<const std::optional<ValueId>> of_outputs) = nullptr;
+
+  Cost (*cost)(Types inputs, Types outputs, const spec::Attributes&) = nullptr;
+
+  std::vector<int>
+      may_alias{};  // per output: the input it may overwrite in place, -1 for none; empty: none
+  std::vector<int>
+      must_alias{};  // per output: the input whose buffer it is, -1 for none; empty: none
+  bool can_accumulate = false;  // kernels honour `+=` on their outputs (weight-gradients)
+  bool writes_all = true;  // false: leaves rows untouched, so a first write needs zeroes before it
+};
+
+// Adds nodes to a graph, inferring types. The tag is set once and holds until changed.
+class GraphBuilder {
+ public:
+  GraphBuilder(Graph& graph, const OpSchema* (*find_op)(std::string_view))
+      : graph_(graph), find_op_(find_op) {}
+
+  Graph& graph() { return graph_; }
+  const Graph& graph() const { return graph_; }
+  void set_tag(Tag tag) { tag_ = tag; }
+  const Tag& tag() const { return tag_; }
+
+  // Appends a node; returns its outputs. InvalidArgument when the op is unknown or the types do not
+  // fit.
+  std::vector<ValueId> add(std::string_view op, std::vector<ValueId> inputs,
+                           spec::Attributes attributes = {});
+  // For ops of one output; `name` names the value.
+  ValueId add1(std::string_view op, std::vector<ValueId> inputs, spec::Attributes attributes = {},
+               std::string_view name = {});
+
+  ValueId batch_input(std::string_view name, TensorType type);
+  ValueId step_input(std::string_view name, TensorType type);
+  ValueId state(std::string_view name, TensorType type,
+                StateKind kind);                      // before == after until a pass writes it
+  void output(ValueId value, std::string_view name);  // names the value and lists it as an output
+
+  const TensorType& type(ValueId value) const { return graph_.value(value).type; }
+
+ private:
+  Graph& graph_;
+  const OpSchema* (*find_op_)(std::string_view);
+  Tag tag_{};
+};
+
+}  // namespace anabatic::ir

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The small pieces that printer, parser and verifier share: which names may stand bare, and how
+// others are quoted.
+//
+//   text   := "graph" STRING item*
+//   item   := "batch" value | "step_input" value
+//           | "state" value ["of" STRING] KIND ["from" STRING] ["->" REF]
+//           | "symbol" WORD "=" REF | "output" REF | "objective" REF
+//           | value ("," value)* "=" OP "(" [REF ("," REF)*] ")" ["{" WORD "=" ATTRIBUTE, ... "}"]
+//             PHASE ["layer=" INTEGER] ["segment=" (WORD | STRING)]
+//   value  := REF [STRING] ":" TYPE            REF := "%" DIGITS
+//
+// White space separates; `#` outside a string starts a comment that ends with its line. `of` names
+// a state whose value is named otherwise.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace anabatic::ir {
+
+constexpr bool is_word_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '.' || c == '-';
+}
+bool is_word(std::string_view text);       // one or more word characters
+std::string quote(std::string_view text);  // "text" with \" and \\ escaped
+
+}  // namespace anabatic::ir
