@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/adamw.h"
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"});
+  const Operand parameter = check.wide(0, "parameter");
+  for (int i = 1; i < 4; ++i) {
+    constexpr std::string_view kNames[] = {"parameter", "gradient", "first_moment",
+                                           "second_moment"};
+    const Operand other = check.wide(i, kNames[i]);
+    check.same_dtype(parameter, other);
+    check.same_shape(parameter, other);
+  }
+  check.wide(4, "clip_factor", 0);
+  check.wide(5, "learning_rate", 0);
+  check.i32(6, "step", 0);
+  check.fraction("beta1");
+  check.fraction("beta2");
+  check.non_negative("epsilon");
+  check.non_negative("weight_decay");
+  return {inputs[0], inputs[2], inputs[3]};
+}
+
+// A multiply-add each for decay, both moments and the step; a root, two quotients, two scalings.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 14);
+}
+
+}  // namespace
+
+const ir::OpSchema kAdamw{
+    .name = "adamw",
+    .min_inputs = 7,
+    .max_inputs = 7,
+    .num_outputs = 3,
+    .signature =
+        "(parameter f32 any, gradient, first_moment, second_moment, clip_factor f32[], "
+        "learning_rate f32[], step i32[]) -> parameter, first_moment, second_moment",
+    .infer = infer,
+    .cost = cost,
+    .must_alias = {0, 2, 3}};
+
+}  // namespace anabatic::ops

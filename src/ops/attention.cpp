@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/attention.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+void check_inputs(const Check& check) {
+  const Operand q = check.floating(0, "q", 2), k = check.floating(1, "k", 2),
+                v = check.floating(2, "v", 2);
+  const Operand begin = check.i32(3, "key_begin", 1), end = check.i32(4, "key_end", 1);
+  check.same_dtype(q, k);
+  check.same_dtype(q, v);
+  check.same_dim(k, 0, v, 0);
+  check.same_dim(begin, 0, q, 0);
+  check.same_dim(end, 0, q, 0);
+  const std::int64_t heads = check.positive_int("num_heads"),
+                     kv_heads = check.positive_int("num_kv_heads");
+  if (heads % kv_heads != 0)
+    check.fail("expected num_heads to be a multiple of num_kv_heads, got " + std::to_string(heads) +
+               " and " + std::to_string(kv_heads));
+  check.multiple(q, 1, heads, "num_heads");
+  check.multiple(k, 1, kv_heads, "num_kv_heads");
+  check.multiple(v, 1, kv_heads, "num_kv_heads");
+  if (q.size(1) / heads != k.size(1) / kv_heads)
+    check.fail("expected one head size of q and k, got " + std::to_string(q.size(1) / heads) +
+               " and " + std::to_string(k.size(1) / kv_heads));
+  check.number("scale");
+  check.non_negative_int("window");
+}
+
+TensorType out_type(ir::Types inputs, const spec::Attributes& attributes) {
+  const std::int64_t head_size = inputs[2].dim(1) / spec::get_int(attributes, "num_kv_heads");
+  return typed(inputs[0].dtype,
+               {inputs[0].shape[0],
+                Dim{.bound = product({head_size, spec::get_int(attributes, "num_heads")})}});
+}
+
+TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
+  return typed(wide_dtype(inputs[0].dtype),
+               {inputs[0].shape[0], Dim{.bound = spec::get_int(attributes, "num_heads")}});
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("attention", inputs, attributes,
+                    {"num_heads", "num_kv_heads", "scale", "window"});
+  check_inputs(check);
+  return {out_type(inputs, attributes), lse_type(inputs, attributes)};
+}
+
+std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("attention_gradient", inputs, attributes,
+                    {"num_heads", "num_kv_heads", "scale", "window"});
+  check_inputs(check);
+  const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
+  const Operand expected_out{.name = "the output of attention", .type = &want_out},
+      expected_lse{.name = "the lse of attention", .type = &want_lse};
+  check.same_type(check.floating(5, "out", 2), expected_out);
+  check.same_type(check.wide(6, "lse", 2), expected_lse);
+  check.same_type(check.floating(7, "dout", 2), expected_out);
+  return {inputs[0], inputs[1], inputs[2]};
+}
+
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
+  require_no_gradient(node, of_outputs, 1, "lse");
+  if (!of_outputs[0]) return ir::Gradients(5);
+  std::vector<ir::ValueId> inputs = node.inputs;
+  inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], *of_outputs[0]});
+  const auto d = builder.add("attention_gradient", std::move(inputs), node.attributes);
+  return {d[0], d[1], d[2], std::nullopt, std::nullopt};
+}
+
+// Unmasked (row, key) pairs of one head, estimated from shapes alone: the T rows are the last of S
+// keys, causal, in one document; a window caps each row.
+std::int64_t estimated_pairs(ir::Types inputs, const spec::Attributes& attributes) {
+  const std::int64_t rows = inputs[0].dim(0), keys = inputs[1].dim(0);
+  const std::int64_t causal =
+      rows <= keys ? product({rows, keys}) - product({rows, rows - 1}) / 2 : product({rows, keys});
+  const std::int64_t window = spec::get_int(attributes, "window");
+  return window > 0 ? std::min(causal, product({rows, window})) : causal;
+}
+
+// Two products a pair: with Dqk and with Dv.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  const std::int64_t widths = inputs[0].dim(1) + outputs[0].dim(1);
+  return streaming_cost(inputs, outputs, product({2, widths, estimated_pairs(inputs, attributes)}));
+}
+
+// Five products a pair: scores again, dq and dk with Dqk; dv and the gradient of weights with Dv.
+ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  const std::int64_t widths = 3 * inputs[0].dim(1) + 2 * inputs[5].dim(1);
+  return streaming_cost(inputs, outputs, product({2, widths, estimated_pairs(inputs, attributes)}));
+}
+
+}  // namespace
+
+const ir::OpSchema kAttention{
+    .name = "attention",
+    .min_inputs = 5,
+    .max_inputs = 5,
+    .num_outputs = 2,
+    .signature =
+        "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T]) -> "
+        "out [T,Hq*Dv], lse f32[T,Hq]",
+    .infer = infer,
+    .gradient = gradient,
+    .cost = cost};
+
+const ir::OpSchema kAttentionGradient{
+    .name = "attention_gradient",
+    .min_inputs = 8,
+    .max_inputs = 8,
+    .num_outputs = 3,
+    .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv",
+    .infer = infer_gradient,
+    .cost = gradient_cost};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/build.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace anabatic::ops {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 62;
+
+std::int64_t total_bytes(ir::Types types) {
+  std::int64_t bytes = 0;
+  for (const TensorType& type : types)
+    bytes = std::min(
+        kMost, bytes + std::min(kMost, product({type.num_elements(), size_bytes(type.dtype)})));
+  return bytes;
+}
+
+}  // namespace
+
+ir::ValueId cast_to(ir::GraphBuilder& builder, ir::ValueId value, DType dtype) {
+  if (builder.type(value).dtype == dtype) return value;
+  return builder.add1(
+      "cast", {value},
+      {{"dtype", std::string(to_string(dtype))}, {"rounding", std::string("even")}});
+}
+
+void require_no_gradient(const ir::Node& node, OutputGradients of_outputs, int output,
+                         std::string_view name) {
+  ANABATIC_REQUIRE(!of_outputs[static_cast<std::size_t>(output)],
+                   "[{}] expected no gradient for its output '{}', got one; that output is not "
+                   "differentiable",
+                   node.op->name, name);
+}
+
+std::int64_t product(std::initializer_list<std::int64_t> factors) {
+  std::int64_t result = 1;
+  for (const std::int64_t factor : factors) {
+    if (factor <= 0) return 0;
+    result = result > kMost / factor ? kMost : result * factor;
+  }
+  return result;
+}
+
+ir::Cost streaming_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops) {
+  return {.flops = flops, .bytes_read = total_bytes(inputs), .bytes_written = total_bytes(outputs)};
+}
+
+ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops_per_element) {
+  return streaming_cost(inputs, outputs, product({outputs[0].num_elements(), flops_per_element}));
+}
+
+}  // namespace anabatic::ops

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What gradient and cost functions share: tags of weight-gradients and counts that saturate.
+#pragma once
+#include <initializer_list>
+
+#include "ir/op_schema.h"
+
+namespace anabatic::ops {
+
+// Outputs' gradients as gradient functions receive them; nullopt where none flows.
+using OutputGradients = std::span<const std::optional<ir::ValueId>>;
+
+// While it lives, nodes get phase kBackwardWeight; layer and segment stay.
+class WeightPhase {
+ public:
+  explicit WeightPhase(ir::GraphBuilder& builder) : builder_(builder), saved_(builder.tag()) {
+    ir::Tag tag = saved_;
+    tag.phase = ir::Phase::kBackwardWeight;
+    builder_.set_tag(tag);
+  }
+  ~WeightPhase() { builder_.set_tag(saved_); }
+  WeightPhase(const WeightPhase&) = delete;
+  WeightPhase& operator=(const WeightPhase&) = delete;
+
+ private:
+  ir::GraphBuilder& builder_;
+  ir::Tag saved_;
+};
+
+// The value itself, or a cast (to nearest even) where its dtype is another.
+ir::ValueId cast_to(ir::GraphBuilder& builder, ir::ValueId value, DType dtype);
+
+// `value` must carry no gradient: InvalidArgument naming op and output otherwise.
+void require_no_gradient(const ir::Node& node, OutputGradients of_outputs, int output,
+                         std::string_view name);
+
+// The product, at most 2^62.
+std::int64_t product(std::initializer_list<std::int64_t> factors);
+
+// Reads every input and writes every output once.
+ir::Cost streaming_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops);
+// As above with `flops_per_element` of the first output.
+ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops_per_element);
+
+}  // namespace anabatic::ops

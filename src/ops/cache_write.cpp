@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cache_write.h"
+
+#include <string>
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("cache_write", inputs, attributes);
+  const Operand cache = check.floating(0, "cache", 2), rows = check.floating(1, "rows", 2),
+                first = check.i32(2, "first", 1);
+  check.same_dtype(cache, rows);
+  check.same_dim(cache, 1, rows, 1);
+  check.size(first, 0, 1);
+  if (rows.size(0) > cache.size(0))
+    check.fail("expected at most " + std::to_string(cache.size(0)) + " rows, got " +
+               to_string(*rows.type));
+  return {*cache.type};
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types, const spec::Attributes&) {
+  return {.flops = 0, .bytes_read = inputs[1].num_bytes(), .bytes_written = inputs[1].num_bytes()};
+}
+
+}  // namespace
+
+const ir::OpSchema kCacheWrite{
+    .name = "cache_write",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(cache [C,W], rows [T,W], first i32[1]) -> cache like cache",
+    .infer = infer,
+    .cost = cost,
+    .must_alias = {0}};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace anabatic::ops {
+namespace {
+
+bool is_floating(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat64;
+}
+
+std::string described(const Operand& operand) {
+  return fmt::format("{} {}", operand.name, to_string(*operand.type));
+}
+
+}  // namespace
+
+const Dim& Operand::dim(std::int64_t axis) const {
+  const std::int64_t i = axis < 0 ? axis + type->ndim() : axis;
+  ANABATIC_CHECK(i >= 0 && i < type->ndim(), "[op] axis {} of {}", axis, to_string(*type));
+  return type->shape[static_cast<std::size_t>(i)];
+}
+
+Check::Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+             std::initializer_list<std::string_view> required,
+             std::initializer_list<std::string_view> optional)
+    : op_(op), inputs_(inputs), attributes_(attributes) {
+  for (const std::string_view key : required)
+    if (!has(key)) fail(fmt::format("expected attribute '{}', got none", key));
+  std::vector<std::string> known(required.begin(), required.end());
+  known.insert(known.end(), optional.begin(), optional.end());
+  for (const auto& [key, value] : attributes) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const auto nearest = nearest_word(key, known);
+    fail(fmt::format("unknown attribute '{}' = {}{}", key, spec::to_string(value),
+                     nearest ? fmt::format("; did you mean '{}'?", *nearest) : std::string()));
+  }
+}
+
+void Check::fail(const std::string& message) const {
+  throw InvalidArgument(fmt::format("[{}] {}", op_, message));
+}
+
+Operand Check::input(int i, std::string_view name, int ndim) const {
+  ANABATIC_CHECK(i >= 0 && i < num_inputs(), "[{}] input {} of {}", op_, i, num_inputs());
+  const TensorType& type = inputs_[static_cast<std::size_t>(i)];
+  if (ndim != kAnyNdim && type.ndim() != ndim)
+    fail(fmt::format("expected {} to be {}-D, got {}", name, ndim, to_string(type)));
+  return {.name = name, .type = &type};
+}
+
+Operand Check::floating(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  if (!is_floating(operand.dtype()))
+    fail(fmt::format("expected {} to be f32, bf16 or f64, got {}", name, to_string(*operand.type)));
+  return operand;
+}
+
+Operand Check::wide(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  if (operand.dtype() != DType::kFloat32 && operand.dtype() != DType::kFloat64)
+    fail(fmt::format("expected {} to be f32, got {}", name, to_string(*operand.type)));
+  return operand;
+}
+
+Operand Check::i32(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  if (operand.dtype() != DType::kInt32)
+    fail(fmt::format("expected {} to be i32, got {}", name, to_string(*operand.type)));
+  return operand;
+}
+
+Operand Check::f64(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  if (operand.dtype() != DType::kFloat64)
+    fail(fmt::format("expected {} to be f64, got {}", name, to_string(*operand.type)));
+  return operand;
+}
+
+void Check::same_dtype(const Operand& a, const Operand& b) const {
+  if (a.dtype() != b.dtype())
+    fail(fmt::format("expected {} and {} to have one dtype, got {} and {}", a.name, b.name,
+                     described(a), described(b)));
+}
+
+void Check::same_shape(const Operand& a, const Operand& b) const {
+  if (a.type->shape != b.type->shape)
+    fail(fmt::format("expected {} and {} to have one shape, got {} and {}", a.name, b.name,
+                     described(a), described(b)));
+}
+
+void Check::same_type(const Operand& a, const Operand& b) const {
+  if (*a.type != *b.type)
+    fail(fmt::format("expected {} and {} to have one type, got {} and {}", a.name, b.name,
+                     described(a), described(b)));
+}
+
+void Check::same_dim(const Operand& a, std::int64_t axis_a, const Operand& b,
+                     std::int64_t axis_b) const {
+  if (a.dim(axis_a) != b.dim(axis_b))
+    fail(fmt::format("expected dimension {} of {} to equal dimension {} of {}, got {} and {}",
+                     axis_a, a.name, axis_b, b.name, described(a), described(b)));
+}
+
+void Check::size(const Operand& a, std::int64_t axis, std::int64_t expected) const {
+  if (a.size(axis) != expected)
+    fail(fmt::format("expected dimension {} of {} to be {}, got {}", axis, a.name, expected,
+                     to_string(*a.type)));
+}
+
+void Check::multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
+                     std::string_view reason) const {
+  if (divisor <= 0 || a.size(axis) % divisor != 0)
+    fail(fmt::format("expected dimension {} of {} to be a multiple of {} ({}), got {}", axis,
+                     a.name, divisor, reason, to_string(*a.type)));
+}
+
+namespace {
+
+template <class T>
+const T& typed_attribute(const Check& check, const spec::Attributes& attributes,
+                         std::string_view key, const char* kind) {
+  const auto found = attributes.find(key);
+  if (found == attributes.end()) check.fail(fmt::format("expected attribute '{}', got none", key));
+  const T* value = std::get_if<T>(&found->second);
+  if (value == nullptr)
+    check.fail(
+        fmt::format("expected {} for '{}', got {}", kind, key, spec::to_string(found->second)));
+  return *value;
+}
+
+}  // namespace
+
+std::int64_t Check::positive_int(std::string_view key) const {
+  const auto value = typed_attribute<std::int64_t>(*this, attributes_, key, "an integer");
+  if (value <= 0) fail(fmt::format("expected '{}' > 0, got {}", key, value));
+  return value;
+}
+
+std::int64_t Check::non_negative_int(std::string_view key) const {
+  const auto value = typed_attribute<std::int64_t>(*this, attributes_, key, "an integer");
+  if (value < 0) fail(fmt::format("expected '{}' >= 0, got {}", key, value));
+  return value;
+}
+
+double Check::number(std::string_view key) const {
+  const double value = typed_attribute<double>(*this, attributes_, key, "a number");
+  if (!std::isfinite(value)) fail(fmt::format("expected a finite '{}', got {}", key, value));
+  return value;
+}
+
+double Check::non_negative(std::string_view key) const {
+  const double value = number(key);
+  if (value < 0) fail(fmt::format("expected '{}' >= 0, got {}", key, value));
+  return value;
+}
+
+double Check::fraction(std::string_view key) const {
+  const double value = number(key);
+  if (value < 0 || value >= 1) fail(fmt::format("expected '{}' in [0, 1), got {}", key, value));
+  return value;
+}
+
+bool Check::flag(std::string_view key) const {
+  return typed_attribute<bool>(*this, attributes_, key, "a bool");
+}
+
+const std::string& Check::string(std::string_view key) const {
+  return typed_attribute<std::string>(*this, attributes_, key, "a string");
+}
+
+DType Check::dtype(std::string_view key) const {
+  const std::string& name = string(key);
+  const auto dtype = dtype_from_string(name);
+  if (!dtype || !is_floating(*dtype))
+    fail(fmt::format("expected '{}' to be f32, bf16 or f64, got '{}'", key, name));
+  return *dtype;
+}
+
+DType Check::dtype_or(std::string_view key, DType fallback) const {
+  return has(key) ? dtype(key) : fallback;
+}
+
+DType wide_dtype(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
+TensorType with_dtype(TensorType type, DType dtype) {
+  type.dtype = dtype;
+  return type;
+}
+
+TensorType typed(DType dtype, std::initializer_list<Dim> dims) {
+  return {.dtype = dtype, .shape = {dims}};
+}
+
+}  // namespace anabatic::ops

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an op's infer function says what it expects of inputs and attributes, with one wording of
+// errors.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "ir/op_schema.h"
+
+namespace anabatic::ops {
+
+// An input and the name it has in messages.
+struct Operand {
+  std::string_view name;
+  const TensorType* type;
+
+  const Dim& dim(std::int64_t axis) const;
+  std::int64_t size(std::int64_t axis) const { return type->dim(axis); }
+  DType dtype() const { return type->dtype; }
+};
+
+inline constexpr int kAnyNdim = -1;
+
+// Every member throws InvalidArgument "[op] expected ..., got ..." when what it checks does not
+// hold. Arity is the builder's and the verifier's to check, ahead of infer.
+class Check {
+ public:
+  // Refuses attributes that are neither required nor optional; the nearest known key is the hint.
+  Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+        std::initializer_list<std::string_view> required = {},
+        std::initializer_list<std::string_view> optional = {});
+
+  int num_inputs() const { return static_cast<int>(inputs_.size()); }
+
+  // Input i as f32, bf16 or f64.
+  Operand floating(int i, std::string_view name, int ndim = kAnyNdim) const;
+  // Input i as f32; f64 stands for it in finite differences.
+  Operand wide(int i, std::string_view name, int ndim = kAnyNdim) const;
+  Operand i32(int i, std::string_view name, int ndim) const;
+  Operand f64(int i, std::string_view name, int ndim) const;
+
+  void same_dtype(const Operand& a, const Operand& b) const;
+  void same_shape(const Operand& a, const Operand& b) const;
+  void same_type(const Operand& a, const Operand& b) const;
+  // Dimension `axis_a` of a equals dimension `axis_b` of b, symbols included.
+  void same_dim(const Operand& a, std::int64_t axis_a, const Operand& b, std::int64_t axis_b) const;
+  void size(const Operand& a, std::int64_t axis, std::int64_t expected) const;
+  // Dimension `axis` of a is a multiple of `divisor`; `reason` names the divisor.
+  void multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
+                std::string_view reason) const;
+
+  std::int64_t positive_int(std::string_view key) const;
+  std::int64_t non_negative_int(std::string_view key) const;
+  double number(std::string_view key) const;
+  double non_negative(std::string_view key) const;
+  // In [0, 1).
+  double fraction(std::string_view key) const;
+  bool flag(std::string_view key) const;
+  const std::string& string(std::string_view key) const;
+  // f32, bf16 or f64.
+  DType dtype(std::string_view key) const;
+  DType dtype_or(std::string_view key, DType fallback) const;
+  bool has(std::string_view key) const { return attributes_.find(key) != attributes_.end(); }
+
+  [[noreturn]] void fail(const std::string& message) const;
+
+ private:
+  Operand input(int i, std::string_view name, int ndim) const;
+
+  std::string_view op_;
+  ir::Types inputs_;
+  const spec::Attributes& attributes_;
+};
+
+// f64 for f64, f32 for the rest: what the op table calls f32 beside an input of this dtype.
+DType wide_dtype(DType dtype);
+
+TensorType with_dtype(TensorType type, DType dtype);
+// Row-major, with the dimensions (and symbols) of the operands they come from.
+TensorType typed(DType dtype, std::initializer_list<Dim> dims);
+
+}  // namespace anabatic::ops

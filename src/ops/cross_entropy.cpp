@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cross_entropy.h"
+
+#include <string>
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+void check_inputs(const Check& check) {
+  const Operand logits = check.floating(0, "logits", 2), labels = check.i32(1, "labels", 1);
+  check.same_dim(labels, 0, logits, 0);
+  check.wide(2, "scale", 0);
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("cross_entropy", inputs, attributes);
+  check_inputs(check);
+  const DType dtype = wide_dtype(inputs[0].dtype);
+  return {typed(dtype, {}), typed(dtype, {inputs[0].shape[0]})};
+}
+
+std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("cross_entropy_gradient", inputs, attributes, {"dtype"});
+  check_inputs(check);
+  const Operand logits = check.floating(0, "logits", 2), lse = check.wide(3, "lse", 1);
+  check.same_dim(lse, 0, logits, 0);
+  check.wide(4, "dloss", 0);
+  return {with_dtype(*logits.type, check.dtype("dtype"))};
+}
+
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
+  require_no_gradient(node, of_outputs, 1, "lse");
+  if (!of_outputs[0]) return ir::Gradients(3);
+  const std::string dtype(to_string(builder.type(node.inputs[0]).dtype));
+  const ir::ValueId dlogits = builder.add1(
+      "cross_entropy_gradient",
+      {node.inputs[0], node.inputs[1], node.inputs[2], node.outputs[1], *of_outputs[0]},
+      {{"dtype", dtype}});
+  return {dlogits, std::nullopt, std::nullopt};
+}
+
+// A maximum, a difference, an exponential and a sum each logit.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 4}));
+}
+
+}  // namespace
+
+const ir::OpSchema kCrossEntropy{
+    .name = "cross_entropy",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .num_outputs = 2,
+    .signature = "(logits [T,V], labels i32[T], scale f32[]) -> loss f32[], lse f32[T]",
+    .infer = infer,
+    .gradient = gradient,
+    .cost = cost};
+
+const ir::OpSchema kCrossEntropyGradient{
+    .name = "cross_entropy_gradient",
+    .min_inputs = 5,
+    .max_inputs = 5,
+    .signature =
+        "(logits [T,V], labels i32[T], scale f32[], lse f32[T], dloss f32[]) -> dlogits "
+        "[T,V]",
+    .infer = infer_gradient,
+    .cost = cost,
+    .may_alias = {0}};
+
+}  // namespace anabatic::ops

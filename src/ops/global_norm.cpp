@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/global_norm.h"
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("global_norm", inputs, attributes);
+  for (int i = 0; i < check.num_inputs(); ++i) check.f64(i, "sum", 0);
+  return {typed(DType::kFloat32, {})};
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, static_cast<std::int64_t>(inputs.size()) + 1);
+}
+
+}  // namespace
+
+const ir::OpSchema kGlobalNorm{.name = "global_norm",
+                               .min_inputs = 1,
+                               .max_inputs = -1,
+                               .signature = "(s0 f64[], s1 f64[], ...) -> f32[]",
+                               .infer = infer,
+                               .cost = cost};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/grouped_linear.h"
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+void check_offsets(const Check& check, const Operand& offsets, const Operand& weight) {
+  check.size(offsets, 0, weight.size(0) + 1);
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("grouped_linear", inputs, attributes);
+  const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
+  check.same_dtype(x, weight);
+  check.same_dim(x, 1, weight, 2);
+  check_offsets(check, check.i32(2, "offsets", 1), weight);
+  return {typed(x.dtype(), {x.dim(0), weight.dim(1)})};
+}
+
+std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("grouped_linear_input_gradient", inputs, attributes);
+  const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 3);
+  check.same_dtype(dy, weight);
+  check.same_dim(dy, 1, weight, 1);
+  check_offsets(check, check.i32(2, "offsets", 1), weight);
+  return {typed(dy.dtype(), {dy.dim(0), weight.dim(2)})};
+}
+
+std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  const Check check("grouped_linear_weight_gradient", inputs, attributes);
+  const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
+                offsets = check.i32(2, "offsets", 1);
+  check.same_dtype(x, dy);
+  check.same_dim(x, 0, dy, 0);
+  if (offsets.size(0) < 2)
+    check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
+  return {typed(wide_dtype(x.dtype()), {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)})};
+}
+
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
+  if (!of_outputs[0]) return ir::Gradients(3);
+  const ir::ValueId x = node.inputs[0], weight = node.inputs[1], offsets = node.inputs[2];
+  const ir::ValueId dy = *of_outputs[0];
+  const ir::ValueId dx = builder.add1("grouped_linear_input_gradient", {dy, weight, offsets});
+  const WeightPhase phase(builder);
+  const ir::ValueId dw = builder.add1("grouped_linear_weight_gradient", {x, dy, offsets});
+  return {dx, dw, std::nullopt};
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs,
+                        product({2, inputs[0].dim(0), inputs[1].dim(1), inputs[1].dim(2)}));
+}
+
+ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs,
+                        product({2, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(1)}));
+}
+
+}  // namespace
+
+const ir::OpSchema kGroupedLinear{
+    .name = "grouped_linear",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(x [R,K], weight [E,N,K], offsets i32[E+1]) -> [R,N] like x",
+    .infer = infer,
+    .gradient = gradient,
+    .cost = cost};
+
+const ir::OpSchema kGroupedLinearInputGradient{
+    .name = "grouped_linear_input_gradient",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(dy [R,N], weight [E,N,K], offsets i32[E+1]) -> [R,K] like dy",
+    .infer = infer_input_gradient,
+    .cost = cost};
+
+const ir::OpSchema kGroupedLinearWeightGradient{
+    .name = "grouped_linear_weight_gradient",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(x [R,K], dy [R,N], offsets i32[E+1]) -> f32[E,N,K]",
+    .infer = infer_weight_gradient,
+    .cost = weight_gradient_cost,
+    .can_accumulate = true};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/linear.h"
+
+#include <string>
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("linear", inputs, attributes, {}, {"output_dtype"});
+  const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
+  check.same_dtype(x, weight);
+  check.same_dim(x, 1, weight, 1);
+  if (check.num_inputs() == 3) check.same_dim(check.wide(2, "bias", 1), 0, weight, 0);
+  return {typed(check.dtype_or("output_dtype", x.dtype()), {x.dim(0), weight.dim(0)})};
+}
+
+std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("linear_input_gradient", inputs, attributes, {"output_dtype"});
+  const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 2);
+  check.same_dtype(dy, weight);
+  check.same_dim(dy, 1, weight, 0);
+  return {typed(check.dtype("output_dtype"), {dy.dim(0), weight.dim(1)})};
+}
+
+std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  const Check check("linear_weight_gradient", inputs, attributes);
+  const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
+  check.same_dtype(x, dy);
+  check.same_dim(x, 0, dy, 0);
+  return {typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)})};
+}
+
+// Products take operands of one dtype: the gradient of an f32 output of bf16 operands is cast
+// first. The bias takes the gradient as it comes.
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
+  if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
+  const ir::ValueId x = node.inputs[0], weight = node.inputs[1];
+  const DType dtype = builder.type(x).dtype;
+  const ir::ValueId dy = cast_to(builder, *of_outputs[0], dtype);
+  ir::Gradients gradients;
+  gradients.push_back(builder.add1("linear_input_gradient", {dy, weight},
+                                   {{"output_dtype", std::string(to_string(dtype))}}));
+  const WeightPhase phase(builder);
+  gradients.push_back(builder.add1("linear_weight_gradient", {x, dy}));
+  if (node.inputs.size() == 3) gradients.push_back(builder.add1("sum_rows", {*of_outputs[0]}));
+  return gradients;
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs,
+                        product({2, inputs[0].dim(0), inputs[1].dim(0), inputs[1].dim(1)}));
+}
+
+ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs,
+                        product({2, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(1)}));
+}
+
+}  // namespace
+
+const ir::OpSchema kLinear{.name = "linear",
+                           .min_inputs = 2,
+                           .max_inputs = 3,
+                           .signature = "(x [T,K], weight [N,K], bias? f32[N]) -> [T,N]",
+                           .infer = infer,
+                           .gradient = gradient,
+                           .cost = cost};
+
+const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
+                                        .min_inputs = 2,
+                                        .max_inputs = 2,
+                                        .signature = "(dy [T,N], weight [N,K]) -> [T,K]",
+                                        .infer = infer_input_gradient,
+                                        .cost = cost};
+
+const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
+                                         .min_inputs = 2,
+                                         .max_inputs = 2,
+                                         .signature = "(x [T,K], dy [T,N]) -> f32[N,K]",
+                                         .infer = infer_weight_gradient,
+                                         .cost = weight_gradient_cost,
+                                         .can_accumulate = true};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token rows into the order of experts, and the sum of a token's rows back.
+#pragma once
+#include "ir/op_schema.h"
+
+namespace anabatic::ops {
+
+extern const ir::OpSchema kPermute, kPermuteGradient;
+
+}  // namespace anabatic::ops

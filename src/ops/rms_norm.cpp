@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rms_norm.h"
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+void check_inputs(const Check& check) {
+  const Operand x = check.floating(0, "x", 2), weight = check.wide(1, "weight", 1);
+  check.multiple(x, 1, weight.size(0), "the weight's width");
+  check.non_negative("epsilon");
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("rms_norm", inputs, attributes, {"epsilon"});
+  check_inputs(check);
+  return {inputs[0]};
+}
+
+std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("rms_norm_input_gradient", inputs, attributes, {"epsilon"});
+  check_inputs(check);
+  check.same_type(check.floating(2, "dy", 2), check.floating(0, "x", 2));
+  return {inputs[0]};
+}
+
+std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  const Check check("rms_norm_weight_gradient", inputs, attributes, {"epsilon", "width"});
+  const Operand x = check.floating(0, "x", 2);
+  check.same_type(check.floating(1, "dy", 2), x);
+  const std::int64_t width = check.positive_int("width");
+  check.multiple(x, 1, width, "width");
+  check.non_negative("epsilon");
+  return {typed(wide_dtype(x.dtype()), {Dim{.bound = width}})};
+}
+
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
+  if (!of_outputs[0]) return ir::Gradients(2);
+  const ir::ValueId x = node.inputs[0], weight = node.inputs[1], dy = *of_outputs[0];
+  const ir::ValueId dx = builder.add1("rms_norm_input_gradient", {x, weight, dy}, node.attributes);
+  spec::Attributes attributes = node.attributes;
+  attributes["width"] = builder.type(weight).dim(0);
+  const WeightPhase phase(builder);
+  return {dx, builder.add1("rms_norm_weight_gradient", {x, dy}, std::move(attributes))};
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 4);
+}
+
+ir::Cost input_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 9);
+}
+
+ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 5}));
+}
+
+}  // namespace
+
+const ir::OpSchema kRmsNorm{.name = "rms_norm",
+                            .min_inputs = 2,
+                            .max_inputs = 2,
+                            .signature = "(x [T,G*W], weight f32[W]) -> like x",
+                            .infer = infer,
+                            .gradient = gradient,
+                            .cost = cost};
+
+const ir::OpSchema kRmsNormInputGradient{
+    .name = "rms_norm_input_gradient",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(x [T,G*W], weight f32[W], dy like x) -> like x",
+    .infer = infer_input_gradient,
+    .cost = input_gradient_cost};
+
+const ir::OpSchema kRmsNormWeightGradient{.name = "rms_norm_weight_gradient",
+                                          .min_inputs = 2,
+                                          .max_inputs = 2,
+                                          .signature = "(x [T,G*W], dy like x) -> f32[W]",
+                                          .infer = infer_weight_gradient,
+                                          .cost = weight_gradient_cost,
+                                          .can_accumulate = true};
+
+}  // namespace anabatic::ops

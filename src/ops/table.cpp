@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/table.h"
+
+#include <algorithm>
+
+#include "ops/accumulate.h"
+#include "ops/adamw.h"
+#include "ops/add.h"
+#include "ops/attention.h"
+#include "ops/cache_write.h"
+#include "ops/cast.h"
+#include "ops/clip_factor.h"
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/fill.h"
+#include "ops/global_norm.h"
+#include "ops/grouped_linear.h"
+#include "ops/linear.h"
+#include "ops/load_balancing_loss.h"
+#include "ops/permute.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/route_sort.h"
+#include "ops/router.h"
+#include "ops/router_z_loss.h"
+#include "ops/scale.h"
+#include "ops/sum_rows.h"
+#include "ops/sum_squares.h"
+#include "ops/swiglu.h"
+#include "ops/unpermute.h"
+
+namespace anabatic::ops {
+namespace {
+
+const ir::OpSchema* const kTable[] = {
+    &kAccumulate,
+    &kAdamw,
+    &kAdd,
+    &kAttention,
+    &kAttentionGradient,
+    &kCacheWrite,
+    &kCast,
+    &kClipFactor,
+    &kCrossEntropy,
+    &kCrossEntropyGradient,
+    &kEmbedding,
+    &kEmbeddingWeightGradient,
+    &kFill,
+    &kGlobalNorm,
+    &kGroupedLinear,
+    &kGroupedLinearInputGradient,
+    &kGroupedLinearWeightGradient,
+    &kLinear,
+    &kLinearInputGradient,
+    &kLinearWeightGradient,
+    &kLoadBalancingLoss,
+    &kLoadBalancingLossGradient,
+    &kPermute,
+    &kPermuteGradient,
+    &kRmsNorm,
+    &kRmsNormInputGradient,
+    &kRmsNormWeightGradient,
+    &kRope,
+    &kRopeTable,
+    &kRouteSort,
+    &kRouter,
+    &kRouterGradient,
+    &kRouterZLoss,
+    &kRouterZLossGradient,
+    &kScale,
+    &kSumRows,
+    &kSumSquares,
+    &kSwiglu,
+    &kSwigluGradient,
+    &kUnpermute,
+    &kUnpermuteGradient,
+};
+
+}  // namespace
+
+std::span<const ir::OpSchema* const> all_ops() { return kTable; }
+
+const ir::OpSchema* find_op(std::string_view name) {
+  const auto* found = std::lower_bound(
+      std::begin(kTable), std::end(kTable), name,
+      [](const ir::OpSchema* op, std::string_view wanted) { return op->name < wanted; });
+  return found != std::end(kTable) && (*found)->name == name ? *found : nullptr;
+}
+
+}  // namespace anabatic::ops
