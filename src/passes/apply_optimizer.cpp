@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/apply_optimizer.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "passes/differentiate.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::ValueId;
+
+struct Trained {
+  Name name;
+  ValueId parameter, gradient;  // what the step began with; what the micro-batches added up to
+  std::int32_t layer;
+};
+
+std::vector<Trained> trained_parameters(const Graph& graph) {
+  std::vector<Trained> trained;
+  for (const ir::State& state : graph.states) {
+    if (state.kind != ir::StateKind::kParameter) continue;
+    const ir::State* gradient = graph.find_state(intern(gradient_state_name(text(state.name))));
+    if (gradient == nullptr) {
+      log_warning("[apply_optimizer] parameter '{}' gets no gradient and is not trained",
+                  text(state.name));
+      continue;
+    }
+    const ir::NodeId writer = graph.value(gradient->after).producer;
+    ANABATIC_CHECK(writer != ir::kNoNode, "[apply_optimizer] nothing writes '{}'",
+                   text(gradient->name));
+    trained.push_back({state.name, state.before, gradient->after, graph.node(writer).tag.layer});
+  }
+  return trained;
+}
+
+class Optimizer {
+ public:
+  Optimizer(Graph& graph, const PassContext& context)
+      : graph_(graph), builder_(graph, context.find_op), options_(context.options.optimizer) {}
+
+  bool run() {
+    const std::vector<Trained> trained = trained_parameters(graph_);
+    if (trained.empty()) return false;
+    learning_rate_ = step_input("learning_rate", tensor_type(DType::kFloat32, {}));
+    step_ = step_input("step", tensor_type(DType::kInt32, {}));
+    clip(trained);
+    for (const Trained& one : trained) update(one);
+    return true;
+  }
+
+ private:
+  void set_layer(std::int32_t layer) {
+    builder_.set_tag({.phase = ir::Phase::kUpdate, .layer = layer, .segment = intern("optimizer")});
+  }
+
+  ValueId step_input(std::string_view name, const TensorType& type) {
+    for (const ValueId input : graph_.step_inputs)
+      if (text(graph_.value(input).name) == name) return input;
+    return builder_.step_input(name, type);
+  }
+
+  void clip(const std::vector<Trained>& trained) {
+    std::vector<ValueId> sums;
+    for (const Trained& one : trained) {
+      set_layer(one.layer);
+      sums.push_back(builder_.add1("sum_squares", {one.gradient}));
+      builder_.output(sums.back(), fmt::format("sum_squares.{}", text(one.name)));
+    }
+    set_layer(-1);
+    const ValueId norm = builder_.add1("global_norm", std::move(sums));
+    builder_.output(norm, "grad_norm");
+    clip_factor_ = builder_.add1("clip_factor", {norm}, {{"max_norm", options_.clip_grad_norm}});
+  }
+
+  void update(const Trained& one) {
+    set_layer(one.layer);
+    const TensorType type = builder_.type(one.parameter);
+    const std::string first_name = fmt::format("first_moment.{}", text(one.name)),
+                      second_name = fmt::format("second_moment.{}", text(one.name));
+    const ValueId first = builder_.state(first_name, type, ir::StateKind::kOptimizer),
+                  second = builder_.state(second_name, type, ir::StateKind::kOptimizer);
+    const bool decays = type.ndim() > 1 || options_.decay_norms_and_biases;
+    const auto next = builder_.add(
+        "adamw", {one.parameter, one.gradient, first, second, clip_factor_, learning_rate_, step_},
+        {{"beta1", options_.beta1},
+         {"beta2", options_.beta2},
+         {"epsilon", options_.epsilon},
+         {"weight_decay", decays ? options_.weight_decay : 0.0}});
+    graph_.find_state(one.name)->after = next[0];
+    graph_.find_state(intern(first_name))->after = next[1];
+    graph_.find_state(intern(second_name))->after = next[2];
+    for (ir::State& state : graph_.states)
+      if (state.kind == ir::StateKind::kDerived && state.derived_from == one.name)
+        state.after = refresh(state, next[0]);
+  }
+
+  // Half away from zero: the rounding of every bf16 copy of a weight.
+  ValueId refresh(const ir::State& derived, ValueId primary) {
+    const TensorType& type = builder_.type(derived.before);
+    ANABATIC_CHECK(type.layout == builder_.type(primary).layout,
+                   "[apply_optimizer] no op makes '{}' of type {}", text(derived.name),
+                   to_string(type));
+    return builder_.add1(
+        "cast", {primary},
+        {{"dtype", std::string(to_string(type.dtype))}, {"rounding", std::string("half_away")}});
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  const spec::OptimizerOptions& options_;
+  ValueId learning_rate_{}, step_{}, clip_factor_{};
+};
+
+bool run(Graph& graph, const PassContext& context) {
+  return context.options.with_update && Optimizer(graph, context).run();
+}
+
+}  // namespace
+
+const Pass kApplyOptimizer{.name = "apply_optimizer",
+                           .needs = {"gradients_accumulated"},
+                           .establishes = {"updated"},
+                           .required = true,
+                           .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/differentiate.h"
+
+#include "base/error.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+bool is_floating(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat64;
+}
+
+class Differentiator {
+ public:
+  Differentiator(Graph& graph, const PassContext& context)
+      : graph_(graph), builder_(graph, context.find_op) {}
+
+  void run() {
+    ANABATIC_REQUIRE(graph_.objective.has_value(),
+                     "[differentiate] expected graph '{}' to have an objective, got none",
+                     graph_.name);
+    find_dependents();
+    seed(*graph_.objective);
+    for (std::size_t i = num_forward_; i-- > 0;) visit(static_cast<NodeId>(i));
+    list_contributions();
+  }
+
+ private:
+  // Which values depend on a parameter: gradients flow to no other.
+  void find_dependents() {
+    num_forward_ = graph_.nodes.size();
+    parameter_of_.assign(graph_.values.size(), -1);
+    depends_.assign(graph_.values.size(), false);
+    pending_.resize(graph_.values.size());
+    contributions_.resize(graph_.states.size());
+    for (const ir::State& state : graph_.states) {
+      const Name primary = state.derived_from.value_or(state.name);
+      const ir::State* parameter = graph_.find_state(primary);
+      if (parameter == nullptr || parameter->kind != ir::StateKind::kParameter) continue;
+      parameter_of_[index(state.before)] = static_cast<int>(parameter - graph_.states.data());
+      depends_[index(state.before)] = true;
+    }
+    for (const Node& node : graph_.nodes) {
+      bool depends = false;
+      for (const ValueId input : node.inputs) depends |= depends_[index(input)];
+      for (const ValueId output : node.outputs)
+        depends_[index(output)] = depends && is_floating(graph_.value(output).type.dtype);
+    }
+  }
+
+  void seed(ValueId objective) {
+    const ir::Value& value = graph_.value(objective);
+    ANABATIC_REQUIRE(value.type.ndim() == 0 && is_floating(value.type.dtype),
+                     "[differentiate] expected a floating scalar as objective, got {}",
+                     to_string(value.type));
+    ANABATIC_REQUIRE(depends_[index(objective)],
+                     "[differentiate] expected the objective to depend on a parameter; graph '{}' "
+                     "has no path from one",
+                     graph_.name);
+    // A parameter as objective has no producer to take the tag from.
+    set_tag(value.producer == ir::kNoNode ? ir::Tag{} : graph_.node(value.producer).tag);
+    pending_[index(objective)] = {
+        builder_.add1("fill", {}, {{"type", to_string(value.type)}, {"value", 1.0}})};
+  }
+
+  void set_tag(ir::Tag forward) {
+    forward.phase = ir::Phase::kBackwardInput;
+    builder_.set_tag(forward);
+  }
+
+  std::optional<ValueId> total(ValueId value) {
+    const std::vector<ValueId> parts = std::move(pending_[index(value)]);
+    if (parts.empty()) return std::nullopt;
+    ValueId sum = parts[0];
+    for (std::size_t i = 1; i < parts.size(); ++i) sum = builder_.add1("add", {sum, parts[i]});
+    return sum;
+  }
+
+  void visit(NodeId id) {
+    // A copy: building nodes moves the vector.
+    const Node node = graph_.node(id);
+    bool reached = false, wanted = false;
+    for (const ValueId output : node.outputs) reached |= !pending_[index(output)].empty();
+    for (const ValueId input : node.inputs) wanted |= depends_[index(input)];
+    if (!reached || !wanted) return;
+    ANABATIC_REQUIRE(node.op->gradient != nullptr,
+                     "[differentiate] expected a differentiable op, got '{}' (layer {}, segment "
+                     "'{}'), which a gradient reaches",
+                     node.op->name, node.tag.layer, text(node.tag.segment));
+    set_tag(node.tag);
+    ir::Gradients of_outputs;
+    for (const ValueId output : node.outputs) of_outputs.push_back(total(output));
+    const ir::Gradients of_inputs = node.op->gradient(builder_, node, of_outputs);
+    ANABATIC_CHECK(of_inputs.size() == node.inputs.size(), "[differentiate] {}: {} gradients",
+                   node.op->name, of_inputs.size());
+    for (std::size_t i = 0; i < of_inputs.size(); ++i)
+      if (of_inputs[i] && depends_[index(node.inputs[i])])
+        flow(node, node.inputs[i], *of_inputs[i]);
+  }
+
+  void flow(const Node& node, ValueId to, ValueId gradient) {
+    const TensorType& type = graph_.value(gradient).type;
+    const TensorType& wanted = graph_.value(to).type;
+    ANABATIC_CHECK(type.shape == wanted.shape, "[differentiate] {}: gradient {} of a value {}",
+                   node.op->name, to_string(type), to_string(wanted));
+    if (const int parameter = parameter_of_[index(to)]; parameter >= 0) {
+      credit(static_cast<std::size_t>(parameter), gradient);
+      return;
+    }
+    if (type.dtype != wanted.dtype)
+      gradient = builder_.add1(
+          "cast", {gradient},
+          {{"dtype", std::string(to_string(wanted.dtype))}, {"rounding", std::string("even")}});
+    pending_[index(to)].push_back(gradient);
+  }
+
+  void credit(std::size_t parameter, ValueId gradient) {
+    const ir::State& state = graph_.states[parameter];
+    const Node& writer = graph_.node(graph_.value(gradient).producer);
+    ANABATIC_REQUIRE(writer.op->can_accumulate,
+                     "[differentiate] expected the gradient of parameter '{}' from an op that can "
+                     "accumulate, got '{}'; read the parameter through linear, grouped_linear, "
+                     "embedding or rms_norm",
+                     text(state.name), writer.op->name);
+    const TensorType &type = graph_.value(gradient).type, &wanted = graph_.value(state.before).type;
+    ANABATIC_REQUIRE(type.dtype == wanted.dtype,
+                     "[differentiate] expected the gradient of parameter '{}' to be {}, got {}",
+                     text(state.name), to_string(wanted), to_string(type));
+    contributions_[parameter].push_back(gradient);
+  }
+
+  void list_contributions() {
+    for (std::size_t s = 0; s < contributions_.size(); ++s)
+      for (std::size_t i = 0; i < contributions_[s].size(); ++i)
+        builder_.output(contributions_[s][i], contribution_name(text(graph_.states[s].name), i));
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  std::size_t num_forward_ = 0;
+  std::vector<int> parameter_of_;  // by value: index of the parameter's state, -1 for none
+  std::vector<bool> depends_;
+  std::vector<std::vector<ValueId>> pending_;        // by value: parts of its gradient
+  std::vector<std::vector<ValueId>> contributions_;  // by state: gradients of parameters
+};
+
+bool run(Graph& graph, const PassContext& context) {
+  Differentiator(graph, context).run();
+  return true;
+}
+
+}  // namespace
+
+std::string gradient_state_name(std::string_view parameter) {
+  return fmt::format("gradients.{}", parameter);
+}
+
+std::string contribution_name(std::string_view parameter, std::size_t i) {
+  return fmt::format("gradients.{}.{}", parameter, i);
+}
+
+const Pass kDifferentiate{.name = "differentiate",
+                          .needs = {"precision_chosen"},
+                          .establishes = {"differentiated"},
+                          .required = true,
+                          .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a list of passes: checks facts, honesty and the graph, times and dumps each.
+#pragma once
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+struct RunnerOptions {
+  std::set<std::string, std::less<>> disabled{};  // names of passes to skip
+  std::string dump_directory{};                   // empty: none; it is created
+  std::vector<std::string> facts{};               // what holds before the first pass
+};
+
+struct PassReport {
+  std::string name;
+  bool changed = false, skipped = false;
+  double seconds = 0;  // of the pass itself, without verifier and dump
+};
+
+// Runs `passes` in order on `graph`. Dumps go to 00_input.ir, then NN_name.ir after each pass that
+// ran, NN counting from 01 in the list. InvalidArgument: a disabled name that is unknown (with the
+// nearest one) or required, or a fact missing because a pass is disabled. InternalError naming the
+// pass: a missing fact otherwise, a graph that the verifier refuses, a wrong "changed".
+std::vector<PassReport> run_passes(ir::Graph& graph, std::span<const Pass> passes,
+                                   const PassContext& context, const RunnerOptions& options = {});
+
+// One line a pass: name, time, "changed" / "unchanged" / "skipped".
+std::string to_string(std::span<const PassReport> reports);
+
+}  // namespace anabatic::passes

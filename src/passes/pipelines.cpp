@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/pipelines.h"
+
+#include "passes/accumulate_gradients.h"
+#include "passes/apply_optimizer.h"
+#include "passes/common_subexpression.h"
+#include "passes/dead_code.h"
+#include "passes/differentiate.h"
+#include "passes/precision.h"
+
+namespace anabatic::passes {
+
+std::vector<Pass> training_pipeline() {
+  return {kPrecision,      kDifferentiate,       kAccumulateGradients,
+          kApplyOptimizer, kCommonSubexpression, kDeadCode};
+}
+
+std::vector<Pass> inference_pipeline() { return {kPrecision, kCommonSubexpression, kDeadCode}; }
+
+const Pass* find_pass(std::string_view name) {
+  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kApplyOptimizer,
+                           &kCommonSubexpression, &kDeadCode})
+    if (pass->name == name) return pass;
+  return nullptr;
+}
+
+}  // namespace anabatic::passes

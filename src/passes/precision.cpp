@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/precision.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::ValueId;
+
+// Inputs that become bf16 whatever they were.
+struct OperandRow {
+  std::string_view op;
+  std::vector<std::size_t> operands;
+};
+const std::array<OperandRow, 3> kProducts{
+    {{"linear", {0, 1}}, {"grouped_linear", {0, 1}}, {"embedding", {0}}}};
+// Inputs that share one dtype: bf16 as soon as one of them is.
+const std::array<OperandRow, 4> kUniform{
+    {{"add", {0, 1}}, {"attention", {0, 1, 2}}, {"cache_write", {0, 1}}, {"swiglu", {0, 1}}}};
+// Inputs that stay f32.
+const std::array<OperandRow, 2> kPrecise{{{"router", {0}}, {"router_z_loss", {0}}}};
+
+template <std::size_t N>
+const std::vector<std::size_t>& operands(const std::array<OperandRow, N>& table,
+                                         std::string_view op) {
+  static const std::vector<std::size_t> none;
+  for (const OperandRow& row : table)
+    if (row.op == op) return row.operands;
+  return none;
+}
+
+class ToBf16 {
+ public:
+  ToBf16(Graph& graph, const PassContext& context)
+      : graph_(graph), builder_(graph, context.find_op) {}
+
+  bool run() {
+    find_precise_values();
+    lower_caches();
+    std::vector<Node> old_nodes = std::move(graph_.nodes);
+    graph_.nodes.clear();
+    for (Node& node : old_nodes) rewrite(std::move(node));
+    return changed_;
+  }
+
+ private:
+  // Logits: what routers and losses read, and what the caller asked to see.
+  void find_precise_values() {
+    precise_.insert(graph_.outputs.begin(), graph_.outputs.end());
+    for (const Node& node : graph_.nodes)
+      if (node.op->name == "router" || node.op->name == "router_z_loss" ||
+          node.op->name == "cross_entropy")
+        precise_.insert(node.inputs[0]);
+  }
+
+  void lower_caches() {
+    for (const ir::State& state : graph_.states) {
+      if (state.kind != ir::StateKind::kCache) continue;
+      TensorType& type = graph_.value(state.before).type;
+      if (type.dtype != DType::kFloat32) continue;
+      type.dtype = DType::kBFloat16;
+      changed_ = true;
+    }
+  }
+
+  DType dtype(ValueId value) const { return graph_.value(value).type.dtype; }
+
+  // One cast or one derived state a value, whoever reads it. Keyed by value and target dtype.
+  ValueId as(ValueId value, DType wanted) {
+    if (dtype(value) == wanted) return value;
+    const auto key = std::pair(value, wanted);
+    if (const auto found = converted_.find(key); found != converted_.end()) return found->second;
+    const ir::State* state = parameter_of(value);
+    const ValueId converted = state != nullptr && wanted == DType::kBFloat16
+                                  ? derived_state(text(state->name), value)
+                                  : builder_.add1("cast", {value},
+                                                  {{"dtype", std::string(to_string(wanted))},
+                                                   {"rounding", std::string("even")}});
+    changed_ = true;
+    return converted_[key] = converted;
+  }
+
+  const ir::State* parameter_of(ValueId value) const {
+    for (const ir::State& state : graph_.states)
+      if (state.before == value && state.kind == ir::StateKind::kParameter) return &state;
+    return nullptr;
+  }
+
+  ValueId derived_state(std::string_view primary, ValueId value) {
+    TensorType type = graph_.value(value).type;
+    type.dtype = DType::kBFloat16;
+    const ValueId derived =
+        builder_.state(fmt::format("{}.bf16", primary), type, ir::StateKind::kDerived);
+    graph_.states.back().derived_from = intern(primary);
+    return derived;
+  }
+
+  void rewrite(Node node) {
+    builder_.set_tag(node.tag);
+    const std::string_view op = node.op->name;
+    for (const std::size_t i : operands(kProducts, op))
+      if (dtype(node.inputs[i]) == DType::kFloat32)
+        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+    const auto& uniform = operands(kUniform, op);
+    const bool any_bf16 = std::any_of(uniform.begin(), uniform.end(), [&](std::size_t i) {
+      return dtype(node.inputs[i]) == DType::kBFloat16;
+    });
+    for (const std::size_t i : uniform)
+      if (any_bf16 && dtype(node.inputs[i]) == DType::kFloat32)
+        node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
+    for (const std::size_t i : operands(kPrecise, op))
+      if (dtype(node.inputs[i]) == DType::kBFloat16)
+        node.inputs[i] = as(node.inputs[i], DType::kFloat32);
+    if (op == "linear" && dtype(node.inputs[0]) == DType::kBFloat16 &&
+        precise_.count(node.outputs[0]) != 0 && node.attributes.count("output_dtype") == 0) {
+      node.attributes["output_dtype"] = std::string("f32");
+      changed_ = true;
+    }
+    append(std::move(node));
+  }
+
+  void append(Node node) {
+    std::vector<TensorType> inputs;
+    for (const ValueId input : node.inputs) inputs.push_back(graph_.value(input).type);
+    const std::vector<TensorType> types = node.op->infer(inputs, node.attributes);
+    const auto id = static_cast<ir::NodeId>(graph_.nodes.size());
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      ir::Value& value = graph_.value(node.outputs[i]);
+      changed_ |= value.type != types[i];
+      value.type = types[i];
+      value.producer = id;
+    }
+    graph_.nodes.push_back(std::move(node));
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  std::set<ValueId> precise_;
+  std::map<std::pair<ValueId, DType>, ValueId> converted_;
+  bool changed_ = false;
+};
+
+bool run(Graph& graph, const PassContext& context) {
+  switch (context.options.precision) {
+    case spec::Precision::kFp32:
+      return false;
+    case spec::Precision::kBf16:
+      return ToBf16(graph, context).run();
+  }
+  ANABATIC_CHECK(false, "[precision] unknown policy {}",
+                 static_cast<int>(context.options.precision));
+}
+
+}  // namespace
+
+const Pass kPrecision{
+    .name = "precision", .establishes = {"precision_chosen"}, .required = true, .run = run};
+
+}  // namespace anabatic::passes
