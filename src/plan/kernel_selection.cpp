@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/kernel_selection.h"
+
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+namespace {
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  std::string result;
+  for (const std::string& part : parts) {
+    if (!result.empty()) result += separator;
+    result += part;
+  }
+  return result;
+}
+
+std::string describe(const NodeTypes& types) {
+  std::string result = "(";
+  for (const TensorType& type : types.inputs) {
+    if (result.size() > 1) result += ", ";
+    result += to_string(type);
+  }
+  return result + ")";
+}
+
+}  // namespace
+
+KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_kernels,
+                           std::string_view where) {
+  KernelChoice choice;
+  const std::vector<const kernels::Kernel*> rows = kernels::candidates(text(problem.op));
+  for (const kernels::Kernel* row : rows) {
+    if (!row->name.starts_with(only_kernels)) {
+      choice.rejections.push_back(fmt::format("{}: only {} is asked for", row->name, only_kernels));
+      continue;
+    }
+    const kernels::Support support = row->supports(problem);
+    if (!support) {
+      choice.rejections.push_back(fmt::format("{}: {}", row->name, support.reason));
+      continue;
+    }
+    choice.kernel = row;
+    choice.workspace_bytes = row->workspace_bytes ? row->workspace_bytes(problem) : 0;
+    ANABATIC_CHECK(choice.workspace_bytes >= 0, "[kernel selection] {} wants {} bytes of workspace",
+                   row->name, choice.workspace_bytes);
+    return choice;
+  }
+  throw Unsupported(
+      fmt::format("[{}] expected a kernel for {}, got {}", where, text(problem.op),
+                  rows.empty() ? "no candidate" : "refusals: " + join(choice.rejections, "; ")));
+}
+
+NodeTypes node_types(const ir::Graph& graph, const ir::Node& node) {
+  NodeTypes types;
+  types.inputs.reserve(node.inputs.size());
+  types.outputs.reserve(node.outputs.size());
+  for (ir::ValueId value : node.inputs) types.inputs.push_back(graph.value(value).type);
+  for (ir::ValueId value : node.outputs) types.outputs.push_back(graph.value(value).type);
+  return types;
+}
+
+spec::Attributes zero_fill_attributes(const TensorType& type) {
+  return {{"value", 0.0}, {"type", to_string(type)}};
+}
+
+std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
+                                         std::string_view only_kernels,
+                                         std::vector<std::string>* explanation) {
+  std::vector<KernelChoice> choices(graph.nodes.size());
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::Node& node = graph.nodes[i];
+    if (is_accumulate(node)) continue;
+    const NodeTypes types = node_types(graph, node);
+    const std::string where = node_label(node) + describe(types);
+    choices[i] = select_kernel({.op = intern(node.op->name),
+                                .attributes = &node.attributes,
+                                .inputs = types.inputs,
+                                .outputs = types.outputs,
+                                .device = &device},
+                               only_kernels, where);
+    if (!explanation) continue;
+    std::string line = fmt::format("n{} {}: {}", i, where, choices[i].kernel->name);
+    if (!choices[i].rejections.empty()) line += "; rejected " + join(choices[i].rejections, "; ");
+    explanation->push_back(std::move(line));
+  }
+  return choices;
+}
+
+}  // namespace anabatic::plan

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which kernel runs each node: the first row of its op's table that supports the problem.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "kernels/kernel.h"
+#include "spec/device_spec.h"
+#include "tensor/tensor_type.h"
+
+namespace anabatic::plan {
+
+struct KernelChoice {
+  const kernels::Kernel* kernel = nullptr;
+  std::int64_t workspace_bytes = 0;
+  std::vector<std::string> rejections{};  // "cpu:x: reason", rows ahead of the chosen one
+};
+
+// The first candidate whose name starts with `only_kernels` and that supports the problem.
+// Unsupported listing every candidate and its reason when there is none; `where` names the node.
+KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_kernels,
+                           std::string_view where);
+
+// Per node; accumulate has none. `explanation`, if not null, gets one line a node.
+std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
+                                         std::string_view only_kernels,
+                                         std::vector<std::string>* explanation);
+
+// Types of a node's operands side by side, as spec::Problem wants them.
+struct NodeTypes {
+  std::vector<TensorType> inputs, outputs;
+};
+NodeTypes node_types(const ir::Graph& graph, const ir::Node& node);
+
+// Attributes of the `fill` that zeroes a buffer of that type.
+spec::Attributes zero_fill_attributes(const TensorType& type);
+
+}  // namespace anabatic::plan

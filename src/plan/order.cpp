@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/order.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "analysis/liveness.h"
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+namespace {
+
+constexpr spec::Action kActions[] = {spec::Action::kForward, spec::Action::kBackward,
+                                     spec::Action::kUpdate};
+
+// Who waits for whom, over called nodes: data flow (seen through accumulate) and storage edges.
+struct Dependencies {
+  std::vector<std::vector<std::uint32_t>> successors;
+  std::vector<std::uint32_t> num_predecessors;
+};
+
+// Calls f on every called node that must have run before `value` is whole.
+template <class F>
+void for_each_source(const ir::Graph& graph, const std::vector<ir::NodeId>& producer_of,
+                     ir::ValueId value, const F& f) {
+  const ir::NodeId producer = producer_of[index(value)];
+  if (producer == ir::kNoNode) return;
+  if (!is_accumulate(graph.node(producer))) return f(producer);
+  for (ir::ValueId input : graph.node(producer).inputs)
+    for_each_source(graph, producer_of, input, f);
+}
+
+Dependencies dependencies(const ir::Graph& graph) {
+  Dependencies result{std::vector<std::vector<std::uint32_t>>(graph.nodes.size()),
+                      std::vector<std::uint32_t>(graph.nodes.size(), 0)};
+  const std::vector<ir::NodeId> producer_of = producers(graph);
+  const auto add = [&](ir::NodeId first, ir::NodeId second) {
+    const spec::Action a = action_of(graph.node(first).tag.phase);
+    const spec::Action b = action_of(graph.node(second).tag.phase);
+    ANABATIC_CHECK(a <= b, "[order] {} of action {} must run before {} of action {}",
+                   node_label(graph.node(first)), to_string(a), node_label(graph.node(second)),
+                   to_string(b));
+    result.successors[index(first)].push_back(index(second));
+    ++result.num_predecessors[index(second)];
+  };
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::NodeId node{static_cast<std::uint32_t>(i)};
+    if (is_accumulate(graph.node(node))) continue;
+    for (ir::ValueId input : graph.node(node).inputs)
+      for_each_source(graph, producer_of, input, [&](ir::NodeId source) { add(source, node); });
+  }
+  for (const auto& [first, second] : storage_edges(graph)) add(first, second);
+  return result;
+}
+
+// What the scheduler knows of memory: who still touches each frame storage.
+class Memory {
+ public:
+  Memory(const ir::Graph& graph, const StorageMap& map)
+      : map_(map),
+        touched_by_(map.storages.size()),
+        touches_(graph.nodes.size()),
+        remaining_(map.storages.size(), 0),
+        is_allocated_(map.storages.size(), false) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+      const ir::Node& node = graph.nodes[i];
+      if (is_accumulate(node)) continue;
+      for (const auto* list : {&node.inputs, &node.outputs})
+        for (ir::ValueId value : *list) touch(static_cast<std::uint32_t>(i), value);
+    }
+  }
+
+  std::int64_t score(std::uint32_t node) const {
+    std::int64_t freed = 0;
+    for (std::int32_t storage : touches_[node]) {
+      const Storage& entry = map_.storages[static_cast<std::size_t>(storage)];
+      if (!is_allocated_[static_cast<std::size_t>(storage)]) freed -= entry.bytes;
+      if (remaining_[static_cast<std::size_t>(storage)] == 1 && !entry.is_output)
+        freed += entry.bytes;
+    }
+    return freed;
+  }
+
+  // Marks the node as run; calls f on nodes whose score may have changed.
+  template <class F>
+  void run(std::uint32_t node, const std::vector<bool>& done, const F& f) {
+    for (std::int32_t storage : touches_[node]) {
+      const auto s = static_cast<std::size_t>(storage);
+      is_allocated_[s] = true;
+      if (--remaining_[s] != 1) continue;
+      for (std::uint32_t other : touched_by_[s])
+        if (!done[other]) f(other);
+    }
+  }
+
+ private:
+  void touch(std::uint32_t node, ir::ValueId value) {
+    const std::int32_t storage = map_.of_value[index(value)];
+    const auto s = static_cast<std::size_t>(storage);
+    if (map_.storages[s].arena != spec::Arena::kFrame) return;
+    if (!touched_by_[s].empty() && touched_by_[s].back() == node) return;
+    touched_by_[s].push_back(node);
+    touches_[node].push_back(storage);
+    ++remaining_[s];
+  }
+
+  const StorageMap& map_;
+  std::vector<std::vector<std::uint32_t>> touched_by_;  // by storage
+  std::vector<std::vector<std::int32_t>> touches_;      // by node
+  std::vector<std::int32_t> remaining_;
+  std::vector<bool> is_allocated_;
+};
+
+// Kahn's algorithm, one action after the other. `memory` null: smallest id first.
+Orders schedule(const ir::Graph& graph, Memory* memory) {
+  Dependencies waits = dependencies(graph);
+  using Key = std::tuple<std::int64_t, std::uint32_t>;  // minus the score, node
+  std::set<Key> ready[3];
+  std::vector<std::int64_t> score(graph.nodes.size(), 0);
+  std::vector<bool> done(graph.nodes.size(), false);
+  const auto ready_set = [&](std::uint32_t node) -> std::set<Key>& {
+    return ready[static_cast<int>(action_of(graph.nodes[node].tag.phase))];
+  };
+  const auto insert = [&](std::uint32_t node) {
+    score[node] = memory ? memory->score(node) : 0;
+    ready_set(node).insert({-score[node], node});
+  };
+  std::size_t num_called = 0;
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    if (is_accumulate(graph.nodes[i])) continue;
+    ++num_called;
+    if (waits.num_predecessors[i] == 0) insert(i);
+  }
+  Orders orders;
+  std::size_t num_ordered = 0;
+  for (spec::Action action : kActions) {
+    std::set<Key>& queue = ready[static_cast<int>(action)];
+    std::vector<ir::NodeId> order;
+    while (!queue.empty()) {
+      const std::uint32_t node = std::get<1>(*queue.begin());
+      queue.erase(queue.begin());
+      done[node] = true;
+      order.push_back(ir::NodeId{node});
+      if (memory)
+        memory->run(node, done, [&](std::uint32_t other) {
+          if (waits.num_predecessors[other] != 0) return;
+          ready_set(other).erase({-score[other], other});
+          insert(other);
+        });
+      for (std::uint32_t next : waits.successors[node])
+        if (--waits.num_predecessors[next] == 0) insert(next);
+    }
+    num_ordered += order.size();
+    if (!order.empty()) orders.emplace(action, std::move(order));
+  }
+  ANABATIC_CHECK(
+      num_ordered == num_called,
+      "[order] {} of {} nodes wait for each other: a reader of a state's old value needs "
+      "its new one",
+      num_called - num_ordered, num_called);
+  return orders;
+}
+
+}  // namespace
+
+Orders given_order(const ir::Graph& graph) { return schedule(graph, nullptr); }
+
+Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
+                        std::span<const std::int64_t> workspace_bytes) {
+  Memory memory(graph, storages);
+  Orders early = schedule(graph, &memory);
+  Orders given = given_order(graph);
+  return peak_frame_bytes(graph, storages, workspace_bytes, given) <
+                 peak_frame_bytes(graph, storages, workspace_bytes, early)
+             ? given
+             : early;
+}
+
+std::vector<ir::NodeId> concatenate(const Orders& orders) {
+  std::vector<ir::NodeId> result;
+  for (const auto& [action, order] : orders)
+    result.insert(result.end(), order.begin(), order.end());
+  return result;
+}
+
+std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
+                              std::span<const std::int64_t> workspace_bytes, const Orders& orders) {
+  const std::vector<ir::NodeId> order = concatenate(orders);
+  const std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
+  std::vector<analysis::LiveBytes> items;
+  for (const Storage& storage : storages.storages) {
+    if (storage.arena != spec::Arena::kFrame) continue;
+    Lifetime lifetime;
+    for (ir::ValueId value : storage.values) lifetime = join(lifetime, lifetimes[index(value)]);
+    items.push_back({lifetime, storage.bytes});
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto position = static_cast<std::int32_t>(i);
+    items.push_back({{position, position + 1}, workspace_bytes[index(order[i])]});
+  }
+  return analysis::peak_live_bytes(items);
+}
+
+}  // namespace anabatic::plan

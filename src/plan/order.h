@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order the nodes of each action run.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/storage.h"
+#include "spec/execution.h"
+
+namespace anabatic::plan {
+
+using Orders = std::map<spec::Action, std::vector<ir::NodeId>>;
+
+// Twin: the order given by the graph, and by storage_edges where those ask for more.
+Orders given_order(const ir::Graph& graph);
+
+// List scheduling that frees early: of the nodes that may run, the one that frees most frame bytes
+// net of what it allocates, ties by node id. Weight-gradients run as soon as they can, since they
+// allocate no frame bytes. O(n log n). Falls back to the given order where that peaks lower;
+// workspace_bytes is per node.
+Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
+                        std::span<const std::int64_t> workspace_bytes);
+
+// forward ++ backward ++ update.
+std::vector<ir::NodeId> concatenate(const Orders& orders);
+
+// The most frame bytes alive at once, workspaces included, before anything runs in place.
+std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
+                              std::span<const std::int64_t> workspace_bytes, const Orders& orders);
+
+}  // namespace anabatic::plan

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "plan/kernel_selection.h"
+#include "plan/offsets.h"
+#include "plan/order.h"
+#include "plan/storage.h"
+
+namespace anabatic::plan {
+namespace {
+
+// Builds the buffers: storages with lifetimes, some of them merged because a node works in place.
+class BufferPlanner {
+ public:
+  BufferPlanner(const ir::Graph& graph, const StorageMap& map, const std::vector<ir::NodeId>& order)
+      : graph_(graph), map_(map), order_(order), buffer_of_storage_(map.storages.size()) {
+    const std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
+    const auto length = static_cast<std::int32_t>(order.size());
+    const std::vector<Lifetime> contributed = gradient_lifetimes(lifetimes);
+    for (std::size_t i = 0; i < map.storages.size(); ++i) {
+      const Storage& storage = map.storages[i];
+      buffer_of_storage_[i] = static_cast<std::int32_t>(i);
+      PlannedBuffer buffer{.value = storage.values.front(),
+                           .arena = storage.arena,
+                           .state = storage.state,
+                           .bytes = storage.bytes};
+      if (storage.arena == spec::Arena::kFrame) {
+        for (ir::ValueId value : storage.values)
+          buffer.lifetime = join(buffer.lifetime, lifetimes[index(value)]);
+      } else if (storage.arena == spec::Arena::kGradient) {
+        buffer.lifetime = contributed[i];
+        if (storage.is_output) buffer.lifetime.end = length;
+      } else {
+        buffer.lifetime = {0, length};
+      }
+      buffers_.push_back(buffer);
+    }
+  }
+
+  // Lets an output take over the bytes of an input that dies at its node, where the op allows it.
+  void work_in_place() {
+    for (std::size_t position = 0; position < order_.size(); ++position) {
+      const ir::Node& node = graph_.node(order_[position]);
+      for (std::size_t output = 0; output < node.op->may_alias.size(); ++output)
+        if (const int input = node.op->may_alias[output]; input >= 0)
+          take_over(node, node.outputs[output], node.inputs[static_cast<std::size_t>(input)],
+                    static_cast<std::int32_t>(position));
+    }
+  }
+
+  // Moves the result into the plan, without offsets.
+  void finish(Plan& plan) {
+    std::vector<std::int32_t> final_index(buffers_.size(), -1);
+    for (std::size_t i = 0; i < buffers_.size(); ++i) {
+      if (buffer_of_storage_[i] != static_cast<std::int32_t>(i)) continue;
+      final_index[i] = static_cast<std::int32_t>(plan.buffers.size());
+      plan.buffers.push_back(buffers_[i]);
+    }
+    plan.buffer_of_value.assign(graph_.values.size(), -1);
+    for (std::size_t i = 0; i < graph_.values.size(); ++i)
+      if (map_.of_value[i] >= 0)
+        plan.buffer_of_value[i] =
+            final_index[static_cast<std::size_t>(root(static_cast<std::size_t>(map_.of_value[i])))];
+  }
+
+ private:
+  // Gradients live from their first contribution to the last reader of `after`.
+  std::vector<Lifetime> gradient_lifetimes(const std::vector<Lifetime>& lifetimes) const {
+    std::vector<std::int32_t> begin(map_.storages.size(), -1);
+    for (std::size_t i = 0; i < order_.size(); ++i)
+      for (ir::ValueId output : graph_.node(order_[i]).outputs) {
+        std::int32_t& first = begin[static_cast<std::size_t>(map_.of_value[index(output)])];
+        if (first < 0) first = static_cast<std::int32_t>(i);
+      }
+    std::vector<Lifetime> result(map_.storages.size());
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      result[i].begin = std::max(begin[i], 0);
+      for (ir::ValueId value : map_.storages[i].values)
+        result[i].end = std::max(result[i].end, lifetimes[index(value)].end);
+    }
+    return result;
+  }
+
+  std::int32_t root(std::size_t storage) const {
+    std::int32_t i = buffer_of_storage_[storage];
+    while (buffer_of_storage_[static_cast<std::size_t>(i)] != i)
+      i = buffer_of_storage_[static_cast<std::size_t>(i)];
+    return i;
+  }
+  std::int32_t root_of(ir::ValueId value) const {
+    return root(static_cast<std::size_t>(map_.of_value[index(value)]));
+  }
+
+  void take_over(const ir::Node& node, ir::ValueId output, ir::ValueId input,
+                 std::int32_t position) {
+    const std::int32_t from = root_of(output), to = root_of(input);
+    PlannedBuffer& of_output = buffers_[static_cast<std::size_t>(from)];
+    PlannedBuffer& of_input = buffers_[static_cast<std::size_t>(to)];
+    if (from == to || of_output.arena != spec::Arena::kFrame ||
+        of_input.arena != spec::Arena::kFrame || of_output.bytes != of_input.bytes)
+      return;
+    if (of_output.lifetime.begin != position || of_input.lifetime.end != position + 1) return;
+    int uses = 0;
+    for (const auto* list : {&node.inputs, &node.outputs})
+      for (ir::ValueId value : *list) uses += root_of(value) == to;
+    if (uses != 1) return;
+    of_input.lifetime.end = of_output.lifetime.end;
+    of_input.value = std::min(of_input.value, of_output.value);
+    buffer_of_storage_[static_cast<std::size_t>(from)] = to;
+  }
+
+  const ir::Graph& graph_;
+  const StorageMap& map_;
+  const std::vector<ir::NodeId>& order_;
+  std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are left behind
+  std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
+};
+
+void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
+  std::vector<LiveBytes> frame, gradient;
+  std::vector<std::int64_t*> frame_offsets, gradient_offsets;
+  for (PlannedBuffer& buffer : plan.buffers) {
+    switch (buffer.arena) {
+      case spec::Arena::kFrame:
+        frame.push_back({buffer.lifetime, buffer.bytes});
+        frame_offsets.push_back(&buffer.offset);
+        break;
+      case spec::Arena::kGradient:
+        // Every gradient is alive when the next micro-batch begins, so none shares bytes.
+        gradient.push_back({buffer.lifetime, buffer.bytes});
+        gradient_offsets.push_back(&buffer.offset);
+        break;
+      case spec::Arena::kInput:
+        buffer.offset = plan.input_bytes;
+        plan.input_bytes += align_bytes(buffer.bytes);
+        break;
+      case spec::Arena::kPersistent:
+        plan.persistent_bytes += align_bytes(buffer.bytes);
+        break;
+    }
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i]->workspace_bytes == 0) continue;
+    const auto position = static_cast<std::int32_t>(i);
+    frame.push_back({{position, position + 1}, nodes[i]->workspace_bytes});
+    frame_offsets.push_back(&nodes[i]->workspace_offset);
+  }
+  const Placement in_frame = trivial ? place_in_sequence(frame) : place_by_size(frame);
+  const Placement in_gradient = place_in_sequence(gradient);
+  for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
+  for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];
+  plan.frame_bytes = in_frame.bytes;
+  plan.gradient_bytes = in_gradient.bytes;
+  for (LiveBytes& item : frame) item.bytes = align_bytes(item.bytes);
+  plan.frame_live_bytes = analysis::peak_live_bytes(frame);
+}
+
+// `=` and `+=` by the order of writers.
+void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::DeviceSpec& device,
+               const PlanOptions& options, const std::vector<PlannedNode*>& nodes) {
+  std::vector<bool> is_contribution(graph.values.size(), false);
+  for (const ir::Node& node : graph.nodes)
+    if (is_accumulate(node))
+      for (std::size_t i = 1; i < node.inputs.size(); ++i)
+        is_contribution[index(node.inputs[i])] = true;
+  std::vector<bool> is_written(map.storages.size(), false);
+  for (PlannedNode* planned : nodes) {
+    const ir::Node& node = graph.node(planned->node);
+    for (ir::ValueId output : node.outputs) {
+      if (!is_contribution[index(output)]) {
+        const bool adds_to_zeroes = !node.op->writes_all && node.op->can_accumulate;
+        planned->modes.push_back(adds_to_zeroes ? spec::WriteMode::kAccumulate
+                                                : spec::WriteMode::kAssign);
+        if (!node.op->writes_all) planned->zero_fill = ZeroFill::kAlways;
+        continue;
+      }
+      const auto storage = static_cast<std::size_t>(map.of_value[index(output)]);
+      const bool is_first = !is_written[storage];
+      is_written[storage] = true;
+      // Over zeroes, adding is assigning: so the op need not treat a row's first write apart.
+      const bool adds = !is_first || !node.op->writes_all;
+      planned->modes.push_back(adds ? spec::WriteMode::kAccumulate
+                                    : spec::WriteMode::kFirstAssigns);
+      if (is_first && adds) planned->zero_fill = ZeroFill::kFirstMicroBatch;
+    }
+    if (planned->zero_fill == ZeroFill::kNone) continue;
+    const std::vector<TensorType> types = node_types(graph, node).outputs;
+    const spec::Attributes attributes = zero_fill_attributes(types.front());
+    ANABATIC_CHECK(types.size() == 1, "[plan] {} leaves rows of several outputs untouched",
+                   node.op->name);
+    const KernelChoice fill = select_kernel(
+        {.op = intern("fill"), .attributes = &attributes, .outputs = types, .device = &device},
+        options.only_kernels, node_label(node) + " zero fill");
+    ANABATIC_CHECK(fill.workspace_bytes == 0, "[plan] {} wants workspace for a zero fill",
+                   fill.kernel->name);
+    planned->zero_kernel = fill.kernel;
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const PlanOptions& options) {
+  const std::vector<KernelChoice> choices =
+      select_kernels(graph, device, options.only_kernels, options.explanation);
+  std::vector<std::int64_t> workspace_bytes;
+  for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
+  const StorageMap map = assign_storage(graph);
+  const Orders orders =
+      options.trivial ? given_order(graph) : early_free_order(graph, map, workspace_bytes);
+
+  Plan plan;
+  plan.name = graph.name;
+  std::vector<PlannedNode*> nodes;
+  for (const auto& [action, order] : orders) {
+    std::vector<PlannedNode>& planned = plan.orders[action];
+    planned.reserve(order.size());  // pointers to the elements are kept
+    for (ir::NodeId id : order) {
+      planned.push_back({.node = id,
+                         .kernel = choices[index(id)].kernel,
+                         .workspace_bytes = choices[index(id)].workspace_bytes});
+      nodes.push_back(&planned.back());
+    }
+  }
+  const std::vector<ir::NodeId> order = concatenate(orders);
+  BufferPlanner buffers(graph, map, order);
+  if (!options.trivial) buffers.work_in_place();
+  buffers.finish(plan);
+  place(plan, nodes, options.trivial);
+  set_modes(graph, map, device, options, nodes);
+  verify(graph, plan);
+  return plan;
+}
+
+std::string node_label(const ir::Node& node) {
+  std::string place = node.tag.layer >= 0 ? fmt::format("layers.{}", node.tag.layer) : "";
+  if (const std::string_view segment = text(node.tag.segment); !segment.empty()) {
+    if (!place.empty()) place += '.';
+    place += segment;
+  }
+  if (!place.empty()) place += ' ';
+  return fmt::format("{}{} {}", place, node.op->name, ir::to_string(node.tag.phase));
+}
+
+spec::Action action_of(ir::Phase phase) {
+  switch (phase) {
+    case ir::Phase::kForward:
+      return spec::Action::kForward;
+    case ir::Phase::kUpdate:
+      return spec::Action::kUpdate;
+    case ir::Phase::kBackwardInput:
+    case ir::Phase::kBackwardWeight:
+      break;
+  }
+  return spec::Action::kBackward;
+}
+
+bool is_accumulate(const ir::Node& node) { return node.op->name == "accumulate"; }
+
+}  // namespace anabatic::plan

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan: a value computed once from (Graph, DeviceSpec, options): kernel per node, order,
+// addresses, predicted peaks.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "analysis/liveness.h"
+#include "ir/graph.h"
+#include "kernels/kernel.h"
+#include "spec/execution.h"
+
+namespace anabatic::plan {
+
+// A span of positions in the order forward ++ backward ++ update.
+using analysis::Lifetime;
+
+inline constexpr std::int64_t kAlignmentBytes = 64;  // of every offset
+
+struct PlannedBuffer {  // bytes that one value or several aliases occupy
+  ir::ValueId value{};  // the one of the lowest id
+  spec::Arena arena{};
+  std::int32_t state = -1;             // index into Graph::states; -1 for frame and input
+  std::int64_t offset = 0, bytes = 0;  // in the arena; persistent: 0, each state is its own base
+  Lifetime lifetime{};
+};
+
+// Zeroes ahead of a node whose op leaves rows untouched.
+enum class ZeroFill : std::uint8_t { kNone, kFirstMicroBatch, kAlways };
+
+struct PlannedNode {
+  ir::NodeId node{};
+  const kernels::Kernel* kernel = nullptr;
+  std::int64_t workspace_offset = 0, workspace_bytes = 0;  // in the frame arena
+  std::vector<spec::WriteMode> modes{};                    // per output
+  ZeroFill zero_fill = ZeroFill::kNone;
+  const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
+};
+
+struct Plan {
+  std::string name;  // of the graph
+  // Every node except `accumulate`, which is never a call: its contributions share the bytes of
+  // the gradient state.
+  std::map<spec::Action, std::vector<PlannedNode>> orders;
+  std::vector<PlannedBuffer> buffers;
+  std::vector<std::int32_t> buffer_of_value;  // by ValueId; -1 for values that nothing touches
+  std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
+  std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
+  std::int64_t peak_bytes() const {
+    return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
+  }
+};
+
+struct PlanOptions {
+  bool trivial = false;        // given order, no byte used twice, nothing in place
+  std::string only_kernels{};  // rows whose name starts with it; empty: all
+  std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
+};
+
+// Plans and verifies. Unsupported when a node has no kernel.
+Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device,
+               const PlanOptions& options = {});
+
+// Throws InternalError "[plan verifier] RULE: ...". Shares no code with the planners: it runs the
+// plan on a map of which value every byte holds.
+void verify(const ir::Graph& graph, const Plan& plan);
+
+// Byte-stable text: decisions first, predicted bytes last.
+std::string print(const ir::Graph& graph, const Plan& plan);
+
+// Of the decisions, not of the predictions.
+std::uint64_t hash(const ir::Graph& graph, const Plan& plan);
+
+// Who a node is, from its tag: "layers.3.experts grouped_linear backward_weight".
+std::string node_label(const ir::Node& node);
+
+// kBackwardInput and kBackwardWeight are both kBackward.
+spec::Action action_of(ir::Phase phase);
+
+// accumulate is the one op that is planned but not called.
+bool is_accumulate(const ir::Node& node);
+
+}  // namespace anabatic::plan

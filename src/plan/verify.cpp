@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks a plan against its graph by running it on a map of which value every byte holds.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "ir/op_schema.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+namespace {
+
+#define ANABATIC_RULE(condition, rule, ...) \
+  ANABATIC_CHECK(condition, "[plan verifier] " rule ": {}", ::fmt::format(__VA_ARGS__))
+
+constexpr std::int64_t kGarbage = -1;
+
+// Which value each span of bytes holds.
+class ByteMap {
+ public:
+  void write(std::int64_t begin, std::int64_t end, std::int64_t content) {
+    if (begin == end) return;
+    auto it = spans_.lower_bound(begin);
+    if (it != spans_.begin() && std::prev(it)->second.first > begin) --it;
+    while (it != spans_.end() && it->first < end) {
+      const std::int64_t left = it->first, right = it->second.first;
+      it = spans_.erase(it);
+      // What is left of a span that is cut is no longer a whole value.
+      if (left < begin) spans_[left] = {begin, kGarbage};
+      if (right > end) it = spans_.insert({end, {right, kGarbage}}).first;
+    }
+    spans_[begin] = {end, content};
+  }
+  bool holds(std::int64_t begin, std::int64_t end, std::int64_t content) const {
+    if (begin == end) return true;
+    const auto it = spans_.find(begin);
+    return it != spans_.end() && it->second == std::pair{end, content};
+  }
+
+ private:
+  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> spans_;
+};
+
+class Verifier {
+ public:
+  Verifier(const ir::Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {
+    for (std::size_t i = 0; i < graph.values.size(); ++i)
+      content_.push_back(static_cast<std::int64_t>(i));
+  }
+
+  void run() {
+    check_coverage();
+    check_buffers();
+    check_accumulates();
+    start();
+    for (const auto& [action, order] : plan_.orders) {
+      action_ = action;
+      for (const PlannedNode& planned : order) {
+        step(planned);
+        ++position_;
+      }
+    }
+    check_end();
+  }
+
+ private:
+  std::string label(ir::NodeId id) const {
+    return fmt::format("n{} {}", index(id), node_label(graph_.node(id)));
+  }
+
+  void check_coverage() {
+    std::vector<int> count(graph_.nodes.size(), 0);
+    for (const auto& [action, order] : plan_.orders)
+      for (const PlannedNode& planned : order) {
+        ANABATIC_RULE(index(planned.node) < graph_.nodes.size(), "every node exactly once",
+                      "n{} does not exist", index(planned.node));
+        const ir::Node& node = graph_.node(planned.node);
+        ANABATIC_RULE(action_of(node.tag.phase) == action, "nodes in the action of their phase",
+                      "{} is in {}", label(planned.node), to_string(action));
+        ANABATIC_RULE(planned.kernel != nullptr && planned.kernel->op == node.op->name,
+                      "a kernel of the op", "{}", label(planned.node));
+        ANABATIC_RULE(planned.modes.size() == node.outputs.size(), "a mode an output", "{}",
+                      label(planned.node));
+        ++count[index(planned.node)];
+      }
+    for (std::size_t i = 0; i < count.size(); ++i)
+      ANABATIC_RULE(count[i] == (is_accumulate(graph_.nodes[i]) ? 0 : 1), "every node exactly once",
+                    "n{} {} appears {} times", i, node_label(graph_.nodes[i]), count[i]);
+  }
+
+  std::int64_t arena_bytes(const PlannedBuffer& buffer) const {
+    switch (buffer.arena) {
+      case spec::Arena::kFrame:
+        return plan_.frame_bytes;
+      case spec::Arena::kGradient:
+        return plan_.gradient_bytes;
+      case spec::Arena::kInput:
+        return plan_.input_bytes;
+      case spec::Arena::kPersistent:
+        break;
+    }
+    return buffer.bytes;
+  }
+
+  void check_buffers() const {
+    for (const PlannedBuffer& buffer : plan_.buffers) {
+      ANABATIC_RULE(buffer.offset >= 0 && buffer.offset % kAlignmentBytes == 0, "aligned offsets",
+                    "value {} at {}", index(buffer.value), buffer.offset);
+      ANABATIC_RULE(buffer.offset + buffer.bytes <= arena_bytes(buffer), "buffers inside arenas",
+                    "value {} ends at {} of {}", index(buffer.value), buffer.offset + buffer.bytes,
+                    arena_bytes(buffer));
+      const bool is_state =
+          buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient;
+      ANABATIC_RULE(is_state == (buffer.state >= 0), "states in state arenas", "value {}",
+                    index(buffer.value));
+    }
+  }
+
+  // A gradient is one content from its first contribution on.
+  void check_accumulates() {
+    for (const ir::Node& node : graph_.nodes) {
+      if (!is_accumulate(node)) continue;
+      const std::int64_t content = index(node.outputs[0]);
+      for (ir::ValueId input : node.inputs) {
+        content_[index(input)] = content;
+        if (input != node.inputs[0]) is_contribution_.insert(index(input));
+        ANABATIC_RULE(same_place(input, node.outputs[0]), "contributions in their gradient",
+                      "value {}", index(input));
+      }
+      num_missing_[content] = static_cast<int>(node.inputs.size()) - 1;
+    }
+  }
+
+  bool same_place(ir::ValueId a, ir::ValueId b) const {
+    return plan_.buffer_of_value[index(a)] == plan_.buffer_of_value[index(b)];
+  }
+
+  const PlannedBuffer& buffer(ir::ValueId value) const {
+    const std::int32_t i = plan_.buffer_of_value[index(value)];
+    ANABATIC_RULE(i >= 0, "a buffer for every value", "value {} has none", index(value));
+    return plan_.buffers[static_cast<std::size_t>(i)];
+  }
+  // A state is an arena of its own.
+  ByteMap& arena(const PlannedBuffer& at) {
+    return arenas_[{at.arena, at.arena == spec::Arena::kPersistent ? at.state : -1}];
+  }
+  void write(ir::ValueId value) {
+    const PlannedBuffer& at = buffer(value);
+    const std::int64_t bytes = graph_.value(value).type.num_bytes();
+    ANABATIC_RULE(bytes == at.bytes, "buffers of their values' bytes", "value {} has {} of {}",
+                  index(value), at.bytes, bytes);
+    arena(at).write(at.offset, at.offset + bytes, content_[index(value)]);
+  }
+  bool holds(ir::ValueId value) {
+    const PlannedBuffer& at = buffer(value);
+    return arena(at).holds(at.offset, at.offset + at.bytes, content_[index(value)]);
+  }
+
+  void start() {
+    for (const auto* list : {&graph_.batch, &graph_.step_inputs})
+      for (ir::ValueId value : *list) {
+        ANABATIC_RULE(buffer(value).arena == spec::Arena::kInput, "inputs in their arena",
+                      "value {}", index(value));
+        write(value);
+      }
+    for (const ir::State& state : graph_.states) {
+      const bool is_gradient = state.kind == ir::StateKind::kGradient;
+      ANABATIC_RULE(same_place(state.before, state.after), "before and after at one address",
+                    "state {}", text(state.name));
+      ANABATIC_RULE(buffer(state.before).arena ==
+                        (is_gradient ? spec::Arena::kGradient : spec::Arena::kPersistent),
+                    "states in state arenas", "state {}", text(state.name));
+      if (!is_gradient) write(state.before);
+    }
+  }
+
+  static bool overlap(const PlannedBuffer& a, const PlannedBuffer& b) {
+    if (a.arena != b.arena || a.bytes == 0 || b.bytes == 0) return false;
+    if (a.arena == spec::Arena::kPersistent) return a.state == b.state;
+    return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+  }
+
+  void step(const PlannedNode& planned) {
+    const ir::Node& node = graph_.node(planned.node);
+    for (ir::ValueId input : node.inputs) {
+      ANABATIC_RULE(holds(input), "topological, and no two live buffers overlap",
+                    "{} reads value {} '{}', which is not in its bytes: it is not made yet, or "
+                    "overwritten",
+                    label(planned.node), index(input), text(graph_.value(input).name));
+      const auto missing = num_missing_.find(content_[index(input)]);
+      ANABATIC_RULE(missing == num_missing_.end() || missing->second == 0,
+                    "topological, and no two live buffers overlap",
+                    "{} reads a gradient before its last contribution", label(planned.node));
+      check_crossing(planned.node, input);
+    }
+    check_aliases(planned, node);
+    if (planned.workspace_bytes > 0) {
+      ANABATIC_RULE(planned.workspace_offset % kAlignmentBytes == 0 &&
+                        planned.workspace_offset + planned.workspace_bytes <= plan_.frame_bytes,
+                    "buffers inside arenas", "workspace of {}", label(planned.node));
+      arenas_[{spec::Arena::kFrame, -1}].write(
+          planned.workspace_offset, planned.workspace_offset + planned.workspace_bytes, kGarbage);
+    }
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) check_write(planned, node, i);
+    check_lifetimes(planned, node);
+  }
+
+  // Only states and gradients cross from micro-batches to the update; constants are equal in all.
+  void check_crossing(ir::NodeId reader, ir::ValueId input) {
+    if (buffer(input).arena != spec::Arena::kFrame) return;
+    const auto made = made_by_.find(index(input));
+    ANABATIC_RULE(made != made_by_.end(), "topological, and no two live buffers overlap",
+                  "{} reads value {} without a maker", label(reader), index(input));
+    const ir::Node& maker = graph_.node(made->second);
+    ANABATIC_RULE(action_ != spec::Action::kUpdate || maker.inputs.empty() ||
+                      action_of(maker.tag.phase) == spec::Action::kUpdate,
+                  "only states and gradients cross micro-batches", "{} reads a value of {}",
+                  label(reader), label(made->second));
+  }
+
+  void check_aliases(const PlannedNode& planned, const ir::Node& node) {
+    PlannedBuffer workspace{.arena = spec::Arena::kFrame};
+    workspace.offset = planned.workspace_offset;
+    workspace.bytes = planned.workspace_bytes;
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const PlannedBuffer& output = buffer(node.outputs[o]);
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        if (!overlap(output, buffer(node.inputs[i]))) continue;
+        bool is_allowed = false;
+        for (const auto* aliases : {&node.op->may_alias, &node.op->must_alias})
+          is_allowed |= o < aliases->size() && (*aliases)[o] == static_cast<int>(i);
+        // The same value twice among the inputs of an elementwise op is the same element.
+        for (std::size_t j = 0; j < node.inputs.size(); ++j)
+          is_allowed |= node.inputs[j] == node.inputs[i] && o < node.op->must_alias.size() &&
+                        node.op->must_alias[o] == static_cast<int>(j);
+        ANABATIC_RULE(is_allowed && output.offset == buffer(node.inputs[i]).offset,
+                      "in place only where the op allows", "{}: output {} over input {}",
+                      label(planned.node), o, i);
+      }
+      for (std::size_t p = 0; p < o; ++p)
+        ANABATIC_RULE(!overlap(output, buffer(node.outputs[p])), "outputs apart", "{}",
+                      label(planned.node));
+      ANABATIC_RULE(!overlap(output, workspace), "workspaces apart", "{}", label(planned.node));
+    }
+    for (ir::ValueId input : node.inputs)
+      ANABATIC_RULE(!overlap(buffer(input), workspace), "workspaces apart", "{}",
+                    label(planned.node));
+    for (std::size_t o = 0; o < node.op->must_alias.size(); ++o)
+      if (const int i = node.op->must_alias[o]; i >= 0)
+        ANABATIC_RULE(same_place(node.outputs[o], node.inputs[static_cast<std::size_t>(i)]),
+                      "must_alias in place", "{}: output {}", label(planned.node), o);
+  }
+
+  void check_write(const PlannedNode& planned, const ir::Node& node, std::size_t i) {
+    const ir::ValueId output = node.outputs[i];
+    spec::WriteMode want = spec::WriteMode::kAssign;
+    ZeroFill zero = node.op->writes_all ? ZeroFill::kNone : ZeroFill::kAlways;
+    if (is_contribution_.contains(index(output))) {
+      const bool is_first = !holds(output);
+      zero = is_first && !node.op->writes_all ? ZeroFill::kFirstMicroBatch : ZeroFill::kNone;
+      want = is_first && node.op->writes_all ? spec::WriteMode::kFirstAssigns
+                                             : spec::WriteMode::kAccumulate;
+      --num_missing_[content_[index(output)]];
+    } else if (!node.op->writes_all && node.op->can_accumulate) {
+      want = spec::WriteMode::kAccumulate;
+    }
+    ANABATIC_RULE(planned.modes[i] == want, "write modes by the order of writers", "{}: output {}",
+                  label(planned.node), i);
+    ANABATIC_RULE(planned.zero_fill == zero && (zero == ZeroFill::kNone || planned.zero_kernel),
+                  "zeroes ahead of ops that leave rows untouched", "{}", label(planned.node));
+    ANABATIC_RULE(want == spec::WriteMode::kAssign || node.op->can_accumulate,
+                  "write modes by the order of writers", "{} cannot add", label(planned.node));
+    ANABATIC_RULE(buffer(output).arena != spec::Arena::kInput, "inputs are only read", "{}",
+                  label(planned.node));
+    write(output);
+    made_by_[index(output)] = planned.node;
+  }
+
+  void check_lifetimes(const PlannedNode& planned, const ir::Node& node) const {
+    for (const auto* list : {&node.inputs, &node.outputs})
+      for (ir::ValueId value : *list) {
+        const Lifetime& lifetime = buffer(value).lifetime;
+        ANABATIC_RULE(lifetime.begin <= position_ && position_ < lifetime.end,
+                      "lifetimes hold every use", "{}: value {}", label(planned.node),
+                      index(value));
+      }
+  }
+
+  void check_end() {
+    for (const ir::State& state : graph_.states)
+      ANABATIC_RULE(state.kind == ir::StateKind::kGradient || holds(state.after),
+                    "states end with their new value", "state {}", text(state.name));
+    for (const auto& [content, missing] : num_missing_)
+      ANABATIC_RULE(missing == 0, "every contribution written once", "value {}", content);
+    for (ir::ValueId output : graph_.outputs)
+      ANABATIC_RULE(holds(output), "outputs stay readable", "'{}'",
+                    text(graph_.value(output).name));
+  }
+
+  const ir::Graph& graph_;
+  const Plan& plan_;
+  std::vector<std::int64_t> content_;  // by value: what its bytes hold once it is made
+  std::set<std::uint32_t> is_contribution_;
+  std::map<std::int64_t, int> num_missing_;  // contributions still to come, by content
+  std::map<std::pair<spec::Arena, std::int32_t>, ByteMap> arenas_;
+  std::map<std::uint32_t, ir::NodeId> made_by_;
+  spec::Action action_{};
+  std::int32_t position_ = 0;
+};
+
+}  // namespace
+
+void verify(const ir::Graph& graph, const Plan& plan) { Verifier(graph, plan).run(); }
+
+}  // namespace anabatic::plan
