@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/executor.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "device/memory.h"
+#include "device/thread_team.h"
+
+namespace anabatic::runtime {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 64;
+constexpr int kPoison = 0xFF;
+
+std::int64_t align(std::int64_t bytes) {
+  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+bool overlap(const TensorView& a, const TensorView& b) {
+  return a.data < b.data + b.type->num_bytes() && b.data < a.data + a.type->num_bytes();
+}
+
+// Bytes to fill with ones ahead of a call.
+struct Poison {
+  std::byte* data;
+  std::size_t bytes;
+  bool only_first_micro_batch;
+};
+
+// A call with all its pointers. The spans point into vectors of Impl that do not change after
+// construction.
+struct BoundCall {
+  const Call* call;
+  kernels::Arguments first, later;  // differ in `accumulate`
+  std::uint32_t poison_begin = 0, poison_end = 0;
+};
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(const Program& the_program, StateStore& store, device::ThreadTeam& the_team,
+       ExecutorOptions the_options)
+      : program(the_program),
+        team(the_team),
+        options(the_options),
+        frame(the_program.frame_bytes),
+        gradient(the_program.gradient_bytes),
+        inputs(the_program.input_bytes) {
+    ANABATIC_REQUIRE(team.num_threads() <= program.num_threads,
+                     "[executor] the program was planned for {} threads, the team has {}",
+                     program.num_threads, team.num_threads());
+    for (const StateSlot& slot : program.states) states.push_back(store.add(slot.name, slot.type));
+    reserve();
+    for (const auto& [action, calls] : program.calls) {
+      std::vector<BoundCall>& list = bound[static_cast<std::size_t>(action)];
+      list.reserve(calls.size());
+      for (const Call& call : calls) list.push_back(bind(call));
+    }
+  }
+
+  TensorView resolve(const Operand& operand) const {
+    const std::int64_t bytes = operand.type.num_bytes();
+    const auto at = [&](const device::Memory& memory) -> std::byte* {
+      ANABATIC_CHECK(operand.offset >= 0 && operand.offset % kAlignmentBytes == 0 &&
+                         operand.offset + bytes <= memory.bytes(),
+                     "[executor] {} at {} does not lie in an arena of {} bytes",
+                     to_string(operand.type), operand.offset, memory.bytes());
+      return memory.data() + operand.offset;
+    };
+    switch (operand.arena) {
+      case Arena::kFrame:
+        return {at(frame), &operand.type};
+      case Arena::kGradient:
+        return {at(gradient), &operand.type};
+      case Arena::kInput:
+        return {at(inputs), &operand.type};
+      case Arena::kPersistent:
+        break;
+    }
+    ANABATIC_CHECK(operand.state >= 0 && static_cast<std::size_t>(operand.state) < states.size(),
+                   "[executor] state {} of {}", operand.state, states.size());
+    const TensorView& state = states[static_cast<std::size_t>(operand.state)];
+    ANABATIC_CHECK(operand.offset >= 0 && operand.offset + bytes <= state.type->num_bytes(),
+                   "[executor] {} at {} does not lie in state {}", to_string(operand.type),
+                   operand.offset,
+                   text(program.states[static_cast<std::size_t>(operand.state)].name));
+    return {state.data + operand.offset, &operand.type};
+  }
+
+  // Spans into these vectors are taken, so that they must not grow.
+  void reserve() {
+    std::size_t num_views = 0, num_outputs = 0;
+    std::int64_t prepared_bytes = 0;
+    for (const auto& [action, calls] : program.calls)
+      for (const Call& call : calls) {
+        num_views += call.inputs.size() + call.outputs.size();
+        num_outputs += call.outputs.size();
+        prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
+      }
+    views.reserve(num_views);
+    accumulate = std::make_unique<bool[]>(2 * num_outputs);
+    prepared = device::Memory(prepared_bytes);
+  }
+
+  std::span<const TensorView> resolve_all(const std::vector<Operand>& operands) {
+    const std::size_t begin = views.size();
+    for (const Operand& operand : operands) views.push_back(resolve(operand));
+    return {views.data() + begin, operands.size()};
+  }
+
+  std::span<const bool> resolve_modes(const Call& call, bool is_first) {
+    bool* begin = accumulate.get() + num_modes;
+    for (WriteMode mode : call.modes)
+      accumulate[num_modes++] =
+          mode == WriteMode::kAccumulate || (mode == WriteMode::kFirstAssigns && !is_first);
+    return {begin, call.modes.size()};
+  }
+
+  BoundCall bind(const Call& call) {
+    ANABATIC_CHECK(call.kernel && call.modes.size() == call.outputs.size(),
+                   "[executor] {}: {} modes, {} outputs", call.label, call.modes.size(),
+                   call.outputs.size());
+    ANABATIC_CHECK(call.workspace_offset >= 0 && call.workspace_offset % kAlignmentBytes == 0 &&
+                       call.workspace_offset + call.workspace_bytes <= frame.bytes(),
+                   "[executor] {}: workspace [{}, +{}) in a frame of {} bytes", call.label,
+                   call.workspace_offset, call.workspace_bytes, frame.bytes());
+    const void* prepared_data = nullptr;
+    if (!call.prepared.empty()) {
+      prepared_data =
+          std::memcpy(prepared.data() + prepared_used, call.prepared.data(), call.prepared.size());
+      prepared_used += align(static_cast<std::int64_t>(call.prepared.size()));
+    }
+    kernels::Arguments arguments{
+        .inputs = resolve_all(call.inputs),
+        .outputs = resolve_all(call.outputs),
+        .attributes = &call.attributes,
+        .workspace = call.workspace_bytes > 0 ? frame.data() + call.workspace_offset : nullptr,
+        .prepared = prepared_data,
+        .accumulate = resolve_modes(call, true),
+        .team = &team};
+    BoundCall result{&call, arguments, arguments};
+    result.later.accumulate = resolve_modes(call, false);
+    result.poison_begin = static_cast<std::uint32_t>(poisons.size());
+    if (options.poison) add_poisons(call, arguments);
+    result.poison_end = static_cast<std::uint32_t>(poisons.size());
+    return result;
+  }
+
+  void add_poisons(const Call& call, const kernels::Arguments& arguments) {
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      const TensorView& output = arguments.outputs[i];
+      if (call.modes[i] == WriteMode::kAccumulate) continue;
+      if (std::any_of(arguments.inputs.begin(), arguments.inputs.end(),
+                      [&](const TensorView& input) { return overlap(input, output); }))
+        continue;
+      poisons.push_back({output.data, static_cast<std::size_t>(output.type->num_bytes()),
+                         call.modes[i] == WriteMode::kFirstAssigns});
+    }
+    if (arguments.workspace)
+      poisons.push_back(
+          {arguments.workspace, static_cast<std::size_t>(call.workspace_bytes), false});
+  }
+
+  void fill_poison(const BoundCall& call, bool is_first) const {
+    for (std::uint32_t i = call.poison_begin; i < call.poison_end; ++i)
+      if (is_first || !poisons[i].only_first_micro_batch)
+        std::memset(poisons[i].data, kPoison, poisons[i].bytes);
+  }
+
+  static void fill_poison(const device::Memory& memory) {
+    if (memory.data())
+      std::memset(memory.data(), kPoison, static_cast<std::size_t>(memory.bytes()));
+  }
+
+  void run_one(Action action, const BoundCall& call, bool is_first) const {
+    if (options.poison) fill_poison(call, is_first);
+    if (observer.on_call == nullptr)
+      return call.call->kernel->run(is_first ? call.first : call.later);
+    const auto start = std::chrono::steady_clock::now();
+    call.call->kernel->run(is_first ? call.first : call.later);
+    const auto time = std::chrono::steady_clock::now() - start;
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+    observer.on_call(observer.context, {action, *call.call, call.first.outputs, nanoseconds});
+  }
+
+  const Operand* find(const std::vector<NamedOperand>& list, std::string_view name) const {
+    for (const NamedOperand& named : list)
+      if (named.name == name) return &named.operand;
+    return nullptr;
+  }
+
+  const Program& program;
+  device::ThreadTeam& team;
+  ExecutorOptions options;
+  Observer observer{};
+  device::Memory frame, gradient, inputs, prepared;
+  std::int64_t prepared_used = 0;
+  std::vector<TensorView> states;
+  std::vector<TensorView> views;
+  std::unique_ptr<bool[]> accumulate;
+  std::size_t num_modes = 0;
+  std::vector<Poison> poisons;
+  std::array<std::vector<BoundCall>, 3> bound;  // by action
+};
+
+Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam& team,
+                   ExecutorOptions options)
+    : impl_(std::make_unique<Impl>(program, store, team, options)) {}
+Executor::~Executor() = default;
+
+void Executor::observe(Observer observer) { impl_->observer = observer; }
+
+std::span<std::byte> Executor::input(std::string_view name) {
+  const Operand* operand = impl_->find(impl_->program.inputs, name);
+  ANABATIC_REQUIRE(operand, "[executor] expected the name of an input, got '{}'", name);
+  return {impl_->resolve(*operand).data, static_cast<std::size_t>(operand->type.num_bytes())};
+}
+
+bool Executor::has_input(std::string_view name) const {
+  return impl_->find(impl_->program.inputs, name) != nullptr;
+}
+
+TensorView Executor::output(std::string_view name) const {
+  const Operand* operand = impl_->find(impl_->program.outputs, name);
+  ANABATIC_REQUIRE(operand, "[executor] expected the name of an output, got '{}'", name);
+  return impl_->resolve(*operand);
+}
+
+bool Executor::has_output(std::string_view name) const {
+  return impl_->find(impl_->program.outputs, name) != nullptr;
+}
+
+bool Executor::has_action(Action action) const { return impl_->program.calls.contains(action); }
+
+void Executor::run(Action action, bool first_micro_batch) {
+  ANABATIC_REQUIRE(has_action(action), "[executor] expected an action of the program, got {}",
+                   spec::to_string(action));
+  if (impl_->options.poison && action == Action::kForward) {
+    Impl::fill_poison(impl_->frame);
+    if (first_micro_batch) Impl::fill_poison(impl_->gradient);
+  }
+  for (const BoundCall& call : impl_->bound[static_cast<std::size_t>(action)])
+    if (first_micro_batch || !call.call->only_first_micro_batch)
+      impl_->run_one(action, call, first_micro_batch);
+}
+
+std::int64_t Executor::arena_bytes() const {
+  return impl_->frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes();
+}
+
+}  // namespace anabatic::runtime

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a Program's actions. Owns its frame, gradient and input arenas; states belong to the store
+// it is bound to.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "runtime/program.h"
+#include "runtime/state_store.h"
+
+namespace anabatic::device {
+class ThreadTeam;
+}
+
+namespace anabatic::runtime {
+
+// One call of a run, just done.
+struct CallEvent {
+  Action action;
+  const Call& call;
+  std::span<const TensorView> outputs;
+  std::int64_t nanoseconds;
+};
+
+// Called after every call of a run: for the profiler, and to find where a value went wrong.
+struct Observer {
+  void (*on_call)(void* context, const CallEvent& event) = nullptr;  // null: none
+  void* context = nullptr;
+};
+
+struct ExecutorOptions {
+  // Fills bytes whose values are dead with ones (NaN in every float type), so that a read of a dead
+  // value shows: the frame before each forward, gradients before a step's first one, and every
+  // assigned output and workspace before its call (ANABATIC_POISON=1 in tests).
+  bool poison = false;
+};
+
+class Executor {
+ public:
+  // Adds the program's states to the store where absent. Allocates all it will ever need; `program`
+  // and `store` must outlive it. InternalError when an operand lies outside its arena,
+  // InvalidArgument when the team is larger than the program was planned for.
+  Executor(const Program& program, StateStore& store, device::ThreadTeam& team,
+           ExecutorOptions options = {});
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // The bytes of a batch or step input, to be filled before the action that reads it.
+  // InvalidArgument for an unknown name.
+  std::span<std::byte> input(std::string_view name);
+  bool has_input(std::string_view name) const;
+
+  // A result, valid until the next forward. Gradients of a program without update are outputs
+  // `gradients.NAME`, whole after the last backward. InvalidArgument for an unknown name.
+  TensorView output(std::string_view name) const;
+  bool has_output(std::string_view name) const;
+
+  // first_micro_batch: gradient buffers are assigned rather than added to. Allocates nothing.
+  // InvalidArgument when the program has no such action.
+  void run(Action action, bool first_micro_batch = true);
+  bool has_action(Action action) const;
+
+  void observe(Observer observer);  // from the next run on
+
+  std::int64_t arena_bytes() const;  // frame + gradient + input, as allocated
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace anabatic::runtime

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The flat form that runs: per action a list of calls whose operands are (arena, offset). Knows
+// neither Graph nor Plan.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/name.h"
+#include "kernels/kernel.h"
+#include "spec/attributes.h"
+#include "spec/execution.h"
+#include "tensor/tensor_type.h"
+
+namespace anabatic::runtime {
+
+using spec::Action;
+using spec::Arena;
+using spec::WriteMode;
+
+struct Operand {
+  Arena arena = Arena::kFrame;
+  std::int32_t state = -1;  // kPersistent: index into Program::states
+  std::int64_t offset = 0;  // bytes from the arena's (or state's) base; a multiple of 64
+  TensorType type{};
+};
+
+struct Call {
+  const kernels::Kernel* kernel = nullptr;
+  spec::Attributes attributes{};
+  std::vector<Operand> inputs{}, outputs{};
+  std::vector<WriteMode> modes{};                          // per output
+  std::int64_t workspace_offset = 0, workspace_bytes = 0;  // in the frame arena
+  std::vector<std::byte> prepared{};
+  bool only_first_micro_batch = false;  // zero fills ahead of a first writer
+  std::string label{};  // "layers.3.experts grouped_linear backward_weight": profiler and trace
+};
+
+struct StateSlot {
+  Name name{};
+  TensorType type{};
+};
+
+struct NamedOperand {
+  std::string name;
+  Operand operand;
+};
+
+struct Program {
+  std::map<Action, std::vector<Call>> calls;
+  std::vector<StateSlot> states;
+  std::vector<NamedOperand> inputs;  // batch and step inputs, by name
+  std::vector<NamedOperand>
+      outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
+  std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
+  std::int32_t num_threads = 1;  // that workspaces were booked for: no larger team may run it
+};
+
+// Byte-stable text of all calls, one a line.
+std::string print(const Program& program);
+
+}  // namespace anabatic::runtime

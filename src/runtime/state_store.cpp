@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/state_store.h"
+
+#include <functional>
+
+#include "base/error.h"
+#include "device/memory.h"
+
+namespace anabatic::runtime {
+namespace {
+
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kAlignmentBytes = 64;
+
+}  // namespace
+
+struct StateStore::Impl {
+  struct Entry {
+    TensorType type;
+    std::byte* data = nullptr;
+  };
+  std::map<std::string, Entry, std::less<>> entries;  // nodes of a map do not move
+  std::vector<device::Memory> blocks;
+  std::byte* next = nullptr;  // free bytes of the newest block for small states
+  std::int64_t free_bytes = 0;
+
+  // Small states share blocks; a large one has its own.
+  std::byte* allocate(std::int64_t bytes) {
+    bytes = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    if (bytes >= kBlockBytes / 2) return blocks.emplace_back(bytes).data();
+    if (bytes > free_bytes || !next) {
+      next = blocks.emplace_back(kBlockBytes).data();
+      free_bytes = kBlockBytes;
+    }
+    std::byte* result = next;
+    next += bytes;
+    free_bytes -= bytes;
+    return result;
+  }
+};
+
+StateStore::StateStore() : impl_(std::make_unique<Impl>()) {}
+StateStore::~StateStore() = default;
+
+TensorView StateStore::add(Name name, const TensorType& type) {
+  const auto [it, is_new] = impl_->entries.try_emplace(std::string(text(name)));
+  Impl::Entry& entry = it->second;
+  if (is_new) {
+    try {
+      entry = {type, impl_->allocate(type.num_bytes())};
+    } catch (...) {
+      impl_->entries.erase(it);
+      throw;
+    }
+  }
+  ANABATIC_REQUIRE(entry.type == type, "[state store] expected state {} of type {}, got {}",
+                   text(name), to_string(entry.type), to_string(type));
+  return {entry.data, &entry.type};
+}
+
+bool StateStore::has(Name name) const { return impl_->entries.contains(text(name)); }
+
+TensorView StateStore::find(Name name) const {
+  const auto it = impl_->entries.find(text(name));
+  ANABATIC_REQUIRE(it != impl_->entries.end(), "[state store] expected a known state, got {}",
+                   text(name));
+  return {it->second.data, &it->second.type};
+}
+
+std::vector<Name> StateStore::names() const {
+  std::vector<Name> result;
+  for (const auto& [name, entry] : impl_->entries) result.push_back(intern(name));
+  return result;
+}
+
+std::int64_t StateStore::num_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& [name, entry] : impl_->entries) bytes += entry.type.num_bytes();
+  return bytes;
+}
+
+}  // namespace anabatic::runtime
