@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that runs build → passes → plan → lower.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "ir/graph.h"
+#include "passes/pass_runner.h"
+#include "plan/plan.h"
+#include "runtime/program.h"
+#include "spec/device_spec.h"
+#include "spec/training.h"
+
+namespace anabatic::lower {
+
+using spec::OptimizerOptions;
+using spec::Precision;
+
+struct CompileOptions {
+  Precision precision = Precision::kFp32;
+  bool training = true;          // false: forward only
+  OptimizerOptions optimizer{};  // used when training and with_update
+  bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
+                            // readable as outputs
+  std::set<std::string, std::less<>>
+      disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
+  bool trivial_planners = false;
+  std::string only_kernels{};     // "ref": only rows whose name starts with it; empty: all
+  std::string dump_directory{};   // empty: none; else every artifact is written there: the graph
+                                  // after each pass, plan.txt, program.txt
+  bool explain_dispatch = false;  // prints each rejection to the log
+};
+
+struct Compiled {
+  ir::Graph graph;
+  plan::Plan plan;
+  runtime::Program program;
+  std::vector<passes::PassReport> passes;
+};
+
+// `forward` holds the forward graph of one micro-batch, with its objective when training.
+Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
+
+}  // namespace anabatic::lower

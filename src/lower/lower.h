@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan → Program: operands become (arena, offset), zero fills become calls, kernels prepare their
+// constants.
+#pragma once
+#include "ir/graph.h"
+#include "plan/plan.h"
+#include "runtime/program.h"
+#include "spec/device_spec.h"
+
+namespace anabatic::lower {
+
+// Every gradient state is an output under its name, besides the graph's outputs.
+runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
+                       const spec::DeviceSpec& device);
+
+// Throws InternalError when the program's calls, operands or modes are not the plan's.
+void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program);
+
+}  // namespace anabatic::lower
