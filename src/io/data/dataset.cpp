@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/data/dataset.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace anabatic::io {
+
+std::optional<Packing> packing_from_string(std::string_view text) {
+  if (text == "isolated") return Packing::kIsolated;
+  if (text == "concatenated") return Packing::kConcatenated;
+  return std::nullopt;
+}
+
+Dataset::Dataset(std::vector<TokenFile> files, const DatasetOptions& options)
+    : files_(std::move(files)), options_(options) {
+  const std::int64_t length = options_.sequence_length;
+  ANABATIC_REQUIRE(length > 0 && length < std::numeric_limits<std::int32_t>::max(),
+                   "[data] expected a sequence length above 0, got {}", length);
+  ANABATIC_REQUIRE(options_.vocab_size > 0, "[data] expected a vocabulary size above 0, got {}",
+                   options_.vocab_size);
+  ANABATIC_REQUIRE(options_.pad_id >= 0 && options_.pad_id < options_.vocab_size,
+                   "[data] expected a padding id in [0, {}), got {}", options_.vocab_size,
+                   options_.pad_id);
+  for (const TokenFile& file : files_) {
+    file_begins_.push_back(num_tokens_);
+    num_tokens_ += file.tokens.num_tokens();
+  }
+  file_begins_.push_back(num_tokens_);
+  if (options_.packing == Packing::kIsolated) {
+    num_samples_ = num_tokens_ / length + (num_tokens_ % length != 0 ? 1 : 0);
+  } else {
+    num_samples_ = num_tokens_ > 0 ? (num_tokens_ - 1) / length : 0;
+  }
+  const bool is_isolated = options_.packing == Packing::kIsolated;
+  ANABATIC_REQUIRE(num_samples_ > 0,
+                   "[data] expected at least one sample: {} tokens for sequence_length {} with {} "
+                   "packing, got {} tokens in {} files",
+                   is_isolated ? 1 : length + 1, length, is_isolated ? "isolated" : "concatenated",
+                   num_tokens_, files_.size());
+}
+
+std::int64_t Dataset::num_documents() const {
+  std::int64_t count = 0;
+  for (const TokenFile& file : files_) count += file.tokens.num_documents();
+  return count;
+}
+
+std::size_t Dataset::file_of(std::int64_t stream_position) const {
+  // The last file that begins at or before the position; empty files begin where the next one does.
+  const auto after = std::upper_bound(file_begins_.begin(), file_begins_.end(), stream_position);
+  return static_cast<std::size_t>(after - file_begins_.begin()) - 1;
+}
+
+TokenSource Dataset::source_of(std::int64_t stream_position) const {
+  const std::size_t file = file_of(stream_position);
+  const IndexedFile& tokens = files_[file].tokens;
+  const std::int64_t position = stream_position - file_begins_[file];
+  const std::int64_t document = tokens.document_of(position);
+  return {file, document, position - tokens.document_begin(document)};
+}
+
+std::optional<TokenSource> Dataset::locate(std::int64_t sample, std::int64_t position) const {
+  const std::int64_t length = options_.sequence_length;
+  ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_ && position >= 0 && position < length,
+                   "[data] expected a place in {} samples of {} tokens, got sample {}, position {}",
+                   num_samples_, length, sample, position);
+  const std::int64_t stream_position = sample * length + position;
+  if (stream_position >= num_tokens_) return std::nullopt;
+  return source_of(stream_position);
+}
+
+void Dataset::read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const {
+  scratch.ids.resize(static_cast<std::size_t>(count));
+  scratch.raw.resize(static_cast<std::size_t>(count) * sizeof(std::int64_t));
+  std::int64_t done = 0;
+  for (std::size_t file = file_of(begin); done < count; ++file) {
+    const std::int64_t first = begin + done - file_begins_[file];
+    const std::int64_t part = std::min(count - done, files_[file].tokens.num_tokens() - first);
+    files_[file].tokens.read(
+        first,
+        std::span(scratch.ids)
+            .subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(part)),
+        scratch.raw);
+    done += part;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t id = scratch.ids[static_cast<std::size_t>(i)];
+    if (id >= 0 && id < options_.vocab_size) continue;
+    const TokenSource source = source_of(begin + i);
+    throw InvalidArgument(fmt::format(
+        "[data] {}, document {}, token {}: expected an id in [0, {}) (the model's vocabulary), got "
+        "{}; was the data made with another tokenizer?",
+        files_[source.file].source.string(), source.document, source.offset, options_.vocab_size,
+        id));
+  }
+}
+
+void Dataset::pad(std::int64_t first, std::int32_t first_row, const SampleRows& rows) const {
+  for (std::int64_t i = first; i < options_.sequence_length; ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    rows.tokens[place] = options_.pad_id;
+    rows.labels[place] = kIgnoredLabel;
+    rows.positions[place] = static_cast<std::int32_t>(i - first);
+    rows.key_begin[place] = first_row + static_cast<std::int32_t>(first);
+    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+  }
+}
+
+void Dataset::read_padding(std::int32_t first_row, const SampleRows& rows) const {
+  pad(0, first_row, rows);
+}
+
+std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
+                                    const SampleRows& rows,
+                                    std::span<const std::int64_t> ids) const {
+  std::size_t file = file_of(begin);
+  std::int64_t document = files_[file].tokens.document_of(begin - file_begins_[file]);
+  const auto end_of_document = [&] {
+    return file_begins_[file] + files_[file].tokens.document_begin(document + 1);
+  };
+  std::int64_t end = end_of_document();
+  std::int64_t piece = 0;  // where this document begins in the sample
+  std::int64_t unmasked = 0;
+  const std::int64_t count = std::min(options_.sequence_length, num_tokens_ - begin);
+  for (std::int64_t i = 0; i < count; ++i) {
+    while (begin + i >= end) {
+      ++document;
+      while (document == files_[file].tokens.num_documents()) {
+        ++file;
+        document = 0;
+      }
+      end = end_of_document();
+      piece = i;
+    }
+    const auto place = static_cast<std::size_t>(i);
+    const bool has_label = begin + i + 1 < end;
+    rows.tokens[place] = static_cast<std::int32_t>(ids[place]);
+    rows.labels[place] = has_label ? static_cast<std::int32_t>(ids[place + 1]) : kIgnoredLabel;
+    rows.positions[place] = static_cast<std::int32_t>(i - piece);
+    rows.key_begin[place] = first_row + static_cast<std::int32_t>(piece);
+    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+    unmasked += has_label ? 1 : 0;
+  }
+  pad(count, first_row, rows);
+  return unmasked;
+}
+
+std::int64_t Dataset::read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
+                           SampleScratch& scratch) const {
+  const std::int64_t length = options_.sequence_length;
+  ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_,
+                   "[data] expected a sample in [0, {}), got {}", num_samples_, sample);
+  const std::int64_t begin = sample * length;
+  read_stream(begin, std::min(length + 1, num_tokens_ - begin), scratch);
+  if (options_.packing == Packing::kIsolated) {
+    return fill_isolated(begin, first_row, rows, scratch.ids);
+  }
+  for (std::int64_t i = 0; i < length; ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    rows.tokens[place] = static_cast<std::int32_t>(scratch.ids[place]);
+    rows.labels[place] = static_cast<std::int32_t>(scratch.ids[place + 1]);
+    rows.positions[place] = static_cast<std::int32_t>(i);
+    rows.key_begin[place] = first_row;
+    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+  }
+  return length;
+}
+
+}  // namespace anabatic::io

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training samples of a fixed length, cut from token files.
+//
+// The stream is all documents of all files in order. Two packings:
+//   isolated      documents fill samples in order and are split at L. Every token is in one sample;
+//   the
+//                 last sample is padded (pad tokens form a document of their own, labels ignored),
+//                 in training and validation. A token's label is the next token of its document,
+//                 even when that one lies in the next sample; the last token of a document has
+//                 none. Attention stays inside a document, and positions restart with each piece of
+//                 one.
+//   concatenated  sample i reads stream tokens i*L .. i*L+L: L inputs and, shifted by one, L
+//   labels.
+//                 Attention and positions span the sample. floor((N-1)/L) samples.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "io/data/token_files.h"
+
+namespace anabatic::io {
+
+enum class Packing { kIsolated, kConcatenated };
+std::optional<Packing> packing_from_string(std::string_view text);
+
+inline constexpr std::int32_t kIgnoredLabel = -100;
+
+struct DatasetOptions {
+  std::int64_t sequence_length = 512;
+  Packing packing = Packing::kIsolated;
+  std::int64_t vocab_size = 0;
+  std::int32_t pad_id = 0;
+};
+
+// One sample's rows of a micro-batch, each [L]. Row i attends to rows [key_begin[i], key_end[i]).
+struct SampleRows {
+  std::span<std::int32_t> tokens, labels, positions, key_begin, key_end;
+};
+
+// Reused between reads, so that reading allocates nothing after the first.
+struct SampleScratch {
+  std::vector<std::int64_t> ids;
+  std::vector<std::byte> raw;
+};
+
+struct TokenSource {
+  std::size_t file = 0;       // index in the list of files
+  std::int64_t document = 0;  // in that file
+  std::int64_t offset = 0;    // token in that document
+  bool operator==(const TokenSource&) const = default;
+};
+
+// Const members are thread-safe.
+class Dataset {
+ public:
+  // InvalidArgument, naming the numbers, if the files hold less than one sample.
+  Dataset(std::vector<TokenFile> files, const DatasetOptions& options);
+
+  std::int64_t num_samples() const { return num_samples_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  std::int64_t num_documents() const;
+  const DatasetOptions& options() const { return options_; }
+  std::span<const TokenFile> files() const { return files_; }
+
+  // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
+  // how many labels are not ignored. InvalidArgument naming file, document, offset and id for an id
+  // that is not below vocab_size.
+  std::int64_t read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
+                    SampleScratch& scratch) const;
+  // A sample of padding only: fills up a micro-batch.
+  void read_padding(std::int32_t first_row, const SampleRows& rows) const;
+
+  // Where the input token at this place of a sample comes from; empty for padding.
+  std::optional<TokenSource> locate(std::int64_t sample, std::int64_t position) const;
+
+ private:
+  TokenSource source_of(std::int64_t stream_position) const;
+  std::size_t file_of(std::int64_t stream_position) const;
+  void read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const;
+  std::int64_t fill_isolated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
+                             std::span<const std::int64_t> ids) const;
+  void pad(std::int64_t first, std::int32_t first_row, const SampleRows& rows) const;
+
+  std::vector<TokenFile> files_;
+  std::vector<std::int64_t> file_begins_;  // stream position of each file, then num_tokens_
+  DatasetOptions options_;
+  std::int64_t num_tokens_ = 0;
+  std::int64_t num_samples_ = 0;
+};
+
+}  // namespace anabatic::io

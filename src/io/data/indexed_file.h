@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron's indexed token files: PREFIX.bin holds token ids back to back, PREFIX.idx where each
+// sequence and document lies. Layout of .idx, little-endian: "MMIDIDX\0\0", u64 version 1, u8 dtype
+// code, u64 sequences, u64 document indices, i32 sequence lengths, i64 byte pointers, i64 document
+// indices (the first sequence of each document, then the count of sequences).
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "io/file.h"
+
+namespace anabatic::io {
+
+// Megatron's codes; kFloat64 = 6 and kFloat32 = 7 exist there but hold no token ids.
+enum class TokenType : std::uint8_t {
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kUint16 = 8
+};
+std::int64_t size_bytes(TokenType type);
+
+// Megatron's choice: uint16 if vocab_size < 65500, else int32.
+TokenType token_type_for(std::int64_t vocab_size);
+
+// Read access to one pair of files. The index is mapped and checked whole when opened (lengths,
+// pointers back to back as Megatron writes them, the size of .bin); tokens are read with pread.
+// Const members are thread-safe.
+class IndexedFile {
+ public:
+  // `prefix` without ".bin"/".idx". InvalidArgument for a bad index, ResourceError if unreadable.
+  explicit IndexedFile(const std::filesystem::path& prefix);
+
+  std::int64_t num_tokens() const { return num_tokens_; }
+  // An index without document ends (document indices: only 0) counts each sequence as a document.
+  std::int64_t num_documents() const { return num_documents_; }
+  TokenType type() const { return type_; }
+  const std::filesystem::path& prefix() const { return prefix_; }
+
+  // Position of the document's first token among all tokens; num_tokens() for num_documents().
+  std::int64_t document_begin(std::int64_t document) const;
+  // The document that holds this token.
+  std::int64_t document_of(std::int64_t token) const;
+  // Tokens [begin, begin + count) as they lie in .bin; out.size() == count * size_bytes(type()).
+  void read_raw(std::int64_t begin, std::span<std::byte> out) const;
+  // Tokens [begin, begin + ids.size()); `scratch` holds at least ids.size() * size_bytes(type()).
+  void read(std::int64_t begin, std::span<std::int64_t> ids, std::span<std::byte> scratch) const;
+
+ private:
+  std::int64_t sequence_begin(std::int64_t sequence) const;
+  void check_sequences();
+  void check_documents();
+
+  std::filesystem::path prefix_;
+  MappedFile index_;
+  File bin_;
+  TokenType type_ = TokenType::kInt32;
+  std::int64_t num_sequences_ = 0;
+  std::int64_t num_document_indices_ = 0;
+  std::int64_t num_documents_ = 0;
+  std::int64_t num_tokens_ = 0;
+};
+
+// Writes one pair of files, one sequence a document, byte for byte as Megatron's builder does. The
+// files appear under their names in finish(); before that they end in ".partial". Memory: one
+// buffer and four bytes a document.
+class IndexedFileWriter {
+ public:
+  IndexedFileWriter(const std::filesystem::path& prefix, TokenType type);
+  ~IndexedFileWriter();  // removes what finish() has not completed
+  IndexedFileWriter(const IndexedFileWriter&) = delete;
+  IndexedFileWriter& operator=(const IndexedFileWriter&) = delete;
+
+  // Adds tokens to the open document. InvalidArgument if an id does not fit the type.
+  void append(std::span<const std::int32_t> ids);
+  void end_document();
+  void finish();
+
+  std::int64_t num_documents() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  void flush();
+  void write_index();
+
+  std::filesystem::path prefix_;
+  TokenType type_;
+  File bin_;
+  std::vector<std::byte> buffer_;
+  std::vector<std::int32_t> lengths_;
+  std::int64_t num_tokens_ = 0;
+  std::int64_t open_tokens_ = 0;  // of the open document
+  bool finished_ = false;
+};
+
+}  // namespace anabatic::io

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole training steps from a dataset, read one step ahead by a thread of its own.
+#pragma once
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "io/data/dataset.h"
+#include "io/data/shuffle.h"
+
+namespace anabatic::io {
+
+// All arrays are [T], T = micro_batch_size * sequence_length; sample b has rows [b*L, (b+1)*L).
+struct MicroBatch {
+  std::vector<std::int32_t> tokens, labels, positions, key_begin, key_end;
+  std::vector<std::int64_t> samples;  // of the dataset; -1: padding only
+  std::int64_t unmasked_tokens = 0;   // labels that are not ignored
+};
+
+// Reads these samples (-1: padding) into the arrays, which are resized on first use.
+void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samples,
+                      MicroBatch& batch, SampleScratch& scratch);
+
+struct StepBatch {
+  std::int64_t step = -1;
+  std::int64_t epoch = 0;  // of the step's first sample; counts from 0
+  std::int64_t unmasked_tokens = 0;
+  std::vector<MicroBatch> micro_batches;
+};
+
+struct LoaderOptions {
+  std::int64_t micro_batch_size = 1;
+  std::int64_t accumulation_steps = 1;
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  bool prefetch = true;
+};
+
+// Step s takes places s*S .. s*S+S-1 of the sample order, S = micro_batch_size *
+// accumulation_steps; a step may span two epochs. What a step holds is a pure function of the
+// dataset, these options and s, so the cursor of a checkpoint is the step alone. Two buffers,
+// allocated by the first two steps. Use from one thread; `dataset` must outlive the loader.
+class Loader {
+ public:
+  Loader(const Dataset& dataset, const LoaderOptions& options);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // Valid until the next call. Starts reading step + 1 in the background; an error there is thrown
+  // when that step is asked for.
+  const StepBatch& load_step(std::int64_t step);
+
+  std::int64_t samples_per_step() const { return samples_per_step_; }
+  // The sample in place `slot` < samples_per_step() of a step.
+  std::int64_t sample_index(std::int64_t step, std::int64_t slot) const {
+    return order_.sample(step * samples_per_step_ + slot);
+  }
+
+ private:
+  void read_step(std::int64_t step, StepBatch& batch);
+  void prefetch_loop();
+  void wait_until_idle(std::unique_lock<std::mutex>& lock);
+
+  const Dataset& dataset_;
+  LoaderOptions options_;
+  std::int64_t samples_per_step_;
+  SampleOrder order_;
+  std::array<StepBatch, 2> buffers_;
+  std::vector<std::int64_t> samples_;
+  SampleScratch scratch_;
+  std::size_t current_ = 0;  // the buffer given out; the other one is the thread's while it is busy
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t requested_step_ = -1;  // -1: idle
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace anabatic::io

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/data/tokenize_files.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "io/data/chunks.h"
+#include "io/data/indexed_file.h"
+
+namespace anabatic::io {
+namespace {
+
+using Json = nlohmann::json;
+
+// Text to tokenise and, afterwards, its ids. Either one chunk of a text file or whole JSONL lines.
+struct Job {
+  std::filesystem::path path;
+  std::string text;
+  bool is_json = false;
+  std::int64_t origin = 0;  // byte offset of the chunk, or number of the first line
+  bool begins_document = true;
+  bool ends_document = true;
+
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> document_ends;  // positions in ids
+  std::exception_ptr error;
+  bool is_done = false;
+};
+
+void check_ids(const std::vector<std::int32_t>& ids, std::size_t first, std::int64_t vocab_size) {
+  for (std::size_t i = first; i < ids.size(); ++i) {
+    ANABATIC_REQUIRE(ids[i] >= 0 && ids[i] < vocab_size,
+                     "the tokenizer gave the id {}, but the vocabulary has {} entries", ids[i],
+                     vocab_size);
+  }
+}
+
+void end_document(Job& job, const TokenizeOptions& options) {
+  if (options.append_eos) job.ids.push_back(options.eos_id);
+  job.document_ends.push_back(job.ids.size());
+}
+
+void tokenize_chunk(std::string_view chunk, bool begins, Job& job, const Tokenize& tokenize,
+                    const TokenizeOptions& options) {
+  const std::size_t first = job.ids.size();
+  if (!chunk.empty()) tokenize(chunk, begins, job.ids);
+  check_ids(job.ids, first, options.vocab_size);
+}
+
+std::string parse_line(std::string_view line, const std::string& field) {
+  Json value;
+  try {
+    value = Json::parse(line.begin(), line.end());
+  } catch (const Json::exception& error) {
+    throw InvalidArgument(fmt::format("expected a JSON object, got: {}", error.what()));
+  }
+  ANABATIC_REQUIRE(value.is_object(), "expected a JSON object, got {}", value.type_name());
+  const auto text = value.find(field);
+  ANABATIC_REQUIRE(text != value.end(), "expected the field \"{}\", which is missing", field);
+  ANABATIC_REQUIRE(text->is_string(), "expected a string in the field \"{}\", got {}", field,
+                   text->type_name());
+  return std::move(text->get_ref<std::string&>());
+}
+
+void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
+  std::int64_t line_number = job.origin;
+  for (std::size_t begin = 0; begin < job.text.size(); ++line_number) {
+    const std::size_t end = job.text.find('\n', begin);
+    const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      const std::string text = parse_line(line, options.json_field);
+      std::size_t offset = 0;
+      do {
+        const std::string_view rest = std::string_view(text).substr(offset);
+        const std::size_t length = *next_chunk(rest, static_cast<std::int64_t>(offset), true);
+        tokenize_chunk(rest.substr(0, length), offset == 0, job, tokenize, options);
+        offset += length;
+      } while (offset < text.size());
+      end_document(job, options);
+    } catch (const Error& error) {
+      throw InvalidArgument(
+          fmt::format("[data] {}:{}: {}", job.path.string(), line_number, error.what()));
+    }
+  }
+}
+
+void run_text(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
+  try {
+    tokenize_chunk(job.text, job.begins_document, job, tokenize, options);
+  } catch (const Error& error) {
+    throw InvalidArgument(
+        fmt::format("[data] {} at byte {}: {}", job.path.string(), job.origin, error.what()));
+  }
+  if (job.ends_document) end_document(job, options);
+}
+
+// Threads that take jobs in order; finish() waits for one job.
+class Workers {
+ public:
+  Workers(int count, const Tokenize& tokenize, const TokenizeOptions& options)
+      : tokenize_(tokenize), options_(options) {
+    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void push(std::shared_ptr<Job> job) {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(job));
+    }
+    changed_.notify_all();
+  }
+  void wait(const Job& job) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return job.is_done; });
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return is_stopping_ || !queue_.empty(); });
+      if (is_stopping_) return;
+      const std::shared_ptr<Job> job = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      try {
+        (job->is_json ? run_json : run_text)(*job, tokenize_, options_);
+      } catch (...) {
+        job->error = std::current_exception();
+      }
+      lock.lock();
+      job->is_done = true;
+      changed_.notify_all();
+    }
+  }
+
+  const Tokenize& tokenize_;
+  const TokenizeOptions& options_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> queue_;
+  bool is_stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// Cuts the files into jobs, in order.
+class JobReader {
+ public:
+  JobReader(std::span<const std::filesystem::path> files, const TokenizeOptions& options)
+      : files_(files), options_(options) {}
+
+  // Null at the end.
+  std::shared_ptr<Job> next() {
+    while (true) {
+      if (auto job = lines_ ? next_lines() : chunks_ ? next_chunk_of_text() : nullptr) return job;
+      lines_.reset();
+      chunks_.reset();
+      if (file_ == files_.size()) return nullptr;
+      path_ = files_[file_++];
+      if (is_json_lines(path_)) {
+        lines_ = std::make_unique<LineReader>(path_, options_.max_line_bytes);
+      } else {
+        chunks_ = std::make_unique<TextChunkReader>(path_);
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<Job> next_lines() {
+    auto job = std::make_shared<Job>();
+    job->path = path_;
+    job->is_json = true;
+    job->origin = lines_->line_number() + 1;
+    std::string_view line;
+    while (static_cast<std::int64_t>(job->text.size()) < kChunkBytes && lines_->next(line)) {
+      job->text.append(line);
+      job->text.push_back('\n');
+    }
+    return job->text.empty() ? nullptr : job;
+  }
+
+  std::shared_ptr<Job> next_chunk_of_text() {
+    auto job = std::make_shared<Job>();
+    job->path = path_;
+    job->begins_document = chunks_->at_begin();
+    job->origin = chunks_->offset();
+    if (!chunks_->next(job->text)) return nullptr;
+    job->ends_document = chunks_->at_end();
+    return job;
+  }
+
+  std::span<const std::filesystem::path> files_;
+  const TokenizeOptions& options_;
+  std::size_t file_ = 0;
+  std::filesystem::path path_;
+  std::unique_ptr<LineReader> lines_;
+  std::unique_ptr<TextChunkReader> chunks_;
+};
+
+void write_job(const Job& job, IndexedFileWriter& writer) {
+  std::size_t begin = 0;
+  for (const std::size_t end : job.document_ends) {
+    writer.append(std::span(job.ids).subspan(begin, end - begin));
+    writer.end_document();
+    begin = end;
+  }
+  writer.append(std::span(job.ids).subspan(begin));
+}
+
+}  // namespace
+
+bool is_json_lines(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+}
+
+TokenizeCounts tokenize_files(std::span<const std::filesystem::path> files,
+                              const Tokenize& tokenize, const std::filesystem::path& output_prefix,
+                              const TokenizeOptions& options) {
+  ANABATIC_REQUIRE(options.vocab_size > 0, "[data] expected a vocabulary size above 0, got {}",
+                   options.vocab_size);
+  ANABATIC_REQUIRE(
+      !options.append_eos || (options.eos_id >= 0 && options.eos_id < options.vocab_size),
+      "[data] expected an EOS id in [0, {}), got {}; documents end with it (append_eos)",
+      options.vocab_size, options.eos_id);
+  const int threads = std::max(options.threads, 1);
+  IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size));
+  JobReader reader(files, options);
+  Workers workers(threads, tokenize, options);
+  std::deque<std::shared_ptr<Job>> in_flight;
+  TokenizeCounts counts;
+  std::exception_ptr reader_error;  // thrown after the jobs before it, whose errors come first
+  bool is_reading = true;
+  while (is_reading || !in_flight.empty()) {
+    if (is_reading && in_flight.size() < 2 * static_cast<std::size_t>(threads)) {
+      std::shared_ptr<Job> job;
+      try {
+        job = reader.next();
+      } catch (...) {
+        reader_error = std::current_exception();
+      }
+      is_reading = job != nullptr;
+      if (job == nullptr) continue;
+      counts.text_bytes += static_cast<std::int64_t>(job->text.size());
+      in_flight.push_back(job);
+      workers.push(job);
+      continue;
+    }
+    const std::shared_ptr<Job> job = std::move(in_flight.front());
+    in_flight.pop_front();
+    workers.wait(*job);
+    if (job->error) std::rethrow_exception(job->error);
+    write_job(*job, writer);
+  }
+  if (reader_error) std::rethrow_exception(reader_error);
+  writer.finish();
+  counts.documents = writer.num_documents();
+  counts.tokens = writer.num_tokens();
+  return counts;
+}
+
+}  // namespace anabatic::io

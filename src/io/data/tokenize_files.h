@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text and JSONL files to PREFIX.bin/.idx, in parallel and in bounded memory.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace anabatic::io {
+
+// Appends the ids of one chunk of text to `ids`, without the special tokens of a post-processor.
+// `begins_document` is false for later chunks of a cut document, where a tokenizer that marks the
+// start of a text (Metaspace's prefix) must not do so. Called from several threads at once.
+using Tokenize = std::function<void(std::string_view chunk, bool begins_document,
+                                    std::vector<std::int32_t>& ids)>;
+
+struct TokenizeOptions {
+  std::int64_t vocab_size = 0;  // ids must lie below; also picks uint16 or int32
+  std::int32_t eos_id = -1;     // needed if append_eos
+  bool append_eos = true;       // after each document
+  int threads = 1;              // changes nothing but the time
+  std::string json_field = "text";
+  std::int64_t max_line_bytes = std::int64_t{256} << 20;
+};
+
+struct TokenizeCounts {
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;      // EOS included
+  std::int64_t text_bytes = 0;  // read from the files
+};
+
+// Is this file read as JSONL (".jsonl", ".ndjson", ".json")? All others are plain text.
+bool is_json_lines(const std::filesystem::path& path);
+
+// A plain text file is one document, whatever it holds; a JSONL file has one a line (the string at
+// `json_field`; empty lines are skipped). Documents keep the order of files and lines. Long
+// documents are cut as io/data/chunks.h says. Errors name file:line, or the file and byte offset,
+// and the first one in file order is thrown; no output is left behind then.
+TokenizeCounts tokenize_files(std::span<const std::filesystem::path> files,
+                              const Tokenize& tokenize, const std::filesystem::path& output_prefix,
+                              const TokenizeOptions& options);
+
+}  // namespace anabatic::io

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/safetensors_writer.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "io/safetensors.h"
+
+namespace anabatic::io {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::int64_t checked_bytes(const TensorInfo& info) {
+  std::int64_t bytes = size_bytes(info.dtype);
+  for (const std::int64_t extent : info.shape) {
+    ANABATIC_REQUIRE(extent >= 0 && !__builtin_mul_overflow(bytes, extent, &bytes),
+                     "[safetensors] {}: expected a shape whose bytes fit 63 bits, got {}",
+                     info.name, info.shape);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& directory,
+                                     std::vector<TensorInfo> tensors,
+                                     const SafetensorsWriterOptions& options)
+    : directory_(directory) {
+  declare(tensors, options.max_shard_bytes);
+  if (num_shards_ == 1) {
+    shard_names_.push_back(options.stem + ".safetensors");
+  } else {
+    for (std::size_t i = 1; i <= num_shards_; ++i) {
+      shard_names_.push_back(
+          fmt::format("{}-{:05}-of-{:05}.safetensors", options.stem, i, num_shards_));
+    }
+    index_name_ = options.stem + ".safetensors.index.json";
+  }
+  for (std::size_t i = 0; i < num_shards_; ++i) create_shard(i, tensors);
+}
+
+SafetensorsWriter SafetensorsWriter::single_file(const std::filesystem::path& path,
+                                                 std::vector<TensorInfo> tensors) {
+  SafetensorsWriter writer;
+  writer.directory_ = path.has_parent_path() ? path.parent_path() : ".";
+  writer.declare(tensors, INT64_MAX);
+  writer.shard_names_.push_back(path.filename().string());
+  writer.create_shard(0, tensors);
+  return writer;
+}
+
+void SafetensorsWriter::declare(const std::vector<TensorInfo>& tensors,
+                                std::int64_t max_shard_bytes) {
+  std::int64_t shard_bytes = 0;
+  num_shards_ = 1;
+  for (const TensorInfo& info : tensors) {
+    ANABATIC_REQUIRE(info.name != "__metadata__",
+                     "[safetensors] the format reserves the name __metadata__");
+    const std::int64_t bytes = checked_bytes(info);
+    if (shard_bytes > 0 && bytes > max_shard_bytes - shard_bytes) {
+      ++num_shards_;
+      shard_bytes = 0;
+    }
+    const bool added = tensors_.try_emplace(info.name, Tensor{num_shards_ - 1, 0, bytes, 0}).second;
+    ANABATIC_REQUIRE(added, "[safetensors] the name {} is declared twice", info.name);
+    ANABATIC_REQUIRE(!__builtin_add_overflow(total_bytes_, bytes, &total_bytes_),
+                     "[safetensors] the sum of all tensors overflows at {}", info.name);
+    shard_bytes += bytes;
+    num_elements_ += bytes / size_bytes(info.dtype);
+  }
+}
+
+void SafetensorsWriter::create_shard(std::size_t shard, const std::vector<TensorInfo>& tensors) {
+  std::vector<const TensorInfo*> order;
+  for (const TensorInfo& info : tensors) {
+    if (tensors_.find(info.name)->second.shard == shard) order.push_back(&info);
+  }
+  std::ranges::sort(order, [](const TensorInfo* a, const TensorInfo* b) {
+    return std::tuple(-size_bytes(a->dtype), std::string_view(a->name)) <
+           std::tuple(-size_bytes(b->dtype), std::string_view(b->name));
+  });
+  Json header;
+  header["__metadata__"]["format"] = "pt";
+  std::int64_t offset = 0;
+  for (const TensorInfo* info : order) {
+    Tensor& tensor = tensors_.find(info->name)->second;
+    Json& entry = header[info->name];
+    entry["dtype"] = std::string(safetensors_name(info->dtype));
+    entry["shape"] = info->shape;
+    entry["data_offsets"] = {offset, offset + tensor.size_bytes};
+    tensor.offset = offset;
+    offset += tensor.size_bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // data starts 8-byte aligned
+  const std::uint64_t header_bytes = text.size();
+  const auto data_begin = static_cast<std::int64_t>(8 + header_bytes);
+  for (const TensorInfo* info : order) tensors_.find(info->name)->second.offset += data_begin;
+  File file = File::create(directory_ / shard_names_[shard]);
+  file.resize(data_begin + offset);
+  file.write_at(0, std::as_bytes(std::span(&header_bytes, 1)));
+  file.write_at(8, std::as_bytes(std::span(text)));
+  files_.push_back(std::move(file));
+}
+
+void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
+  const auto place = tensors_.find(name);
+  ANABATIC_REQUIRE(place != tensors_.end(), "[safetensors] {} was not declared", name);
+  Tensor& tensor = place->second;
+  const auto count = static_cast<std::int64_t>(bytes.size());
+  ANABATIC_REQUIRE(count <= tensor.size_bytes - tensor.written_bytes,
+                   "[safetensors] {}: expected {} bytes in all, got {} after {}", name,
+                   tensor.size_bytes, count, tensor.written_bytes);
+  files_[tensor.shard].write_at(tensor.offset + tensor.written_bytes, bytes);
+  tensor.written_bytes += count;
+}
+
+void SafetensorsWriter::finish() {
+  std::string missing;
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensor.written_bytes == tensor.size_bytes) continue;
+    missing += fmt::format("\n  {}: {} of {} bytes written", name, tensor.written_bytes,
+                           tensor.size_bytes);
+  }
+  ANABATIC_REQUIRE(missing.empty(), "[safetensors] {}: incomplete tensors{}", directory_.string(),
+                   missing);
+  for (const File& file : files_) file.sync();
+  files_.clear();
+  if (!index_name_.empty()) {
+    Json index;
+    index["metadata"]["total_parameters"] = num_elements_;
+    index["metadata"]["total_size"] = total_bytes_;
+    index["weight_map"] = Json::object();
+    for (const auto& [name, tensor] : tensors_) {
+      index["weight_map"][name] = shard_names_[tensor.shard];
+    }
+    write_file_atomically(directory_ / index_name_, index.dump(2) + "\n");
+  }
+  sync_directory(directory_);
+}
+
+}  // namespace anabatic::io
