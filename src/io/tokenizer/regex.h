@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regular expressions in Oniguruma's Ruby syntax (the one of tokenizer.json), run by PCRE2's JIT.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace anabatic::io::tokenizer {
+
+struct Match {
+  std::size_t begin = 0;  // bytes
+  std::size_t end = 0;
+};
+
+// What a match needs beside the pattern; one for each thread.
+class RegexScratch {
+ public:
+  RegexScratch();
+  ~RegexScratch();
+  RegexScratch(const RegexScratch&) = delete;
+  RegexScratch& operator=(const RegexScratch&) = delete;
+
+ private:
+  friend class Regex;
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
+};
+
+class Regex {
+ public:
+  // `where` names the pattern in errors: Unsupported if it cannot be compiled.
+  Regex(std::string_view pattern, std::string_view where);
+  ~Regex();
+  Regex(Regex&&) noexcept;
+  Regex& operator=(Regex&&) noexcept;
+
+  // The first match at or after `start` of `text` (valid UTF-8), which may be empty.
+  bool find(std::string_view text, std::size_t start, RegexScratch& scratch, Match& match) const;
+
+ private:
+  struct Code;
+  std::unique_ptr<Code> code_;
+  std::string where_;
+};
+
+// All matches from left to right; an empty match right behind the last match is passed over.
+class MatchCursor {
+ public:
+  MatchCursor(const Regex& regex, std::string_view text, RegexScratch& scratch);
+  MatchCursor(const MatchCursor&) = delete;
+  MatchCursor& operator=(const MatchCursor&) = delete;
+  bool next(Match& match);
+
+ private:
+  const Regex& regex_;
+  std::string known_;      // the text without characters too new for PCRE2
+  std::string_view text_;  // of the same length as the text given
+  RegexScratch& scratch_;
+  std::size_t position_ = 0;
+  std::size_t last_end_ = std::string_view::npos;
+};
+
+// The same language in PCRE2 syntax. Differences that matter: \w, \s, \h, \b and POSIX classes,
+// nested classes and &&, script properties, {n,m}+, {n}?, {,n}, (?m), \uHHHH.
+std::string translate_regex(std::string_view pattern, std::string_view where);
+
+}  // namespace anabatic::io::tokenizer

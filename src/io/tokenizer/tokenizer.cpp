@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "io/tokenizer/added_vocabulary.h"
+#include "io/tokenizer/bpe.h"
+#include "io/tokenizer/decoder.h"
+#include "io/tokenizer/normalizer.h"
+#include "io/tokenizer/post_processor.h"
+#include "io/tokenizer/pre_tokenizer.h"
+
+namespace anabatic::io {
+
+using namespace tokenizer;  // the parts, in their own namespace as their names are general
+
+namespace {
+
+constexpr std::size_t kMaxKeptSymbols = 1 << 22;
+
+struct EncodeScratch {
+  CutScratch cut;
+  WordScratch words;
+  std::vector<TextPart> raw_parts;
+  std::vector<TextPart> parts;
+  std::string normalized;
+};
+
+Normalizers normalizers_of(const JsonNode& root) {
+  const auto node = root.find("normalizer");
+  return node ? load_normalizers(*node) : Normalizers();
+}
+
+nlohmann::json parse_json(std::string_view text, std::string_view name) {
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(fmt::format("[tokenizer] {}: expected JSON: {}", name, error.what()));
+  }
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  Normalizers normalizers;
+  PreTokenizers pre_tokenizers;
+  Bpe model;
+  AddedVocabulary added;
+  PostProcessor post_processor;
+  bool has_decoder = false;
+  Decoders decoders;
+  std::optional<std::int32_t> bos, eos, pad;
+
+  // Caches and buffers that no call uses now. A call takes one and gives it back, so a thread that
+  // encodes document after document keeps finding warm caches.
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<EncodeScratch>> idle;
+
+  explicit Impl(const JsonNode& root)
+      : normalizers(normalizers_of(root)),
+        model(root.at("model")),
+        added(
+            root.find("added_tokens"), model.num_tokens(),
+            [this](const std::string& token) { return model.id_of(token); }, normalizers) {
+    if (const auto version = root.find("version"); version && version->as_string() != "1.0")
+      version->unsupported(fmt::format("version {}", version->as_string()));
+    for (const char* key : {"truncation", "padding"}) {
+      if (const auto node = root.find(key))
+        log_warning("[tokenizer] {}: is not applied", node->path());
+    }
+    if (const auto node = root.find("pre_tokenizer")) pre_tokenizers = PreTokenizers(*node);
+    if (pre_tokenizers.gives_raw_bytes()) model.take_raw_bytes();
+    if (const auto node = root.find("post_processor")) {
+      post_processor = load_post_processor(*node);
+      for (const auto* ids : {&post_processor.before, &post_processor.after})
+        for (const std::int32_t id : *ids)
+          if (!token_text(id)) node->refuse(fmt::format("ids of tokens, not {}", id));
+    }
+    if (const auto node = root.find("decoder")) {
+      decoders = load_decoders(*node);
+      has_decoder = true;
+    }
+  }
+
+  std::unique_ptr<EncodeScratch> take_scratch() const {
+    const std::lock_guard lock(mutex);
+    if (idle.empty()) return std::make_unique<EncodeScratch>();
+    std::unique_ptr<EncodeScratch> scratch = std::move(idle.back());
+    idle.pop_back();
+    return scratch;
+  }
+  void give_back(std::unique_ptr<EncodeScratch> scratch) const {
+    // Buffers of a huge text are not kept.
+    if (scratch->words.symbols.capacity() > kMaxKeptSymbols) return;
+    const std::lock_guard lock(mutex);
+    idle.push_back(std::move(scratch));
+  }
+
+  // `start` is that of `text`: kInput or kContinuation.
+  void encode_text(std::string_view text, Start start, EncodeScratch& scratch,
+                   std::vector<std::int32_t>& ids) const {
+    const NextStage::TakeWord take_word = [&](std::string_view word) {
+      model.encode(word, scratch.words, ids);
+    };
+    added.split_raw(text, scratch.cut.regex, scratch.raw_parts);
+    for (const TextPart& raw : scratch.raw_parts) {
+      if (raw.id >= 0) {
+        ids.push_back(raw.id);
+        continue;
+      }
+      const bool is_first = raw.text.data() == text.data();
+      const bool is_continuation = is_first && start == Start::kContinuation;
+      bool keeps_start = true;
+      std::string_view normalized = raw.text;
+      if (!normalizers.empty()) {
+        scratch.normalized = raw.text;
+        for (const auto& normalizer : normalizers)
+          keeps_start &= normalizer->apply(scratch.normalized, is_continuation, scratch.cut.regex);
+        normalized = scratch.normalized;
+      }
+      added.split_normalized(normalized, scratch.cut.regex, scratch.parts);
+      for (const TextPart& part : scratch.parts) {
+        if (part.id >= 0) {
+          ids.push_back(part.id);
+          continue;
+        }
+        const bool starts = is_first && keeps_start && part.text.data() == normalized.data();
+        pre_tokenizers.cut({part.text, starts ? start : Start::kInside}, scratch.cut, take_word);
+      }
+    }
+  }
+
+  void encode_checked(std::string_view text, Start start, std::vector<std::int32_t>& ids) const {
+    if (const auto bad = find_invalid_utf8(text)) {
+      throw InvalidArgument(fmt::format(
+          "[tokenizer] expected UTF-8, got the byte 0x{:02X} at offset {} of a text of {} bytes",
+          static_cast<unsigned char>(text[*bad]), *bad, text.size()));
+    }
+    std::unique_ptr<EncodeScratch> scratch = take_scratch();
+    encode_text(text, start, *scratch, ids);
+    give_back(std::move(scratch));
+  }
+
+  const std::string* token_text(std::int32_t id) const {
+    const std::string* text = added.text_of(id);
+    return text ? text : model.token(id);
+  }
+
+  // "eos_token": "</s>" or {"content": "</s>", ...}
+  std::optional<std::int32_t> configured_id(const JsonNode& config, std::string_view key) const {
+    const auto node = config.find(key);
+    if (!node) return std::nullopt;
+    const std::string token =
+        node->value().is_object() ? node->at("content").as_string() : node->as_string();
+    const auto id = added.id_of(token);
+    return id ? id : model.id_of(token);
+  }
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
+  const nlohmann::json document = parse_json(json, name);
+  return Tokenizer(std::make_unique<Impl>(JsonNode(document, std::string(name) + ":")));
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {
+  std::error_code error;
+  const bool is_folder = std::filesystem::is_directory(folder_or_file, error);
+  const auto file = is_folder ? folder_or_file / "tokenizer.json" : folder_or_file;
+  Tokenizer tokenizer = parse(read_file(file), file.string());
+  const auto config_file = file.parent_path() / "tokenizer_config.json";
+  if (!std::filesystem::exists(config_file, error)) return tokenizer;
+  const nlohmann::json document = parse_json(read_file(config_file), config_file.string());
+  const JsonNode config(document, config_file.string() + ":");
+  Impl& impl = *tokenizer.impl_;
+  impl.bos = impl.configured_id(config, "bos_token");
+  impl.eos = impl.configured_id(config, "eos_token");
+  impl.pad = impl.configured_id(config, "pad_token");
+  return tokenizer;
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<std::int32_t> ids;
+  encode_append(text, add_special_tokens, ids);
+  return ids;
+}
+
+void Tokenizer::encode_append(std::string_view text, bool add_special_tokens,
+                              std::vector<std::int32_t>& ids) const {
+  const PostProcessor& around = impl_->post_processor;
+  if (add_special_tokens) ids.insert(ids.end(), around.before.begin(), around.before.end());
+  impl_->encode_checked(text, Start::kInput, ids);
+  if (add_special_tokens) ids.insert(ids.end(), around.after.begin(), around.after.end());
+}
+
+void Tokenizer::encode_continuation(std::string_view chunk, std::vector<std::int32_t>& ids) const {
+  impl_->encode_checked(chunk, Start::kContinuation, ids);
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const std::int32_t id : ids) {
+    const std::string* text = impl_->token_text(id);
+    if (text && !(skip_special_tokens && impl_->added.is_special_text(*text)))
+      tokens.push_back(*text);
+  }
+  std::string result;
+  if (impl_->has_decoder) {
+    std::unique_ptr<EncodeScratch> scratch = impl_->take_scratch();
+    for (const auto& decoder : impl_->decoders) decoder->apply(tokens, scratch->cut.regex);
+    impl_->give_back(std::move(scratch));
+    for (const std::string& token : tokens) result += token;
+  } else {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (i > 0) result += ' ';
+      result += tokens[i];
+    }
+  }
+  return result;
+}
+
+std::int32_t Tokenizer::vocabulary_size() const {
+  return std::max(impl_->model.end_id(), impl_->added.end_id());
+}
+
+std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  const auto id = impl_->added.id_of(token);
+  return id ? id : impl_->model.id_of(token);
+}
+
+std::string Tokenizer::id_to_token(std::int32_t id) const {
+  const std::string* text = impl_->token_text(id);
+  return text ? *text : "";
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  const std::string* text = impl_->token_text(id);
+  return text && impl_->added.is_special_text(*text);
+}
+
+std::optional<std::int32_t> Tokenizer::bos_id() const { return impl_->bos; }
+std::optional<std::int32_t> Tokenizer::eos_id() const { return impl_->eos; }
+std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->pad; }
+
+}  // namespace anabatic::io
