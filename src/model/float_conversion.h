@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of weight files to and from f32: f64, f32, bf16, f16.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensor/dtype.h"
+
+namespace anabatic::model {
+
+bool is_weight_dtype(DType dtype);
+
+// IEEE 754 binary16, to nearest even; beyond its range becomes infinity.
+float half_to_float(std::uint16_t bits);
+std::uint16_t float_to_half(float value);
+
+// `bytes` holds values.size() elements of `dtype`, at any alignment.
+void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> values);
+void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
+
+}  // namespace anabatic::model

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "model/family.h"
+
+namespace anabatic::model {
+namespace {
+
+constexpr double kLargest = 1e30;
+
+// Extends a context, so below 1 it has no meaning; transformers only warns.
+void read_factor(ConfigReader& reader, spec::Rope& rope, bool is_required) {
+  const auto factor = reader.optional_number("factor", 1.0, kLargest);
+  if (factor) rope.factor = *factor;
+  if (!factor && is_required && !reader.has("factor"))
+    reader.invalid("factor",
+                   fmt::format("expected a number for rope type {}, got none", rope.variant));
+}
+
+void read_llama3(ConfigReader& reader, spec::Rope& rope) {
+  const auto low = reader.optional_number("low_freq_factor", 1e-30, kLargest);
+  const auto high = reader.optional_number("high_freq_factor", 1e-30, kLargest);
+  if (!reader.has("low_freq_factor"))
+    reader.invalid("low_freq_factor", "expected a number, got none");
+  if (!reader.has("high_freq_factor"))
+    reader.invalid("high_freq_factor", "expected a number, got none");
+  if (!low || !high) return;
+  rope.low_freq_factor = *low;
+  rope.high_freq_factor = *high;
+  if (*high <= *low)
+    reader.invalid("high_freq_factor",
+                   fmt::format("expected more than low_freq_factor {}, got {}", *low, *high));
+}
+
+// Zero and null both mean the default, as in transformers.
+void read_yarn(ConfigReader& reader, spec::Rope& rope) {
+  rope.attention_factor = reader.optional_number("attention_factor", 0.0, kLargest).value_or(-1.0);
+  const auto truthy = [&](const char* key, double fallback) {
+    const double value = reader.optional_number(key, 0.0, kLargest).value_or(0.0);
+    return value == 0.0 ? fallback : value;
+  };
+  rope.beta_fast = truthy("beta_fast", 32.0);
+  rope.beta_slow = truthy("beta_slow", 1.0);
+  rope.mscale = truthy("mscale", 0.0);
+  rope.mscale_all_dim = truthy("mscale_all_dim", 0.0);
+  rope.truncate = reader.boolean("truncate", true);
+  if (rope.beta_fast < rope.beta_slow)
+    reader.invalid("beta_fast", fmt::format("expected at least beta_slow {}, got {}",
+                                            rope.beta_slow, rope.beta_fast));
+}
+
+void read_variant(ConfigReader& reader, spec::Rope& rope,
+                  std::optional<std::int64_t> outer_original) {
+  const std::string& variant = rope.variant;
+  if (variant == "default") return;
+  if (variant == "linear" || variant == "dynamic") return read_factor(reader, rope, true);
+  const auto own = reader.optional_integer("original_max_position_embeddings", std::nullopt,
+                                           {1, Limits::kPositions});
+  rope.original_max_position = outer_original.value_or(own.value_or(rope.max_position));
+  if (variant == "llama3") {
+    read_factor(reader, rope, true);
+    return read_llama3(reader, rope);
+  }
+  read_factor(reader, rope, false);
+  if (!reader.has("factor"))
+    rope.factor =
+        static_cast<double>(rope.max_position) / static_cast<double>(rope.original_max_position);
+  read_yarn(reader, rope);
+}
+
+void require_full_rotation(ConfigReader& reader) {
+  const auto part = reader.optional_number("partial_rotary_factor", 0.0, 1.0);
+  if (part.value_or(1.0) != 1.0)
+    reader.unsupported("partial_rotary_factor", fmt::format("expected 1, got {}", *part));
+}
+
+// The object that holds the variant; rope_scaling, the older spelling, comes first as in
+// transformers.
+const nlohmann::json* rope_object(ConfigReader& reader, const char*& key) {
+  const nlohmann::json* chosen = nullptr;
+  for (const char* candidate : {"rope_scaling", "rope_parameters"}) {
+    const nlohmann::json* value = reader.find(candidate);
+    if (value == nullptr) continue;
+    if (!value->is_object()) {
+      reader.invalid(candidate, fmt::format("expected an object or null, got {}", shown(*value)));
+      continue;
+    }
+    if (value->empty() || chosen != nullptr) continue;
+    chosen = value;
+    key = candidate;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+spec::Rope read_rope(ConfigReader& reader, const ModelConfig& config, double default_theta) {
+  spec::Rope rope{.rotary_dim = config.head_dim, .max_position = config.max_position_embeddings};
+  constexpr double kSmallest = std::numeric_limits<double>::min();
+  rope.theta = reader.number("rope_theta", default_theta, kSmallest, kLargest);
+  require_full_rotation(reader);
+  const auto outer_original = reader.optional_integer("original_max_position_embeddings",
+                                                      std::nullopt, {1, Limits::kPositions});
+  const char* key = "";
+  const nlohmann::json* object = rope_object(reader, key);
+  if (object == nullptr) return rope;
+
+  ConfigReader nested(*object, fmt::format("{}.", key));
+  rope.theta = nested.optional_number("rope_theta", kSmallest, kLargest).value_or(rope.theta);
+  require_full_rotation(nested);
+  const std::string old_name = nested.string("type", "default");
+  rope.variant = nested.string("rope_type", old_name);
+  static const std::vector<std::string> known{"default", "linear", "dynamic", "yarn", "llama3"};
+  if (std::find(known.begin(), known.end(), rope.variant) == known.end()) {
+    nested.unsupported(
+        "rope_type",
+        fmt::format("expected default, linear, dynamic, yarn or llama3, got '{}'", rope.variant));
+  } else {
+    read_variant(nested, rope, outer_original);
+    // transformers keeps what the variant does not read; only the object's own kind is known.
+    nested.know({"factor", "original_max_position_embeddings", "low_freq_factor",
+                 "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
+                 "mscale_all_dim", "truncate", "finetuned"});
+    for (const std::string& name : nested.unknown_keys())
+      reader.unsupported(name, fmt::format("is not a parameter of rope type {}", rope.variant));
+  }
+  if (rope.variant == "dynamic" && rope.rotary_dim <= 2)
+    nested.invalid("rope_type", "dynamic expects head_dim above 2");
+  if (rope.variant == "yarn" && rope.theta == 1.0)
+    nested.invalid("rope_theta", "yarn expects a base other than 1");
+  reader.absorb(nested);
+  return rope;
+}
+
+}  // namespace anabatic::model

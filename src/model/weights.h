@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which file tensor holds which part of which state, and import and export by that map. A file
+// tensor is always a row of contiguous pieces of states, so one map serves both ways, and gradients
+// too.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors_writer.h"
+#include "model/model.h"
+
+namespace anabatic::model {
+
+// `count` elements of a state from element `offset` on, row-major.
+struct WeightPiece {
+  std::string state;
+  std::int64_t offset = 0, count = 0;
+};
+
+// A file tensor: its pieces, one after the other, are its elements in row-major order.
+struct FileTensor {
+  std::string name;
+  DType dtype = DType::kFloat32;  // in the source
+  std::vector<std::int64_t> shape;
+  std::vector<WeightPiece> pieces;
+};
+
+// How the tensors of an MoE block are spelled.
+struct WeightSpelling {
+  bool fused_experts = false;  // experts.gate_up_proj [E,2F,H] and experts.down_proj [E,H,F]
+  bool block_is_mlp = false;   // mixtral: `mlp.` in place of `block_sparse_moe.`
+  bool operator==(const WeightSpelling&) const = default;
+};
+
+struct WeightMap {
+  WeightSpelling spelling{};
+  std::vector<FileTensor> tensors;  // in the order of the forward pass
+};
+
+// The map for a model without files: per-expert tensors, which every version of transformers reads,
+// in the config's dtype (f32 when it names none that the engine writes).
+WeightMap make_weight_map(const ModelConfig& config);
+WeightMap make_weight_map(const ModelConfig& config, WeightSpelling spelling, DType dtype);
+
+// The map of the files in DIR, which may be a .safetensors file: spelling and dtypes as found.
+// InvalidArgument lists every tensor that is missing, surplus, or of another shape or dtype.
+WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory);
+
+// The f32 buffer of a state, of exactly its number of elements.
+using StateBuffer = std::function<std::span<float>(std::string_view state)>;
+using StateValues = std::function<std::span<const float>(std::string_view state)>;
+
+// Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
+// `lm_head.weight` in the files must equal the embedding, or stand in for it.
+WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
+                         const StateBuffer& buffer);
+
+enum class SaveDType : std::uint8_t { kSource, kFloat32 };
+
+// Writes model.safetensors, or shards and an index, into an existing directory. Values round to
+// nearest even.
+void export_weights(const WeightMap& map, const std::filesystem::path& directory, SaveDType dtype,
+                    const StateValues& values, const io::SafetensorsWriterOptions& options = {});
+
+}  // namespace anabatic::model
