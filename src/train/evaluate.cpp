@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+#include "train/open_dataset.h"
+
+namespace anabatic::train {
+
+Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
+    : dataset_(dataset), micro_batch_size_(session.run().train.micro_batch_size) {
+  program_ = session.bind(
+      {.name = "evaluation",
+       .build = {.num_tokens = micro_batch_size_ * dataset.options().sequence_length}});
+}
+
+Evaluation Evaluator::run() {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(micro_batch_size_));
+  Evaluation result;
+  double sum = 0;
+  for (std::int64_t first = 0; first < dataset_.num_samples(); first += micro_batch_size_) {
+    for (std::int64_t i = 0; i < micro_batch_size_; ++i)
+      samples[static_cast<std::size_t>(i)] = first + i < dataset_.num_samples() ? first + i : -1;
+    io::fill_micro_batch(dataset_, samples, batch_, scratch_);
+    if (batch_.unmasked_tokens == 0) continue;
+    program_->set_batch(batch_);
+    program_->set_scalar("inverse_tokens", 1.0f / static_cast<float>(batch_.unmasked_tokens));
+    program_->executor->run(spec::Action::kForward);
+    sum += program_->scalar("loss") * static_cast<double>(batch_.unmasked_tokens);
+    result.tokens += batch_.unmasked_tokens;
+  }
+  ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
+  result.loss = sum / static_cast<double>(result.tokens);
+  result.perplexity = std::exp(result.loss);
+  return result;
+}
+
+Evaluation evaluate(const RunConfig& run) {
+  ANABATIC_REQUIRE(!run.model.path.empty() && !run.data.validation.empty(),
+                   "[evaluate] expected model.path and data.validation, got '{}' and {} files",
+                   run.model.path, run.data.validation.size());
+  ModelSession session(run, false);
+  const io::Dataset dataset = open_dataset(run.data.validation, run, session.config());
+  Evaluator evaluator(session, dataset);
+  session.load_parameters();
+  session.refresh_derived();
+  return evaluator.run();
+}
+
+}  // namespace anabatic::train

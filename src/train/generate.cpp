@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/generate.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+
+#include "base/error.h"
+#include "io/tokenizer/tokenizer.h"
+#include "train/tokenize.h"
+
+namespace anabatic::train {
+namespace {
+
+// Rows of a prompt that go through at once: enough to fill GEMM tiles, few enough that a short
+// prompt wastes little.
+constexpr std::int64_t kChunk = 64;
+
+}  // namespace
+
+Decoder::Decoder(ModelSession& session, std::int64_t capacity)
+    : capacity_(capacity), vocabulary_(session.config().vocab_size) {
+  const auto bind = [&](const char* name, std::int64_t rows) {
+    return session.bind({.name = name,
+                         .build = {.num_tokens = rows,
+                                   .with_loss = false,
+                                   .with_logits = true,
+                                   .cache_capacity = std::max(capacity, kChunk)}});
+  };
+  chunk_ = bind("prefill", kChunk);
+  single_ = bind("decode", 1);
+}
+
+std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::int32_t> tokens) {
+  const std::size_t rows = tokens.size();
+  const auto first = static_cast<std::int32_t>(length_);
+  positions_.resize(rows);
+  std::iota(positions_.begin(), positions_.end(), first);
+  key_begin_.assign(rows, 0);
+  key_end_.resize(rows);
+  std::iota(key_end_.begin(), key_end_.end(), first + 1);
+  program.set("tokens", tokens);
+  program.set("positions", positions_);
+  program.set("key_begin", key_begin_);
+  program.set("key_end", key_end_);
+  program.set("cache_first", std::span(&first, 1));
+  program.executor->run(spec::Action::kForward);
+  length_ += static_cast<std::int64_t>(rows);
+  const TensorView logits = program.executor->output("logits");
+  return {logits.as<const float>() + (static_cast<std::int64_t>(rows) - 1) * vocabulary_,
+          static_cast<std::size_t>(vocabulary_)};
+}
+
+std::span<const float> Decoder::append(std::span<const std::int32_t> tokens) {
+  ANABATIC_REQUIRE(!tokens.empty(), "[generate] expected at least one token, got none");
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  ANABATIC_REQUIRE(length_ + count <= capacity_, "[generate] expected at most {} tokens, got {}",
+                   capacity_, length_ + count);
+  std::span<const float> logits;
+  while (tokens.size() >= static_cast<std::size_t>(kChunk)) {
+    logits = run(*chunk_, tokens.first(static_cast<std::size_t>(kChunk)));
+    tokens = tokens.subspan(static_cast<std::size_t>(kChunk));
+  }
+  for (const std::int32_t& token : tokens) logits = run(*single_, std::span(&token, 1));
+  return logits;
+}
+
+std::vector<std::int64_t> stop_tokens(const std::filesystem::path& directory,
+                                      const model::ModelConfig& config) {
+  const auto file = directory / "generation_config.json";
+  const auto stops = read_eos_ids(file);
+  return stops.empty() ? config.eos_token_ids : stops;
+}
+
+void generate(ModelSession& session, std::span<const std::int32_t> prompt,
+              std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit) {
+  const RunConfig::Generate& options = session.run().generate;
+  const auto length = static_cast<std::int64_t>(prompt.size());
+  const std::int64_t longest = session.config().max_position_embeddings;
+  ANABATIC_REQUIRE(length > 0, "[generate] expected a prompt of at least one token, got none");
+  ANABATIC_REQUIRE(longest <= 0 || length < longest,
+                   "[generate] the prompt has {} tokens, the model takes {}", length, longest);
+  std::int64_t room = options.max_new_tokens;
+  if (longest > 0) room = std::min(room, longest - length);
+  Decoder decoder(session, length + room);
+  session.load_parameters();
+  session.refresh_derived();
+  Sampler sampler(options, session.config().vocab_size);
+  std::span<const float> logits = decoder.append(prompt);
+  for (std::int64_t i = 0; i < room; ++i) {
+    const std::int32_t token = sampler.next(logits, length + i);
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return;
+    emit(token);
+    if (i + 1 < room) logits = decoder.append(std::span(&token, 1));
+  }
+}
+
+void generate_text(const RunConfig& run, const std::string& prompt,
+                   const std::function<void(const std::string&)>& emit) {
+  ANABATIC_REQUIRE(!run.model.path.empty(), "[generate] expected model.path, got none");
+  const auto directory = model_directory(run.model.path);
+  const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
+  ModelSession session(run, false);
+  const std::vector<std::int32_t> ids = tokenizer.encode(prompt, true);
+  // The prompt goes through the stream too, unprinted: a tokenizer may drop the space that begins a
+  // text.
+  io::TokenStream stream(tokenizer, true);
+  for (const std::int32_t id : ids) stream.push(id);
+  stream.finish();  // a prompt may end in U+FFFD, which the stream takes for half a character
+  generate(session, ids, stop_tokens(directory, session.config()),
+           [&](std::int32_t token) { emit(stream.push(token)); });
+  emit(stream.finish());
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model in memory: its config, its states, the machine it runs on, and programs compiled for it.
+// Training, evaluation and generation share the states.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/thread_team.h"
+#include "io/data/loader.h"
+#include "lower/compile.h"
+#include "model/model.h"
+#include "model/weights.h"
+#include "runtime/executor.h"
+#include "runtime/state_store.h"
+#include "spec/device_spec.h"
+#include "train/run_config.h"
+
+namespace anabatic::train {
+
+// A program bound to the session's states.
+struct BoundProgram {
+  lower::Compiled compiled;
+  std::unique_ptr<runtime::Executor> executor;
+
+  // Copies values into a batch or step input; an input that the program does not read is skipped.
+  void set(std::string_view input, std::span<const std::int32_t> values);
+  void set_scalar(std::string_view input, float value);
+  void set_scalar(std::string_view input, std::int32_t value);
+  void set_batch(const io::MicroBatch& batch);
+  // A scalar output as double.
+  double scalar(std::string_view output) const;
+};
+
+class ModelSession {
+ public:
+  // Reads the config of run.model.path, probes the machine (measuring its peaks when `measure`) and
+  // starts the thread team.
+  ModelSession(const RunConfig& run, bool measure);
+
+  const model::ModelConfig& config() const { return config_; }
+  const spec::DeviceSpec& device() const { return device_; }
+  runtime::StateStore& store() { return store_; }
+  device::ThreadTeam& team() { return team_; }
+  const RunConfig& run() const { return run_; }
+
+  struct CompileRequest {
+    std::string name;  // of the program: a folder of --dump
+    model::BuildOptions build{};
+    bool training = false, with_update = false;
+  };
+  // Builds, compiles and binds; adds the program's states to the store.
+  std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
+
+  // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
+  // after the first bind.
+  void load_parameters();
+  // Makes derived states (bf16 copies) equal to their primaries.
+  void refresh_derived();
+
+  // What a checkpoint keeps: parameters and moments, in the order of their names.
+  const std::vector<Name>& saved_states() const { return saved_states_; }
+  // Which file tensor holds which part of which parameter: as the source spells them, known after
+  // load_parameters() or adopt_weight_map().
+  const model::WeightMap& weight_map() const { return weight_map_; }
+  // The spelling and dtypes of the weights in a checkpoint, when its states were loaded instead.
+  void adopt_weight_map(const std::filesystem::path& checkpoint);
+  // Writes the parameters as Hugging Face safetensors, in the source's spelling and dtype (fp32
+  // under train.save_dtype: fp32).
+  void export_model(const std::filesystem::path& directory);
+
+  // Bytes of states and of the arenas of every program bound so far, as planned.
+  std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
+
+ private:
+  RunConfig run_;
+  model::ModelConfig config_;
+  spec::DeviceSpec device_;
+  device::ThreadTeam team_;
+  runtime::StateStore store_;
+  std::vector<ir::State> parameters_, derived_;  // of every program bound so far, each once
+  std::vector<Name> saved_states_;
+  model::WeightMap weight_map_;
+  std::int64_t planned_arena_bytes_ = 0;
+};
+
+// The directory that holds config.json: `path` itself or its parent when it is the file.
+std::filesystem::path model_directory(const std::string& path);
+
+}  // namespace anabatic::train

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of a run config as samples.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "io/data/dataset.h"
+#include "model/model.h"
+#include "train/run_config.h"
+
+namespace anabatic::train {
+
+// Text and JSONL are tokenised with the tokenizer in model.path into a cache: under train.output,
+// or a temporary directory of the user.
+io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig& run,
+                         const model::ModelConfig& config);
+
+}  // namespace anabatic::train

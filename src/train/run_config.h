@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The run configuration: one aggregate, read from YAML and flags at the edge. Every key is also a
+// flag.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace anabatic::train {
+
+struct RunConfig {
+  struct Model {
+    std::string path;  // a Hugging Face directory, or a config.json when init is random
+    std::string init = "pretrained";  // random | pretrained
+  } model;
+  struct Data {
+    std::vector<std::string> train, validation;
+    std::int64_t sequence_length = 512;
+    std::string packing = "isolated";  // isolated | concatenated
+    bool shuffle = true;
+    bool append_eos = true;
+  } data;
+  struct Train {
+    std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
+    std::string precision = "bf16";  // bf16 | fp32
+    std::int64_t seed = 0;
+    std::string output;
+    std::string resume = "auto";                      // auto | never
+    std::int64_t save_every = 0, validate_every = 0;  // 0: only at the end
+    std::int64_t log_every = 1;                       // steps between plain console lines
+    std::int64_t keep_last = 2;                       // checkpoints kept; 0: all
+    std::string save_dtype = "source";                // source | fp32
+    double router_z_loss_coef = 0.0;
+  } train;
+  struct Optimizer {
+    std::string name = "adamw";
+    double learning_rate = 3e-4;
+    std::vector<double> betas = {0.9, 0.95};
+    double epsilon = 1e-8, weight_decay = 0.1, clip_grad_norm = 1.0;
+    std::string schedule = "cosine";  // cosine | linear | constant
+    std::int64_t warmup_steps = 10;
+    double min_learning_rate = 0.0;
+    bool decay_norms_and_biases = false;
+  } optimizer;
+  struct Device {
+    std::string kind = "cpu";
+    std::int64_t threads = 0;  // 0: all cores that this process may use
+  } device;
+  struct Generate {
+    std::int64_t max_new_tokens = 128;
+    double temperature = 1.0;  // 0: greedy
+    std::int64_t top_k = 0;    // 0: all
+    double top_p = 1.0;
+    std::int64_t seed = 0;
+  } generate;
+  struct Compiler {
+    std::vector<std::string> disable_passes;
+    std::string dump;  // a directory for every artifact; empty: none
+    bool explain_dispatch = false;
+    bool trivial_planners = false;
+    bool poison = false;  // NaN-fill dead memory
+  } compiler;
+};
+
+// One key: "train.steps", what it means, and its text both ways. `set` throws InvalidArgument
+// "expected ..., got ...".
+struct ConfigKey {
+  std::string name, help;
+  bool is_list = false;
+  std::function<void(RunConfig&, std::span<const std::string>)> set;
+  std::function<std::string(const RunConfig&)> show;  // YAML text
+};
+const std::vector<ConfigKey>& config_keys();  // sorted by section in the order of RunConfig
+
+// true, yes, on, 1 and their opposites in any case, as YAML and flags write them.
+std::optional<bool> parse_boolean(std::string_view text);
+
+// Values by key, as they come from flags: later wins over the file.
+using Overrides = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+// Reads `file` (empty: none) and then the overrides. Throws one InvalidArgument listing every
+// problem: unknown keys with the nearest known one, values that do not parse, values out of range.
+RunConfig load_run_config(const std::filesystem::path& file, const Overrides& overrides);
+
+// Range checks of what `load_run_config` cannot see from one key alone; returns every problem.
+std::vector<std::string> problems_of(const RunConfig& config);
+
+// The resolved config as YAML; load_run_config of it gives the same config.
+std::string to_yaml(const RunConfig& config);
+
+}  // namespace anabatic::train

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/trainer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "device/memory.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_directory.h"
+#include "train/interrupt.h"
+#include "train/metrics.h"
+#include "train/nonfinite.h"
+#include "train/open_dataset.h"
+#include "train/schedule.h"
+
+namespace anabatic::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void require_keys(const RunConfig& run) {
+  std::string missing;
+  const auto need = [&](bool present, const char* key) {
+    if (!present) missing += fmt::format("\n  {}: expected a value, got none", key);
+  };
+  need(!run.model.path.empty(), "model.path");
+  need(!run.data.train.empty(), "data.train");
+  need(!run.train.output.empty(), "train.output");
+  ANABATIC_REQUIRE(missing.empty(), "[train] the run config is not complete:{}", missing);
+}
+
+// Before anything long: a place that cannot be written to shows at once.
+void make_output(const RunConfig& run) {
+  std::error_code error;
+  std::filesystem::create_directories(run.train.output, error);
+  if (error)
+    throw ResourceError(fmt::format("[train] train.output: cannot make the directory {}: {}",
+                                    run.train.output, error.message()));
+}
+
+// Query-key pairs that attention computes, averaged over layers (some may have a window).
+double unmasked_pairs(const model::ModelConfig& config, const io::MicroBatch& batch) {
+  double full = 0, windowed = 0;
+  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
+    const double keys = batch.key_end[i] - batch.key_begin[i];
+    full += keys;
+    windowed += config.sliding_window > 0
+                    ? std::min(keys, static_cast<double>(config.sliding_window))
+                    : keys;
+  }
+  const auto num_windowed =
+      std::count(config.layer_has_window.begin(), config.layer_has_window.end(), true);
+  const double share =
+      static_cast<double>(num_windowed) / static_cast<double>(config.num_hidden_layers);
+  return share * windowed + (1 - share) * full;
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  RunConfig run;
+  // Resident before the plan's memory: code, libraries, tokenizer, index maps.
+  std::int64_t baseline_bytes = 0;
+  std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
+  ModelSession session;
+  io::Dataset dataset;
+  std::optional<io::Dataset> validation;
+  std::unique_ptr<BoundProgram> program;
+  std::unique_ptr<Evaluator> evaluator;
+  std::optional<io::Loader> loader;
+  std::optional<MetricsLog> log;
+  std::int64_t first_step = 1;
+  std::int64_t saved_step = -1;
+  TrainResult result;
+
+  explicit Impl(const RunConfig& config)
+      : run((require_keys(config), make_output(config), config)),
+        session(run, true),
+        dataset(open_dataset(run.data.train, run, session.config())) {
+    if (!run.data.validation.empty())
+      validation.emplace(open_dataset(run.data.validation, run, session.config()));
+    // The machine's probe and tokenisation are over.
+    if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
+    baseline_bytes = device::current_resident_bytes();
+    bind();
+    restore();
+    session.refresh_derived();
+    loader.emplace(dataset,
+                   io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
+                                     .accumulation_steps = run.train.gradient_accumulation_steps,
+                                     .seed = static_cast<std::uint64_t>(run.train.seed),
+                                     .shuffle = run.data.shuffle});
+    log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
+  }
+
+  void bind() {
+    const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
+    program =
+        session.bind({.name = "training",
+                      .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
+                                .aux_loss_coef = session.config().router_aux_loss_coef,
+                                .z_loss_coef = run.train.router_z_loss_coef,
+                                .aux_loss_scale = 1.0 / micro_batches},
+                      .training = true,
+                      .with_update = true});
+    if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  void restore() {
+    const std::filesystem::path output = run.train.output;
+    const auto latest = run.train.resume == "auto" ? latest_checkpoint(output) : std::nullopt;
+    if (!latest) {
+      session.load_parameters();
+      return;
+    }
+    const CheckpointState state = load_checkpoint(*latest, session);
+    first_step = state.step + 1;
+    saved_step = state.step;
+    result.checkpoint = *latest;
+    fmt::print("resuming from {} (step {})\n", latest->string(), state.step);
+  }
+
+  // Two buffered steps of five int32 arrays, and one micro-batch of validation.
+  std::int64_t batch_bytes() const {
+    const std::int64_t micro_batch = run.train.micro_batch_size * run.data.sequence_length * 5 *
+                                     static_cast<std::int64_t>(sizeof(std::int32_t));
+    return micro_batch * (2 * run.train.gradient_accumulation_steps + (evaluator ? 1 : 0));
+  }
+
+  std::int64_t planned_bytes() const {
+    return std::max(setup_peak_bytes, baseline_bytes + session.planned_bytes() + batch_bytes());
+  }
+
+  StepMetrics run_step(std::int64_t step) {
+    const auto begin = Clock::now();
+    const io::StepBatch& batch = loader->load_step(step - 1);
+    StepMetrics metrics{.step = step,
+                        .steps = run.train.steps,
+                        .epoch = batch.epoch,
+                        .tokens = batch.unmasked_tokens};
+    const bool has_labels = batch.unmasked_tokens > 0;
+    if (!has_labels)
+      log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",
+                  step);
+    metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
+    program->set_scalar("learning_rate", static_cast<float>(metrics.learning_rate));
+    program->set_scalar("step", static_cast<std::int32_t>(step));
+    program->set_scalar(
+        "inverse_tokens",
+        has_labels ? static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens)) : 0.0f);
+
+    double flops = 0;
+    bool first = true;
+    for (const io::MicroBatch& micro_batch : batch.micro_batches) {
+      program->set_batch(micro_batch);
+      program->executor->run(spec::Action::kForward, first);
+      add_forward_metrics(metrics, batch.micro_batches.size());
+      require_finite_loss(*program, step, metrics.loss);
+      if (!has_labels) continue;
+      program->executor->run(spec::Action::kBackward, first);
+      first = false;
+      const auto tokens = static_cast<std::int64_t>(micro_batch.tokens.size());
+      flops += model::training_flops(session.config(), tokens,
+                                     unmasked_pairs(session.config(), micro_batch));
+    }
+    if (has_labels) {
+      program->executor->run(spec::Action::kUpdate);
+      metrics.grad_norm = program->scalar("grad_norm");
+      require_finite_gradients(*program, step, metrics.grad_norm);
+    }
+
+    metrics.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    const std::int64_t tokens = run.train.micro_batch_size * run.data.sequence_length *
+                                run.train.gradient_accumulation_steps;
+    metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_time_s;
+    metrics.tflops = flops / metrics.step_time_s * 1e-12;
+    const double peak = run.train.precision == "bf16" ? session.device().bf16_flops_per_second
+                                                      : session.device().fp32_flops_per_second;
+    metrics.mfu = peak > 0 ? flops / metrics.step_time_s / peak : 0;
+    metrics.peak_memory_bytes = device::peak_resident_bytes();
+    metrics.planned_memory_bytes = planned_bytes();
+    return metrics;
+  }
+
+  // After one micro-batch's forward: the loss adds up (it carries 1 / tokens of the step),
+  // auxiliary losses average.
+  void add_forward_metrics(StepMetrics& metrics, std::size_t num_micro_batches) {
+    const double share = 1.0 / static_cast<double>(num_micro_batches);
+    metrics.loss += program->scalar("loss");
+    if (session.config().num_experts == 0) return;
+    if (program->executor->has_output("aux_loss"))
+      metrics.aux_loss += share * program->scalar("aux_loss");
+    if (program->executor->has_output("z_loss"))
+      metrics.z_loss = metrics.z_loss.value_or(0) + share * program->scalar("z_loss");
+    std::size_t moe_layer = 0;
+    for (std::int64_t layer = 0; layer < session.config().num_hidden_layers; ++layer) {
+      const std::string name = fmt::format("expert_load.{}", layer);
+      if (!program->executor->has_output(name)) continue;
+      if (metrics.expert_load.size() <= moe_layer) metrics.expert_load.push_back(0);
+      metrics.expert_load[moe_layer++] += share * max_over_mean(program->executor->output(name));
+    }
+  }
+
+  static double max_over_mean(const TensorView& counts) {
+    const std::span<const float> values(counts.as<const float>(),
+                                        static_cast<std::size_t>(counts.type->num_elements()));
+    double sum = 0, largest = 0;
+    for (const float value : values) {
+      sum += value;
+      largest = std::max(largest, static_cast<double>(value));
+    }
+    return sum > 0 ? largest * static_cast<double>(values.size()) / sum : 0;
+  }
+
+  void validate(std::int64_t step, std::optional<Evaluation>& into) {
+    if (!evaluator) return;
+    into = evaluator->run();
+    log->write_validation(step, *into);
+  }
+
+  void save(std::int64_t step) {
+    if (saved_step == step) return;
+    result.checkpoint = save_checkpoint(run.train.output, session, CheckpointState{.step = step});
+    saved_step = step;
+  }
+
+  TrainResult train() {
+    const InterruptGuard interrupt;
+    std::int64_t step = first_step - 1;
+    if (step == 0) validate(0, result.before);
+    std::int64_t epoch = -1;
+    while (step < run.train.steps && !interrupt.requested()) {
+      const StepMetrics metrics = run_step(++step);
+      if (metrics.epoch != epoch) {
+        if (epoch >= 0) fmt::print("epoch {} begins\n", metrics.epoch + 1);
+        epoch = metrics.epoch;
+      }
+      result.loss = metrics.loss;
+      const bool is_last = step == run.train.steps;
+      log->write(metrics, is_last || step == first_step || step % run.train.log_every == 0);
+      const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+      if (due(run.train.validate_every) && !is_last) validate(step, result.after);
+      if (due(run.train.save_every) || is_last) save(step);
+    }
+    result.step = step;
+    result.interrupted = interrupt.requested() && step < run.train.steps;
+    if (result.interrupted) {
+      save(step);
+      fmt::print("\nstopped after step {}; the same command goes on from {}\n", step,
+                 result.checkpoint.string());
+    } else {
+      save(step);
+      validate(step, result.after);
+    }
+    result.planned_memory_bytes = planned_bytes();
+    result.peak_memory_bytes = device::peak_resident_bytes();
+    fmt::print("memory: predicted peak {}, measured peak {}\n",
+               format_bytes(result.planned_memory_bytes), format_bytes(result.peak_memory_bytes));
+    return result;
+  }
+};
+
+Trainer::Trainer(const RunConfig& run) : impl_(std::make_unique<Impl>(run)) {}
+Trainer::~Trainer() = default;
+
+TrainResult Trainer::train() { return impl_->train(); }
+
+}  // namespace anabatic::train
