@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/generate.h"
+
+#include <cstdio>
+
+#include "cli/verb.h"
+
+namespace anabatic::cli {
+namespace {
+
+int run(const Invocation& invocation) {
+  const train::RunConfig config = train::load_run_config("", invocation.overrides);
+  train::generate_text(config, invocation.value("--prompt"), [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  });
+  return 0;
+}
+
+}  // namespace
+
+const Verb& generate_verb() {
+  static const Verb verb{
+      "generate", "continue a prompt; only the continuation goes to standard output",
+      "",         {{.name = "--prompt", .help = "the text to continue", .required = true}},
+      true,       run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cli/verb.h"
+#include "model/model.h"
+
+namespace anabatic::cli {
+namespace {
+
+int run(const Invocation& invocation) {
+  const model::ModelConfig config = model::load_config(invocation.positionals.at(0));
+  const model::ParameterCounts counts = model::count_parameters(config);
+  const double context =
+      static_cast<double>(std::min<std::int64_t>(config.max_position_embeddings, 4096));
+  // A token attends to (length + 1) / 2 keys on average.
+  const double per_token = model::training_flops(config, 1, (context + 1) / 2);
+  if (invocation.has("--json")) {
+    const nlohmann::ordered_json json{
+        {"model_type", config.model_type},    {"parameters", counts.total},
+        {"active_parameters", counts.active}, {"training_flops_per_token", per_token},
+        {"flops_context", context},           {"fp32_bytes", 4 * counts.total},
+        {"bf16_bytes", 2 * counts.total}};
+    fmt::print("{}\n", json.dump());
+    return 0;
+  }
+  fmt::print("family      {}\n", config.model_type);
+  fmt::print("layers      {} x {} wide, vocabulary {}\n", config.num_hidden_layers,
+             config.hidden_size, config.vocab_size);
+  if (config.num_experts > 0)
+    fmt::print("experts     {} of {} a token, {} wide\n", config.num_experts_per_tok,
+               config.num_experts, config.moe_intermediate_size);
+  fmt::print("parameters  {} total, {} active a token\n", counts.total, counts.active);
+  fmt::print("FLOPs       {:.4g} a token of training at {} tokens of context\n", per_token,
+             context);
+  fmt::print("bytes       {} in fp32, {} in bf16\n", format_bytes(4 * counts.total),
+             format_bytes(2 * counts.total));
+  fmt::print("training    {} of weights, gradients and AdamW moments (fp32 masters, bf16 copies)\n",
+             format_bytes(18 * counts.total));
+  return 0;
+}
+
+}  // namespace
+
+const Verb& info_verb() {
+  static const Verb verb{
+      "info",      "parameters, FLOPs and bytes of a model directory",
+      "MODEL_DIR", {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
+      false,       run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

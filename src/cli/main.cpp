@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line: parses for the verb and turns errors into one message and an exit code.
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "anabatic/version.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/arguments.h"
+#include "cli/verb.h"
+
+namespace anabatic::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+
+std::vector<const Verb*> all_verbs() {
+  return {&doctor_verb(), &evaluate_verb(), &generate_verb(), &gradients_verb(),
+          &info_verb(),   &tokenize_verb(), &train_verb()};
+}
+
+// How many values an option takes: a list all that follow, any other one; the last one counts.
+void set_values(CLI::Option& option, bool is_list) {
+  if (is_list) {
+    option.expected(1, -1);
+  } else {
+    option.expected(1)->allow_extra_args(false)->multi_option_policy(
+        CLI::MultiOptionPolicy::TakeLast);
+  }
+}
+
+// Where CLI11 puts what it parses for one verb.
+struct Parsed {
+  const Verb* verb = nullptr;
+  CLI::App* app = nullptr;
+  std::vector<std::string> positionals;
+  std::map<std::string, std::vector<std::string>> values;  // of options, by name
+  std::map<std::string, std::vector<std::string>> key_values;
+};
+
+void add_config_keys(Parsed& parsed) {
+  for (const train::ConfigKey& key : train::config_keys()) {
+    std::string flag = "--" + key.name;
+    if (const std::string_view alias = alias_of(key.name); !alias.empty())
+      flag += fmt::format(",{}", alias);
+    CLI::Option* option = parsed.app->add_option(flag, parsed.key_values[key.name], key.help);
+    option->group("Config keys");
+    set_values(*option, key.is_list);
+  }
+}
+
+void add_verb(CLI::App& app, const Verb& verb, Parsed& parsed) {
+  parsed.verb = &verb;
+  parsed.app = app.add_subcommand(std::string(verb.name), std::string(verb.help));
+  parsed.app->allow_extras();
+  if (!verb.positional.empty()) {
+    const bool optional = verb.positional.back() == '?';
+    CLI::Option* option = parsed.app->add_option(
+        std::string(verb.positional.substr(0, verb.positional.size() - optional)),
+        parsed.positionals, "");
+    option->expected(1)->allow_extra_args(false);
+    if (!optional) option->required();
+  }
+  for (const VerbOption& wanted : verb.options) {
+    const std::string name(wanted.name);
+    if (wanted.is_flag) {
+      parsed.app->add_flag_callback(
+          name, [&parsed, name] { parsed.values[name] = {"true"}; }, std::string(wanted.help));
+      continue;
+    }
+    CLI::Option* option =
+        parsed.app->add_option(name, parsed.values[name], std::string(wanted.help));
+    set_values(*option, wanted.is_list);
+    if (wanted.required) option->required();
+  }
+  if (verb.takes_config_keys) add_config_keys(parsed);
+}
+
+// "[a, b]" in one argument, as YAML writes lists.
+std::vector<std::string> split_brackets(std::vector<std::string> values) {
+  if (values.size() != 1 || values[0].size() < 2 || values[0].front() != '[' ||
+      values[0].back() != ']')
+    return values;
+  std::vector<std::string> items;
+  std::string rest = values[0].substr(1, values[0].size() - 2);
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    std::string item = rest.substr(0, comma);
+    item.erase(0, item.find_first_not_of(' '));
+    item.erase(item.find_last_not_of(' ') + 1);
+    items.push_back(item);
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  }
+  return items;
+}
+
+Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) {
+  const auto extras = parsed.app->remaining();
+  ANABATIC_REQUIRE(extras.empty(), "[{}] unexpected argument '{}'", parsed.verb->name,
+                   extras.front());
+  Invocation invocation{.positionals = parsed.positionals};
+  for (const auto& [name, values] : parsed.values)
+    if (!values.empty()) invocation.options[name] = values;
+  if (!parsed.verb->takes_config_keys) return invocation;
+  for (const train::ConfigKey& key : train::config_keys()) {
+    const CLI::Option* option = parsed.app->get_option("--" + key.name);
+    if (option->count() == 0) continue;
+    const std::vector<std::string>& values = parsed.key_values.at(key.name);
+    invocation.overrides[key.name] = key.is_list ? split_brackets(values) : values;
+  }
+  // What looks like a key goes to the config, which reports it together with all other problems.
+  for (const auto& [flag, values] : arguments.unknown)
+    invocation.overrides[flag.substr(2)] = values;
+  return invocation;
+}
+
+const Verb& find_verb(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Verb* verb : all_verbs()) {
+    if (verb->name == name) return *verb;
+    names.emplace_back(verb->name);
+  }
+  const auto nearest = nearest_word(name, names);
+  throw InvalidArgument(fmt::format("[anabatic] expected one of the verbs {}, got '{}'{}",
+                                    fmt::join(names, ", "), name,
+                                    nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+}
+
+// Checks the verb and sets unknown flags aside, so that a typo is named before what it leads to.
+PlainArguments plain_arguments(std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments[0].starts_with("-")) return {.known = std::move(arguments)};
+  const Verb& verb = find_verb(arguments[0]);
+  PlainArguments plain = make_plain(verb, std::span(arguments).subspan(1));
+  plain.known.insert(plain.known.begin(), arguments[0]);
+  for (const auto& [flag, values] : plain.unknown)
+    if (!verb.takes_config_keys || flag.find('.') == std::string::npos) reject_unknown(verb, plain);
+  return plain;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Anabatic trains mixture-of-experts language models."};
+  app.set_version_flag("--version", std::string("anabatic ") + kVersion);
+  app.require_subcommand(1);
+  std::vector<Parsed> parsed(all_verbs().size());
+  for (std::size_t i = 0; i < parsed.size(); ++i) add_verb(app, *all_verbs()[i], parsed[i]);
+  const PlainArguments arguments = plain_arguments({argv + 1, argv + argc});
+  try {
+    app.parse(std::vector<std::string>(arguments.known.rbegin(), arguments.known.rend()));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0 && !arguments.unknown.empty())
+      reject_unknown(find_verb(arguments.known[0]), arguments);
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  }
+  for (const Parsed& p : parsed)
+    if (p.app->parsed()) return p.verb->run(to_invocation(p, arguments));
+  return kUsageError;
+}
+
+}  // namespace
+}  // namespace anabatic::cli
+
+int main(int argc, char** argv) {
+  try {
+    return anabatic::cli::run(argc, argv);
+  } catch (const anabatic::InvalidArgument& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return anabatic::cli::kUsageError;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: [memory] the machine has not enough memory for this\n");
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

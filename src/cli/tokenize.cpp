@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/tokenize.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/verb.h"
+#include "device/topology.h"
+#include "io/data/tokenize_files.h"
+#include "io/tokenizer/bpe_trainer.h"
+#include "io/tokenizer/tokenizer.h"
+
+namespace anabatic::cli {
+namespace {
+
+std::vector<std::filesystem::path> paths_of(const Invocation& invocation, std::string_view option) {
+  const auto& values = invocation.options.find(option)->second;
+  return {values.begin(), values.end()};
+}
+
+int num_threads(const train::RunConfig& config) {
+  if (config.device.threads > 0) return static_cast<int>(config.device.threads);
+  return device::num_allowed_cores();
+}
+
+int train_tokenizer(const Invocation& invocation, const train::RunConfig& config) {
+  ANABATIC_REQUIRE(invocation.has("--vocab_size") && invocation.has("--output"),
+                   "[tokenize] --train needs --vocab_size N and --output DIR");
+  const std::string size = invocation.value("--vocab_size");
+  ANABATIC_REQUIRE(!size.empty() && size.size() < 10 &&
+                       size.find_first_not_of("0123456789") == std::string::npos,
+                   "[tokenize] --vocab_size: expected a number, got '{}'", size);
+  io::TrainOptions options;
+  options.vocab_size = std::stoi(size);
+  options.threads = num_threads(config);
+  io::train_bpe(options, paths_of(invocation, "--train"), invocation.value("--output"));
+  fmt::print("wrote {}/tokenizer.json\n", invocation.value("--output"));
+  return 0;
+}
+
+// One JSON array of ids a line of the file, no special tokens added.
+int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer) {
+  const std::string text = read_file(invocation.value("--ids"));
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = "[";
+    for (const std::int32_t id :
+         tokenizer.encode(std::string_view(text).substr(begin, end - begin), false))
+      line += (line.size() > 1 ? "," : "") + std::to_string(id);
+    fmt::print("{}]\n", line);
+    begin = end + 1;
+  }
+  return 0;
+}
+
+int write_token_files(const Invocation& invocation, const train::RunConfig& config,
+                      const io::Tokenizer& tokenizer) {
+  ANABATIC_REQUIRE(invocation.has("--output"), "[tokenize] --input needs --output PREFIX");
+  const auto counts =
+      io::tokenize_files(paths_of(invocation, "--input"), train::tokenize_callback(tokenizer),
+                         invocation.value("--output"),
+                         train::tokenize_options(tokenizer, config, num_threads(config)));
+  fmt::print("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
+             format_bytes(counts.text_bytes));
+  return 0;
+}
+
+int run(const Invocation& invocation) {
+  const train::RunConfig config = train::load_run_config("", invocation.overrides);
+  const int modes = invocation.has("--train") + invocation.has("--ids") + invocation.has("--input");
+  ANABATIC_REQUIRE(modes == 1, "[tokenize] expected one of --input, --ids and --train, got {}",
+                   modes);
+  if (invocation.has("--train")) return train_tokenizer(invocation, config);
+  ANABATIC_REQUIRE(!config.model.path.empty(),
+                   "[tokenize] expected --model.path DIR, which holds tokenizer.json");
+  const io::Tokenizer tokenizer = io::Tokenizer::load(config.model.path);
+  return invocation.has("--ids") ? print_ids(invocation, tokenizer)
+                                 : write_token_files(invocation, config, tokenizer);
+}
+
+}  // namespace
+
+const Verb& tokenize_verb() {
+  static const Verb verb{
+      "tokenize",
+      "text to .bin/.idx, text to ids, or train a tokenizer",
+      "",
+      {{.name = "--input", .help = "text and JSONL files", .is_list = true},
+       {.name = "--output",
+        .help = "prefix of .bin/.idx, or the directory of the trained tokenizer"},
+       {.name = "--ids", .help = "print the ids of each line of this file"},
+       {.name = "--train", .help = "text files to train a BPE tokenizer on", .is_list = true},
+       {.name = "--vocab_size", .help = "of the tokenizer to train"}},
+      true,
+      run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

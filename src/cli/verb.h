@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A verb of the command line: what it takes and what it does. cli/main.cpp lists the verbs and
+// parses for them.
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/run_config.h"
+
+namespace anabatic::cli {
+
+struct VerbOption {
+  std::string_view name;  // "--prompt"
+  std::string_view help;
+  bool required = false, is_list = false, is_flag = false;
+};
+
+// What the user wrote after the verb.
+struct Invocation {
+  std::vector<std::string> positionals;
+  std::map<std::string, std::vector<std::string>, std::less<>>
+      options;                 // by VerbOption::name; absent when not given
+  train::Overrides overrides;  // config keys given as flags
+
+  bool has(std::string_view option) const { return options.find(option) != options.end(); }
+  std::string value(std::string_view option) const { return options.find(option)->second.at(0); }
+};
+
+struct Verb {
+  std::string_view name, help;
+  std::string_view positional;  // "MODEL_DIR", "CONFIG.yaml?" (optional), "" for none
+  std::vector<VerbOption> options;
+  bool takes_config_keys;         // every key of the run config is a flag too
+  int (*run)(const Invocation&);  // the process's exit code; errors are thrown
+};
+
+const Verb& doctor_verb();
+const Verb& evaluate_verb();
+const Verb& generate_verb();
+const Verb& gradients_verb();
+const Verb& info_verb();
+const Verb& tokenize_verb();
+const Verb& train_verb();
+
+}  // namespace anabatic::cli
