@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that tests own: aligned bytes between guard zones, and plain values in double.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tensor/tensor_type.h"
+
+namespace anabatic::testing {
+
+// The content of a tensor as doubles: exact for every dtype that kernels take.
+struct Values {
+  TensorType type;
+  std::vector<double> data;
+};
+
+// A buffer of 64-byte aligned bytes with 64 guard bytes on both sides. Starts zeroed.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(std::size_t size);
+  std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  void poison() const;  // all bits one: NaN in every float dtype, -1 in i32
+  bool guards_intact() const;
+
+ private:
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* data_;
+  std::size_t size_;
+};
+
+class HostTensor {
+ public:
+  explicit HostTensor(TensorType type);
+  explicit HostTensor(const Values& values);
+
+  const TensorType& type() const { return *type_; }
+  TensorView view() const { return {bytes_.data(), type_.get()}; }
+  const GuardedBytes& bytes() const { return bytes_; }
+  std::int64_t size() const { return type_->num_elements(); }
+  double get(std::int64_t i) const;
+  void set(std::int64_t i, double value);  // rounded to nearest even
+  Values values() const;
+  HostTensor clone() const;
+  bool same_bits(const HostTensor& other) const;
+
+ private:
+  std::unique_ptr<TensorType> type_;
+  GuardedBytes bytes_;
+};
+
+bool is_float(DType dtype);
+TensorType with_dtype(TensorType type, DType dtype);
+
+}  // namespace anabatic::testing

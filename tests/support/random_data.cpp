@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/random_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace anabatic::testing {
+namespace {
+
+using Data = std::vector<double>;
+
+// One input under construction.
+struct Draw {
+  const OpCall& call;  // with the inputs before this one
+  const CaseOperand& operand;
+  const TensorType& type;
+  Regime regime;
+  std::uint64_t seed, stream;
+
+  std::size_t size() const { return static_cast<std::size_t>(type.num_elements()); }
+  std::size_t columns() const { return static_cast<std::size_t>(type.dim(-1)); }
+  double number(std::size_t option) const {
+    ANABATIC_REQUIRE(option < operand.options.size(), "[recipe] '{}' wants {} options",
+                     operand.recipe, option + 1);
+    return std::stod(operand.options[option]);
+  }
+  std::size_t count(std::size_t option) const { return static_cast<std::size_t>(number(option)); }
+  std::string word(std::size_t option) const {
+    return option < operand.options.size() ? operand.options[option] : "";
+  }
+  std::size_t below(std::size_t element, std::size_t bound) const {
+    return static_cast<std::size_t>(random_below(seed, stream, element, bound));
+  }
+  double normal(std::size_t element) const { return random_normal(seed, stream, element); }
+};
+
+// Nonzero, so that no sum of products meets a zero whose sign depends on order.
+double small_integer(const Draw& draw, std::size_t i) {
+  const auto magnitude = static_cast<double>(1 + draw.below(2 * i, 4));
+  return draw.below(2 * i + 1, 2) == 0 ? magnitude : -magnitude;
+}
+
+Data plain(const Draw& draw, double scale) {
+  Data data(draw.size());
+  for (std::size_t i = 0; i < data.size(); ++i)
+    data[i] = draw.regime == Regime::kExact ? small_integer(draw, i) : scale * draw.normal(i);
+  return data;
+}
+
+Data positive(const Draw& draw) {
+  Data data = plain(draw, 1.0);
+  for (double& value : data) value = std::abs(value) + (draw.regime == Regime::kExact ? 0.0 : 0.1);
+  return data;
+}
+
+Data softmax(const Draw& draw) {
+  Data data(draw.size());
+  const std::size_t width = draw.columns();
+  for (std::size_t begin = 0; begin < data.size(); begin += width) {
+    double sum = 0;
+    for (std::size_t i = begin; i < begin + width; ++i) sum += data[i] = std::exp(draw.normal(i));
+    for (std::size_t i = begin; i < begin + width; ++i) data[i] /= sum;
+  }
+  return data;
+}
+
+Data permutation(const Draw& draw) {
+  Data data(draw.size());
+  std::iota(data.begin(), data.end(), 0.0);
+  for (std::size_t i = data.size(); i > 1; --i) std::swap(data[i - 1], data[draw.below(i, i)]);
+  return data;
+}
+
+// Distinct experts for every token. "skewed" prefers low numbers, "same" sends all tokens to the
+// first k experts, "high" leaves the lower half without a token.
+Data experts(const Draw& draw) {
+  const std::size_t num_experts = draw.count(0), top_k = draw.columns();
+  const std::string kind = draw.word(1);
+  Data data(draw.size());
+  for (std::size_t begin = 0; begin < data.size(); begin += top_k) {
+    for (std::size_t j = 0; j < top_k; ++j) {
+      std::size_t e = j;
+      if (kind == "high")
+        e = num_experts / 2 + draw.below(begin + j, num_experts - num_experts / 2);
+      else if (kind == "skewed")
+        e = std::min(draw.below(begin + j, num_experts), draw.below(~(begin + j), num_experts));
+      else if (kind.empty())
+        e = draw.below(begin + j, num_experts);
+      const auto taken = [&] {
+        return std::find(data.begin() + static_cast<std::ptrdiff_t>(begin),
+                         data.begin() + static_cast<std::ptrdiff_t>(begin + j),
+                         static_cast<double>(e)) !=
+               data.begin() + static_cast<std::ptrdiff_t>(begin + j);
+      };
+      while (taken()) e = (e + 1) % num_experts;
+      data[begin + j] = static_cast<double>(e);
+    }
+  }
+  return data;
+}
+
+// "skewed": half of the rows to the first expert, every other expert without rows; "last": all rows
+// to the last one.
+Data offsets(const Draw& draw) {
+  const std::size_t num_rows = draw.count(0), num_experts = draw.size() - 1;
+  const std::string kind = draw.word(1);
+  std::vector<std::size_t> sizes(num_experts, 0);
+  for (std::size_t r = 0; r < num_rows; ++r) {
+    std::size_t e = draw.below(r, num_experts);
+    if (kind == "last") e = num_experts - 1;
+    if (kind == "skewed") e = r < num_rows / 2 ? 0 : e - e % 2;
+    ++sizes[e];
+  }
+  Data data(num_experts + 1, 0.0);
+  for (std::size_t e = 0; e < num_experts; ++e)
+    data[e + 1] = data[e] + static_cast<double>(sizes[e]);
+  return data;
+}
+
+// For rows cut into n documents of unequal length: where each row's document begins.
+Data document_begins(const Draw& draw) {
+  const std::size_t size = draw.size(), n = draw.count(0);
+  Data data(size);
+  for (std::size_t t = 0; t < size; ++t) {
+    std::size_t begin = 0;
+    for (std::size_t d = 1; d < n; ++d) {
+      const std::size_t cut = size * d * d / (n * n);
+      if (cut <= t) begin = cut;
+    }
+    data[t] = static_cast<double>(begin);
+  }
+  return data;
+}
+
+Data integers(const Draw& draw) {
+  const std::string& recipe = draw.operand.recipe;
+  Data data(draw.size());
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    if (recipe == "below") data[i] = static_cast<double>(draw.below(i, draw.count(0)));
+    if (recipe == "iota") data[i] = draw.number(0) + static_cast<double>(i);
+    if (recipe == "constant") data[i] = draw.number(0);
+    if (recipe == "row_end")
+      data[i] = draw.number(0) - static_cast<double>(data.size()) + static_cast<double>(i) + 1;
+    if (recipe == "late_begin") data[i] = static_cast<double>(std::min(i + 1, draw.count(0)));
+    if (recipe == "labels")
+      data[i] = draw.below(2 * i, 100) < draw.count(1)
+                    ? -100.0
+                    : static_cast<double>(draw.below(2 * i + 1, draw.count(0)));
+  }
+  return data;
+}
+
+// The k largest of each row of an earlier input; ties to the lower index.
+Data top_of(const Draw& draw) {
+  const Values& from = draw.call.inputs[draw.count(0)];
+  const auto width = static_cast<std::size_t>(from.type.dim(-1));
+  const std::size_t top_k = draw.columns();
+  Data data(draw.size());
+  for (std::size_t t = 0; t * top_k < data.size(); ++t) {
+    std::vector<std::size_t> order(width);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return from.data[t * width + a] > from.data[t * width + b];
+    });
+    for (std::size_t j = 0; j < top_k; ++j) data[t * top_k + j] = static_cast<double>(order[j]);
+  }
+  return data;
+}
+
+Data chosen(const Draw& draw) {
+  const Values &from = draw.call.inputs[draw.count(0)], &picks = draw.call.inputs[draw.count(1)];
+  const auto width = static_cast<std::size_t>(from.type.dim(-1));
+  const std::size_t top_k = draw.columns();
+  Data data(draw.size());
+  for (std::size_t begin = 0; begin < data.size(); begin += top_k) {
+    double sum = 0;
+    for (std::size_t i = begin; i < begin + top_k; ++i)
+      sum += data[i] = from.data[begin / top_k * width + static_cast<std::size_t>(picks.data[i])];
+    for (std::size_t i = begin; draw.word(2) == "normalize" && i < begin + top_k; ++i)
+      data[i] /= sum;
+  }
+  return data;
+}
+
+Data forward(const Draw& draw) {
+  OpCall call = draw.call;
+  const std::string op = draw.word(0);
+  call.op = op;
+  const auto output = draw.count(1);
+  // The outputs before the wanted one have the types that this op gives them.
+  if (op == "attention") {
+    TensorType out = call.inputs[0].type;
+    const std::int64_t heads = spec::get_int(call.attributes, "num_heads");
+    const std::int64_t kv_heads = spec::get_int(call.attributes, "num_kv_heads");
+    out.shape[1].bound = call.inputs[2].type.dim(1) / kv_heads * heads;
+    call.inputs.resize(5);
+    call.outputs = {out, tensor_type(DType::kFloat32, {out.dim(0), heads})};
+  } else {
+    ANABATIC_REQUIRE(op == "cross_entropy", "[recipe] forward('{}') is not known", op);
+    call.inputs.resize(3);
+    call.outputs = {tensor_type(DType::kFloat32, {}),
+                    tensor_type(DType::kFloat32, {call.inputs[1].type.dim(0)})};
+  }
+  return run_reference(call)[output].values().data;
+}
+
+Data draw_data(const Draw& draw) {
+  const std::string& recipe = draw.operand.recipe;
+  if (recipe.empty()) {
+    ANABATIC_REQUIRE(is_float(draw.type.dtype), "[recipe] integers need a recipe");
+    return plain(draw, 1.0);
+  }
+  if (recipe == "normal") return plain(draw, draw.number(0));
+  if (recipe == "positive") return positive(draw);
+  if (recipe == "softmax") return softmax(draw);
+  if (recipe == "permutation") return permutation(draw);
+  if (recipe == "experts") return experts(draw);
+  if (recipe == "offsets") return offsets(draw);
+  if (recipe == "document_begin") return document_begins(draw);
+  if (recipe == "positions") {
+    Data data = document_begins(draw);
+    for (std::size_t t = 0; t < data.size(); ++t) data[t] = static_cast<double>(t) - data[t];
+    return data;
+  }
+  if (recipe == "top_of") return top_of(draw);
+  if (recipe == "chosen") return chosen(draw);
+  if (recipe == "forward") return forward(draw);
+  for (const char* known : {"below", "iota", "constant", "row_end", "late_begin", "labels"})
+    if (recipe == known) return integers(draw);
+  throw InvalidArgument(fmt::format("[recipe] unknown recipe '{}'", recipe));
+}
+
+}  // namespace
+
+OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
+                 Regime regime, std::uint64_t seed) {
+  OpCall call{.op = file.op, .attributes = parse_attributes(line.attributes, dtype)};
+  for (const std::string& output : line.outputs)
+    call.outputs.push_back(parse_tensor_type(replace_dtype(output, dtype)));
+  for (const CaseOperand& operand : line.inputs) {
+    const TensorType type = parse_tensor_type(replace_dtype(operand.type, dtype));
+    const Draw draw{call, operand, type, regime, seed, call.inputs.size()};
+    // Through a tensor, so that values are those that the dtype holds.
+    call.inputs.push_back(HostTensor(Values{.type = type, .data = draw_data(draw)}).values());
+  }
+  return call;
+}
+
+Values random_values(const TensorType& type, Regime regime, std::uint64_t seed,
+                     std::uint64_t stream) {
+  const OpCall none{};
+  const CaseOperand operand{};
+  const Draw draw{none, operand, type, regime, seed, stream};
+  return HostTensor(Values{.type = type, .data = plain(draw, 1.0)}).values();
+}
+
+}  // namespace anabatic::testing

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random models of every family, saved as transformers saves them, and tokens to run through them."""
+
+import torch
+import transformers
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+COMMON = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
+MIXTRAL = COMMON | {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN3 = COMMON | {"head_dim": 8}
+QWEN3_MOE = QWEN3 | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+
+
+def rope(rope_type, **parameters):
+    return {"rope_type": rope_type, "rope_theta": 5000.0, **parameters}
+
+
+# name -> (model_type, config). Each family has a plain one and odd ones.
+MODELS = {
+    "llama_plain": ("llama", COMMON),
+    "llama_odd": (
+        "llama",
+        COMMON
+        | {"attention_bias": True, "mlp_bias": True, "head_dim": 10, "tie_word_embeddings": True, "rms_norm_eps": 1e-3},
+    ),
+    "llama_llama3": (
+        "llama",
+        COMMON
+        | {
+            "num_key_value_heads": 1,
+            "rope_parameters": rope(
+                "llama3",
+                factor=4.0,
+                low_freq_factor=1.0,
+                high_freq_factor=3.0,
+                original_max_position_embeddings=16,
+            ),
+        },
+    ),
+    "llama_dynamic": (
+        "llama",
+        COMMON | {"max_position_embeddings": 16, "rope_parameters": rope("dynamic", factor=2.0)},
+    ),
+    "llama_padding": ("llama", COMMON | {"pad_token_id": 5}),
+    "mistral_window": ("mistral", COMMON | {"sliding_window": 5, "hidden_size": 36, "head_dim": 12}),
+    "mistral_linear": (
+        "mistral",
+        COMMON | {"sliding_window": None, "rope_parameters": rope("linear", factor=3.0), "tie_word_embeddings": True},
+    ),
+    "qwen3_plain": ("qwen3", QWEN3),
+    "qwen3_odd": (
+        "qwen3",
+        QWEN3
+        | {
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 1,
+            "num_hidden_layers": 3,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=16.0),
+        },
+    ),
+    "mixtral_plain": ("mixtral", MIXTRAL | {"output_router_logits": True, "router_aux_loss_coef": 0.3}),
+    "mixtral_odd": (
+        "mixtral",
+        MIXTRAL
+        | {
+            "sliding_window": 6,
+            "tie_word_embeddings": True,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 3,
+            "head_dim": 12,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32, attention_factor=1.2),
+        },
+    ),
+    "qwen3_moe_plain": ("qwen3_moe", QWEN3_MOE | {"norm_topk_prob": True}),
+    "qwen3_moe_odd": (
+        "qwen3_moe",
+        QWEN3_MOE
+        | {
+            "norm_topk_prob": False,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.2,
+        },
+    ),
+}
+
+
+def build(model_type, config, seed=0, eager=True):
+    """A model in fp32 whose every parameter matters: weights well above the usual start, norms and biases random."""
+    made = transformers.AutoConfig.for_model(model_type, **config)
+    kinds = {"attn_implementation": "eager", "experts_implementation": "eager"} if eager else {}
+    model = transformers.AutoModelForCausalLM.from_config(made, **kinds).float()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if name.endswith("norm.weight"):
+                parameter.copy_(1 + 0.2 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.2 * noise)
+            else:
+                parameter.copy_(noise * (1.5 if "gate.weight" in name else 1.0) / parameter.shape[-1] ** 0.5)
+    return model
+
+
+def router_margins(model, input_ids):
+    """For every row of tokens the smallest relative distance between the last chosen expert and the next; infinite for
+    dense models."""
+    config = model.config
+    with torch.no_grad():
+        logits = model(input_ids, **({"output_router_logits": True} if is_moe(config) else {}))
+    margins = torch.full((input_ids.shape[0],), float("inf"))
+    for layer in getattr(logits, "router_logits", None) or ():
+        ordered = layer.view(*input_ids.shape, -1).float().sort(dim=-1, descending=True).values
+        k = config.num_experts_per_tok
+        if k == ordered.shape[-1]:
+            continue
+        gap = (ordered[..., k - 1] - ordered[..., k]) / ordered.norm(dim=-1)
+        margins = torch.minimum(margins, gap.flatten(1).min(dim=1).values)
+    return margins
+
+
+def is_moe(config):
+    return config.model_type in ("mixtral", "qwen3_moe")
+
+
+def make_tokens(model, num_rows, length, seed=1, margin=0.0, padding_id=None):
+    """input_ids and labels [num_rows, length], int64, some labels -100. Rows are chosen among many so that the router's
+    decisions have `margin`: two implementations must agree on them before anything else can be compared."""
+    generator = torch.Generator().manual_seed(seed)
+    candidates = torch.randint(0, model.config.vocab_size, (200 * num_rows, length), generator=generator)
+    if padding_id is not None:
+        candidates[:, 3] = padding_id
+    margins = router_margins(model, candidates)
+    best = margins.argsort(descending=True, stable=True)[:num_rows].sort().values
+    if margins[best].min() < margin:
+        raise SystemExit(f"no {num_rows} rows with a routing margin of {margin}: best {margins.max():.4f}")
+    input_ids = candidates[best]
+    labels = input_ids.clone()
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
+    return input_ids, labels

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/reference.h"
+
+#include "base/error.h"
+#include "base/name.h"
+
+namespace anabatic::testing {
+namespace {
+
+const kernels::Kernel& reference_kernel(std::string_view op) {
+  for (const kernels::Kernel& kernel : kernels::ref_table())
+    if (kernel.op == op) return kernel;
+  throw InvalidArgument(fmt::format("[reference] no ref kernel for op '{}'", op));
+}
+
+TensorType widened(const TensorType& type) {
+  return is_float(type.dtype) ? with_dtype(type, DType::kFloat64) : type;
+}
+
+}  // namespace
+
+std::vector<HostTensor> run_reference(const OpCall& call, std::span<const Values> before) {
+  const kernels::Kernel& kernel = reference_kernel(call.op);
+  std::vector<HostTensor> inputs, outputs;
+  std::vector<TensorType> input_types;
+  std::vector<TensorView> input_views, output_views;
+  for (const Values& input : call.inputs) {
+    inputs.emplace_back(input);
+    input_types.push_back(input.type);
+    input_views.push_back(inputs.back().view());
+  }
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    if (before.empty())
+      outputs.emplace_back(call.outputs[i]);
+    else
+      outputs.emplace_back(Values{.type = call.outputs[i], .data = before[i].data});
+    output_views.push_back(outputs.back().view());
+  }
+  const spec::DeviceSpec device;
+  const spec::Problem problem{.op = intern(call.op),
+                              .attributes = &call.attributes,
+                              .inputs = input_types,
+                              .outputs = call.outputs,
+                              .device = &device};
+  const auto workspace_bytes =
+      kernel.workspace_bytes != nullptr ? kernel.workspace_bytes(problem) : 0;
+  const GuardedBytes workspace(static_cast<std::size_t>(workspace_bytes));
+  const auto accumulate = std::make_unique<bool[]>(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) accumulate[i] = !before.empty();
+  kernel.run({.inputs = input_views,
+              .outputs = output_views,
+              .attributes = &call.attributes,
+              .workspace = workspace.data(),
+              .prepared = nullptr,
+              .accumulate = {accumulate.get(), outputs.size()},
+              .team = nullptr});
+  return outputs;
+}
+
+std::vector<Values> run_in_double(const OpCall& call) {
+  OpCall wide = call;
+  for (Values& input : wide.inputs) input.type = widened(input.type);
+  for (TensorType& output : wide.outputs) output = widened(output);
+  std::vector<Values> results;
+  for (const HostTensor& output : run_reference(wide)) results.push_back(output.values());
+  return results;
+}
+
+}  // namespace anabatic::testing

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the `anabatic` binary of this build as a user would.
+#pragma once
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/tiny_run.h"
+
+namespace anabatic::testing {
+
+struct Outcome {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string out, err;
+};
+
+// A running binary; killed when it goes without wait().
+class Process {
+ public:
+  explicit Process(const std::vector<std::string>& arguments);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void signal(int number);
+  Outcome wait();
+  std::string out_so_far() const;
+
+ private:
+  TemporaryDirectory folder_;
+  pid_t pid_ = -1;
+};
+
+Outcome run_binary(const std::vector<std::string>& arguments);
+
+}  // namespace anabatic::testing

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/tiny_run.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/text.h"
+#include "io/data/indexed_file.h"
+
+namespace anabatic::testing {
+
+namespace fs = std::filesystem;
+
+TemporaryDirectory::TemporaryDirectory() {
+  std::string pattern = (fs::temp_directory_path() / "anabatic-test-XXXXXX").string();
+  ANABATIC_CHECK(::mkdtemp(pattern.data()) != nullptr, "[test] cannot make {}", pattern);
+  path_ = pattern;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+fs::path write_tiny_config(const fs::path& folder, const std::string& extra) {
+  nlohmann::json config{{"architectures", {"MixtralForCausalLM"}},
+                        {"model_type", "mixtral"},
+                        {"vocab_size", 97},
+                        {"hidden_size", 16},
+                        {"intermediate_size", 24},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", 4},
+                        {"num_key_value_heads", 2},
+                        {"num_local_experts", 4},
+                        {"num_experts_per_tok", 2},
+                        {"max_position_embeddings", 64},
+                        {"hidden_act", "silu"},
+                        {"rms_norm_eps", 1e-5},
+                        {"rope_theta", 10000.0},
+                        {"router_aux_loss_coef", 0.01},
+                        {"output_router_logits", true},
+                        {"tie_word_embeddings", false},
+                        {"initializer_range", 0.1},
+                        {"bos_token_id", 0},
+                        {"eos_token_id", 0}};
+  config.update(nlohmann::json::parse("{" + extra + "}"));
+  fs::create_directories(folder / "model");
+  std::ofstream(folder / "model" / "config.json") << config.dump(2);
+  return folder / "model";
+}
+
+fs::path write_tiny_tokens(const fs::path& folder, const std::string& name, int documents,
+                           std::uint64_t seed) {
+  const fs::path prefix = folder / name;
+  io::IndexedFileWriter writer(prefix, io::TokenType::kUint16);
+  std::uint64_t draw = 0;
+  for (int document = 0; document < documents; ++document) {
+    std::vector<std::int32_t> ids{static_cast<std::int32_t>(random_below(seed, 1, draw++, 97))};
+    const std::uint64_t length = 5 + random_below(seed, 1, draw++, 36);
+    while (ids.size() < length) {
+      const bool noise = random_below(seed, 1, draw++, 8) == 0;
+      ids.push_back(noise ? static_cast<std::int32_t>(random_below(seed, 1, draw++, 97))
+                          : (ids.back() * 3 + 1) % 97);
+    }
+    writer.append(ids);
+    writer.end_document();
+  }
+  writer.finish();
+  return prefix;
+}
+
+train::RunConfig tiny_run(const fs::path& folder, const std::string& extra) {
+  train::RunConfig run;
+  run.model.path = write_tiny_config(folder, extra);
+  run.model.init = "random";
+  run.data.train = {write_tiny_tokens(folder, "train", 60, 7)};
+  run.data.sequence_length = 16;
+  run.train.steps = 8;
+  run.train.micro_batch_size = 2;
+  run.train.precision = "fp32";
+  run.train.output = folder / "run";
+  run.optimizer.learning_rate = 1e-2;
+  run.optimizer.warmup_steps = 2;
+  run.device.threads = 2;
+  return run;
+}
+
+std::string checkpoint_bytes(const fs::path& checkpoint) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  ANABATIC_CHECK(!files.empty(), "[test] {} holds no safetensors", checkpoint.string());
+  std::string all;
+  for (const fs::path& file : files) all += file.filename().string() + "\n" + read_file(file);
+  return all;
+}
+
+}  // namespace anabatic::testing

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tiny model directory and token files in a temporary folder, for tests that train.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "train/run_config.h"
+
+namespace anabatic::testing {
+
+// Removes the folder when it goes.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Writes FOLDER/model/config.json of a Mixtral with 97 tokens, 2 layers of width 16 and 4 experts,
+// with `extra` members (JSON text such as
+// "\"tie_word_embeddings\": true") in place of the defaults of the same name.
+std::filesystem::path write_tiny_config(const std::filesystem::path& folder,
+                                        const std::string& extra = "");
+
+// Writes FOLDER/NAME.bin/.idx: `documents` documents of 5 to 40 tokens below 97 that follow a noisy
+// rule, so that a model can learn them.
+std::filesystem::path write_tiny_tokens(const std::filesystem::path& folder,
+                                        const std::string& name, int documents, std::uint64_t seed);
+
+// A run over both: 8 steps of 2 x 16 tokens in fp32 on 2 threads, output FOLDER/run.
+train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string& extra = "");
+
+// The bytes of every file of a checkpoint that a bitwise comparison is about: weights, masters and
+// moments, by name.
+std::string checkpoint_bytes(const std::filesystem::path& checkpoint);
+
+}  // namespace anabatic::testing

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace anabatic::testing {
+namespace {
+
+// Covers a sum's grouping into vectors, and the rounding of constants.
+constexpr double kLinearConstant = 2.0;
+
+double dim(const Values& values, std::int64_t axis) {
+  return static_cast<double>(values.type.dim(axis));
+}
+
+// Length of the longest chain of operations behind one output, for ops that are sums of products of
+// their inputs; -1 for others.
+double num_operations(const OpCall& call, std::size_t output) {
+  const auto& in = call.inputs;
+  const std::string_view op = call.op;
+  if (op == "add" || op == "scale" || op == "rope") return 3;
+  if (op == "linear") return dim(in[0], 1) + 1;
+  if (op == "grouped_linear") return dim(in[0], 1);
+  if (op == "linear_input_gradient" || op == "grouped_linear_input_gradient") return dim(in[0], 1);
+  if (op == "linear_weight_gradient" || op == "grouped_linear_weight_gradient" ||
+      op == "sum_rows" || op == "embedding_weight_gradient")
+    return static_cast<double>(in[op == "embedding_weight_gradient" ? 1 : 0].type.dim(0));
+  if (op == "permute_gradient") return static_cast<double>(spec::get_int(call.attributes, "top_k"));
+  if (op == "unpermute") return dim(in[1], 1);
+  if (op == "unpermute_gradient") return output == 0 ? 1 : dim(in[0], 1);
+  if (op == "sum_squares") return static_cast<double>(in[0].data.size());
+  if (op == "load_balancing_loss") return static_cast<double>(in.size()) + dim(in[0], 0) + 4;
+  if (op == "load_balancing_loss_gradient") return static_cast<double>(in.size()) + 4;
+  return -1;
+}
+
+// Σ|a||b|: the op itself on absolute values.
+std::vector<Values> absolute_products(const OpCall& call) {
+  OpCall absolute = call;
+  for (Values& input : absolute.inputs)
+    if (is_float(input.type.dtype))
+      for (double& value : input.data) value = std::abs(value);
+  if (call.op == "scale") {
+    double factor = spec::get_double(call.attributes, "factor");
+    absolute.attributes["factor"] = std::abs(factor);
+  }
+  return run_in_double(absolute);
+}
+
+// rope subtracts, so absolute inputs cancel: |x1·c| + |x2·s| <= (|x1| + |x2|)·max|table|.
+std::vector<double> rope_magnitudes(const OpCall& call) {
+  const auto head = static_cast<std::size_t>(spec::get_int(call.attributes, "head_dim"));
+  const auto half = static_cast<std::size_t>(call.inputs[1].type.dim(1) / 2);
+  double largest = 1;
+  for (const double value : call.inputs[1].data) largest = std::max(largest, std::abs(value));
+  const std::vector<double>& x = call.inputs[0].data;
+  std::vector<double> magnitudes(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const std::size_t d = i % head;
+    const std::size_t partner = d < half ? i + half : d < 2 * half ? i - half : i;
+    magnitudes[i] = (std::abs(x[i]) + std::abs(x[partner])) * largest;
+  }
+  return magnitudes;
+}
+
+bool copies_only(std::string_view op) {
+  return op == "cache_write" || op == "cast" || op == "embedding" || op == "fill" ||
+         op == "permute" || op == "route_sort";
+}
+
+std::vector<Bound> linear_bounds(const OpCall& call) {
+  const std::vector<Values> products = absolute_products(call);
+  std::vector<Bound> bounds;
+  for (std::size_t o = 0; o < products.size(); ++o) {
+    const double g = kLinearConstant * gamma(num_operations(call, o) + 1, DType::kFloat32);
+    const std::vector<double> magnitudes =
+        call.op == "rope" ? rope_magnitudes(call) : products[o].data;
+    Bound bound;
+    for (const double magnitude : magnitudes) bound.errors.push_back(g * magnitude);
+    bounds.push_back(std::move(bound));
+  }
+  return bounds;
+}
+
+}  // namespace
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return 0x1.0p-53;
+    case DType::kFloat32:
+      return 0x1.0p-24;
+    case DType::kBFloat16:
+      return 0x1.0p-8;
+    default:
+      return 0;
+  }
+}
+
+double gamma(double num_operations, DType accumulator) {
+  const double ku = num_operations * unit_roundoff(accumulator);
+  ANABATIC_CHECK(ku < 1, "[tolerance] {} operations are too many for a bound", num_operations);
+  return ku / (1 - ku);
+}
+
+std::vector<std::vector<double>> output_tolerances(const OpCall& call,
+                                                   std::span<const Values> wants,
+                                                   std::span<const Values> before) {
+  std::vector<Bound> bounds;
+  if (copies_only(call.op))
+    for (const Values& want : wants)
+      bounds.push_back({.errors = std::vector<double>(want.data.size(), 0.0)});
+  else
+    bounds = num_operations(call, 0) >= 0 ? linear_bounds(call) : nonlinear_bounds(call, wants);
+  std::vector<std::vector<double>> tolerances;
+  for (std::size_t o = 0; o < wants.size(); ++o) {
+    const DType dtype = call.outputs[o].dtype;
+    std::vector<double> tolerance = bounds[o].errors;
+    for (std::size_t i = 0; i < tolerance.size(); ++i) {
+      const double want = std::isfinite(wants[o].data[i]) ? wants[o].data[i] : 0.0;
+      // A rounding to bf16 goes by way of f32, hence the second unit.
+      double roundoff = bounds[o].num_roundings * unit_roundoff(dtype);
+      if (dtype == DType::kBFloat16) roundoff += unit_roundoff(DType::kFloat32);
+      tolerance[i] += roundoff * (std::abs(want) + tolerance[i]);
+      if (!before.empty())
+        tolerance[i] +=
+            kLinearConstant * unit_roundoff(dtype) * (std::abs(before[o].data[i]) + std::abs(want));
+      if (is_float(dtype)) tolerance[i] += kSmallestNormal;
+    }
+    tolerances.push_back(std::move(tolerance));
+  }
+  return tolerances;
+}
+
+std::vector<double> agreement_tolerances(const Values& want, DType dtype) {
+  double largest = 0;
+  for (const double value : want.data) largest = std::max(largest, std::abs(value));
+  return std::vector<double>(want.data.size(), agreement_tolerance(largest, dtype));
+}
+
+double agreement_tolerance(double want, DType dtype) {
+  return gamma(256, dtype) * (1 + std::abs(want));
+}
+
+double difference_step() { return std::cbrt(3 * unit_roundoff(DType::kFloat64)); }
+
+double difference_tolerance(double magnitude) {
+  // Two terms of size h²; 64 stands for the third derivative and the length of the sum.
+  const double h = difference_step();
+  return 64 * h * h * (1.0 + magnitude);
+}
+
+ParityBounds parity_bounds(std::int64_t num_layers, std::int64_t hidden_size, DType dtype) {
+  constexpr double kTensorsPerLayer = 8, kConfidence = 4;
+  const double walk = std::sqrt(kTensorsPerLayer * static_cast<double>(num_layers + 1));
+  const double per_tensor = unit_roundoff(dtype) + std::sqrt(static_cast<double>(hidden_size)) *
+                                                       unit_roundoff(DType::kFloat32);
+  const double logits = kConfidence * walk * per_tensor;
+  return {.logits = logits, .gradient = 3 * logits};
+}
+
+}  // namespace anabatic::testing

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place where tests compute a tolerance. Bounds follow Higham, "Accuracy and Stability of
+// Numerical Algorithms" (2002), chapter 3: |got - want| <= c·γ_K·Σ|a||b| + u_out·|want|.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "support/reference.h"
+
+namespace anabatic::testing {
+
+// The share of nonzero values that a comparison must rest on.
+inline constexpr double kZeroTrust = 0.3;
+
+// Of f32 and bf16; kernels may flush what is below to zero.
+inline constexpr double kSmallestNormal = 0x1.0p-126;
+
+// Largest relative error of one rounding to nearest: 2^-53, 2^-24, 2^-8; 0 for integers.
+double unit_roundoff(DType dtype);
+
+// γ_K = K·u / (1 - K·u), u the unit roundoff of the accumulating dtype.
+double gamma(double num_operations, DType accumulator);
+
+// Element by element for every output of a call, from its inputs and `wants`, the outputs in
+// double. Kernels accumulate in f32 and round each output once to its dtype. `before`, when given,
+// holds what each output was added to.
+std::vector<std::vector<double>> output_tolerances(const OpCall& call,
+                                                   std::span<const Values> wants,
+                                                   std::span<const Values> before = {});
+
+// Two computations of one small formula, each in `dtype` with at most a few hundred operations
+// behind a value.
+std::vector<double> agreement_tolerances(const Values& want, DType dtype);
+double agreement_tolerance(double want, DType dtype);  // of one value
+
+// A central difference in double of step h has truncation error h²/6·f''' and rounding error u·f/h;
+// h balances the two.
+double difference_step();
+double difference_tolerance(double magnitude);
+
+// Whole models against another implementation: ‖got - want‖₂ <= bound · ‖want‖₂.
+struct ParityBounds {
+  double logits = 0;
+  double gradient = 0;  // of each tensor
+};
+
+// Each layer rounds about eight tensors on the residual's way, and their errors are independent, so
+// they add as a random walk; a sum of K products has error √K·u (Higham and Mary, 2019). A gradient
+// goes the way twice and rests on a forward that is off already.
+ParityBounds parity_bounds(std::int64_t num_layers, std::int64_t hidden_size, DType dtype);
+
+// Internal to the source files: magnitudes of ops that are not products and sums.
+struct Bound {
+  std::vector<double> errors;  // before the rounding of the output
+  double num_roundings = 1;    // to the output's dtype
+};
+std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
+std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);
+
+}  // namespace anabatic::testing

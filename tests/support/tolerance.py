@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only place where Python tests compute a tolerance; tolerance.h holds the same bounds for C++ tests."""
+
+import math
+
+import torch
+
+UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
+# torch's own bf16 run rounds at other places than ours, so its error is a yardstick, not a bound.
+WORSE_THAN_PEER = 2.0
+# Losses of two fp32 runs from the same weights on the same batches, relative.
+TRAINING_LOSS = 1e-4
+# A gradient's error is about its own size times that of a loss, and a norm sums all of them.
+TRAINING_GRADIENT_NORM = 1e-3
+
+
+def parity_bounds(num_layers, hidden_size, dtype):
+    """‖got - want‖₂ <= bound · ‖want‖₂ for logits and for each gradient of a whole model.
+
+    Each layer rounds about eight tensors on the residual's way, and their errors are independent, so they add as a
+    random walk; a sum of K products has error √K·u. A gradient goes the way twice and rests on a forward that is off
+    already.
+    """
+    tensors_per_layer, confidence = 8, 4
+    walk = math.sqrt(tensors_per_layer * (num_layers + 1))
+    per_tensor = UNIT_ROUNDOFF[dtype] + math.sqrt(hidden_size) * UNIT_ROUNDOFF[torch.float32]
+    logits = confidence * walk * per_tensor
+    return {"logits": logits, "gradient": 3 * logits}
+
+
+def routing_margin(num_layers, hidden_size):
+    """How far the last chosen expert's logit must stand above the next one, as a share of the norm of the token's
+    logits, so that bf16 errors do not change the choice: one deviation of the logits' whole error vector, of which two
+    of the logits hold a part."""
+    return parity_bounds(num_layers, hidden_size, torch.bfloat16)["logits"] / 4
+
+
+def relative_error(got, want):
+    """‖got - want‖₂ / ‖want‖₂ in double; 0 for two zeroes, infinite for NaN or anything against zero."""
+    got, want = got.double(), want.double()
+    if got.shape != want.shape or not torch.isfinite(got).all():
+        return math.inf
+    difference, size = (got - want).norm().item(), want.norm().item()
+    if size == 0:
+        return 0.0 if difference == 0 else math.inf
+    return difference / size

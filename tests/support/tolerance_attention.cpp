@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds of attention. With s = scale·q·k and δ = γ_D·scale·Σ|q||k| the error of a score,
+// p = exp(s - lse) has relative error of at most 2δ (numerator and denominator) plus γ_n.
+#include <algorithm>
+#include <cmath>
+
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr double kFunction = 8.0;
+constexpr double kU = 0x1.0p-24;
+
+double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
+
+struct Shape {
+  std::int64_t num_heads, num_kv_heads, key_width, value_width, num_rows, num_keys, window;
+  double scale;
+
+  explicit Shape(const OpCall& call)
+      : num_heads(spec::get_int(call.attributes, "num_heads")),
+        num_kv_heads(spec::get_int(call.attributes, "num_kv_heads")),
+        key_width(call.inputs[0].type.dim(1) / num_heads),
+        value_width(call.inputs[2].type.dim(1) / num_kv_heads),
+        num_rows(call.inputs[0].type.dim(0)),
+        num_keys(call.inputs[1].type.dim(0)),
+        window(spec::get_int_or(call.attributes, "window", 0)),
+        scale(std::abs(spec::get_double(call.attributes, "scale"))) {}
+};
+
+double at(const Values& values, std::int64_t i) { return values.data[static_cast<std::size_t>(i)]; }
+
+// Calls body(row, head, key, kv head, |score|'s terms, score) for every pair.
+template <class Body>
+void for_pairs(const OpCall& call, const Shape& shape, Body&& body) {
+  const Values &q = call.inputs[0], &k = call.inputs[1];
+  for (std::int64_t t = 0; t < shape.num_rows; ++t)
+    for (std::int64_t h = 0; h < shape.num_heads; ++h) {
+      const std::int64_t kv = h * shape.num_kv_heads / shape.num_heads;
+      const auto end = static_cast<std::int64_t>(at(call.inputs[4], t));
+      auto begin = static_cast<std::int64_t>(at(call.inputs[3], t));
+      if (shape.window > 0) begin = std::max(begin, end - shape.window);
+      for (std::int64_t s = begin; s < end; ++s) {
+        double score = 0, magnitude = 0;
+        for (std::int64_t d = 0; d < shape.key_width; ++d) {
+          const double product = at(q, (t * shape.num_heads + h) * shape.key_width + d) *
+                                 at(k, (s * shape.num_kv_heads + kv) * shape.key_width + d);
+          score += product;
+          magnitude += std::abs(product);
+        }
+        body(t, h, s, kv, shape.scale * magnitude,
+             spec::get_double(call.attributes, "scale") * score);
+      }
+    }
+}
+
+std::vector<Bound> forward_bounds(const OpCall& call, std::span<const Values> wants) {
+  const Shape shape(call);
+  std::vector<Bound> bounds{{.errors = std::vector<double>(wants[0].data.size(), 0.0)},
+                            {.errors = std::vector<double>(wants[1].data.size(), 0.0)}};
+  std::vector<double>& lse_errors = bounds[1].errors;
+  // The largest error of a row's scores first: it reaches every p through the sum.
+  for_pairs(call, shape, [&](auto t, auto h, auto, auto, double magnitude, double score) {
+    double& error = lse_errors[static_cast<std::size_t>(t * shape.num_heads + h)];
+    error = std::max(error, g(static_cast<double>(shape.key_width) + 2) * magnitude +
+                                4 * kU * (std::abs(score) + 1));
+  });
+  // A bf16 product rounds p to bf16 first.
+  const double operand = unit_roundoff(call.inputs[0].type.dtype);
+  const double sum = g(static_cast<double>(shape.num_keys) + 2 * kFunction);
+  for_pairs(call, shape, [&](auto t, auto h, auto s, auto kv, double, double score) {
+    const auto row = static_cast<std::size_t>(t * shape.num_heads + h);
+    const double p = std::exp(score - wants[1].data[row]);
+    const double error =
+        2 * lse_errors[row] + sum + operand + 4 * kU * std::abs(wants[1].data[row]);
+    for (std::int64_t d = 0; d < shape.value_width; ++d)
+      bounds[0].errors[row * static_cast<std::size_t>(shape.value_width) +
+                       static_cast<std::size_t>(d)] +=
+          error * p *
+          std::abs(at(call.inputs[2], (s * shape.num_kv_heads + kv) * shape.value_width + d));
+  });
+  for (std::size_t i = 0; i < lse_errors.size(); ++i)
+    if (std::isfinite(wants[1].data[i])) lse_errors[i] += sum + 4 * kU * std::abs(wants[1].data[i]);
+  return bounds;
+}
+
+// ds = p·(dp - dout·out): both differences taken as sums of absolute products; a bf16 product
+// rounds p and ds to bf16 first.
+std::vector<Bound> gradient_bounds(const OpCall& call) {
+  const Shape shape(call);
+  std::vector<Bound> bounds(3);
+  for (std::size_t i = 0; i < 3; ++i) bounds[i].errors.assign(call.inputs[i].data.size(), 0.0);
+  const Values &out = call.inputs[5], &lse = call.inputs[6], &dout = call.inputs[7];
+  const double operand = 2 * unit_roundoff(call.inputs[0].type.dtype);
+  const double sums = g(static_cast<double>(
+      shape.key_width + shape.value_width +
+      (shape.num_keys + shape.num_rows) * shape.num_heads / shape.num_kv_heads + 16));
+  for_pairs(call, shape, [&](auto t, auto h, auto s, auto kv, double magnitude, double score) {
+    const std::int64_t row = t * shape.num_heads + h, key = s * shape.num_kv_heads + kv;
+    const double p = std::exp(score - at(lse, row));
+    const double error = g(static_cast<double>(shape.key_width) + 2) * magnitude + sums + operand +
+                         4 * kU * (std::abs(score) + std::abs(at(lse, row)) + 1);
+    double terms = 0;
+    for (std::int64_t d = 0; d < shape.value_width; ++d) {
+      const double o = std::abs(at(dout, row * shape.value_width + d));
+      terms += o * (std::abs(at(call.inputs[2], key * shape.value_width + d)) +
+                    std::abs(at(out, row * shape.value_width + d)));
+      bounds[2].errors[static_cast<std::size_t>(key * shape.value_width + d)] += error * p * o;
+    }
+    const double ds = error * shape.scale * p * terms;
+    for (std::int64_t d = 0; d < shape.key_width; ++d) {
+      const std::int64_t query_at = row * shape.key_width + d, key_at = key * shape.key_width + d;
+      bounds[0].errors[static_cast<std::size_t>(query_at)] +=
+          ds * std::abs(at(call.inputs[1], key_at));
+      bounds[1].errors[static_cast<std::size_t>(key_at)] +=
+          ds * std::abs(at(call.inputs[0], query_at));
+    }
+  });
+  return bounds;
+}
+
+}  // namespace
+
+std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants) {
+  return call.op == "attention" ? forward_bounds(call, wants) : gradient_bounds(call);
+}
+
+}  // namespace anabatic::testing

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds of ops with exponentials, logarithms, roots and quotients: first-order error analysis with
+// the condition of each step, times a constant.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+// An exp, log, sin or reciprocal of a vector library is off by at most 4 ULPs.
+constexpr double kFunction = 8.0;
+constexpr double kU = 0x1.0p-24;
+
+using Data = std::vector<double>;
+
+double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
+
+std::size_t columns(const Values& values) { return static_cast<std::size_t>(values.type.dim(-1)); }
+
+std::size_t rows(const Values& values) { return static_cast<std::size_t>(values.type.dim(0)); }
+
+// Relative to the output alone: roots, quotients, products without cancellation.
+Bound relative(const Values& want, double factor) {
+  Bound bound;
+  for (const double value : want.data)
+    bound.errors.push_back(std::isfinite(value) ? factor * std::abs(value) : 0.0);
+  return bound;
+}
+
+// swiglu: exp(-x) has relative error u·|x| from its argument's rounding at worst, and x·s(x)·up
+// keeps relative errors. gradient: s·(1 + x·(1 - s)) may cancel, so its terms are taken absolute.
+std::vector<Bound> swiglu_bounds(const OpCall& call) {
+  const Data &gate = call.inputs[0].data, &up = call.inputs[1].data;
+  const bool backward = call.inputs.size() == 3;
+  std::vector<Bound> bounds(backward ? 2 : 1);
+  for (std::size_t i = 0; i < gate.size(); ++i) {
+    const double s = 1 / (1 + std::exp(-gate[i]));
+    const double c = g(kFunction + std::abs(gate[i]));
+    if (!backward) {
+      bounds[0].errors.push_back(c * std::abs(gate[i] * s * up[i]));
+      continue;
+    }
+    const double dy = call.inputs[2].data[i];
+    bounds[0].errors.push_back(c * std::abs(dy * up[i]) * s * (1 + std::abs(gate[i])));
+    bounds[1].errors.push_back(c * std::abs(dy * gate[i]) * s);
+  }
+  return bounds;
+}
+
+// x·rstd has relative error γ_W (half of the mean's, by the root); its rounding to storage is a
+// second rounding of the output.
+std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> wants) {
+  const Data& x = call.inputs[0].data;
+  const bool to_weight = call.op == "rms_norm_weight_gradient";
+  const auto width = to_weight ? static_cast<std::size_t>(spec::get_int(call.attributes, "width"))
+                               : call.inputs[1].data.size();
+  const double w = static_cast<double>(width) + kFunction;
+  if (call.op == "rms_norm") {
+    Bound bound = relative(wants[0], g(w));
+    bound.num_roundings = 2;
+    return {bound};
+  }
+  const double epsilon = spec::get_double(call.attributes, "epsilon");
+  const Data& dy = call.inputs[to_weight ? 1 : 2].data;
+  const double num_runs = static_cast<double>(x.size() / std::max<std::size_t>(width, 1));
+  // The stored normalised value may be the one that is multiplied.
+  const double operand = unit_roundoff(call.inputs[0].type.dtype);
+  Bound bound{.errors = Data(wants[0].data.size(), 0.0)};
+  for (std::size_t begin = 0; begin < x.size(); begin += width) {
+    double squares = 0, mean = 0;
+    for (std::size_t j = 0; j < width; ++j) squares += x[begin + j] * x[begin + j];
+    const double rstd = 1 / std::sqrt(squares / static_cast<double>(width) + epsilon);
+    if (to_weight) {
+      for (std::size_t j = 0; j < width; ++j)
+        bound.errors[j] +=
+            (g(w + num_runs) + operand) * std::abs(dy[begin + j] * x[begin + j]) * rstd;
+      continue;
+    }
+    const Data& weight = call.inputs[1].data;
+    for (std::size_t j = 0; j < width; ++j)
+      mean +=
+          std::abs(weight[j] * dy[begin + j] * x[begin + j]) * rstd / static_cast<double>(width);
+    for (std::size_t j = 0; j < width; ++j)
+      bound.errors[begin + j] =
+          g(3 * w) * rstd *
+          (std::abs(weight[j] * dy[begin + j]) + std::abs(x[begin + j]) * rstd * mean);
+  }
+  return {bound};
+}
+
+struct Softmax {
+  double lse, largest;
+};
+
+Softmax softmax_of(const Values& logits, std::size_t t) {
+  const std::size_t width = columns(logits);
+  double largest = -HUGE_VAL, sum = 0;
+  for (std::size_t i = 0; i < width; ++i) largest = std::max(largest, logits.data[t * width + i]);
+  for (std::size_t i = 0; i < width; ++i) sum += std::exp(logits.data[t * width + i] - largest);
+  return {largest + std::log(sum), largest};
+}
+
+// log-sum-exp: the sum has relative error γ_V + u·(range), which the logarithm turns absolute, and
+// the result is rounded.
+double lse_error(const Softmax& s, double width) {
+  return g(width + kFunction) + 4 * kU * (std::abs(s.largest) + std::abs(s.lse) + 1);
+}
+
+// exp(l - lse): the difference's rounding and the error of lse turn relative.
+double probability_error(const Softmax& s, double logit, double width) {
+  return lse_error(s, width) + g(kFunction) + 2 * kU * (std::abs(logit) + std::abs(s.lse));
+}
+
+std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
+  const Values &logits = call.inputs[0], &labels = call.inputs[1];
+  const std::size_t width = columns(logits), num_rows = rows(labels);
+  const double v = static_cast<double>(width);
+  const bool backward = call.op == "cross_entropy_gradient";
+  const double factor =
+      std::abs(call.inputs[2].data[0] * (backward ? call.inputs[4].data[0] : 1.0));
+  std::vector<Bound> bounds(backward ? 1 : 2);
+  if (backward) bounds[0].errors.assign(logits.data.size(), 0.0);
+  double loss_error = 0, magnitude = 0;
+  for (std::size_t t = 0; t < num_rows; ++t) {
+    const Softmax s = softmax_of(logits, t);
+    if (!backward) bounds[1].errors.push_back(lse_error(s, v));
+    if (labels.data[t] < 0) continue;
+    const auto label = static_cast<std::size_t>(labels.data[t]);
+    if (!backward) {
+      loss_error += lse_error(s, v);
+      magnitude += std::abs(s.lse) + std::abs(logits.data[t * width + label]);
+      continue;
+    }
+    for (std::size_t i = 0; i < width; ++i) {
+      const double logit = logits.data[t * width + i], p = std::exp(logit - s.lse);
+      bounds[0].errors[t * width + i] =
+          factor * (probability_error(s, logit, v) * p + g(4) * (p + (i == label ? 1.0 : 0.0)));
+    }
+  }
+  if (!backward)
+    bounds[0].errors = {factor * (loss_error + g(static_cast<double>(num_rows) + 4) * magnitude)};
+  return bounds;
+}
+
+std::vector<Bound> z_loss_bounds(const OpCall& call) {
+  const Values& logits = call.inputs[0];
+  const std::size_t width = columns(logits), num_rows = rows(logits);
+  const double e = static_cast<double>(width), t_count = static_cast<double>(num_rows);
+  const bool backward = call.op == "router_z_loss_gradient";
+  Bound bound;
+  double error = 0;
+  for (std::size_t t = 0; t < num_rows; ++t) {
+    const Softmax s = softmax_of(logits, t);
+    error += 2 * std::abs(s.lse) * lse_error(s, e) + g(t_count + 4) * s.lse * s.lse;
+    for (std::size_t i = 0; backward && i < width; ++i) {
+      const double logit = logits.data[t * width + i], p = std::exp(logit - s.lse);
+      const double factor = 2 * std::abs(call.inputs[1].data[0]) / t_count;
+      bound.errors.push_back(
+          factor * p *
+          (lse_error(s, e) + std::abs(s.lse) * (probability_error(s, logit, e) + g(6))));
+    }
+  }
+  if (!backward) bound.errors = {num_rows == 0 ? 0.0 : error / t_count};
+  return {bound};
+}
+
+std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wants) {
+  const Values& logits = call.inputs[0];
+  const std::size_t width = columns(logits), top_k = columns(wants[0]);
+  const double e = static_cast<double>(width);
+  std::vector<Bound> bounds(5);
+  bounds[1].errors.assign(wants[1].data.size(), 0.0);  // experts and counts are exact
+  bounds[3].errors.assign(wants[3].data.size(), 0.0);
+  bounds[4].errors.assign(wants[4].data.size(), 0.0);
+  const double sum_error = g(static_cast<double>(rows(logits)) + 1);
+  for (std::size_t t = 0; t < rows(logits); ++t) {
+    const Softmax s = softmax_of(logits, t);
+    double worst = 0;
+    for (std::size_t i = 0; i < width; ++i) {
+      const double error = probability_error(s, logits.data[t * width + i], e);
+      const double p = wants[2].data[t * width + i];
+      worst = std::max(worst, error);
+      bounds[2].errors.push_back(error * p);
+      bounds[4].errors[i] += (error + sum_error) * p;
+    }
+    for (std::size_t j = 0; j < top_k; ++j)  // a quotient of two probabilities at most
+      bounds[0].errors.push_back((2 * worst + g(static_cast<double>(top_k) + 2)) *
+                                 std::abs(wants[0].data[t * top_k + j]));
+  }
+  return bounds;
+}
+
+// p · (d - Σ p·d) with d = (dw - Σ w·dw) / S + dsums: every difference taken as a sum.
+std::vector<Bound> router_gradient_bounds(const OpCall& call) {
+  const Values &p = call.inputs[0], &experts = call.inputs[1], &w = call.inputs[2],
+               &dw = call.inputs[3];
+  const std::size_t width = columns(p), top_k = columns(experts);
+  const bool normalize = spec::get_bool(call.attributes, "normalize");
+  const double c = g(static_cast<double>(width + 3 * top_k) + kFunction);
+  Bound bound;
+  for (std::size_t t = 0; t < rows(p); ++t) {
+    Data d(width, 0.0);
+    double sum = 0, mean = 0, inner = 0;
+    for (std::size_t j = 0; j < top_k; ++j) {
+      sum += p.data[t * width + static_cast<std::size_t>(experts.data[t * top_k + j])];
+      mean += std::abs(w.data[t * top_k + j] * dw.data[t * top_k + j]);
+    }
+    for (std::size_t i = 0; i < width && call.inputs.size() > 4; ++i)
+      d[i] = std::abs(call.inputs[4].data[i]);
+    for (std::size_t j = 0; j < top_k; ++j)
+      d[static_cast<std::size_t>(experts.data[t * top_k + j])] +=
+          (std::abs(dw.data[t * top_k + j]) + (normalize ? mean : 0)) / (normalize ? sum : 1);
+    for (std::size_t i = 0; i < width; ++i) inner += p.data[t * width + i] * d[i];
+    for (std::size_t i = 0; i < width; ++i)
+      bound.errors.push_back(c * p.data[t * width + i] * (d[i] + inner));
+  }
+  return {bound};
+}
+
+// Scalars (1 - βᵗ, lr·decay) are computed in double by contract, so only elementwise steps count.
+std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> wants) {
+  const double beta1 = spec::get_double(call.attributes, "beta1");
+  const double beta2 = spec::get_double(call.attributes, "beta2");
+  const double epsilon = spec::get_double(call.attributes, "epsilon");
+  const double clip = call.inputs[4].data[0], lr = call.inputs[5].data[0],
+               step = call.inputs[6].data[0];
+  std::vector<Bound> bounds(3);
+  for (std::size_t i = 0; i < call.inputs[0].data.size(); ++i) {
+    const double m = call.inputs[2].data[i], gradient = call.inputs[1].data[i] * clip;
+    const double moment = std::abs(m) + (1 - beta1) * (std::abs(gradient) + std::abs(m));
+    const double v = wants[2].data[i];
+    const double update = lr / (1 - std::pow(beta1, step)) * moment /
+                          (std::sqrt(v / (1 - std::pow(beta2, step))) + epsilon);
+    const bool skipped = !std::isfinite(clip);
+    bounds[0].errors.push_back(
+        skipped ? 0 : g(kFunction + 4) * (std::abs(call.inputs[0].data[i]) + update));
+    bounds[1].errors.push_back(skipped ? 0 : g(6) * moment);
+    bounds[2].errors.push_back(skipped ? 0 : g(6) * v);
+  }
+  return bounds;
+}
+
+// Angles are fp32 products and equal on both sides; cosine and sine are off by ULPs of the scale.
+Bound rope_table_bound(const Values& want) {
+  double largest = 0;
+  for (const double value : want.data) largest = std::max(largest, std::abs(value));
+  return {.errors = Data(want.data.size(), g(kFunction) * largest)};
+}
+
+}  // namespace
+
+std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants) {
+  const std::string_view op = call.op;
+  if (op == "swiglu" || op == "swiglu_gradient") return swiglu_bounds(call);
+  if (op.substr(0, 8) == "rms_norm") return rms_norm_bounds(call, wants);
+  if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
+  if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
+  if (op == "router") return router_bounds(call, wants);
+  if (op == "router_gradient") return router_gradient_bounds(call);
+  if (op == "adamw") return adamw_bounds(call, wants);
+  if (op == "rope_table") return {rope_table_bound(wants[0])};
+  if (op == "clip_factor" || op == "global_norm")
+    return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};
+  if (op == "attention" || op == "attention_gradient") return attention_bounds(call, wants);
+  throw InvalidArgument(
+      fmt::format("[tolerance] no bound for op '{}'; add one to tests/support/tolerance*.cpp", op));
+}
+
+}  // namespace anabatic::testing
