@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every op x every kernel row that supports it x every line of cases/OP.txt x dtypes.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "ops/kernel_runner.h"
+#include "ops/table.h"
+#include "support/comparator.h"
+#include "support/random_data.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+const std::filesystem::path kCases = ANABATIC_SOURCE_DIR "/tests/ops/cases";
+
+// A planner's node, never a kernel call.
+constexpr std::string_view kNoKernel = "accumulate";
+
+bool holds(const std::vector<int>& list, std::size_t i) {
+  return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
+}
+
+class OpCases : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    file_ = read_case_file(kCases / (GetParam() + ".txt"));
+    schema_ = ops::find_op(file_.op);
+    ASSERT_NE(schema_, nullptr) << "cases/" << file_.op << ".txt names no op";
+  }
+
+  // Calls body(call, line, seed, where) for every line, dtype and seed of a regime.
+  template <class Body>
+  void for_calls(Regime regime, Body&& body) {
+    const char* name = regime == Regime::kExact ? "exact" : "bounded";
+    for (const CaseLine& line : file_.cases) {
+      if (!(regime == Regime::kExact ? line.exact : line.bounded)) continue;
+      for (const std::string& dtype : line.dtypes) {
+        const auto seed = static_cast<std::uint64_t>(1000 * line.line) + dtype.size();
+        const std::string where =
+            fmt::format("{}.txt:{} {} {} seed {}", file_.op, line.line, dtype, name, seed);
+        SCOPED_TRACE(where);
+        body(make_call(file_, line, dtype, regime, seed), line, seed, where);
+      }
+    }
+  }
+
+  // As for_calls, with every kernel row that takes the call on this machine.
+  template <class Body>
+  void for_kernels(Regime regime, Body&& body) {
+    int num_runs = 0;
+    for_calls(regime, [&](const OpCall& call, const CaseLine& line, std::uint64_t seed,
+                          const std::string& where) {
+      for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
+        if (!supports(*kernel, call)) continue;
+        ++num_runs;
+        const std::string repro = fmt::format(
+            "ops_test --gtest_filter={}; kernel {}, {}",
+            ::testing::UnitTest::GetInstance()->current_test_info()->name(), kernel->name, where);
+        body(*kernel, call, line, seed, CompareOptions{repro, line.zeros_expected});
+      }
+    });
+    EXPECT_GT(num_runs, 0) << "no kernel ran: the case file holds no case of this regime";
+  }
+
+  RunResult run(const kernels::Kernel& kernel, const OpCall& call, const RunOptions& options,
+                const std::string& repro) {
+    RunResult result = run_kernel(kernel, *schema_, call, options);
+    EXPECT_EQ(result.violation, "") << repro;
+    return result;
+  }
+
+  // `before` for every output of a ⊕ op.
+  std::vector<Values> earlier_gradients(const OpCall& call, Regime regime, std::uint64_t seed) {
+    std::vector<Values> before;
+    for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+      before.push_back(random_values(call.outputs[o], regime, seed, 100 + o));
+      // Halves, so that adding an integer never gives a zero.
+      if (regime == Regime::kExact)
+        for (double& value : before.back().data) value += 0.5;
+    }
+    return before;
+  }
+
+  void expect_exact(const kernels::Kernel& kernel, const OpCall& call,
+                    const std::vector<int>& outputs, std::span<const Values> before,
+                    const CompareOptions& options) {
+    const std::vector<HostTensor> wants = run_reference(call, before);
+    const RunResult got = run(kernel, call, {.before = before}, options.repro);
+    for (std::size_t o = 0; o < wants.size(); ++o)
+      if (holds(outputs, o)) {
+        EXPECT_EQ(compare_bits(got.outputs[o], wants[o], options).report, "") << "output " << o;
+      }
+  }
+
+  void expect_bounded(const kernels::Kernel& kernel, const OpCall& call,
+                      std::span<const Values> before, const CompareOptions& options) {
+    std::vector<Values> wants = run_in_double(call);
+    const auto tolerances = output_tolerances(call, wants, before);
+    const RunResult got = run(kernel, call, {.before = before}, options.repro);
+    for (std::size_t o = 0; o < wants.size(); ++o) {
+      wants[o].type = call.outputs[o];
+      for (std::size_t i = 0; !before.empty() && i < wants[o].data.size(); ++i)
+        wants[o].data[i] += before[o].data[i];
+      EXPECT_EQ(compare(got.outputs[o].values(), wants[o], tolerances[o], options).report, "")
+          << "output " << o;
+    }
+  }
+
+  void expect_equal_outputs(const RunResult& got, const RunResult& want, const char* what,
+                            const std::string& repro) {
+    for (std::size_t o = 0; o < want.outputs.size(); ++o)
+      EXPECT_EQ(compare_bits(got.outputs[o], want.outputs[o], {repro, true}).report, "")
+          << what << ", output " << o;
+  }
+
+  CaseFile file_;
+  const ir::OpSchema* schema_ = nullptr;
+};
+
+// Ops with an output that is a copy or a sum of products of the inputs.
+class ExactOpCases : public OpCases {};
+
+TEST_P(ExactOpCases, EqualReferenceOnExactData) {
+  std::vector<int> outputs = file_.exact_outputs;
+  outputs.insert(outputs.end(), file_.always_exact.begin(), file_.always_exact.end());
+  for_kernels(Regime::kExact, [&](const kernels::Kernel& kernel, const OpCall& call,
+                                  const CaseLine&, std::uint64_t seed,
+                                  const CompareOptions& options) {
+    expect_exact(kernel, call, outputs, {}, options);
+    if (schema_->can_accumulate)
+      expect_exact(kernel, call, outputs, earlier_gradients(call, Regime::kExact, seed), options);
+  });
+}
+
+TEST_P(OpCases, StayWithinBounds) {
+  for_kernels(
+      Regime::kBounded, [&](const kernels::Kernel& kernel, const OpCall& call, const CaseLine&,
+                            std::uint64_t seed, const CompareOptions& options) {
+        expect_bounded(kernel, call, {}, options);
+        if (!file_.always_exact.empty())
+          expect_exact(kernel, call, file_.always_exact, {}, options);
+        if (schema_->can_accumulate)
+          expect_bounded(kernel, call, earlier_gradients(call, Regime::kBounded, seed), options);
+      });
+}
+
+TEST_P(OpCases, RepeatBitsOnAnyNumberOfThreads) {
+  for_kernels(
+      Regime::kBounded, [&](const kernels::Kernel& kernel, const OpCall& call, const CaseLine&,
+                            std::uint64_t seed, const CompareOptions& options) {
+        const RunResult want = run(kernel, call, {}, options.repro);
+        expect_equal_outputs(run(kernel, call, {}, options.repro), want, "again", options.repro);
+        for (const int num_threads : {2, 3})
+          expect_equal_outputs(run(kernel, call, {.num_threads = num_threads}, options.repro), want,
+                               num_threads == 2 ? "2 threads" : "3 threads", options.repro);
+        if (!schema_->can_accumulate) return;
+        const std::vector<Values> before = earlier_gradients(call, Regime::kBounded, seed);
+        expect_equal_outputs(run(kernel, call, {.num_threads = 3, .before = before}, options.repro),
+                             run(kernel, call, {.before = before}, options.repro),
+                             "+= on 3 threads", options.repro);
+      });
+}
+
+class InPlaceOpCases : public OpCases {};
+
+TEST_P(InPlaceOpCases, WriteInPlaceWhereTheSchemaLetsThem) {
+  int num_aliased = 0;
+  for_kernels(Regime::kBounded, [&](const kernels::Kernel& kernel, const OpCall& call,
+                                    const CaseLine&, std::uint64_t, const CompareOptions& options) {
+    for (std::size_t o = 0; o < call.outputs.size(); ++o)
+      num_aliased += aliased_input(*schema_, call, o) >= 0 ? 1 : 0;
+    const RunResult want = run(kernel, call, {}, options.repro);
+    for (const int num_threads : {1, 2})
+      expect_equal_outputs(
+          run(kernel, call, {.num_threads = num_threads, .in_place = true}, options.repro), want,
+          "in place", options.repro);
+  });
+  EXPECT_GT(num_aliased, 0);
+}
+
+// Refusals for want of an instruction set are printed; all others are part of the case file.
+TEST_P(OpCases, SkipOnlyWhatTheCaseFileStates) {
+  int num_skips = 0;
+  std::set<std::string> reasons;
+  for_calls(Regime::kBounded, [&](const OpCall& call, const CaseLine&, std::uint64_t,
+                                  const std::string& where) {
+    for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
+      const kernels::Support here = supports(*kernel, call);
+      const kernels::Support anywhere = supports_on_any_machine(*kernel, call);
+      num_skips += anywhere ? 0 : 1;
+      if (here) continue;
+      EXPECT_NE(kernel->name.substr(0, 4), "ref:") << where << ": " << here.reason;
+      reasons.insert(fmt::format("skip: {}: {} (first at {})", kernel->name, here.reason, where));
+    }
+  });
+  for (const std::string& reason : reasons) fmt::print("{}\n", reason);
+  EXPECT_EQ(num_skips, file_.num_skips) << "state it as @skips in cases/" << file_.op << ".txt";
+}
+
+TEST_P(OpCases, StateTheTypesThatTheOpInfers) {
+  for_calls(Regime::kBounded,
+            [&](const OpCall& call, const CaseLine&, std::uint64_t, const std::string& where) {
+              std::vector<TensorType> inputs;
+              for (const Values& input : call.inputs) inputs.push_back(input.type);
+              EXPECT_GE(static_cast<int>(inputs.size()), schema_->min_inputs) << where;
+              if (schema_->max_inputs >= 0) {
+                EXPECT_LE(static_cast<int>(inputs.size()), schema_->max_inputs) << where;
+              }
+              EXPECT_EQ(schema_->infer(inputs, call.attributes), call.outputs) << where;
+            });
+}
+
+std::vector<std::string> case_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kCases))
+    names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+template <class Predicate>
+std::vector<std::string> ops_where(Predicate&& predicate) {
+  std::vector<std::string> names;
+  for (const std::string& name : case_files())
+    if (predicate(name)) names.push_back(name);
+  return names;
+}
+
+bool has_exact_outputs(const std::string& op) {
+  const CaseFile file = read_case_file(kCases / (op + ".txt"));
+  return !file.exact_outputs.empty() || !file.always_exact.empty();
+}
+
+bool may_overwrite(const std::string& op) {
+  const ir::OpSchema* schema = ops::find_op(op);
+  return schema != nullptr && !schema->may_alias.empty();
+}
+
+std::string op_name(const ::testing::TestParamInfo<std::string>& info) { return info.param; }
+
+INSTANTIATE_TEST_SUITE_P(All, OpCases, ::testing::ValuesIn(case_files()), op_name);
+INSTANTIATE_TEST_SUITE_P(All, ExactOpCases, ::testing::ValuesIn(ops_where(has_exact_outputs)),
+                         op_name);
+INSTANTIATE_TEST_SUITE_P(All, InPlaceOpCases, ::testing::ValuesIn(ops_where(may_overwrite)),
+                         op_name);
+
+TEST(OpTable, HasAReferenceKernelAndACaseFileForEveryOp) {
+  std::set<std::string> with_file, with_kernel;
+  for (const std::string& name : case_files()) with_file.insert(name);
+  for (const kernels::Kernel& kernel : kernels::ref_table())
+    with_kernel.insert(std::string(kernel.op));
+  std::set<std::string> ops;
+  for (const ir::OpSchema* op : ops::all_ops())
+    if (op->name != kNoKernel) ops.insert(std::string(op->name));
+  EXPECT_EQ(with_file, ops);
+  EXPECT_EQ(with_kernel, ops);
+}
+
+TEST(KernelTables, AreSortedByOpAndNameTheirRowsOnce) {
+  for (const auto table : {kernels::ref_table(), kernels::cpu_table()}) {
+    std::set<std::string_view> names;
+    for (const kernels::Kernel& kernel : table) {
+      EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+      EXPECT_NE(ops::find_op(kernel.op), nullptr) << kernel.name;
+      EXPECT_EQ(kernels::find_kernel(kernel.name), &kernel);
+    }
+    EXPECT_TRUE(std::is_sorted(
+        table.begin(), table.end(),
+        [](const kernels::Kernel& a, const kernels::Kernel& b) { return a.op < b.op; }));
+  }
+  EXPECT_EQ(kernels::find_kernel("ref:no_such_op"), nullptr);
+  EXPECT_TRUE(kernels::candidates("no_such_op").empty());
+}
+
+TEST(KernelTables, PutReferenceKernelsLast) {
+  for (const ir::OpSchema* op : ops::all_ops()) {
+    if (op->name == kNoKernel) continue;
+    const auto rows = kernels::candidates(op->name);
+    ASSERT_FALSE(rows.empty()) << op->name;
+    EXPECT_EQ(rows.back()->name, "ref:" + std::string(op->name));
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// `ref` against PyTorch and transformers: goldens.py writes goldens.h.
+#include <gtest/gtest.h>
+
+#include "ops/goldens.h"
+#include "support/comparator.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr auto kF64 = DType::kFloat64;
+constexpr auto kI32 = DType::kInt32;
+
+Values values(std::vector<double> data, std::initializer_list<std::int64_t> shape,
+              DType dtype = kF64) {
+  return {tensor_type(dtype, shape), std::move(data)};
+}
+Values scalar(double value) { return values({value}, {}); }
+
+void expect_equal(const Values& got, const std::vector<double>& want, DType dtype = kF64) {
+  const Values wanted{got.type, want};
+  EXPECT_EQ(compare(got, wanted, agreement_tolerances(wanted, dtype)).report, "");
+}
+
+TEST(RefAdamw, FollowsPyTorchForThreeSteps) {
+  Values p = values(goldens::kAdamwStart, {5}), m = values(std::vector<double>(5), {5}), v = m;
+  for (std::size_t step = 0; step < 3; ++step) {
+    const auto begin = goldens::kAdamwGradients.begin() + static_cast<std::ptrdiff_t>(5 * step);
+    const Values gradient = values({begin, begin + 5}, {5});
+    const auto out =
+        run_in_double({"adamw",
+                       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-6}, {"weight_decay", 0.1}},
+                       {p, gradient, m, v, scalar(0.5), scalar(0.01),
+                        values({static_cast<double>(step + 1)}, {}, kI32)},
+                       {p.type, p.type, p.type}});
+    p = out[0];
+    m = out[1];
+    v = out[2];
+  }
+  expect_equal(p, goldens::kAdamwParameter);
+  expect_equal(m, goldens::kAdamwFirst);
+  expect_equal(v, goldens::kAdamwSecond);
+}
+
+TEST(RefAttention, EqualsPyTorchCausalWithGroupsForwardAndBackward) {
+  const spec::Attributes attributes{{"num_heads", std::int64_t{4}},
+                                    {"num_kv_heads", std::int64_t{2}},
+                                    {"scale", 0.7},
+                                    {"window", std::int64_t{0}}};
+  std::vector<Values> inputs{
+      values(goldens::kAttentionQ, {5, 12}), values(goldens::kAttentionK, {5, 6}),
+      values(goldens::kAttentionV, {5, 4}), values({0, 0, 0, 0, 0}, {5}, kI32),
+      values({1, 2, 3, 4, 5}, {5}, kI32)};
+  const auto out = run_in_double(
+      {"attention", attributes, inputs, {tensor_type(kF64, {5, 8}), tensor_type(kF64, {5, 4})}});
+  expect_equal(out[0], goldens::kAttentionOut);
+  inputs.insert(inputs.end(), {out[0], out[1], out[0]});
+  const auto d = run_in_double(
+      {"attention_gradient", attributes, inputs, {inputs[0].type, inputs[1].type, inputs[2].type}});
+  expect_equal(d[0], goldens::kAttentionDq);
+  expect_equal(d[1], goldens::kAttentionDk);
+  expect_equal(d[2], goldens::kAttentionDv);
+}
+
+TEST(RefCrossEntropy, EqualsPyTorchWithAnIgnoredLabel) {
+  const Values logits = values(goldens::kCrossEntropyLogits, {4, 6}),
+               labels = values({2, -100, 5, 0}, {4}, kI32), inverse_tokens = scalar(1.0 / 3.0);
+  const auto out = run_in_double({"cross_entropy",
+                                  {},
+                                  {logits, labels, inverse_tokens},
+                                  {tensor_type(kF64, {}), tensor_type(kF64, {4})}});
+  expect_equal(out[0], goldens::kCrossEntropyLoss);
+  const auto d = run_in_double({"cross_entropy_gradient",
+                                {{"dtype", std::string("f64")}},
+                                {logits, labels, inverse_tokens, out[1], scalar(1)},
+                                {logits.type}});
+  expect_equal(d[0], goldens::kCrossEntropyGradient);
+}
+
+std::vector<Values> route(std::size_t layer) {
+  const auto begin = goldens::kRouterLogits.begin() + static_cast<std::ptrdiff_t>(35 * layer);
+  return run_in_double(
+      {"router",
+       {{"top_k", std::int64_t{2}}, {"normalize", true}},
+       {values({begin, begin + 35}, {7, 5})},
+       {tensor_type(kF64, {7, 2}), tensor_type(kI32, {7, 2}), tensor_type(kF64, {7, 5}),
+        tensor_type(kF64, {5}), tensor_type(kF64, {5})}});
+}
+
+TEST(RefRouter, EqualsTransformersMixtral) {
+  const auto out = route(0);
+  expect_equal(out[0], goldens::kRouterWeights);
+  EXPECT_EQ(out[1].data, goldens::kRouterExperts);
+}
+
+// transformers sums the loss in f32.
+TEST(RefLoadBalancingLoss, EqualsTransformersOverTwoLayers) {
+  const auto first = route(0), second = route(1);
+  const auto out = run_in_double({"load_balancing_loss",
+                                  {{"num_tokens", std::int64_t{7}}, {"top_k", std::int64_t{2}}},
+                                  {first[3], first[4], second[3], second[4]},
+                                  {tensor_type(kF64, {})}});
+  expect_equal(out[0], goldens::kRouterLoss, DType::kFloat32);
+}
+
+TEST(RefRmsNorm, RoundsInBf16WhereTransformersDoes) {
+  const Values x = values(goldens::kNormX, {3, 8}, DType::kBFloat16);
+  const auto out = run_reference({"rms_norm",
+                                  {{"epsilon", 1e-5}},
+                                  {x, values(goldens::kNormWeight, {8}, DType::kFloat32)},
+                                  {x.type}});
+  EXPECT_EQ(out[0].values().data, goldens::kNormOut);
+}
+
+}  // namespace
+}  // namespace anabatic::testing

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient kernels of `ref` against central differences of its forward kernels, in double.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/comparator.h"
+#include "support/random_data.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr auto kDouble = DType::kFloat64;
+using Shape = std::vector<std::int64_t>;
+
+Values random(std::initializer_list<std::int64_t> shape, std::uint64_t stream) {
+  return random_values(tensor_type(kDouble, shape), Regime::kBounded, 11, stream);
+}
+
+Values integers(std::vector<double> data, const Shape& shape) {
+  return {tensor_type(DType::kInt32, shape), std::move(data)};
+}
+Values integers(std::vector<double> data) {
+  const Shape shape{static_cast<std::int64_t>(data.size())};
+  return integers(std::move(data), shape);
+}
+
+Values scalar(double value) { return {tensor_type(kDouble, {}), {value}}; }
+
+TensorType doubles(std::initializer_list<std::int64_t> shape) {
+  return tensor_type(kDouble, shape);
+}
+
+std::vector<Values> run(const OpCall& call) { return run_in_double(call); }
+
+// The objective Σ cotangent·output over the outputs that have a cotangent (an empty one has none).
+struct Objective {
+  double value = 0, magnitude = 0;
+};
+
+Objective objective(const OpCall& call, const std::vector<std::vector<double>>& cotangents) {
+  Objective sum;
+  const std::vector<Values> outputs = run(call);
+  for (std::size_t o = 0; o < cotangents.size(); ++o)
+    for (std::size_t i = 0; i < cotangents[o].size(); ++i) {
+      sum.value += cotangents[o][i] * outputs[o].data[i];
+      sum.magnitude += std::abs(cotangents[o][i] * outputs[o].data[i]);
+    }
+  return sum;
+}
+
+void expect_gradient(OpCall forward, std::size_t input,
+                     const std::vector<std::vector<double>>& cotangents, const Values& got,
+                     bool zeros_expected = false) {
+  Values want{.type = forward.inputs[input].type};
+  std::vector<double> tolerances;
+  const double h = difference_step();
+  for (double& value : forward.inputs[input].data) {
+    const double at = value;
+    value = at + h;
+    const Objective above = objective(forward, cotangents);
+    value = at - h;
+    const Objective below = objective(forward, cotangents);
+    value = at;
+    want.data.push_back((above.value - below.value) / (2 * h));
+    tolerances.push_back(difference_tolerance(above.magnitude));
+  }
+  EXPECT_EQ(compare(got, want, tolerances, {.repro = "ref_test", .zeros_expected = zeros_expected})
+                .report,
+            "")
+      << forward.op << " input " << input;
+}
+
+Values gradient(std::string_view op, spec::Attributes attributes, std::vector<Values> inputs,
+                std::vector<TensorType> outputs, std::size_t output = 0) {
+  return run({op, std::move(attributes), std::move(inputs), std::move(outputs)})[output];
+}
+
+TEST(LinearGradient, MatchesFiniteDifferences) {
+  const Values x = random({3, 5}, 0), weight = random({4, 5}, 1), bias = random({4}, 2),
+               dy = random({3, 4}, 3);
+  const OpCall forward{"linear", {}, {x, weight, bias}, {dy.type}};
+  const spec::Attributes to_f64{{"output_dtype", std::string("f64")}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("linear_input_gradient", to_f64, {dy, weight}, {x.type}));
+  expect_gradient(forward, 1, {dy.data},
+                  gradient("linear_weight_gradient", {}, {x, dy}, {weight.type}));
+  expect_gradient(forward, 2, {dy.data}, gradient("sum_rows", {}, {dy}, {bias.type}));
+}
+
+TEST(GroupedLinearGradient, MatchesFiniteDifferencesWithEmptyExperts) {
+  const Values x = random({6, 3}, 0), weight = random({4, 5, 3}, 1), dy = random({6, 5}, 2);
+  const Values offsets = integers({0, 0, 4, 4, 6});
+  const OpCall forward{"grouped_linear", {}, {x, weight, offsets}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("grouped_linear_input_gradient", {}, {dy, weight, offsets}, {x.type}));
+  expect_gradient(forward, 1, {dy.data},
+                  gradient("grouped_linear_weight_gradient", {}, {x, dy, offsets}, {weight.type}));
+}
+
+TEST(EmbeddingGradient, MatchesFiniteDifferencesWithRepeatedAndUnseenTokens) {
+  const Values table = random({5, 3}, 0), indices = integers({4, 1, 4, 0}), dy = random({4, 3}, 1);
+  const OpCall forward{"embedding", {}, {table, indices}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("embedding_weight_gradient", {{"rows", std::int64_t{5}}}, {indices, dy},
+                           {table.type}));
+}
+
+TEST(RmsNormGradient, MatchesFiniteDifferencesPlainAndPerHead) {
+  for (const std::int64_t groups : {1, 3}) {
+    const std::int64_t width = 5;
+    const Values x = random({4, groups * width}, 0), weight = random({width}, 1),
+                 dy = random({4, groups * width}, 2);
+    // An epsilon of the size of the data, so that its place in the formula shows.
+    const spec::Attributes attributes{{"epsilon", 0.5}};
+    spec::Attributes with_width = attributes;
+    with_width["width"] = width;
+    const OpCall forward{"rms_norm", attributes, {x, weight}, {dy.type}};
+    expect_gradient(forward, 0, {dy.data},
+                    gradient("rms_norm_input_gradient", attributes, {x, weight, dy}, {x.type}));
+    expect_gradient(forward, 1, {dy.data},
+                    gradient("rms_norm_weight_gradient", with_width, {x, dy}, {weight.type}));
+  }
+}
+
+TEST(RopeGradient, MatchesFiniteDifferencesOnAPartialRotation) {
+  const Values x = random({3, 12}, 0), table = random({3, 4}, 1), dy = random({3, 12}, 2);
+  spec::Attributes attributes{{"head_dim", std::int64_t{6}}, {"inverse", false}};
+  const OpCall forward{"rope", attributes, {x, table}, {dy.type}};
+  attributes["inverse"] = true;
+  expect_gradient(forward, 0, {dy.data}, gradient("rope", attributes, {dy, table}, {x.type}));
+}
+
+struct AttentionCase {
+  std::int64_t num_heads, num_kv_heads, key_width, value_width, window;
+  std::vector<double> key_begin, key_end;
+  std::int64_t num_keys;
+};
+
+void check_attention(const AttentionCase& c) {
+  const auto num_rows = static_cast<std::int64_t>(c.key_begin.size());
+  const Values q = random({num_rows, c.num_heads * c.key_width}, 0),
+               k = random({c.num_keys, c.num_kv_heads * c.key_width}, 1),
+               v = random({c.num_keys, c.num_kv_heads * c.value_width}, 2),
+               dout = random({num_rows, c.num_heads * c.value_width}, 3);
+  const spec::Attributes attributes{{"num_heads", c.num_heads},
+                                    {"num_kv_heads", c.num_kv_heads},
+                                    {"scale", 0.6},
+                                    {"window", c.window}};
+  const OpCall forward{"attention",
+                       attributes,
+                       {q, k, v, integers(c.key_begin), integers(c.key_end)},
+                       {dout.type, doubles({num_rows, c.num_heads})}};
+  std::vector<Values> inputs = forward.inputs;
+  for (const Values& output : run(forward)) inputs.push_back(output);
+  inputs.push_back(dout);
+  for (std::size_t i = 0; i < 3; ++i)
+    expect_gradient(
+        forward, i, {dout.data},
+        gradient("attention_gradient", attributes, inputs, {q.type, k.type, v.type}, i));
+}
+
+TEST(AttentionGradient, MatchesFiniteDifferencesOnACausalDocument) {
+  check_attention({2, 2, 3, 3, 0, {0, 0, 0, 0}, {1, 2, 3, 4}, 4});
+}
+TEST(AttentionGradient, MatchesFiniteDifferencesWithGroupsWindowAndUnequalHeads) {
+  check_attention({4, 2, 3, 2, 2, {0, 0, 0, 3, 3, 3}, {1, 2, 3, 4, 5, 6}, 6});
+}
+TEST(AttentionGradient, MatchesFiniteDifferencesWithFewerRowsThanKeysAndRowsWithoutKeys) {
+  check_attention({2, 1, 4, 3, 0, {2, 2, 2}, {2, 4, 5}, 5});
+}
+
+TEST(SwigluGradient, MatchesFiniteDifferences) {
+  const Values gate = random({4, 5}, 0), up = random({4, 5}, 1), dy = random({4, 5}, 2);
+  const OpCall forward{"swiglu", {}, {gate, up}, {dy.type}};
+  for (std::size_t i = 0; i < 2; ++i)
+    expect_gradient(forward, i, {dy.data},
+                    gradient("swiglu_gradient", {}, {gate, up, dy}, {gate.type, up.type}, i));
+}
+
+TEST(RouterGradient, MatchesFiniteDifferencesWithAndWithoutNormalisationAndSums) {
+  const Values logits = random({5, 6}, 0), dweights = random({5, 2}, 1), dsums = random({6}, 2);
+  for (const bool normalize : {false, true})
+    for (const bool with_sums : {false, true}) {
+      const OpCall forward{"router",
+                           {{"top_k", std::int64_t{2}}, {"normalize", normalize}},
+                           {logits},
+                           {doubles({5, 2}), tensor_type(DType::kInt32, {5, 2}), doubles({5, 6}),
+                            doubles({6}), doubles({6})}};
+      const std::vector<Values> out = run(forward);
+      std::vector<Values> inputs{out[2], out[1], out[0], dweights};
+      std::vector<std::vector<double>> cotangents{dweights.data, {}, {}, {}, {}};
+      if (with_sums) {
+        inputs.push_back(dsums);
+        cotangents[4] = dsums.data;
+      }
+      expect_gradient(
+          forward, 0, cotangents,
+          gradient("router_gradient", {{"normalize", normalize}}, inputs, {logits.type}));
+    }
+}
+
+TEST(PermuteGradient, MatchesFiniteDifferences) {
+  const Values x = random({3, 4}, 0), dy = random({6, 4}, 1);
+  const Values row_map = integers({5, 0, 3, 2, 4, 1}), slots = integers({1, 5, 3, 2, 4, 0});
+  const spec::Attributes attributes{{"top_k", std::int64_t{2}}};
+  const OpCall forward{"permute", attributes, {x, row_map}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("permute_gradient", attributes, {dy, slots}, {x.type}));
+}
+
+TEST(UnpermuteGradient, MatchesFiniteDifferences) {
+  const Values y = random({6, 4}, 0), weights = random({3, 2}, 1), dout = random({3, 4}, 2);
+  const Values slots = integers({1, 5, 3, 2, 4, 0});
+  const OpCall forward{"unpermute", {}, {y, weights, slots}, {dout.type}};
+  for (std::size_t i = 0; i < 2; ++i)
+    expect_gradient(
+        forward, i, {dout.data},
+        gradient("unpermute_gradient", {}, {dout, y, weights, slots}, {y.type, weights.type}, i));
+}
+
+TEST(CrossEntropyGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
+  const Values logits = random({5, 7}, 0), labels = integers({3, -100, 0, 6, -100});
+  const Values factor = scalar(0.37), dloss = scalar(1.9);
+  const OpCall forward{"cross_entropy", {}, {logits, labels, factor}, {doubles({}), doubles({5})}};
+  const Values lse = run(forward)[1];
+  expect_gradient(
+      forward, 0, {dloss.data, {}},
+      gradient("cross_entropy_gradient", {}, {logits, labels, factor, lse, dloss}, {logits.type}));
+}
+
+TEST(LoadBalancingLossGradient, MatchesFiniteDifferencesInEveryLayersSums) {
+  const Values counts0 = random({4}, 0), sums0 = random({4}, 1), counts1 = random({4}, 2),
+               sums1 = random({4}, 3), dloss = scalar(1.9);
+  const spec::Attributes attributes{{"num_tokens", std::int64_t{6}}, {"top_k", std::int64_t{2}}};
+  const OpCall forward{
+      "load_balancing_loss", attributes, {counts0, sums0, counts1, sums1}, {doubles({})}};
+  const Values got =
+      gradient("load_balancing_loss_gradient", attributes, {dloss, counts0, counts1}, {sums0.type});
+  for (const std::size_t layer_sums : {1, 3})
+    expect_gradient(forward, layer_sums, {dloss.data}, got);
+}
+
+TEST(RouterZLossGradient, MatchesFiniteDifferences) {
+  const Values logits = random({5, 4}, 0), dloss = scalar(1.9);
+  const OpCall forward{"router_z_loss", {}, {logits}, {doubles({})}};
+  expect_gradient(forward, 0, {dloss.data},
+                  gradient("router_z_loss_gradient", {}, {logits, dloss}, {logits.type}));
+}
+
+// The check itself must see a wrong gradient.
+TEST(FiniteDifferences, RefuseAGradientThatIsOffByAThousandth) {
+  const Values x = random({3, 5}, 0), weight = random({4, 5}, 1), dy = random({3, 4}, 3);
+  Values want = gradient("linear_input_gradient", {}, {dy, weight}, {x.type}), got = want;
+  for (double& value : got.data) value *= 1.001;
+  std::vector<double> tolerances(want.data.size(), difference_tolerance(60.0));
+  EXPECT_FALSE(compare(got, want, tolerances));
+}
+
+}  // namespace
+}  // namespace anabatic::testing

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold whatever the data, for every kernel row of the ops involved.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "ops/kernel_runner.h"
+#include "ops/table.h"
+#include "spec/rope.h"
+#include "support/comparator.h"
+#include "support/random_data.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr auto kF32 = DType::kFloat32;
+constexpr auto kI32 = DType::kInt32;
+
+Values random(std::initializer_list<std::int64_t> shape, std::uint64_t stream) {
+  return random_values(tensor_type(kF32, shape), Regime::kBounded, 5, stream);
+}
+
+Values constant(std::initializer_list<std::int64_t> shape, double value) {
+  Values values{.type = tensor_type(kF32, shape)};
+  values.data.assign(static_cast<std::size_t>(values.type.num_elements()), value);
+  return values;
+}
+
+// Outputs of the first row that takes the call, and of `ref`: each identity is checked on both.
+std::vector<std::vector<Values>> run_all(const OpCall& call) {
+  std::vector<std::vector<Values>> results;
+  for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
+    if (!supports(*kernel, call)) continue;
+    const RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call);
+    EXPECT_EQ(result.violation, "") << kernel->name;
+    std::vector<Values> outputs;
+    for (const HostTensor& output : result.outputs) outputs.push_back(output.values());
+    results.push_back(std::move(outputs));
+  }
+  EXPECT_FALSE(results.empty()) << call.op;
+  return results;
+}
+
+OpCall route_sort(std::int64_t num_tokens, std::int64_t top_k, std::int64_t num_experts) {
+  CaseFile file{.op = "route_sort"};
+  const CaseLine line{.inputs = {{.type = fmt::format("i32[{},{}]", num_tokens, top_k),
+                                  .recipe = "experts",
+                                  .options = {std::to_string(num_experts), "skewed"}}},
+                      .outputs = {fmt::format("i32[{}]", num_tokens * top_k),
+                                  fmt::format("i32[{}]", num_tokens * top_k),
+                                  fmt::format("i32[{}]", num_experts + 1)},
+                      .attributes = fmt::format("num_experts={}", num_experts)};
+  OpCall call = make_call(file, line, "", Regime::kBounded, 9);
+  call.op = "route_sort";
+  return call;
+}
+
+TEST(RouteSort, GroupsRowsByExpertStablyAndInvertsItself) {
+  const OpCall call = route_sort(50, 2, 6);
+  for (const auto& outputs : run_all(call)) {
+    const std::vector<double>&row_map = outputs[0].data, &slots = outputs[1].data,
+          &offsets = outputs[2].data;
+    EXPECT_EQ(offsets.front(), 0);
+    EXPECT_EQ(offsets.back(), 100);
+    for (std::size_t e = 0; e < 6; ++e)
+      for (auto p = static_cast<std::size_t>(offsets[e]);
+           p < static_cast<std::size_t>(offsets[e + 1]); ++p) {
+        EXPECT_EQ(call.inputs[0].data[static_cast<std::size_t>(row_map[p])],
+                  static_cast<double>(e));
+        EXPECT_EQ(slots[static_cast<std::size_t>(row_map[p])], static_cast<double>(p));
+        if (p > static_cast<std::size_t>(offsets[e])) {
+          EXPECT_LT(row_map[p - 1], row_map[p]);
+        }
+      }
+  }
+}
+
+TEST(Permute, ThenUnpermuteWithUnitWeightsIsTheIdentityForOneExpertAToken) {
+  const Values x = random({40, 13}, 0);
+  const auto sorted = run_all(route_sort(40, 1, 6)).front();
+  const OpCall permute{"permute", {{"top_k", std::int64_t{1}}}, {x, sorted[0]}, {x.type}};
+  for (const auto& permuted : run_all(permute)) {
+    const OpCall unpermute{
+        "unpermute", {}, {permuted[0], constant({40, 1}, 1), sorted[1]}, {x.type}};
+    for (const auto& got : run_all(unpermute)) EXPECT_EQ(got[0].data, x.data);
+  }
+}
+
+TEST(Permute, ThenUnpermuteWithWeightsThatAreHalfIsTheIdentityForTwoExpertsAToken) {
+  const Values x = random({40, 13}, 0);
+  const auto sorted = run_all(route_sort(40, 2, 6)).front();
+  const OpCall permute{
+      "permute", {{"top_k", std::int64_t{2}}}, {x, sorted[0]}, {tensor_type(kF32, {80, 13})}};
+  for (const auto& permuted : run_all(permute)) {
+    const OpCall unpermute{
+        "unpermute", {}, {permuted[0], constant({40, 2}, 0.5), sorted[1]}, {x.type}};
+    for (const auto& got : run_all(unpermute)) EXPECT_EQ(got[0].data, x.data);
+  }
+}
+
+TEST(PermuteGradient, OfAPermutedTensorIsTopKTimesIt) {
+  const Values x = random({40, 13}, 0);
+  const auto sorted = run_all(route_sort(40, 2, 6)).front();
+  const spec::Attributes attributes{{"top_k", std::int64_t{2}}};
+  const OpCall permute{"permute", attributes, {x, sorted[0]}, {tensor_type(kF32, {80, 13})}};
+  std::vector<double> doubled = x.data;
+  for (double& value : doubled) value *= 2;
+  for (const auto& permuted : run_all(permute)) {
+    const OpCall back{"permute_gradient", attributes, {permuted[0], sorted[1]}, {x.type}};
+    for (const auto& got : run_all(back)) EXPECT_EQ(got[0].data, doubled);
+  }
+}
+
+TEST(Rope, ThenItsInverseIsTheIdentity) {
+  const Values x = random({33, 48}, 0);
+  Values positions{tensor_type(kI32, {33}), std::vector<double>(33)};
+  std::iota(positions.data.begin(), positions.data.end(), 0.0);
+  const spec::Rope rope{.rotary_dim = 16};
+  spec::Attributes attributes{{"head_dim", std::int64_t{24}}, {"inverse", false}};
+  const OpCall table{
+      "rope_table", spec::to_attributes(rope), {positions}, {tensor_type(kF32, {33, 16})}};
+  for (const auto& rows : run_all(table)) {
+    attributes["inverse"] = false;
+    const OpCall rotate{"rope", attributes, {x, rows[0]}, {x.type}};
+    // Two rotations, each off by its bound, with a table off by its own.
+    std::vector<double> tolerances = output_tolerances(rotate, run_in_double(rotate))[0];
+    for (double& tolerance : tolerances) tolerance *= 4;
+    attributes["inverse"] = true;
+    for (const auto& rotated : run_all(rotate)) {
+      const OpCall back{"rope", attributes, {rotated[0], rows[0]}, {x.type}};
+      for (const auto& got : run_all(back)) EXPECT_EQ(compare(got[0], x, tolerances).report, "");
+    }
+  }
+}
+
+TEST(Router, WeightsSumToOneAndCountsSumToRowsTimesTopK) {
+  const Values logits = random({40, 9}, 0);
+  const OpCall call{"router",
+                    {{"top_k", std::int64_t{3}}, {"normalize", true}},
+                    {logits},
+                    {tensor_type(kF32, {40, 3}), tensor_type(kI32, {40, 3}),
+                     tensor_type(kF32, {40, 9}), tensor_type(kF32, {9}), tensor_type(kF32, {9})}};
+  for (const auto& out : run_all(call)) {
+    EXPECT_EQ(std::accumulate(out[3].data.begin(), out[3].data.end(), 0.0), 120);
+    Values sums = constant({41}, 1);
+    sums.data[40] = 40;
+    Values got{sums.type, std::vector<double>(41, 0.0)};
+    for (std::size_t i = 0; i < 120; ++i) got.data[i / 3] += out[0].data[i];
+    for (const double sum : out[4].data) got.data[40] += sum;
+    EXPECT_EQ(compare(got, sums, agreement_tolerances(sums, kF32)).report, "");
+  }
+}
+
+TEST(Router, KeepsExpertsDistinctAndInRangeWhenLogitsAreNaN) {
+  Values logits = random({6, 5}, 0);
+  for (std::size_t i = 0; i < logits.data.size(); i += 2)
+    logits.data[i] = std::numeric_limits<double>::quiet_NaN();
+  const OpCall call{"router",
+                    {{"top_k", std::int64_t{3}}, {"normalize", true}},
+                    {logits},
+                    {tensor_type(kF32, {6, 3}), tensor_type(kI32, {6, 3}),
+                     tensor_type(kF32, {6, 5}), tensor_type(kF32, {5}), tensor_type(kF32, {5})}};
+  for (const auto& out : run_all(call))
+    for (std::size_t t = 0; t < 6; ++t)
+      for (std::size_t j = 0; j < 3; ++j) {
+        const double expert = out[1].data[3 * t + j];
+        EXPECT_TRUE(expert >= 0 && expert < 5) << expert;
+        for (std::size_t i = 0; i < j; ++i) EXPECT_NE(out[1].data[3 * t + i], expert);
+      }
+}
+
+TEST(Attention, OfOneKeyIsItsValueAndLseItsScore) {
+  const Values q = random({1, 8}, 0), k = random({1, 8}, 1), v = random({1, 4}, 2);
+  const Values begin{tensor_type(kI32, {1}), {0}}, end{tensor_type(kI32, {1}), {1}};
+  const OpCall call{"attention",
+                    {{"num_heads", std::int64_t{1}},
+                     {"num_kv_heads", std::int64_t{1}},
+                     {"scale", 1.0},
+                     {"window", std::int64_t{0}}},
+                    {q, k, v, begin, end},
+                    {v.type, tensor_type(kF32, {1, 1})}};
+  const auto tolerances = output_tolerances(call, run_in_double(call));
+  const double score = std::inner_product(q.data.begin(), q.data.end(), k.data.begin(), 0.0);
+  for (const auto& got : run_all(call)) {
+    EXPECT_EQ(compare(got[0], v, tolerances[0]).report, "");
+    const Values want{got[1].type, {score}};
+    EXPECT_EQ(compare(got[1], want, tolerances[1]).report, "");
+  }
+}
+
+TEST(ClipFactor, IsNaNForANormThatIsNotFinite) {
+  for (const double norm :
+       {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+    for (const double max_norm : {0.0, 1.0}) {
+      const OpCall call{"clip_factor",
+                        {{"max_norm", max_norm}},
+                        {Values{tensor_type(kF32, {}), {norm}}},
+                        {tensor_type(kF32, {})}};
+      for (const auto& got : run_all(call)) EXPECT_TRUE(std::isnan(got[0].data[0])) << max_norm;
+    }
+}
+
+TEST(Cast, KeepsNaN) {
+  for (const char* rounding : {"even", "half_away"}) {
+    const OpCall call{"cast",
+                      {{"dtype", std::string("bf16")}, {"rounding", std::string(rounding)}},
+                      {constant({19}, std::numeric_limits<double>::quiet_NaN())},
+                      {tensor_type(DType::kBFloat16, {19})}};
+    for (const auto& got : run_all(call))
+      for (const double value : got[0].data) EXPECT_TRUE(std::isnan(value));
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing

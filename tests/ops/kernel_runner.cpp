@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kernel_runner.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/thread_team.h"
+
+namespace anabatic::testing {
+namespace {
+
+device::ThreadTeam& team_of(int num_threads) {
+  static std::map<int, std::unique_ptr<device::ThreadTeam>> teams;
+  std::unique_ptr<device::ThreadTeam>& team = teams[num_threads];
+  if (team == nullptr) team = std::make_unique<device::ThreadTeam>(num_threads);
+  return *team;
+}
+
+// The instruction sets that rows ask for; the compiler's probe wants its names as literals.
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> sets;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) sets.push_back("avx2");
+  if (__builtin_cpu_supports("fma")) sets.push_back("fma");
+  if (__builtin_cpu_supports("f16c")) sets.push_back("f16c");
+  if (__builtin_cpu_supports("avx512f")) sets.push_back("avx512f");
+  if (__builtin_cpu_supports("avx512bw")) sets.push_back("avx512bw");
+  if (__builtin_cpu_supports("avx512dq")) sets.push_back("avx512dq");
+  if (__builtin_cpu_supports("avx512vl")) sets.push_back("avx512vl");
+  if (__builtin_cpu_supports("avx512bf16")) sets.push_back("avx512_bf16");
+#endif
+  return sets;
+}
+
+// Kernels book workspace for as many threads as the device has.
+spec::DeviceSpec this_machine(int num_threads = 1) {
+  return {.num_threads = num_threads, .instruction_sets = instruction_sets()};
+}
+
+spec::DeviceSpec full_machine() {
+  spec::DeviceSpec device = this_machine();
+  device.instruction_sets = {"avx",      "avx2",     "avx512_bf16", "avx512_vnni", "avx512bw",
+                             "avx512dq", "avx512f",  "avx512vl",    "bmi2",        "f16c",
+                             "fma",      "amx_bf16", "amx_tile"};
+  return device;
+}
+
+// The types of a call in one place, so that a Problem may point at them.
+struct CallProblem {
+  std::vector<TensorType> inputs;
+  spec::Problem problem;
+
+  CallProblem(const OpCall& call, const spec::DeviceSpec& device) {
+    for (const Values& input : call.inputs) inputs.push_back(input.type);
+    problem = {.op = intern(call.op),
+               .attributes = &call.attributes,
+               .inputs = inputs,
+               .outputs = call.outputs,
+               .device = &device};
+  }
+  CallProblem(const CallProblem&) = delete;
+};
+
+GuardedBytes prepare(const kernels::Kernel& kernel, const spec::Problem& problem) {
+  const std::vector<std::byte> made =
+      kernel.prepare != nullptr ? kernel.prepare(problem) : std::vector<std::byte>{};
+  GuardedBytes bytes(made.size());
+  if (!made.empty()) std::memcpy(bytes.data(), made.data(), made.size());
+  return bytes;
+}
+
+int entry(const std::vector<int>& list, std::size_t i) { return i < list.size() ? list[i] : -1; }
+
+HostTensor output_buffer(const ir::OpSchema& schema, const OpCall& call, const RunOptions& options,
+                         std::size_t o) {
+  if (!options.before.empty()) return HostTensor(options.before[o]);
+  const int shared = aliased_input(schema, call, o);
+  if (shared >= 0 && (options.in_place || entry(schema.must_alias, o) >= 0))
+    return HostTensor(call.inputs[static_cast<std::size_t>(shared)]);
+  HostTensor buffer(call.outputs[o]);
+  if (schema.writes_all) buffer.bytes().poison();
+  return buffer;
+}
+
+std::string check_buffers(const std::vector<HostTensor>& inputs,
+                          const std::vector<TensorView>& input_views,
+                          const std::vector<HostTensor>& outputs, const GuardedBytes& workspace,
+                          const OpCall& call) {
+  for (std::size_t o = 0; o < outputs.size(); ++o)
+    if (!outputs[o].bytes().guards_intact()) return fmt::format("wrote outside of output {}", o);
+  if (!workspace.guards_intact()) return "wrote outside of its workspace";
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].bytes().guards_intact()) return fmt::format("wrote outside of input {}", i);
+    const bool shared = input_views[i].data != inputs[i].view().data;
+    if (!shared && !inputs[i].same_bits(HostTensor(call.inputs[i])))
+      return fmt::format("changed input {}", i);
+  }
+  return {};
+}
+
+}  // namespace
+
+int aliased_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
+  const int must = entry(schema.must_alias, output), may = entry(schema.may_alias, output);
+  const int input = must >= 0 ? must : may;
+  const bool fits =
+      input >= 0 && call.inputs[static_cast<std::size_t>(input)].type == call.outputs[output];
+  return fits ? input : -1;
+}
+
+RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, const OpCall& call,
+                     const RunOptions& options) {
+  const spec::DeviceSpec device = this_machine(options.num_threads);
+  const CallProblem made(call, device);
+  const GuardedBytes prepared = prepare(kernel, made.problem);
+  const auto workspace_bytes =
+      kernel.workspace_bytes != nullptr ? kernel.workspace_bytes(made.problem) : 0;
+  const GuardedBytes workspace(static_cast<std::size_t>(workspace_bytes));
+  workspace.poison();
+
+  std::vector<HostTensor> inputs;
+  std::vector<TensorView> input_views, output_views;
+  for (const Values& input : call.inputs) {
+    inputs.emplace_back(input);
+    input_views.push_back(inputs.back().view());
+  }
+  RunResult result;
+  const auto accumulate = std::make_unique<bool[]>(call.outputs.size());
+  for (std::size_t o = 0; o < call.outputs.size(); ++o) {
+    result.outputs.push_back(output_buffer(schema, call, options, o));
+    output_views.push_back(result.outputs.back().view());
+    accumulate[o] = !options.before.empty();
+    const int shared = aliased_input(schema, call, o);
+    if (shared >= 0 && (options.in_place || entry(schema.must_alias, o) >= 0))
+      input_views[static_cast<std::size_t>(shared)] = output_views.back();
+  }
+  kernel.run({.inputs = input_views,
+              .outputs = output_views,
+              .attributes = &call.attributes,
+              .workspace = workspace.data(),
+              .prepared = prepared.size() > 0 ? prepared.data() : nullptr,
+              .accumulate = {accumulate.get(), call.outputs.size()},
+              .team = &team_of(options.num_threads)});
+  result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
+  return result;
+}
+
+kernels::Support supports(const kernels::Kernel& kernel, const OpCall& call) {
+  static const spec::DeviceSpec device = this_machine();
+  return kernel.supports(CallProblem(call, device).problem);
+}
+
+kernels::Support supports_on_any_machine(const kernels::Kernel& kernel, const OpCall& call) {
+  static const spec::DeviceSpec device = full_machine();
+  return kernel.supports(CallProblem(call, device).problem);
+}
+
+}  // namespace anabatic::testing
