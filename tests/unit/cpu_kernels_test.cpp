@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes beyond one block of the engines, on whole numbers: every order of summation gives the same
+// bits, so results are compared exactly.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/philox.h"
+#include "device/thread_team.h"
+#include "device/topology.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_tasks.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+struct Case {
+  Int rows, columns, depth;
+  DType a, b, c;
+  bool a_by_columns, b_by_columns, has_bias, accumulate;
+};
+
+// A matrix of whole numbers in [-2, 2], stored either way round.
+struct Operand {
+  std::vector<float> values;  // [rows, columns]
+  std::vector<std::byte> bytes;
+  Matrix matrix;
+
+  Operand(Int rows, Int columns, DType dtype, bool by_columns, std::uint64_t stream) {
+    const auto count = static_cast<std::size_t>(rows * columns);
+    values.resize(count);
+    bytes.resize(count * 4);
+    matrix = {.data = bytes.data(),
+              .dtype = dtype,
+              .row_stride = by_columns ? 1 : columns,
+              .column_stride = by_columns ? rows : 1};
+    for (Int i = 0; i < rows; ++i)
+      for (Int j = 0; j < columns; ++j) {
+        const auto at = static_cast<std::uint64_t>(i * columns + j);
+        const float value = static_cast<float>(random_below(1, stream, at, 5)) - 2.0f;
+        values[at] = value;
+        const Int to = i * matrix.row_stride + j * matrix.column_stride;
+        if (dtype == DType::kFloat32) {
+          reinterpret_cast<float*>(bytes.data())[to] = value;
+        } else {
+          reinterpret_cast<BFloat16*>(bytes.data())[to] = to_bfloat16(value);
+        }
+      }
+  }
+};
+
+std::vector<float> expected(const Case& c, const Operand& a, const Operand& b,
+                            const std::vector<float>& bias) {
+  std::vector<float> sums(static_cast<std::size_t>(c.rows * c.columns), c.accumulate ? 3.0f : 0.0f);
+  for (Int i = 0; i < c.rows; ++i)
+    for (Int k = 0; k < c.depth; ++k)
+      for (Int j = 0; j < c.columns; ++j)
+        sums[static_cast<std::size_t>(i * c.columns + j)] +=
+            a.values[static_cast<std::size_t>(i * c.depth + k)] *
+            b.values[static_cast<std::size_t>(k * c.columns + j)];
+  for (std::size_t at = 0; at < sums.size(); ++at) {
+    if (c.has_bias) sums[at] += bias[at % static_cast<std::size_t>(c.columns)];
+    if (c.c == DType::kBFloat16) sums[at] = to_float(to_bfloat16(sums[at]));
+  }
+  return sums;
+}
+
+std::vector<float> computed(const GemmEngine& engine, const Case& c, const Operand& a,
+                            const Operand& b, const std::vector<float>& bias, int num_threads) {
+  const auto count = static_cast<std::size_t>(c.rows * c.columns);
+  std::vector<float> sums(count, 3.0f);
+  std::vector<BFloat16> rounded(count);
+  const bool is_f32 = c.c == DType::kFloat32;
+  const Gemm gemm{.rows = c.rows,
+                  .columns = c.columns,
+                  .depth = c.depth,
+                  .a = a.matrix,
+                  .b = b.matrix,
+                  .bias = c.has_bias ? bias.data() : nullptr,
+                  .c = is_f32 ? reinterpret_cast<std::byte*>(sums.data())
+                              : reinterpret_cast<std::byte*>(rounded.data()),
+                  .c_dtype = c.c,
+                  .c_stride = c.columns,
+                  .accumulate = c.accumulate};
+  device::ThreadTeam team(num_threads);
+  std::vector<std::byte> space(
+      static_cast<std::size_t>(engine.workspace_bytes(gemm) * num_threads + 64), std::byte{0xFF});
+  auto* workspace =
+      reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(space.data()) + 63) / 64 * 64);
+  run_gemms(
+      engine, gemm, 1, c.rows, [&](Int) { return gemm; }, team, workspace);
+  if (!is_f32) std::transform(rounded.begin(), rounded.end(), sums.begin(), to_float);
+  return sums;
+}
+
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16;
+
+std::vector<const GemmEngine*> engines() {
+  const spec::DeviceSpec device = device::describe_cpu(1);
+  std::vector<const GemmEngine*> found;
+  for (const GemmEngine* engine : {gemm_avx512_bf16(), gemm_avx512(), gemm_avx2(), gemm_portable()})
+    if (usable(engine, device)) found.push_back(engine);
+  return found;
+}
+
+TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
+  const std::vector<Case> cases{
+      {300, 70, 2501, kBf16, kBf16, kBf16, false, true, true, false},    // forward, partial sums
+      {300, 70, 2500, kBf16, kBf16, kBf16, false, false, false, false},  // input-gradient
+      {70, 300, 1101, kF32, kF32, kF32, false, true, true, false},
+      {270, 530, 67, kF32, kF32, kF32, false, true, false, false},
+      {270, 530, 67, kBf16, kBf16, kF32, false, true, false, false},
+      {131, 530, 700, kBf16, kBf16, kF32, true, false, false, true},  // weight-gradient, +=
+      {131, 95, 1301, kF32, kF32, kF32, true, false, false, true},
+      {131, 95, 1301, kBf16, kF32, kF32, true, false, false, false},
+      {40, 97, 1200, kF32, kBf16, kBf16, false, false, false, false}};
+  int num_runs = 0;
+  for (const Case& c : cases) {
+    const Operand a(c.rows, c.depth, c.a, c.a_by_columns, 1);
+    const Operand b(c.depth, c.columns, c.b, c.b_by_columns, 2);
+    std::vector<float> bias(static_cast<std::size_t>(c.columns));
+    for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = static_cast<float>(j % 7) - 3.0f;
+    const std::vector<float> want = expected(c, a, b, bias);
+    for (const GemmEngine* engine : engines()) {
+      if (!engine->accepts(c.a, c.b)) continue;
+      for (const int num_threads : {1, 3}) {
+        ++num_runs;
+        EXPECT_EQ(computed(*engine, c, a, b, bias, num_threads), want)
+            << (engine->isa != nullptr ? engine->isa : "portable") << ", " << num_threads
+            << " threads, depth " << c.depth;
+      }
+    }
+  }
+  EXPECT_GE(num_runs, 2 * static_cast<int>(cases.size()));
+}
+
+}  // namespace
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <vector>
+
+#include "device/thread_team.h"
+
+namespace anabatic::device {
+namespace {
+
+TEST(ThreadTeam, RunsEveryThreadOnce) {
+  for (int count : {1, 2, 3, 7}) {
+    ThreadTeam team(count);
+    ASSERT_EQ(team.num_threads(), count);
+    std::vector<std::atomic<int>> calls(static_cast<std::size_t>(count));
+    for (int repeat = 0; repeat < 500; ++repeat)
+      team.run([&](int thread) { ++calls[static_cast<std::size_t>(thread)]; });
+    for (const auto& number : calls) EXPECT_EQ(number.load(), 500);
+  }
+}
+
+TEST(ThreadTeam, RangesAndTasksCoverEachElementOnce) {
+  for (int count : {1, 2, 3}) {
+    ThreadTeam team(count);
+    for (std::int64_t size : {0, 1, 2, 63, 64, 65, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<std::size_t>(size));
+      team.for_range(size, 16, [&](std::int64_t begin, std::int64_t end) {
+        EXPECT_EQ(begin % 16, 0);
+        for (std::int64_t i = begin; i < end; ++i) ++seen[static_cast<std::size_t>(i)];
+      });
+      team.for_tasks(size, [&](std::int64_t task) { ++seen[static_cast<std::size_t>(task)]; });
+      for (const auto& number : seen) EXPECT_EQ(number.load(), 2);
+    }
+  }
+}
+
+TEST(ThreadTeam, RethrowsAndGoesOn) {
+  ThreadTeam team(3);
+  for (int bad = 0; bad < 3; ++bad) {
+    EXPECT_THROW(team.run([&](int thread) {
+      if (thread == bad) throw std::runtime_error("body");
+    }),
+                 std::runtime_error);
+    std::atomic<int> calls{0};
+    team.run([&](int) { ++calls; });
+    EXPECT_EQ(calls.load(), 3);
+  }
+}
+
+TEST(ThreadTeam, FlushesDenormalsInsideOnly) {
+  ThreadTeam team(2);
+  volatile float tiny = 1e-38f, tenth = 0.1f;
+  std::atomic<int> zeros{0};
+  team.run([&](int) {
+    if (tiny * tenth == 0.0f) ++zeros;
+  });
+#if defined(__x86_64__)
+  EXPECT_EQ(zeros.load(), 2);
+#endif
+  EXPECT_NE(tiny * tenth, 0.0f);
+}
+
+}  // namespace
+}  // namespace anabatic::device

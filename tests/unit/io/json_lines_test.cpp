@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/json_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "unit/io/test_files.h"
+
+namespace anabatic::io {
+namespace {
+
+TEST(JsonLinesWriter, AppendsOneObjectALine) {
+  const TempDirectory directory;
+  {
+    JsonLinesWriter writer(directory / "m.jsonl");
+    writer.write({{"step", 1}, {"loss", 0.5}});
+    EXPECT_EQ(read_text(directory / "m.jsonl"), "{\"step\":1,\"loss\":0.5}\n");
+  }
+  JsonLinesWriter writer(directory / "m.jsonl");
+  writer.write({{"step", 2}, {"loss", std::numeric_limits<double>::quiet_NaN()}});
+  EXPECT_EQ(read_text(directory / "m.jsonl"),
+            "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":null}\n");
+}
+
+TEST(JsonLinesWriter, DropsALineThatWasCutOff) {
+  const TempDirectory directory;
+  const std::string whole = "{\"step\":1}\n";
+  write_text(directory / "m.jsonl", whole + std::string(100000, 'x'));
+  JsonLinesWriter writer(directory / "m.jsonl");
+  writer.write({{"step", 2}});
+  EXPECT_EQ(read_text(directory / "m.jsonl"), whole + "{\"step\":2}\n");
+  write_text(directory / "n.jsonl", "{\"st");
+  JsonLinesWriter second(directory / "n.jsonl");
+  EXPECT_EQ(read_text(directory / "n.jsonl"), "");
+}
+
+TEST(KeepSteps, DropsLaterSteps) {
+  const TempDirectory directory;
+  keep_steps(directory / "none", 3);
+  EXPECT_FALSE(std::filesystem::exists(directory / "none"));
+  write_text(directory / "m",
+             "{\"step\":1}\n{\"a\":2}\nrubbish\n{\"step\":3}\n{\"step\":4}\n{\"step\":2");
+  keep_steps(directory / "m", 3);
+  EXPECT_EQ(read_text(directory / "m"), "{\"step\":1}\n{\"step\":3}\n");
+}
+
+}  // namespace
+}  // namespace anabatic::io

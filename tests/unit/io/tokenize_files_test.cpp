@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/data/tokenize_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "anabatic/error.h"
+#include "unit/io/test_files.h"
+
+namespace anabatic::io {
+namespace {
+
+using ::testing::HasSubstr;
+
+const TokenizeOptions kOptions = {.vocab_size = 300, .eos_id = 256};
+
+Documents documents_of(const IndexedFile& file) {
+  Documents documents;
+  for (std::int64_t d = 0; d < file.num_documents(); ++d) {
+    const std::int64_t begin = file.document_begin(d);
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(file.document_begin(d + 1) - begin));
+    std::vector<std::byte> scratch(ids.size() * 8);
+    file.read(begin, ids, scratch);
+    documents.emplace_back(ids.begin(), ids.end());
+  }
+  return documents;
+}
+
+TokenizeCounts tokenize(const TempDirectory& directory, std::vector<std::string> names,
+                        const TokenizeOptions& options, const Tokenize& function = tokenize_bytes) {
+  std::vector<std::filesystem::path> files;
+  for (const std::string& name : names) files.push_back(directory / name);
+  return tokenize_files(files, function, directory / "out", options);
+}
+
+TEST(TokenizeFiles, TakesATextFileAndEachJsonLineAsADocument) {
+  const TempDirectory directory;
+  write_text(directory / "a.txt", "ab\n");
+  write_text(directory / "b.jsonl",
+             "{\"text\": \"c\\u0041\"}\n\n  \r\n{\"id\": 1, \"text\": \"\"}\r\n{\"text\":\"z\"}");
+  const TokenizeCounts counts = tokenize(directory, {"b.jsonl", "a.txt"}, kOptions);
+  EXPECT_EQ(documents_of(IndexedFile(directory / "out")),
+            (Documents{{'c', 'A', 256}, {256}, {'z', 256}, {'a', 'b', '\n', 256}}));
+  EXPECT_EQ(counts.documents, 4);
+  EXPECT_EQ(counts.tokens, 10);
+}
+
+TEST(TokenizeFiles, LeavesEosOutOnRequest) {
+  const TempDirectory directory;
+  write_text(directory / "a.jsonl", "{\"body\": \"xy\"}\n{\"body\": \"\"}\n");
+  TokenizeOptions options = kOptions;
+  options.append_eos = false;
+  options.eos_id = -1;
+  options.json_field = "body";
+  tokenize(directory, {"a.jsonl"}, options);
+  EXPECT_EQ(documents_of(IndexedFile(directory / "out")), (Documents{{'x', 'y'}, {}}));
+}
+
+TEST(TokenizeFiles, CutsTheSameTextAlikeInTextAndJson) {
+  const TempDirectory directory;
+  std::string text;
+  for (int i = 0; text.size() < (std::size_t{5} << 19); ++i) {
+    text += "line " + std::to_string(i) + (i % 3 == 0 ? "\n" : ". ");
+  }
+  std::string json;
+  for (const char c : text) json += c == '\n' ? "\\n" : std::string(1, c);
+  write_text(directory / "a.txt", text);
+  write_text(directory / "a.jsonl", "{\"text\": \"" + json + "\"}");
+  std::mutex mutex;
+  std::multiset<std::pair<std::size_t, bool>> chunks;
+  const auto record = [&](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
+    const std::lock_guard lock(mutex);
+    chunks.emplace(chunk.size(), begins);
+    tokenize_bytes(chunk, begins, ids);
+  };
+  tokenize(directory, {"a.txt"}, kOptions, record);
+  const auto text_chunks = std::exchange(chunks, {});
+  tokenize(directory, {"a.jsonl"}, kOptions, record);
+  EXPECT_EQ(chunks, text_chunks);
+  EXPECT_EQ(chunks.size(), 3u);
+  EXPECT_EQ(std::ranges::count_if(chunks, [](const auto& chunk) { return chunk.second; }), 1);
+}
+
+TEST(TokenizeFiles, WritesTheSameBytesForAnyThreadCount) {
+  const TempDirectory directory;
+  std::string text;
+  std::string json;
+  for (int i = 0; text.size() < (std::size_t{4} << 20); ++i) {
+    text += "words " + std::to_string(i) + "\n";
+    json += "{\"text\": \"document " + std::to_string(i) + "\"}\n";
+  }
+  write_text(directory / "a.txt", text);
+  write_text(directory / "b.jsonl", json);
+  TokenizeOptions options = kOptions;
+  std::string bin;
+  std::string idx;
+  for (const int threads : {1, 2, 5}) {
+    options.threads = threads;
+    tokenize(directory, {"a.txt", "b.jsonl", "a.txt"}, options);
+    if (threads == 1) {
+      bin = read_text(directory / "out.bin");
+      idx = read_text(directory / "out.idx");
+    }
+    EXPECT_TRUE(read_text(directory / "out.bin") == bin) << threads;
+    EXPECT_TRUE(read_text(directory / "out.idx") == idx) << threads;
+  }
+  EXPECT_GT(bin.size(), std::size_t{2} * (std::size_t{8} << 20));
+}
+
+TEST(TokenizeFiles, NamesFileAndLineOfBadJson) {
+  const TempDirectory directory;
+  const auto error = [&](const std::string& line) {
+    write_text(directory / "a.jsonl", "{\"text\": \"x\"}\n\n" + line + "\n{\"broken");
+    TokenizeOptions options = kOptions;
+    options.threads = 3;
+    return error_of([&] { tokenize(directory, {"a.jsonl"}, options); });
+  };
+  EXPECT_THAT(error("{\"text\": "), HasSubstr("a.jsonl:3: expected a JSON object"));
+  EXPECT_THAT(error("[1]"), HasSubstr("a.jsonl:3: expected a JSON object, got array"));
+  EXPECT_THAT(error("{\"txt\": \"a\"}"), HasSubstr("a.jsonl:3: expected the field \"text\""));
+  EXPECT_THAT(error("{\"text\": 5}"), HasSubstr("a.jsonl:3: expected a string"));
+  EXPECT_THAT(error("{\"text\": \"\xFF\"}"), HasSubstr("a.jsonl:3: "));
+  EXPECT_FALSE(std::filesystem::exists(directory / "out.idx"));
+  EXPECT_FALSE(std::filesystem::exists(directory / "out.bin.partial"));
+}
+
+TEST(TokenizeFiles, RefusesIdsOutsideTheVocabulary) {
+  const TempDirectory directory;
+  write_text(directory / "a.txt", "abc");
+  TokenizeOptions options = kOptions;
+  options.vocab_size = 99;
+  options.eos_id = 0;
+  EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }),
+              HasSubstr("a.txt at byte 0: the tokenizer gave the id 99"));
+  options.eos_id = 99;
+  EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }), HasSubstr("EOS id"));
+}
+
+TEST(OpenTokenFiles, TokenisesTextOnceUntilSomethingChanges) {
+  const TempDirectory directory;
+  write_text(directory / "a.txt", "abc");
+  write_documents(directory / "b", {{1, 2}});
+  std::atomic<int> calls = 0;
+  const Tokenize count = [&](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
+    ++calls;
+    tokenize_bytes(chunk, begins, ids);
+  };
+  const std::vector<std::filesystem::path> files = {directory / "b.bin", directory / "a.txt",
+                                                    directory / "b", directory / "b.idx"};
+  const auto open = [&](const std::string& fingerprint) {
+    return open_token_files(files, count, kOptions, directory / "cache", fingerprint);
+  };
+  const std::vector<TokenFile> first = open("one");
+  ASSERT_EQ(first.size(), 4u);
+  EXPECT_EQ(first[1].tokens.num_tokens(), 4);
+  EXPECT_EQ(first[1].source, files[1]);
+  EXPECT_EQ(first[2].tokens.num_tokens(), 2);
+  EXPECT_EQ(calls, 1);
+  open("one");
+  EXPECT_EQ(calls, 1);
+  open("two");
+  EXPECT_EQ(calls, 2);
+  write_text(directory / "a.txt", "abcd");
+  EXPECT_EQ(open("two")[1].tokens.num_tokens(), 5);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST(OpenTokenFiles, TokenisesOnceForRunsThatShareACache) {
+  const TempDirectory directory;
+  write_text(directory / "a.txt", std::string(3 << 20, 'a'));
+  std::atomic<int> documents = 0;
+  const Tokenize count = [&](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
+    documents += begins ? 1 : 0;
+    tokenize_bytes(chunk, begins, ids);
+  };
+  const std::vector<std::filesystem::path> files = {directory / "a.txt"};
+  std::vector<std::thread> runs;
+  std::atomic<std::int64_t> tokens = 0;
+  for (int i = 0; i < 4; ++i) {
+    runs.emplace_back([&] {
+      tokens +=
+          open_token_files(files, count, kOptions, directory / "cache", "")[0].tokens.num_tokens();
+    });
+  }
+  for (std::thread& run : runs) run.join();
+  EXPECT_EQ(documents, 1);
+  EXPECT_EQ(tokens, 4 * ((3 << 20) + 1));
+}
+
+TEST(OpenTokenFiles, NamesWhatIsMissing) {
+  const TempDirectory directory;
+  const std::vector<std::filesystem::path> files = {directory / "none"};
+  EXPECT_THAT(error_of([&] { open_token_files(files, nullptr, kOptions, directory.path(), ""); }),
+              HasSubstr("none: expected a text or JSONL file"));
+}
+
+}  // namespace
+}  // namespace anabatic::io

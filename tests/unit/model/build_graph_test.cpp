@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ops/table.h"
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+using ::testing::ElementsAre;
+
+const ir::Node* first_node(const ir::Graph& graph, std::string_view op) {
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name == op) return &node;
+  return nullptr;
+}
+
+std::map<std::string, int> count_ops(const ir::Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const ir::Node& node : graph.nodes) ++counts[std::string(node.op->name)];
+  return counts;
+}
+
+std::vector<std::string> names_of(const ir::Graph& graph, const std::vector<ir::ValueId>& values) {
+  std::vector<std::string> names;
+  for (const ir::ValueId value : values) names.emplace_back(text(graph.value(value).name));
+  return names;
+}
+
+const std::vector<std::string>& variants() {
+  static const std::vector<std::string> list{
+      small_json("llama"),
+      small_json("llama", R"("attention_bias": true, "mlp_bias": true, "head_dim": 6)"),
+      small_json("llama", R"("tie_word_embeddings": true, "num_key_value_heads": 6)"),
+      small_json("mistral"),
+      small_json("mistral", R"("sliding_window": 3)"),
+      small_json("mistral", R"("sliding_window": null, "num_key_value_heads": 1)"),
+      small_json("qwen3"),
+      small_json("qwen3", R"("attention_bias": true, "tie_word_embeddings": true)"),
+      small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 2,
+                             "max_window_layers": 1)"),
+      small_json("mixtral"),
+      small_json("mixtral", R"("sliding_window": 4, "tie_word_embeddings": true)"),
+      small_json("mixtral", R"("num_local_experts": 1, "num_experts_per_tok": 1)"),
+      small_json("qwen3_moe"),
+      small_json("qwen3_moe", R"("decoder_sparse_step": 2, "norm_topk_prob": true)"),
+      small_json("qwen3_moe", R"("mlp_only_layers": [1], "attention_bias": true,
+                                 "tie_word_embeddings": true)")};
+  return list;
+}
+
+TEST(BuildGraph, VerifiesForEveryFamilyAndVariant) {
+  for (const std::string& json : variants()) {
+    const ModelConfig config = config_from(json);
+    ir::verify(build_graph(
+        config, {.num_tokens = 7, .with_logits = true, .aux_loss_coef = 0.5, .z_loss_coef = 0.25}));
+    ir::verify(build_graph(config, {.num_tokens = 5, .with_loss = false, .with_logits = true}));
+    ir::verify(build_graph(
+        config, {.num_tokens = 2, .with_loss = false, .with_logits = true, .cache_capacity = 9}));
+  }
+}
+
+TEST(BuildGraph, TextFormRoundTrips) {
+  for (const std::string& json : variants()) {
+    const ir::Graph graph = build_graph(config_from(json), {.num_tokens = 3});
+    const std::string printed = ir::print(graph);
+    EXPECT_EQ(ir::print(ir::parse(printed, ops::find_op)), printed);
+  }
+}
+
+TEST(BuildGraph, HasOneStatePerParameterWithItsShape) {
+  for (const std::string& json : variants()) {
+    const ModelConfig config = config_from(json);
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+    const std::vector<Parameter> list = parameters(config);
+    ASSERT_EQ(graph.states.size(), list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      EXPECT_EQ(text(graph.states[i].name), list[i].name);
+      EXPECT_EQ(graph.value(graph.states[i].before).type,
+                tensor_type(DType::kFloat32, list[i].shape));
+    }
+  }
+}
+
+TEST(BuildGraph, EveryParameterIsRead) {
+  for (const std::string& json : variants()) {
+    const ir::Graph graph = build_graph(config_from(json), {.num_tokens = 3});
+    std::set<ir::ValueId> read;
+    for (const ir::Node& node : graph.nodes) read.insert(node.inputs.begin(), node.inputs.end());
+    for (const ir::State& state : graph.states)
+      EXPECT_EQ(read.count(state.before), 1u) << text(state.name);
+  }
+}
+
+TEST(BuildGraph, NamesInputsAndOutputs) {
+  const ModelConfig config =
+      config_from(small_json("qwen3_moe", R"("decoder_sparse_step": 2, "num_hidden_layers": 4)"));
+  const ir::Graph graph = build_graph(
+      config, {.num_tokens = 3, .with_logits = true, .aux_loss_coef = 1, .z_loss_coef = 1});
+  EXPECT_THAT(names_of(graph, graph.batch),
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "labels"));
+  EXPECT_THAT(names_of(graph, graph.step_inputs), ElementsAre("inverse_tokens"));
+  EXPECT_THAT(
+      names_of(graph, graph.outputs),
+      ElementsAre("loss", "aux_loss", "z_loss", "expert_load.1", "expert_load.3", "logits"));
+  EXPECT_TRUE(graph.objective.has_value());
+}
+
+TEST(BuildGraph, ComputesAnglesOnce) {
+  const auto counts = count_ops(build_graph(config_from(small_json("llama")), {.num_tokens = 3}));
+  EXPECT_EQ(counts.at("rope_table"), 1);
+  EXPECT_EQ(counts.at("rope"), 6);
+}
+
+TEST(BuildGraph, ObjectiveIsTheLossWithoutCoefficients) {
+  const ir::Graph graph = build_graph(config_from(small_json("mixtral")), {.num_tokens = 3});
+  EXPECT_EQ(graph.objective, graph.find_output("loss"));
+  EXPECT_TRUE(graph.find_output("aux_loss").has_value());
+  EXPECT_FALSE(graph.find_output("z_loss").has_value());
+}
+
+TEST(BuildGraph, ScalesTheAuxiliaryLossByItsCoefficientAndShare) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("mixtral")),
+                  {.num_tokens = 3, .aux_loss_coef = 0.5, .aux_loss_scale = 0.25});
+  const ir::Node& sum = graph.node(graph.value(*graph.objective).producer);
+  ASSERT_EQ(sum.op->name, "add");
+  EXPECT_EQ(sum.inputs[0], *graph.find_output("loss"));
+  const ir::Node& scaled = graph.node(graph.value(sum.inputs[1]).producer);
+  EXPECT_EQ(spec::get_double(scaled.attributes, "factor"), 0.125);
+  EXPECT_EQ(scaled.inputs[0], *graph.find_output("aux_loss"));
+}
+
+TEST(BuildGraph, BalancesOverAllSparseLayersTogether) {
+  const ir::Graph graph = build_graph(config_from(small_json("mixtral")), {.num_tokens = 3});
+  const ir::Node* loss = first_node(graph, "load_balancing_loss");
+  ASSERT_NE(loss, nullptr);
+  EXPECT_EQ(loss->inputs.size(), 6u);
+  EXPECT_EQ(spec::get_int(loss->attributes, "num_tokens"), 3);
+}
+
+TEST(BuildGraph, TiedHeadReadsTheEmbedding) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("llama", R"("tie_word_embeddings": true)")),
+                  {.num_tokens = 3, .with_logits = true});
+  const ir::Node& head = graph.node(graph.value(*graph.find_output("logits")).producer);
+  EXPECT_EQ(head.inputs[1], graph.find_state(intern("embedding.weight"))->before);
+  EXPECT_EQ(graph.find_state(intern("head.weight")), nullptr);
+}
+
+TEST(BuildGraph, GivesTheWindowToItsLayersOnly) {
+  const ir::Graph graph = build_graph(
+      config_from(small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 2,
+                                         "max_window_layers": 2)")),
+      {.num_tokens = 3});
+  std::vector<std::int64_t> windows;
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name == "attention") windows.push_back(spec::get_int(node.attributes, "window"));
+  EXPECT_THAT(windows, ElementsAre(0, 0, 2));
+}
+
+TEST(BuildGraph, TagsLayersAndSegments) {
+  const ir::Graph graph = build_graph(config_from(small_json("mixtral")), {.num_tokens = 3});
+  const std::map<std::string, std::string> segments{
+      {"embedding", "embedding"},     {"attention", "attention"}, {"router", "router"},
+      {"route_sort", "dispatch"},     {"permute", "dispatch"},    {"grouped_linear", "experts"},
+      {"unpermute", "combine"},       {"cross_entropy", "loss"},  {"swiglu", "experts"},
+      {"load_balancing_loss", "loss"}};
+  for (const auto& [op, segment] : segments) {
+    const ir::Node* node = first_node(graph, op);
+    ASSERT_NE(node, nullptr) << op;
+    EXPECT_EQ(text(node->tag.segment), segment) << op;
+    EXPECT_EQ(node->tag.layer >= 0, segment != "embedding" && segment != "loss") << op;
+  }
+}
+
+TEST(BuildGraph, DecodesThroughCachesThatAreWrittenBeforeTheyAreRead) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("qwen3_moe")),
+                  {.num_tokens = 2, .with_loss = false, .with_logits = true, .cache_capacity = 9});
+  EXPECT_THAT(names_of(graph, graph.batch),
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "cache_first"));
+  EXPECT_TRUE(graph.step_inputs.empty());
+  int num_caches = 0;
+  for (const ir::State& state : graph.states) {
+    if (state.kind != ir::StateKind::kCache) continue;
+    ++num_caches;
+    EXPECT_NE(state.before, state.after);
+    EXPECT_EQ(graph.value(state.before).type, tensor_type(DType::kFloat32, {9, 8}));
+  }
+  EXPECT_EQ(num_caches, 6);
+  const ir::State* cache = graph.find_state(intern("layers.0.attention.k_cache"));
+  ASSERT_NE(cache, nullptr);
+  EXPECT_EQ(first_node(graph, "attention")->inputs[1], cache->after);
+}
+
+TEST(BuildGraph, IsTheSameTwice) {
+  const ModelConfig config = config_from(small_json("qwen3_moe"));
+  EXPECT_EQ(ir::hash(build_graph(config, {.num_tokens = 3})),
+            ir::hash(build_graph(config, {.num_tokens = 3})));
+}
+
+TEST(BuildGraph, RefusesOptionsThatMakeNoGraph) {
+  const ModelConfig config = config_from(small_json("llama"));
+  const auto message = [&](const BuildOptions& options) {
+    return message_of<InvalidArgument>([&] { build_graph(config, options); });
+  };
+  EXPECT_THAT(message({.num_tokens = 0}), ::testing::HasSubstr("tokens a micro-batch, got 0"));
+  EXPECT_THAT(message({.num_tokens = 1, .with_loss = false}), ::testing::HasSubstr("got neither"));
+  EXPECT_THAT(
+      message({.num_tokens = 4, .with_loss = false, .with_logits = true, .cache_capacity = 3}),
+      ::testing::HasSubstr("a cache of at least 4 rows, got 3"));
+}
+
+}  // namespace
+}  // namespace anabatic::model

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
+  const ModelConfig llama = config_from(R"({"model_type": "llama"})");
+  EXPECT_EQ(llama.hidden_size, 4096);
+  EXPECT_EQ(llama.intermediate_size, 11008);
+  EXPECT_EQ(llama.num_key_value_heads, 32);
+  EXPECT_EQ(llama.head_dim, 128);
+  EXPECT_EQ(llama.rms_norm_eps, 1e-6);
+  EXPECT_EQ(llama.rope.theta, 10000.0);
+  EXPECT_EQ(llama.bos_token_id, 1);
+  EXPECT_THAT(llama.eos_token_ids, ElementsAre(2));
+  EXPECT_EQ(llama.pad_token_id, -1);
+  EXPECT_FALSE(llama.tie_word_embeddings);
+
+  const ModelConfig mistral = config_from(R"({"model_type": "mistral"})");
+  EXPECT_EQ(mistral.num_key_value_heads, 8);
+  EXPECT_EQ(mistral.sliding_window, 4096);
+  EXPECT_THAT(mistral.layer_has_window, ::testing::Each(true));
+
+  const ModelConfig qwen3 = config_from(R"({"model_type": "qwen3", "hidden_size": 1024})");
+  EXPECT_EQ(qwen3.head_dim, 128);
+  EXPECT_EQ(qwen3.vocab_size, 151936);
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.sliding_window, 0);
+  EXPECT_TRUE(qwen3.eos_token_ids.empty());
+
+  const ModelConfig mixtral = config_from(R"({"model_type": "mixtral"})");
+  EXPECT_EQ(mixtral.rope.theta, 1e6);
+  EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
+  EXPECT_EQ(mixtral.num_experts, 8);
+  EXPECT_EQ(mixtral.num_experts_per_tok, 2);
+  EXPECT_EQ(mixtral.moe_intermediate_size, 14336);
+  EXPECT_EQ(mixtral.router_aux_loss_coef, 0.001);
+  EXPECT_TRUE(mixtral.norm_topk_prob);
+  EXPECT_EQ(mixtral.sliding_window, 0);
+
+  const ModelConfig moe = config_from(R"({"model_type": "qwen3_moe"})");
+  EXPECT_EQ(moe.num_experts, 128);
+  EXPECT_EQ(moe.num_experts_per_tok, 8);
+  EXPECT_EQ(moe.moe_intermediate_size, 768);
+  EXPECT_EQ(moe.num_key_value_heads, 4);
+  EXPECT_EQ(moe.head_dim, 64);
+  EXPECT_FALSE(moe.norm_topk_prob);
+}
+
+TEST(Config, ReadsOldAndNewSpellingsAlike) {
+  const ModelConfig old_rope = config_from(
+      small_json("llama", R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4},
+                  "torch_dtype": "bfloat16")"));
+  const ModelConfig new_rope = config_from(small_json(
+      "llama",
+      R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "linear", "factor": 4.0},
+         "dtype": "bfloat16")"));
+  EXPECT_EQ(old_rope.rope, new_rope.rope);
+  EXPECT_EQ(old_rope.rope.variant, "linear");
+  EXPECT_EQ(old_rope.rope.theta, 5e5);
+  EXPECT_EQ(old_rope.rope.factor, 4.0);
+  EXPECT_EQ(old_rope.dtype, "bfloat16");
+  EXPECT_EQ(new_rope.dtype, "bfloat16");
+
+  for (const char* key : {"num_experts", "num_local_experts"})
+    for (const char* family : {"mixtral", "qwen3_moe"}) {
+      const std::string json = std::string(R"({"model_type": ")") + family + R"(", ")" + key +
+                               R"(": 16, "num_experts_per_tok": 4})";
+      EXPECT_EQ(config_from(json).num_experts, 16) << json;
+    }
+}
+
+TEST(Config, ReadsOneEndTokenManyOrNone) {
+  EXPECT_THAT(config_from(small_json("llama", R"("eos_token_id": 7)")).eos_token_ids,
+              ElementsAre(7));
+  EXPECT_THAT(config_from(small_json("llama", R"("eos_token_id": [3, 5])")).eos_token_ids,
+              ElementsAre(3, 5));
+  EXPECT_TRUE(config_from(small_json("llama", R"("eos_token_id": null)")).eos_token_ids.empty());
+}
+
+TEST(Config, TreatsNullAsTransformersDoes) {
+  const ModelConfig llama = config_from(R"({"model_type": "llama", "hidden_size": 64,
+      "num_attention_heads": 8, "num_key_value_heads": null, "head_dim": null,
+      "rope_scaling": null, "pretraining_tp": null})");
+  EXPECT_EQ(llama.num_key_value_heads, 8);
+  EXPECT_EQ(llama.head_dim, 8);
+  const ModelConfig mistral = config_from(small_json("mistral", R"("sliding_window": null)"));
+  EXPECT_EQ(mistral.sliding_window, 0);
+  EXPECT_THAT(mistral.layer_has_window, ::testing::Each(false));
+}
+
+TEST(Config, LetsHeadSizeDifferFromHiddenOverHeads) {
+  const ModelConfig config = config_from(small_json("llama", R"("head_dim": 10)"));
+  EXPECT_EQ(config.head_dim, 10);
+  EXPECT_EQ(config.rope.rotary_dim, 10);
+}
+
+TEST(Config, SetsBiasesAsEachFamilyUsesThem) {
+  const ModelConfig llama =
+      config_from(small_json("llama", R"("attention_bias": true, "mlp_bias": true)"));
+  EXPECT_TRUE(llama.attention_bias && llama.attention_output_bias && llama.mlp_bias);
+  const ModelConfig qwen3 = config_from(small_json("qwen3_moe", R"("attention_bias": true)"));
+  EXPECT_TRUE(qwen3.attention_bias && qwen3.attention_output_bias);
+  EXPECT_FALSE(qwen3.mlp_bias);
+}
+
+TEST(Config, GivesQwen3WindowsToSomeLayers) {
+  const ModelConfig by_count = config_from(small_json(
+      "qwen3", R"("use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2)"));
+  EXPECT_THAT(by_count.layer_has_window, ElementsAre(false, false, true));
+  const ModelConfig by_type = config_from(
+      small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 8, "layer_types":
+                     ["sliding_attention", "full_attention", "sliding_attention"])"));
+  EXPECT_THAT(by_type.layer_has_window, ElementsAre(true, false, true));
+  const ModelConfig off =
+      config_from(small_json("qwen3", R"("use_sliding_window": false, "sliding_window": 8)"));
+  EXPECT_EQ(off.sliding_window, 0);
+  EXPECT_THAT(off.layer_has_window, ::testing::Each(false));
+}
+
+TEST(Config, ChoosesSparseLayersByStepAndList) {
+  const auto layers = [](const std::string& members) {
+    return config_from(small_json("qwen3_moe", members)).layer_is_moe;
+  };
+  EXPECT_THAT(layers(""), ElementsAre(true, true, true));
+  EXPECT_THAT(layers(R"("decoder_sparse_step": 2)"), ElementsAre(false, true, false));
+  EXPECT_THAT(layers(R"("mlp_only_layers": [0, 2])"), ElementsAre(false, true, false));
+  EXPECT_THAT(layers(R"("mlp_only_layers": null)"), ElementsAre(true, true, true));
+}
+
+TEST(Config, IsDenseWhenNoLayerIsSparse) {
+  const ModelConfig config = config_from(
+      small_json("qwen3_moe", R"("mlp_only_layers": [0, 1, 2], "output_router_logits": true)"));
+  EXPECT_EQ(config.num_experts, 0);
+  EXPECT_FALSE(config.output_router_logits);
+  EXPECT_EQ(config.router_aux_loss_coef, 0.0);
+}
+
+TEST(Config, ReadsEveryRopeVariant) {
+  const auto rope = [](const std::string& members) {
+    return config_from(small_json("llama", members)).rope;
+  };
+  EXPECT_EQ(rope("").variant, "default");
+  EXPECT_EQ(rope(R"("rope_scaling": {})").variant, "default");
+  EXPECT_EQ(rope(R"("rope_scaling": {"type": "dynamic", "factor": 2})").variant, "dynamic");
+
+  const spec::Rope llama3 = rope(R"("rope_scaling": {"rope_type": "llama3", "factor": 8,
+      "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16})");
+  EXPECT_EQ(llama3.original_max_position, 16);
+  EXPECT_EQ(llama3.high_freq_factor, 4.0);
+
+  const spec::Rope yarn = rope(R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4,
+      "factor": 4, "beta_fast": 0, "mscale": 0.7, "mscale_all_dim": 1.2, "truncate": false})");
+  EXPECT_EQ(yarn.original_max_position, 32);  // max_position_embeddings stands in
+  EXPECT_EQ(yarn.beta_fast, 32.0);            // 0 means the default
+  EXPECT_EQ(yarn.mscale, 0.7);
+  EXPECT_LT(yarn.attention_factor, 0.0);
+  EXPECT_FALSE(yarn.truncate);
+
+  // A yarn without a factor stretches to max_position_embeddings; the outer field comes first.
+  const spec::Rope implied = rope(R"("original_max_position_embeddings": 8, "rope_scaling":
+      {"rope_type": "yarn", "factor": null, "original_max_position_embeddings": 16})");
+  EXPECT_EQ(implied.factor, 4.0);
+}
+
+TEST(Config, PrefersTheOldRopeSpellingAsTransformersDoes) {
+  const spec::Rope rope = config_from(small_json("llama", R"("rope_theta": 3e4,
+          "rope_scaling": {"type": "linear", "factor": 2},
+          "rope_parameters": {"rope_type": "dynamic", "factor": 3, "rope_theta": 7e4})"))
+                              .rope;
+  EXPECT_EQ(rope.variant, "linear");
+  EXPECT_EQ(rope.theta, 3e4);
+}
+
+TEST(Config, IgnoresFieldsThatDoNotTouchTheMaths) {
+  EXPECT_NO_THROW(config_from(small_json("mixtral", R"("architectures": ["MixtralForCausalLM"],
+      "transformers_version": "4.36.0", "use_cache": true, "attention_dropout": 0.0,
+      "some_tool": {"a": 1}, "router_jitter_noise": 0.0, "attention_bias": false)")));
+}
+
+TEST(Config, ReadsAFileAsWellAsItsFolder) {
+  const io::TempDirectory folder;
+  io::write_text(folder / "config.json", small_json("llama"));
+  EXPECT_EQ(load_config(folder / "config.json").vocab_size, load_config(folder.path()).vocab_size);
+}
+
+TEST(Config, CountsANegativePaddingIndexFromTheEnd) {
+  EXPECT_EQ(config_from(small_json("llama", R"("pad_token_id": -1)")).pad_token_id, 10);
+}
+
+}  // namespace
+}  // namespace anabatic::model

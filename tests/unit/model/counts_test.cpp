@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+// vocabulary 11, hidden 12, inner 10, 3 layers, 6 query and 2 key heads of 4.
+TEST(CountParameters, MatchesAHandCountOfADenseModel) {
+  const ParameterCounts counts = count_parameters(config_from(small_json("llama")));
+  const std::int64_t attention = 12 * 24 + 2 * (12 * 8) + 24 * 12, mlp = 3 * 12 * 10;
+  const std::int64_t body = 3 * (attention + mlp + 2 * 12) + 12, head = 11 * 12;
+  EXPECT_EQ(counts.total, body + 2 * head);
+  EXPECT_EQ(counts.active, counts.total);
+  EXPECT_EQ(counts.active_without_embedding_and_routers, body + head);
+}
+
+TEST(CountParameters, CountsChosenExpertsAndTheTiedHeadOnce) {
+  const ParameterCounts counts = count_parameters(
+      config_from(small_json("qwen3_moe", R"("tie_word_embeddings": true, "attention_bias": true,
+                      "mlp_only_layers": [0])")));
+  const std::int64_t attention =
+      12 * 24 + 2 * (12 * 8) + 24 * 12 + (24 + 8 + 8 + 12) + 2 * 4;  // biases, norms of q and k
+  const std::int64_t expert = 3 * 12 * 5, dense = 3 * 12 * 10, router = 6 * 12, embedding = 11 * 12;
+  const std::int64_t rest = 3 * (attention + 2 * 12) + dense + 12;
+  EXPECT_EQ(counts.total, rest + 2 * (6 * expert + router) + embedding);
+  EXPECT_EQ(counts.active, rest + 2 * (3 * expert + router) + embedding);
+  EXPECT_EQ(counts.active_without_embedding_and_routers, rest + 2 * 3 * expert + embedding);
+}
+
+TEST(CountParameters, AgreesWithTheListOfParameters) {
+  for (const char* family : {"llama", "mistral", "qwen3", "mixtral", "qwen3_moe"}) {
+    const ModelConfig config =
+        config_from(small_json(family, R"("tie_word_embeddings": true, "attention_bias": false)"));
+    std::int64_t total = 0;
+    for (const Parameter& parameter : parameters(config)) total += parameter.num_elements();
+    EXPECT_EQ(count_parameters(config).total, total);
+  }
+}
+
+struct Yardstick {
+  const char* json;
+  std::int64_t total_millions, active_millions;
+  double step_gflop;  // 4 x 512 tokens, causal
+};
+
+// Published sizes of the models on which speed is measured.
+TEST(CountParameters, MatchesTheYardsticks) {
+  const Yardstick yardsticks[] = {
+      {R"({"model_type": "mixtral", "vocab_size": 32000, "hidden_size": 512,
+           "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8,
+           "num_key_value_heads": 4, "num_local_experts": 8, "num_experts_per_tok": 2})",
+       190, 77, 772},
+      {R"({"model_type": "qwen3_moe", "vocab_size": 32000, "hidden_size": 512,
+           "intermediate_size": 1536, "moe_intermediate_size": 256, "num_hidden_layers": 8,
+           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 64,
+           "num_experts_per_tok": 8})",
+       241, 64, 617},
+      {R"({"model_type": "llama", "vocab_size": 32000, "hidden_size": 576,
+           "intermediate_size": 1536, "num_hidden_layers": 16, "num_attention_heads": 9,
+           "num_key_value_heads": 3})",
+       94, 94, 990}};
+  for (const Yardstick& yardstick : yardsticks) {
+    const ModelConfig config = config_from(yardstick.json);
+    const ParameterCounts counts = count_parameters(config);
+    EXPECT_EQ((counts.total + 500'000) / 1'000'000, yardstick.total_millions);
+    EXPECT_EQ((counts.active + 500'000) / 1'000'000, yardstick.active_millions);
+    const double flops = training_flops(config, 2048, 4.0 * 512 * 513 / 2);
+    // The published figures count routers and other attention constants: within half a percent.
+    EXPECT_GE(flops, yardstick.step_gflop * 1e9 * 0.995);
+    EXPECT_LE(flops, yardstick.step_gflop * 1e9 * 1.005);
+  }
+}
+
+TEST(TrainingFlops, AddsAttentionByPairs) {
+  const ModelConfig config = config_from(small_json("llama"));
+  const double linear = training_flops(config, 10, 0);
+  EXPECT_EQ(linear, 60.0 * static_cast<double>(
+                               count_parameters(config).active_without_embedding_and_routers));
+  EXPECT_EQ(training_flops(config, 10, 55) - linear, 7.0 * (4 + 4) * 6 * 55 * 3);
+}
+
+}  // namespace
+}  // namespace anabatic::model

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+TEST(Initialize, FollowsTheRulesOfEachKind) {
+  const ModelConfig config = config_from(
+      small_json("llama", R"("hidden_size": 64, "intermediate_size": 96, "attention_bias": true,
+                  "initializer_range": 0.5, "pad_token_id": 3)"));
+  const States states = random_states(config, 1);
+  EXPECT_THAT(states.at("layers.1.attention_norm.weight"), ::testing::Each(1.0f));
+  EXPECT_THAT(states.at("norm.weight"), ::testing::Each(1.0f));
+  EXPECT_THAT(states.at("layers.2.attention.q.bias"), ::testing::Each(0.0f));
+
+  const std::vector<float>& matrix = states.at("layers.0.mlp.gate.weight");
+  double sum = 0, squares = 0;
+  for (const float value : matrix) {
+    sum += value;
+    squares += static_cast<double>(value) * value;
+  }
+  const auto count = static_cast<double>(matrix.size());
+  // Five standard errors of a mean and of a deviation.
+  EXPECT_LT(std::abs(sum / count), 5 * 0.5 / std::sqrt(count));
+  EXPECT_LT(std::abs(std::sqrt(squares / count) - 0.5), 5 * 0.5 / std::sqrt(2 * count));
+
+  const std::vector<float>& embedding = states.at("embedding.weight");
+  for (std::size_t row = 0; row < 11; ++row) {
+    const bool is_zero = std::all_of(embedding.begin() + static_cast<std::ptrdiff_t>(row * 64),
+                                     embedding.begin() + static_cast<std::ptrdiff_t>(row * 64 + 64),
+                                     [](float value) { return value == 0; });
+    EXPECT_EQ(is_zero, row == 3);
+  }
+}
+
+TEST(Initialize, DependsOnSeedAndNameAlone) {
+  const ModelConfig config = config_from(small_json("mixtral"));
+  const States a = random_states(config, 7), b = random_states(config, 7),
+               c = random_states(config, 8);
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a.at("layers.0.router.weight"), c.at("layers.0.router.weight"));
+  EXPECT_NE(a.at("layers.0.experts.gate.weight"), a.at("layers.0.experts.up.weight"));
+  EXPECT_NE(a.at("layers.0.router.weight"), a.at("layers.1.router.weight"));
+}
+
+TEST(Initialize, RefusesUnknownStatesAndOtherSizes) {
+  const ModelConfig config = config_from(small_json("llama"));
+  std::vector<float> values(12);
+  EXPECT_THAT(message_of<InvalidArgument>([&] { initialize(config, "layers.3.x", values, 0); }),
+              ::testing::HasSubstr("no parameter layers.3.x"));
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { initialize(config, "embedding.weight", values, 0); }),
+      ::testing::HasSubstr("expected 132 values, got 12"));
+}
+
+}  // namespace
+}  // namespace anabatic::model

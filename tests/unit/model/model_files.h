@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configs and weight files for the tests of model.
+#pragma once
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "anabatic/error.h"
+#include "model/initialize.h"
+#include "model/model.h"
+#include "model/parameters.h"
+#include "model/weights.h"
+#include "unit/io/test_files.h"
+
+namespace anabatic::model {
+
+// What `action` throws as E; "" when nothing. Another kind of error ends the test.
+template <class E, class Action>
+std::string message_of(Action&& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The config of `json`, read from a file.
+inline ModelConfig config_from(const std::string& json) {
+  const io::TempDirectory folder;
+  io::write_text(folder / "config.json", json);
+  return load_config(folder.path());
+}
+
+// "{"model_type": TYPE, small sizes, MEMBERS}"; a member replaces a size of the same name (JSON
+// keeps the last).
+inline std::string small_json(const std::string& model_type, const std::string& members = "") {
+  const std::string experts =
+      model_type == "mixtral"     ? R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"
+      : model_type == "qwen3_moe" ? R"(, "num_experts": 6, "num_experts_per_tok": 3,
+                                       "moe_intermediate_size": 5)"
+                                  : "";
+  return R"({"vocab_size": 11, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 3,
+             "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
+             "max_position_embeddings": 32, "model_type": ")" +
+         model_type + "\"" + experts + (members.empty() ? "" : ", " + members) + "}";
+}
+
+using States = std::map<std::string, std::vector<float>, std::less<>>;
+
+// All parameters, drawn with this seed.
+inline States random_states(const ModelConfig& config, std::uint64_t seed) {
+  States states;
+  for (const Parameter& parameter : parameters(config)) {
+    std::vector<float>& values = states[parameter.name];
+    values.resize(static_cast<std::size_t>(parameter.num_elements()));
+    initialize(config, parameter.name, values, seed);
+  }
+  return states;
+}
+
+inline StateValues values_of(const States& states) {
+  return [&](std::string_view name) { return std::span<const float>(states.find(name)->second); };
+}
+
+inline StateBuffer buffers_of(States& states) {
+  return [&](std::string_view name) { return std::span<float>(states.find(name)->second); };
+}
+
+}  // namespace anabatic::model

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "io/safetensors.h"
+#include "model/float_conversion.h"
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+States empty_like(const States& states) {
+  States copy = states;
+  for (auto& [name, values] : copy) std::fill(values.begin(), values.end(), -1.0f);
+  return copy;
+}
+
+const std::vector<WeightSpelling>& spellings() {
+  static const std::vector<WeightSpelling> list{{},
+                                                {.fused_experts = true},
+                                                {.block_is_mlp = true},
+                                                {.fused_experts = true, .block_is_mlp = true}};
+  return list;
+}
+
+const std::vector<std::string>& models() {
+  static const std::vector<std::string> list{
+      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"),
+      small_json("qwen3", R"("tie_word_embeddings": true)"), small_json("mixtral"),
+      small_json("qwen3_moe", R"("mlp_only_layers": [1])")};
+  return list;
+}
+
+TEST(Weights, ImportGivesWhatExportWroteInEverySpelling) {
+  for (const std::string& json : models())
+    for (const WeightSpelling& spelling : spellings()) {
+      const ModelConfig config = config_from(json);
+      const States states = random_states(config, 3);
+      const io::TempDirectory folder;
+      export_weights(make_weight_map(config, spelling, DType::kFloat32), folder.path(),
+                     SaveDType::kSource, values_of(states), {.max_shard_bytes = 2000});
+      States got = empty_like(states);
+      const WeightMap found = import_weights(config, folder.path(), buffers_of(got));
+      EXPECT_EQ(got, states);
+      if (config.num_experts > 0) {
+        EXPECT_EQ(found.spelling.fused_experts, spelling.fused_experts);
+      }
+    }
+}
+
+TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
+  const auto names = [](const std::string& family, WeightSpelling spelling) {
+    std::map<std::string, std::vector<std::int64_t>> shapes;
+    for (const FileTensor& tensor :
+         make_weight_map(config_from(small_json(family)), spelling, DType::kFloat32).tensors)
+      shapes[tensor.name] = tensor.shape;
+    return shapes;
+  };
+  using Shape = std::vector<std::int64_t>;
+  auto mixtral = names("mixtral", {});
+  EXPECT_EQ(mixtral.at("model.layers.2.block_sparse_moe.experts.3.w1.weight"), (Shape{10, 12}));
+  EXPECT_EQ(mixtral.at("model.layers.2.block_sparse_moe.experts.3.w2.weight"), (Shape{12, 10}));
+  EXPECT_EQ(mixtral.at("model.layers.0.block_sparse_moe.gate.weight"), (Shape{4, 12}));
+  EXPECT_EQ(mixtral.at("model.layers.0.self_attn.k_proj.weight"), (Shape{8, 12}));
+  EXPECT_EQ(mixtral.at("model.layers.1.post_attention_layernorm.weight"), (Shape{12}));
+  EXPECT_EQ(mixtral.at("lm_head.weight"), (Shape{11, 12}));
+  auto qwen3 = names("qwen3_moe", {});
+  EXPECT_EQ(qwen3.at("model.layers.0.mlp.experts.5.down_proj.weight"), (Shape{12, 5}));
+  EXPECT_EQ(qwen3.at("model.layers.0.self_attn.q_norm.weight"), (Shape{4}));
+  auto fused = names("qwen3_moe", {.fused_experts = true, .block_is_mlp = true});
+  EXPECT_EQ(fused.at("model.layers.0.mlp.experts.gate_up_proj"), (Shape{6, 10, 12}));
+  EXPECT_EQ(fused.at("model.layers.0.mlp.experts.down_proj"), (Shape{6, 12, 5}));
+}
+
+TEST(Weights, FusedRowsHoldGateThenUpOfEachExpert) {
+  const ModelConfig config = config_from(small_json("mixtral"));
+  const States states = random_states(config, 5);
+  const io::TempDirectory folder;
+  export_weights(
+      make_weight_map(config, {.fused_experts = true, .block_is_mlp = true}, DType::kFloat32),
+      folder.path(), SaveDType::kSource, values_of(states));
+  const auto files = io::SafetensorsDirectory::open(folder.path());
+  const io::TensorEntry* fused = files.find("model.layers.1.mlp.experts.gate_up_proj");
+  ASSERT_NE(fused, nullptr);
+  std::vector<float> values(static_cast<std::size_t>(fused->num_elements()));
+  to_floats(DType::kFloat32, fused->data, values);
+  const std::size_t matrix = 10 * 12;
+  for (std::size_t expert = 0; expert < 4; ++expert)
+    for (std::size_t i = 0; i < matrix; ++i) {
+      ASSERT_EQ(values[2 * expert * matrix + i],
+                states.at("layers.1.experts.gate.weight")[expert * matrix + i]);
+      ASSERT_EQ(values[(2 * expert + 1) * matrix + i],
+                states.at("layers.1.experts.up.weight")[expert * matrix + i]);
+    }
+}
+
+TEST(Weights, KeepTheSourceDtypeOrBecomeFp32) {
+  const ModelConfig config = config_from(small_json("llama", R"("torch_dtype": "bfloat16")"));
+  States states = random_states(config, 3);
+  const io::TempDirectory source, wide;
+  export_weights(make_weight_map(config), source.path(), SaveDType::kSource, values_of(states));
+  States rounded = empty_like(states);
+  const WeightMap map = import_weights(config, source.path(), buffers_of(rounded));
+  for (const FileTensor& tensor : map.tensors) EXPECT_EQ(tensor.dtype, DType::kBFloat16);
+  for (const auto& [name, values] : states)
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(rounded.at(name)[i], to_float(to_bfloat16(values[i])));
+  export_weights(map, wide.path(), SaveDType::kFloat32, values_of(states));
+  States exact = empty_like(states);
+  import_weights(config, wide.path(), buffers_of(exact));
+  EXPECT_EQ(exact, states);
+}
+
+TEST(Weights, ATiedHeadInTheFilesMustEqualTheEmbedding) {
+  const ModelConfig tied = config_from(small_json("llama", R"("tie_word_embeddings": true)"));
+  const ModelConfig untied = config_from(small_json("llama"));
+  States states = random_states(untied, 3);
+  const auto write = [&](const std::filesystem::path& folder) {
+    export_weights(make_weight_map(untied), folder, SaveDType::kSource, values_of(states));
+  };
+  States got = random_states(tied, 4);
+  const io::TempDirectory different, equal;
+  write(different.path());
+  EXPECT_THAT(
+      message_of<InvalidArgument>([&] { import_weights(tied, different.path(), buffers_of(got)); }),
+      HasSubstr("expected lm_head.weight to equal model.embed_tokens.weight"));
+  states["head.weight"] = states["embedding.weight"];
+  write(equal.path());
+  import_weights(tied, equal.path(), buffers_of(got));
+  EXPECT_EQ(got.at("embedding.weight"), states.at("embedding.weight"));
+}
+
+TEST(Weights, ALoneHeadStandsForATiedEmbedding) {
+  const ModelConfig tied = config_from(small_json("llama", R"("tie_word_embeddings": true)"));
+  const States states = random_states(tied, 3);
+  WeightMap map = make_weight_map(tied);
+  map.tensors.front().name = "lm_head.weight";
+  const io::TempDirectory folder;
+  export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  const WeightMap found = import_weights(tied, folder.path(), buffers_of(got));
+  EXPECT_EQ(got, states);
+  EXPECT_EQ(found.tensors.front().name, "lm_head.weight");
+}
+
+TEST(Weights, IgnoreOldRotaryBuffers) {
+  const ModelConfig config = config_from(small_json("llama"));
+  const States states = random_states(config, 3);
+  WeightMap map = make_weight_map(config);
+  map.tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq",
+                         DType::kFloat32,
+                         {2},
+                         {{"norm.weight", 0, 2}}});
+  const io::TempDirectory folder;
+  export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  EXPECT_EQ(import_weights(config, folder.path(), buffers_of(got)).tensors.size(),
+            map.tensors.size() - 1);
+}
+
+TEST(FloatConversion, HalfRoundTripsEveryFiniteValue) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    const float value = half_to_float(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(half_to_float(float_to_half(value))));
+    } else {
+      ASSERT_EQ(float_to_half(value), half);
+    }
+  }
+}
+
+TEST(FloatConversion, HalfRoundsToNearestEven) {
+  EXPECT_EQ(half_to_float(0x3C00), 1.0f);
+  EXPECT_EQ(half_to_float(0x0001), 0x1p-24f);
+  EXPECT_EQ(float_to_half(1.0f + 0x1p-11f), 0x3C00);  // a tie goes to the even neighbour
+  EXPECT_EQ(float_to_half(1.0f + 3 * 0x1p-11f), 0x3C02);
+  EXPECT_EQ(float_to_half(0x1p-25f), 0x0000);
+  EXPECT_EQ(float_to_half(3 * 0x1p-25f), 0x0002);
+  EXPECT_EQ(float_to_half(65519.0f), 0x7BFF);
+  EXPECT_EQ(float_to_half(65520.0f), 0x7C00);
+  EXPECT_EQ(float_to_half(-std::numeric_limits<float>::infinity()), 0xFC00);
+}
+
+TEST(FloatConversion, ReadsElementsThatAreNotAligned) {
+  std::vector<std::byte> bytes(1 + 3 * sizeof(double));
+  const std::vector<float> want{1.5f, -2.0f, 0.25f};
+  std::vector<float> got(3);
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const auto size = 3 * static_cast<std::size_t>(size_bytes(dtype));
+    from_floats(dtype, want, std::span(bytes).subspan(1, size));
+    to_floats(dtype, std::span<const std::byte>(bytes).subspan(1, size), got);
+    EXPECT_EQ(got, want) << to_string(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::model

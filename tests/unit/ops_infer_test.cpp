@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "anabatic/error.h"
+#include "ops/build.h"
+#include "ops/table.h"
+#include "spec/rope.h"
+
+namespace anabatic::ops {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<TensorType> types(const std::vector<std::string>& texts) {
+  std::vector<TensorType> result;
+  for (const std::string& text : texts) result.push_back(parse_tensor_type(text));
+  return result;
+}
+
+std::vector<std::string> infer(std::string_view op, const std::vector<std::string>& inputs,
+                               const spec::Attributes& attributes = {}) {
+  std::vector<std::string> texts;
+  for (const TensorType& type : find_op(op)->infer(types(inputs), attributes))
+    texts.push_back(to_string(type));
+  return texts;
+}
+
+std::string error_of(std::string_view op, const std::vector<std::string>& inputs,
+                     const spec::Attributes& attributes = {}) {
+  try {
+    infer(op, inputs, attributes);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+ir::Cost cost(std::string_view op, const std::vector<std::string>& inputs,
+              const spec::Attributes& attributes = {}) {
+  const auto in = types(inputs);
+  return find_op(op)->cost(in, find_op(op)->infer(in, attributes), attributes);
+}
+
+spec::Attributes heads(std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t window = 0) {
+  return {
+      {"num_heads", num_heads}, {"num_kv_heads", num_kv_heads}, {"scale", 0.5}, {"window", window}};
+}
+
+TEST(Infer, LinearMapsWidthsAndKeepsTheDtype) {
+  EXPECT_THAT(infer("linear", {"bf16[6,8]", "bf16[5,8]"}), ElementsAre("bf16[6,5]"));
+  EXPECT_THAT(infer("linear", {"bf16[6,8]", "bf16[5,8]", "f32[5]"}, {{"output_dtype", "f32"}}),
+              ElementsAre("f32[6,5]"));
+}
+
+TEST(Infer, LinearNamesWhatDoesNotFit) {
+  EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,7]"}),
+              HasSubstr("[linear] expected dimension 1 of x to equal dimension 1 of weight, got x "
+                        "f32[6,8] and weight f32[5,7]"));
+  EXPECT_THAT(error_of("linear", {"f32[6]", "f32[5,6]"}),
+              HasSubstr("[linear] expected x to be 2-D, got f32[6]"));
+  EXPECT_THAT(error_of("linear", {"f32[6,8]", "bf16[5,8]"}), HasSubstr("to have one dtype"));
+  EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]", "f32[6]"}),
+              HasSubstr("dimension 0 of bias"));
+  EXPECT_THAT(error_of("linear", {"i32[6,8]", "f32[5,8]"}),
+              HasSubstr("expected x to be f32, bf16 or f64, got i32[6,8]"));
+  EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]"}, {{"output_dtyp", "f32"}}),
+              HasSubstr("unknown attribute 'output_dtyp' = \"f32\"; did you mean 'output_dtype'?"));
+  EXPECT_THAT(error_of("linear", {"f32[6,8]", "f32[5,8]"}, {{"output_dtype", "i32"}}),
+              HasSubstr("expected 'output_dtype' to be f32, bf16 or f64, got 'i32'"));
+}
+
+TEST(Infer, KeepsRaggedDimensions) {
+  EXPECT_THAT(infer("grouped_linear", {"bf16[rows<=12,8]", "bf16[3,5,8]", "i32[4]"}),
+              ElementsAre("bf16[rows<=12,5]"));
+  EXPECT_THAT(error_of("add", {"f32[rows<=12,8]", "f32[12,8]"}), HasSubstr("to have one type"));
+}
+
+TEST(Infer, GroupedLinearWantsOneOffsetMoreThanExperts) {
+  EXPECT_THAT(error_of("grouped_linear", {"f32[12,8]", "f32[3,5,8]", "i32[3]"}),
+              HasSubstr("expected dimension 0 of offsets to be 4, got i32[3]"));
+  EXPECT_THAT(infer("grouped_linear_weight_gradient", {"bf16[12,8]", "bf16[12,5]", "i32[4]"}),
+              ElementsAre("f32[3,5,8]"));
+}
+
+TEST(Infer, AttentionTakesHeadsApart) {
+  EXPECT_THAT(infer("attention", {"bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "i32[6]", "i32[6]"},
+                    heads(4, 2)),
+              ElementsAre("bf16[6,20]", "f32[6,4]"));
+}
+
+TEST(Infer, AttentionNamesWhatDoesNotFit) {
+  const std::vector<std::string> good{"f32[6,32]", "f32[9,16]", "f32[9,16]", "i32[6]", "i32[6]"};
+  EXPECT_THAT(error_of("attention", good, heads(4, 3)),
+              HasSubstr("num_heads to be a multiple of num_kv_heads, got 4 and 3"));
+  EXPECT_THAT(error_of("attention", good, heads(8, 2)), HasSubstr("one head size of q and k"));
+  EXPECT_THAT(error_of("attention", good, heads(4, 2, -1)), HasSubstr("'window' >= 0, got -1"));
+  EXPECT_THAT(error_of("attention", good, heads(0, 2)), HasSubstr("'num_heads' > 0, got 0"));
+  EXPECT_THAT(error_of("attention", {"f32[6,30]", "f32[9,16]", "f32[9,16]", "i32[6]", "i32[6]"},
+                       heads(4, 2)),
+              HasSubstr("dimension 1 of q to be a multiple of 4 (num_heads)"));
+  EXPECT_THAT(error_of("attention", {"f32[6,32]", "f32[9,16]", "f32[8,16]", "i32[6]", "i32[6]"},
+                       heads(4, 2)),
+              HasSubstr("dimension 0 of k to equal dimension 0 of v"));
+}
+
+TEST(Infer, RmsNormAcceptsRunsOfTheWeightsWidth) {
+  EXPECT_THAT(infer("rms_norm", {"bf16[6,8]", "f32[4]"}, {{"epsilon", 1e-6}}),
+              ElementsAre("bf16[6,8]"));
+  EXPECT_THAT(error_of("rms_norm", {"f32[6,8]", "f32[3]"}, {{"epsilon", 1e-6}}),
+              HasSubstr("dimension 1 of x to be a multiple of 3 (the weight's width)"));
+  EXPECT_THAT(error_of("rms_norm", {"f32[6,8]", "f32[0]"}, {{"epsilon", 1e-6}}),
+              HasSubstr("multiple of 0"));
+  EXPECT_THAT(error_of("rms_norm", {"f32[6,8]", "f32[8]"}, {{"epsilon", -1.0}}),
+              HasSubstr("'epsilon' >= 0"));
+}
+
+TEST(Infer, RopeRefusesATableWiderThanAHead) {
+  const spec::Attributes attributes{{"head_dim", 8}, {"inverse", false}};
+  EXPECT_THAT(infer("rope", {"bf16[6,16]", "f32[6,4]"}, attributes), ElementsAre("bf16[6,16]"));
+  EXPECT_THAT(error_of("rope", {"f32[6,16]", "f32[6,10]"}, attributes),
+              HasSubstr("at most 8 columns"));
+  EXPECT_THAT(error_of("rope", {"f32[6,16]", "f32[6,3]"}, attributes), HasSubstr("multiple of 2"));
+  EXPECT_THAT(error_of("rope_table", {"i32[6]"}, spec::to_attributes({.rotary_dim = 3})),
+              HasSubstr("even rotary_dim"));
+}
+
+TEST(Infer, RouterGivesWeightsExpertsAndCounts) {
+  EXPECT_THAT(infer("router", {"f32[6,3]"}, {{"normalize", true}, {"top_k", 2}}),
+              ElementsAre("f32[6,2]", "i32[6,2]", "f32[6,3]", "f32[3]", "f32[3]"));
+  EXPECT_THAT(error_of("router", {"f32[6,3]"}, {{"normalize", true}, {"top_k", 4}}),
+              HasSubstr("top_k at most the number of experts, got 4 of f32[6,3]"));
+  EXPECT_THAT(error_of("router", {"bf16[6,3]"}, {{"normalize", true}, {"top_k", 2}}),
+              HasSubstr("expected logits to be f32, got bf16[6,3]"));
+  EXPECT_THAT(error_of("router", {"f32[6,3]"}, {{"normalize", 1}, {"top_k", 2}}),
+              HasSubstr("expected a bool for 'normalize', got 1"));
+}
+
+TEST(Infer, PermutationsCountRowsByTopK) {
+  EXPECT_THAT(infer("permute", {"bf16[6,4]", "i32[12]"}, {{"top_k", 2}}),
+              ElementsAre("bf16[12,4]"));
+  EXPECT_THAT(error_of("permute", {"f32[6,4]", "i32[11]"}, {{"top_k", 2}}),
+              HasSubstr("dimension 0 of row_map to be 12"));
+  EXPECT_THAT(infer("permute_gradient", {"bf16[12,4]", "i32[12]"}, {{"top_k", 2}}),
+              ElementsAre("bf16[6,4]"));
+  EXPECT_THAT(error_of("permute_gradient", {"f32[12,4]", "i32[12]"}, {{"top_k", 5}}),
+              HasSubstr("multiple of 5 (top_k)"));
+  EXPECT_THAT(infer("unpermute", {"bf16[12,4]", "f32[6,2]", "i32[12]"}), ElementsAre("bf16[6,4]"));
+  EXPECT_THAT(error_of("unpermute", {"f32[11,4]", "f32[6,2]", "i32[11]"}),
+              HasSubstr("dimension 0 of y to be 12"));
+}
+
+TEST(Infer, LossesAreScalars) {
+  EXPECT_THAT(infer("cross_entropy", {"bf16[6,11]", "i32[6]", "f32[]"}),
+              ElementsAre("f32[]", "f32[6]"));
+  EXPECT_THAT(infer("cross_entropy_gradient", {"f32[6,11]", "i32[6]", "f32[]", "f32[6]", "f32[]"},
+                    {{"dtype", "bf16"}}),
+              ElementsAre("bf16[6,11]"));
+  EXPECT_THAT(error_of("cross_entropy", {"f32[6,11]", "i32[5]", "f32[]"}),
+              HasSubstr("dimension 0 of labels"));
+  EXPECT_THAT(error_of("load_balancing_loss", {"f32[4]", "f32[4]", "f32[4]"},
+                       {{"num_tokens", 6}, {"top_k", 2}}),
+              HasSubstr("pairs of counts and sums, got 3"));
+}
+
+TEST(Infer, StatesKeepTheirTypes) {
+  EXPECT_THAT(error_of("accumulate", {"f32[3,4]", "bf16[3,4]"}),
+              HasSubstr("expected contribution to be f32"));
+  EXPECT_THAT(error_of("accumulate", {"f32[3,4]", "f32[4,3]"}), HasSubstr("to have one shape"));
+  EXPECT_THAT(error_of("adamw", {"f32[3]", "f32[3]", "f32[3]", "f32[4]", "f32[]", "f32[]", "i32[]"},
+                       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}),
+              HasSubstr("second_moment"));
+  EXPECT_THAT(error_of("adamw", {"f32[3]", "f32[3]", "f32[3]", "f32[3]", "f32[]", "f32[]", "i32[]"},
+                       {{"beta1", 1.0}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}),
+              HasSubstr("'beta1' in [0, 1), got 1"));
+  EXPECT_THAT(error_of("cache_write", {"f32[4,4]", "f32[5,4]", "i32[1]"}),
+              HasSubstr("at most 4 rows"));
+  EXPECT_THAT(error_of("clip_factor", {"f32[]"}, {{"max_norm", -1.0}}),
+              HasSubstr("'max_norm' >= 0"));
+}
+
+TEST(Infer, CastAndFillReadTypesFromAttributes) {
+  EXPECT_THAT(infer("cast", {"f32[3]"}, {{"dtype", "bf16"}, {"rounding", "half_away"}}),
+              ElementsAre("bf16[3]"));
+  EXPECT_THAT(error_of("cast", {"f32[3]"}, {{"dtype", "bf16"}, {"rounding", "up"}}),
+              HasSubstr("rounding 'even' or 'half_away', got 'up'"));
+  EXPECT_THAT(infer("fill", {}, {{"type", "i32[3,4]"}, {"value", 0.0}}), ElementsAre("i32[3,4]"));
+  EXPECT_THAT(error_of("fill", {}, {{"type", "f32[3"}, {"value", 0.0}}), HasSubstr("f32[3"));
+}
+
+TEST(Cost, OfProductsIsTwoFlopsAMultiplyAdd) {
+  EXPECT_EQ(cost("linear", {"bf16[6,8]", "bf16[5,8]"}).flops, 2 * 6 * 8 * 5);
+  EXPECT_EQ(cost("linear", {"bf16[6,8]", "bf16[5,8]"}).bytes_read, 2 * (6 * 8 + 5 * 8));
+  EXPECT_EQ(cost("linear_weight_gradient", {"bf16[6,8]", "bf16[6,5]"}).flops, 2 * 6 * 8 * 5);
+  EXPECT_EQ(cost("linear_weight_gradient", {"bf16[6,8]", "bf16[6,5]"}).bytes_written, 4 * 5 * 8);
+  EXPECT_EQ(cost("grouped_linear", {"f32[12,8]", "f32[3,5,8]", "i32[4]"}).flops, 2 * 12 * 8 * 5);
+}
+
+TEST(Cost, OfAttentionCountsTheCausalHalfAndTheWindow) {
+  const std::vector<std::string> square{"f32[6,8]", "f32[6,8]", "f32[6,8]", "i32[6]", "i32[6]"};
+  EXPECT_EQ(cost("attention", square, heads(2, 2)).flops, 2 * (8 + 8) * (6 * 7 / 2));
+  EXPECT_EQ(cost("attention", square, heads(2, 2, 2)).flops, 2 * (8 + 8) * (6 * 2));
+  const std::vector<std::string> decode{"f32[1,8]", "f32[9,8]", "f32[9,8]", "i32[1]", "i32[1]"};
+  EXPECT_EQ(cost("attention", decode, heads(2, 2)).flops, 2 * (8 + 8) * 9);
+}
+
+TEST(Cost, OfEmbeddingReadsOnlyTheGatheredRows) {
+  EXPECT_EQ(cost("embedding", {"bf16[1000,4]", "i32[6]"}).bytes_read, 6 * 4 * 2 + 6 * 4);
+}
+
+TEST(Cost, SaturatesInsteadOfOverflowing) {
+  EXPECT_EQ(product({std::int64_t{1} << 40, std::int64_t{1} << 40}), std::int64_t{1} << 62);
+  EXPECT_EQ(product({std::int64_t{1} << 40, 0}), 0);
+}
+
+}  // namespace
+}  // namespace anabatic::ops

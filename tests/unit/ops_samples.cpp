@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unit/ops_samples.h"
+
+#include <fmt/core.h>
+
+#include "spec/rope.h"
+
+namespace anabatic::testing {
+namespace {
+
+const spec::Attributes kHeads{{"num_heads", 4}, {"num_kv_heads", 2}, {"scale", 0.5}, {"window", 0}};
+const spec::Attributes kBalance{{"num_tokens", 6}, {"top_k", 2}};
+const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
+
+spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
+
+std::vector<OpSample> make_samples() {
+  return {
+      {"accumulate", {"w[3,4]", "w[3,4]", "w[3,4]"}, {}},
+      {"adamw",
+       {"w[3]", "w[3]", "w[3]", "w[3]", "f32[]", "f32[]", "i32[]"},
+       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}},
+      {"add", {"x[3,4]", "x[3,4]"}, {}},
+      {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]"}, kHeads},
+      {"attention_gradient",
+       {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "x[6,20]", "w[6,4]", "x[6,20]"},
+       kHeads},
+      {"cache_write", {"x[9,4]", "x[2,4]", "i32[1]"}, {}},
+      {"cast", {"x[3,4]"}, {{"dtype", "bf16"}, {"rounding", "even"}}},
+      {"clip_factor", {"f32[]"}, {{"max_norm", 1.0}}},
+      {"cross_entropy", {"x[6,11]", "i32[6]", "f32[]"}, {}},
+      {"cross_entropy_gradient",
+       {"x[6,11]", "i32[6]", "f32[]", "w[6]", "f32[]"},
+       {{"dtype", "f32"}}},
+      {"embedding", {"x[11,4]", "i32[6]"}, {}},
+      {"embedding_weight_gradient", {"i32[6]", "x[6,4]"}, {{"rows", 11}}},
+      {"fill", {}, {{"type", "f32[3,4]"}, {"value", 0.0}}, {}},
+      {"global_norm", {"f64[]", "f64[]"}, {}},
+      {"grouped_linear", {"x[12,8]", "x[3,5,8]", "i32[4]"}, {}},
+      {"grouped_linear_input_gradient", {"x[12,5]", "x[3,5,8]", "i32[4]"}, {}},
+      {"grouped_linear_weight_gradient", {"x[12,8]", "x[12,5]", "i32[4]"}, {}},
+      {"linear", {"x[6,8]", "x[5,8]", "w[5]"}, {}},
+      {"linear_input_gradient", {"x[6,5]", "x[5,8]"}, {{"output_dtype", "f32"}}},
+      {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},
+      {"load_balancing_loss", {"w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
+      {"load_balancing_loss_gradient", {"w[]", "w[4]", "w[4]"}, kBalance},
+      {"permute", {"x[6,4]", "i32[12]"}, {{"top_k", 2}}},
+      {"permute_gradient", {"x[12,4]", "i32[12]"}, {{"top_k", 2}}},
+      {"rms_norm", {"x[6,8]", "w[4]"}, kEpsilon},
+      {"rms_norm_input_gradient", {"x[6,8]", "w[4]", "x[6,8]"}, kEpsilon},
+      {"rms_norm_weight_gradient", {"x[6,8]", "x[6,8]"}, {{"epsilon", 1e-6}, {"width", 4}}},
+      {"rope", {"x[6,16]", "f32[6,4]"}, {{"head_dim", 8}, {"inverse", false}}},
+      {"rope_table", {"i32[6]"}, rope_attributes()},
+      {"route_sort", {"i32[6,2]"}, {{"num_experts", 3}}},
+      {"router", {"w[6,3]"}, {{"normalize", true}, {"top_k", 2}}, {0, 4}},
+      {"router_gradient",
+       {"w[6,3]", "i32[6,2]", "w[6,2]", "w[6,2]", "w[3]"},
+       {{"normalize", true}}},
+      {"router_z_loss", {"w[6,3]"}, {}},
+      {"router_z_loss_gradient", {"w[6,3]", "w[]"}, {}},
+      {"scale", {"x[3,4]"}, {{"factor", 0.5}}},
+      {"sum_rows", {"x[6,5]"}, {}},
+      {"sum_squares", {"w[3,4]"}, {}},
+      {"swiglu", {"x[6,8]", "x[6,8]"}, {}},
+      {"swiglu_gradient", {"x[6,8]", "x[6,8]", "x[6,8]"}, {}},
+      {"unpermute", {"x[12,4]", "w[6,2]", "i32[12]"}, {}},
+      {"unpermute_gradient", {"x[6,4]", "x[12,4]", "w[6,2]", "i32[12]"}, {}},
+  };
+}
+
+}  // namespace
+
+const std::vector<OpSample>& op_samples() {
+  static const std::vector<OpSample> samples = make_samples();
+  return samples;
+}
+
+std::vector<TensorType> sample_types(const OpSample& sample, DType storage) {
+  const DType wide = storage == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  std::vector<TensorType> types;
+  for (std::string type : sample.inputs) {
+    if (type[0] == 'x') type = std::string(to_string(storage)) + type.substr(1);
+    if (type[0] == 'w') type = std::string(to_string(wide)) + type.substr(1);
+    types.push_back(parse_tensor_type(type));
+  }
+  return types;
+}
+
+ir::NodeId add_sample(ir::GraphBuilder& builder, const OpSample& sample, DType storage) {
+  std::vector<ir::ValueId> inputs;
+  for (const TensorType& type : sample_types(sample, storage))
+    inputs.push_back(builder.batch_input(fmt::format("input.{}", inputs.size()), type));
+  if (sample.op == "permute") {
+    const std::int64_t top_k = spec::get_int(sample.attributes, "top_k");
+    const TensorType experts =
+        tensor_type(DType::kInt32, {builder.type(inputs[1]).dim(0) / top_k, top_k});
+    inputs[1] = builder.add("route_sort", {builder.batch_input("experts", experts)},
+                            {{"num_experts", 3}})[0];
+  }
+  builder.add(sample.op, inputs, sample.attributes);
+  return static_cast<ir::NodeId>(builder.graph().nodes.size() - 1);
+}
+
+}  // namespace anabatic::testing
