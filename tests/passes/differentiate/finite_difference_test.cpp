@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of whole graphs in double, run node by node on ref kernels, against central differences
+// of their objectives.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "base/text.h"
+#include "ops/table.h"
+#include "passes/accumulate_gradients.h"
+#include "passes/differentiate.h"
+#include "support/comparator.h"
+#include "support/random_data.h"
+#include "support/reference.h"
+#include "support/tolerance.h"
+
+namespace anabatic::passes {
+namespace {
+
+using testing::Values;
+using Environment = std::map<ir::ValueId, Values>;
+
+constexpr std::uint64_t kSeed = 5;
+
+// Two documents of three tokens; one label is ignored; token 3 is never seen.
+std::vector<double> batch_data(std::string_view name) {
+  if (name == "tokens") return {1, 6, 1, 0, 2, 5};
+  if (name == "labels") return {6, 1, -100, 2, 5, 4};
+  if (name == "positions") return {0, 1, 2, 0, 1, 2};
+  if (name == "key_begin") return {0, 0, 0, 3, 3, 3};
+  if (name == "key_end") return {1, 2, 3, 4, 5, 6};
+  if (name == "inverse_tokens") return {0.2};
+  ADD_FAILURE() << "no data for input " << name;
+  return {};
+}
+
+// Normal deviates over the root of the fan-in, as initialisers draw them: higher derivatives of the
+// objective, which central differences neglect, stay small.
+Values parameter_data(const TensorType& type, std::uint64_t stream) {
+  Values values = testing::random_values(type, testing::Regime::kBounded, kSeed, stream);
+  for (double& value : values.data) value /= std::sqrt(static_cast<double>(type.dim(-1)));
+  return values;
+}
+
+Environment inputs_of(const ir::Graph& graph) {
+  Environment environment;
+  for (const auto* list : {&graph.batch, &graph.step_inputs})
+    for (const ir::ValueId id : *list)
+      environment[id] = {graph.value(id).type, batch_data(text(graph.value(id).name))};
+  std::uint64_t stream = 0;
+  for (const ir::State& state : graph.states)
+    if (state.kind == ir::StateKind::kParameter)
+      environment[state.before] = parameter_data(graph.value(state.before).type, stream++);
+    else
+      environment[state.before] = {
+          graph.value(state.before).type,
+          std::vector<double>(
+              static_cast<std::size_t>(graph.value(state.before).type.num_elements()), 0.0)};
+  return environment;
+}
+
+Values accumulated(const std::vector<Values>& terms) {
+  Values sum = terms[0];
+  for (std::size_t i = 1; i < terms.size(); ++i)
+    for (std::size_t e = 0; e < sum.data.size(); ++e) sum.data[e] += terms[i].data[e];
+  return sum;
+}
+
+Environment evaluate(const ir::Graph& graph, Environment environment) {
+  for (const ir::Node& node : graph.nodes) {
+    testing::OpCall call{.op = node.op->name, .attributes = node.attributes};
+    for (const ir::ValueId id : node.inputs) call.inputs.push_back(environment.at(id));
+    for (const ir::ValueId id : node.outputs) call.outputs.push_back(graph.value(id).type);
+    if (node.op->name == "accumulate") {
+      environment[node.outputs[0]] = accumulated(call.inputs);
+      continue;
+    }
+    const std::vector<testing::HostTensor> outputs = testing::run_reference(call);
+    for (std::size_t o = 0; o < outputs.size(); ++o)
+      environment[node.outputs[o]] = outputs[o].values();
+  }
+  return environment;
+}
+
+class FiniteDifferences : public ::testing::TestWithParam<const char*> {
+ protected:
+  FiniteDifferences() {
+    const std::string path = std::string(ANABATIC_SOURCE_DIR) +
+                             "/tests/passes/differentiate/models/" + GetParam() + ".ir";
+    forward_ = ir::parse(read_file(path), ops::find_op);
+    ir::verify(forward_);
+  }
+
+  double objective(const Environment& inputs) const {
+    return evaluate(forward_, inputs).at(*forward_.objective).data[0];
+  }
+
+  // Of one parameter, element by element.
+  Values differences(Environment inputs, ir::ValueId parameter) const {
+    Values result{.type = forward_.value(parameter).type};
+    const double h = testing::difference_step();
+    for (double& value : inputs.at(parameter).data) {
+      const double at = value;
+      value = at + h;
+      const double above = objective(inputs);
+      value = at - h;
+      const double below = objective(inputs);
+      value = at;
+      result.data.push_back((above - below) / (2 * h));
+    }
+    return result;
+  }
+
+  ir::Graph forward_;
+};
+
+TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
+  ir::Graph graph = forward_;
+  const PassContext context{.options = {.with_update = false}, .find_op = ops::find_op};
+  ASSERT_TRUE(kDifferentiate.run(graph, context));
+  ASSERT_TRUE(kAccumulateGradients.run(graph, context));
+  ir::verify(graph);
+  const Environment results = evaluate(graph, inputs_of(graph));
+  const Environment inputs = inputs_of(forward_);
+  int num_parameters = 0;
+  for (const ir::State& state : forward_.states) {
+    const auto gradient = graph.find_output(gradient_state_name(text(state.name)));
+    ASSERT_TRUE(gradient.has_value()) << text(state.name);
+    const Values want = differences(inputs, state.before);
+    double magnitude = std::abs(objective(inputs));
+    for (const double value : want.data) magnitude = std::max(magnitude, std::abs(value));
+    const std::vector<double> tolerances(want.data.size(),
+                                         testing::difference_tolerance(magnitude));
+    EXPECT_EQ(testing::compare(results.at(*gradient), want, tolerances).report, "")
+        << text(state.name);
+    ++num_parameters;
+  }
+  EXPECT_GT(num_parameters, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
+                         ::testing::Values("attention_block", "dense_mlp", "moe_layers",
+                                           "tied_embeddings"),
+                         [](const auto& one) { return std::string(one.param); });
+
+}  // namespace
+}  // namespace anabatic::passes

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/support/pass_file.h"
+
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "ops/table.h"
+#include "passes/pass_runner.h"
+#include "passes/support/line_diff.h"
+
+namespace anabatic::passes {
+namespace {
+
+bool yes_or_no(const std::string& value) {
+  ANABATIC_REQUIRE(value == "yes" || value == "no", "expected yes or no, got '{}'", value);
+  return value == "yes";
+}
+
+void set_option(PassFile& file, const std::string& key, const std::string& value) {
+  PassOptions& options = file.context.options;
+  if (key == "idempotent") {
+    file.is_idempotent = yes_or_no(value);
+  } else if (key == "with_update") {
+    options.with_update = yes_or_no(value);
+  } else if (key == "decay_norms_and_biases") {
+    options.optimizer.decay_norms_and_biases = yes_or_no(value);
+  } else if (key == "clip_grad_norm") {
+    options.optimizer.clip_grad_norm = std::stod(value);
+  } else if (key == "weight_decay") {
+    options.optimizer.weight_decay = std::stod(value);
+  } else if (key == "precision") {
+    ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
+    options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;
+  } else {
+    throw InvalidArgument(fmt::format("unknown option '{}'", key));
+  }
+}
+
+void parse_lines(PassFile& file, const std::string& content) {
+  static constexpr std::string_view kOption = "# option ";
+  std::string* section = nullptr;
+  std::istringstream lines(content);
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "# ---- input") {
+      section = &file.input;
+    } else if (line == "# ---- expected" || line == "# ---- expected error") {
+      section = &file.expected;
+      file.expects_error = line.size() > 16;
+    } else if (section != nullptr) {
+      *section += line + '\n';
+    } else if (line.compare(0, kOption.size(), kOption) == 0) {
+      const std::size_t equals = line.find('=');
+      ANABATIC_REQUIRE(equals != std::string::npos, "expected KEY=VALUE in '{}'", line);
+      set_option(file, line.substr(kOption.size(), equals - kOption.size()),
+                 line.substr(equals + 1));
+    }
+  }
+  ANABATIC_REQUIRE(!file.input.empty() && !file.expected.empty(),
+                   "expected the sections '# ---- input' and '# ---- expected'");
+}
+
+std::string check_error(const Pass& pass, const PassFile& file, ir::Graph graph) {
+  std::string fragment = file.expected;
+  fragment.erase(fragment.find_last_not_of("\n ") + 1);
+  try {
+    pass.run(graph, file.context);
+  } catch (const Error& error) {
+    if (std::string(error.what()).find(fragment) != std::string::npos) return {};
+    return fmt::format("expected an error with '{}', got '{}'", fragment, error.what());
+  }
+  return fmt::format("expected an error with '{}', got none", fragment);
+}
+
+}  // namespace
+
+PassFile read_pass_file(const std::filesystem::path& path) {
+  PassFile file;
+  file.context.find_op = ops::find_op;
+  try {
+    parse_lines(file, read_file(path));
+  } catch (const std::exception& error) {
+    throw InvalidArgument(fmt::format("[{}] {}", path.string(), error.what()));
+  }
+  return file;
+}
+
+std::string check_pass_file(const Pass& pass, const PassFile& file) {
+  ir::Graph graph = ir::parse(file.input, ops::find_op);
+  if (file.expects_error) return check_error(pass, file, std::move(graph));
+  const RunnerOptions options{.facts = {pass.needs.begin(), pass.needs.end()}};
+  run_passes(graph, {&pass, 1}, file.context, options);
+  const std::string got = ir::print(graph);
+  const std::string want = ir::print(ir::parse(file.expected, ops::find_op));
+  if (got != want) return "(- expected, + got)\n" + line_diff(want, got);
+  if (!file.is_idempotent) return {};
+  run_passes(graph, {&pass, 1}, file.context, options);
+  const std::string again = ir::print(graph);
+  if (again != got) return "a second run changes it again (+)\n" + line_diff(got, again);
+  return {};
+}
+
+}  // namespace anabatic::passes

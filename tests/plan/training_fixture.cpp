@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/training_fixture.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/philox.h"
+#include "device/thread_team.h"
+#include "ir/op_schema.h"
+#include "ops/table.h"
+
+namespace anabatic::testing {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Phase;
+using ir::StateKind;
+using ir::ValueId;
+
+std::uint64_t stream_of(std::string_view name) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+void add_loss(GraphBuilder& builder, ValueId logits) {
+  builder.set_tag({.phase = Phase::kForward, .segment = intern("loss")});
+  const ValueId labels = builder.batch_input("labels", tensor_type(DType::kInt32, {kNumTokens}));
+  const ValueId scale = builder.step_input("inverse_tokens", tensor_type(DType::kFloat32, {}));
+  const std::vector<ValueId> loss = builder.add("cross_entropy", {logits, labels, scale});
+  builder.output(loss[0], "loss");
+  builder.graph().objective = loss[0];
+  builder.step_input("learning_rate", tensor_type(DType::kFloat32, {}));
+  builder.step_input("step", tensor_type(DType::kInt32, {}));
+}
+
+ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::vector<ValueId>& routing) {
+  constexpr std::int64_t kHidden = 8, kInner = 12, kExperts = 5, kTopK = 2;
+  const std::string prefix = fmt::format("layers.{}.", layer);
+  const auto tag = [&](const char* segment) {
+    builder.set_tag({.phase = Phase::kForward, .layer = layer, .segment = intern(segment)});
+  };
+  const auto parameter = [&](const std::string& name, std::initializer_list<std::int64_t> shape) {
+    return builder.state(prefix + name, tensor_type(DType::kFloat32, shape), StateKind::kParameter);
+  };
+  tag("router");
+  const ValueId norm =
+      builder.add1("rms_norm", {x, parameter("mlp_norm.weight", {kHidden})}, {{"epsilon", 1e-6}});
+  const ValueId logits =
+      builder.add1("linear", {norm, parameter("router.weight", {kExperts, kHidden})});
+  const std::vector<ValueId> routed =
+      builder.add("router", {logits}, {{"top_k", kTopK}, {"normalize", true}});
+  routing.push_back(routed[3]);
+  routing.push_back(routed[4]);
+  tag("dispatch");
+  const std::vector<ValueId> sorted =
+      builder.add("route_sort", {routed[1]}, {{"num_experts", kExperts}});
+  const ValueId rows = builder.add1("permute", {norm, sorted[0]}, {{"top_k", kTopK}});
+  tag("experts");
+  const ValueId gate = builder.add1(
+      "grouped_linear",
+      {rows, parameter("experts.gate.weight", {kExperts, kInner, kHidden}), sorted[2]});
+  const ValueId up =
+      builder.add1("grouped_linear",
+                   {rows, parameter("experts.up.weight", {kExperts, kInner, kHidden}), sorted[2]});
+  const ValueId inner = builder.add1("swiglu", {gate, up});
+  const ValueId down = builder.add1(
+      "grouped_linear",
+      {inner, parameter("experts.down.weight", {kExperts, kHidden, kInner}), sorted[2]});
+  tag("combine");
+  return builder.add1("add", {x, builder.add1("unpermute", {down, routed[0], sorted[1]})});
+}
+
+void fill_floats(std::span<std::byte> bytes, std::uint64_t seed, std::uint64_t stream,
+                 double scale) {
+  auto* values = reinterpret_cast<float*>(bytes.data());
+  for (std::size_t i = 0; i < bytes.size() / sizeof(float); ++i)
+    values[i] = static_cast<float>(scale * random_normal(seed, stream, i));
+}
+
+std::vector<std::byte> copy(const TensorView& view) {
+  return {view.data, view.data + view.type->num_bytes()};
+}
+
+}  // namespace
+
+ir::Graph random_graph(std::uint64_t seed) {
+  ir::Graph graph;
+  graph.name = fmt::format("random_{}", seed);
+  GraphBuilder builder(graph, ops::find_op);
+  std::uint64_t draw = 0;
+  const auto below = [&](std::uint64_t bound) { return random_below(seed, 7, draw++, bound); };
+  constexpr std::int64_t kWidths[] = {4, 8, 16};
+  std::vector<std::vector<ValueId>> values(3), weights(9);
+  builder.set_tag({.phase = Phase::kForward, .segment = intern("mlp")});
+  for (std::size_t w = 0; w < 3; ++w)
+    values[w].push_back(builder.batch_input(
+        fmt::format("x{}", w), tensor_type(DType::kFloat32, {kNumTokens, kWidths[w]})));
+  const auto pick = [&](std::size_t w) {
+    // Prefers late values, so that the graph grows deep as well as wide.
+    const std::size_t back = std::min<std::size_t>(below(4), values[w].size() - 1);
+    return values[w][values[w].size() - 1 - back];
+  };
+  const auto weight = [&](std::size_t from, std::size_t to) {
+    auto& list = weights[from * 3 + to];
+    if (list.empty() || below(3) == 0)
+      list.push_back(builder.state(fmt::format("w{}.{}.{}.weight", from, to, list.size()),
+                                   tensor_type(DType::kFloat32, {kWidths[to], kWidths[from]}),
+                                   StateKind::kParameter));
+    return list[below(list.size())];
+  };
+  const std::uint64_t num_nodes = 10 + below(30);
+  for (std::uint64_t i = 0; i < num_nodes; ++i) {
+    builder.set_tag({.phase = Phase::kForward,
+                     .layer = static_cast<std::int32_t>(i / 8),
+                     .segment = intern("mlp")});
+    const std::size_t w = below(3);
+    switch (below(4)) {
+      case 0:
+        values[w].push_back(builder.add1("add", {pick(w), pick(w)}));
+        break;
+      case 1:
+        values[w].push_back(builder.add1("scale", {pick(w)}, {{"factor", 0.75}}));
+        break;
+      case 2:
+        values[w].push_back(builder.add1("swiglu", {pick(w), pick(w)}));
+        break;
+      default: {
+        const std::size_t to = below(3);
+        const ValueId x = pick(w);
+        values[to].push_back(builder.add1("linear", {x, weight(w, to)}));
+      }
+    }
+  }
+  std::vector<ValueId> parts;
+  for (std::size_t w = 0; w < 3; ++w) {
+    const ValueId x = pick(w);
+    parts.push_back(builder.add1("linear", {x, weight(w, 0)}));
+  }
+  const ValueId sum = builder.add1("add", {builder.add1("add", {parts[0], parts[1]}), parts[2]});
+  const ValueId head = builder.state("head.weight", tensor_type(DType::kFloat32, {kVocabulary, 4}),
+                                     StateKind::kParameter);
+  add_loss(builder, builder.add1("linear", {sum, head}));
+  return graph;
+}
+
+ir::Graph moe_graph(int num_layers, bool is_tied) {
+  ir::Graph graph;
+  graph.name = is_tied ? "tied_moe" : "untied_moe";
+  GraphBuilder builder(graph, ops::find_op);
+  builder.set_tag({.phase = Phase::kForward, .segment = intern("embedding")});
+  const ValueId tokens = builder.batch_input("tokens", tensor_type(DType::kInt32, {kNumTokens}));
+  const ValueId table = builder.state(
+      "embedding.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}), StateKind::kParameter);
+  ValueId x = builder.add1("embedding", {table, tokens});
+  std::vector<ValueId> routing;
+  for (int layer = 0; layer < num_layers; ++layer) x = moe_block(builder, x, layer, routing);
+  builder.set_tag({.phase = Phase::kForward, .segment = intern("head")});
+  const ValueId head =
+      is_tied ? table
+              : builder.state("head.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}),
+                              StateKind::kParameter);
+  add_loss(builder, builder.add1("linear", {x, head}));
+  const ValueId aux = builder.add1("load_balancing_loss", routing,
+                                   {{"num_tokens", kNumTokens}, {"top_k", std::int64_t{2}}});
+  builder.output(aux, "aux_loss");
+  const ValueId weighted = builder.add1("scale", {aux}, {{"factor", 0.01}});
+  graph.objective = builder.add1("add", {*graph.objective, weighted});
+  return graph;
+}
+
+void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std::uint64_t seed) {
+  for (const ir::State& state : compiled.graph.states) {
+    if (state.kind != StateKind::kParameter) continue;
+    const TensorView view = store.find(state.name);
+    fill_floats({view.data, static_cast<std::size_t>(view.type->num_bytes())}, seed,
+                stream_of(text(state.name)), 0.5);
+  }
+  for (const ir::State& state : compiled.graph.states) {
+    if (state.kind != StateKind::kDerived) continue;
+    const TensorView from = store.find(*state.derived_from), to = store.find(state.name);
+    for (std::int64_t i = 0; i < from.type->num_elements(); ++i)
+      to.as<BFloat16>()[i] = to_bfloat16_half_away(from.as<float>()[i]);
+  }
+}
+
+void fill_inputs(const lower::Compiled& compiled, runtime::Executor& executor,
+                 const StepsOptions& options, int step, int micro_batch) {
+  for (const runtime::NamedOperand& input : compiled.program.inputs) {
+    const std::span<std::byte> bytes = executor.input(input.name);
+    auto* floats = reinterpret_cast<float*>(bytes.data());
+    auto* ints = reinterpret_cast<std::int32_t*>(bytes.data());
+    const std::uint64_t batch =
+        static_cast<std::uint64_t>((options.same_batch ? 0 : step) * 100 + micro_batch);
+    if (input.name == "learning_rate") {
+      floats[0] = 0.01f;
+    } else if (input.name == "inverse_tokens") {
+      floats[0] = 1.0f / static_cast<float>(2 * kNumTokens);
+    } else if (input.name == "step") {
+      ints[0] = step + 1;
+    } else if (input.operand.type.dtype == DType::kInt32) {
+      const auto bound = static_cast<std::uint64_t>(
+          input.name == "tokens" && step > 0 ? options.num_tokens_used : kVocabulary);
+      for (std::size_t i = 0; i < bytes.size() / 4; ++i)
+        ints[i] = static_cast<std::int32_t>(
+            random_below(options.seed, stream_of(input.name) + batch, i, bound));
+    } else {
+      fill_floats(bytes, options.seed, stream_of(input.name) + batch, 1.0);
+    }
+  }
+}
+
+StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
+  const lower::Compiled compiled =
+      lower::compile(forward, options.compile, {.num_threads = options.num_threads});
+  runtime::StateStore store;
+  device::ThreadTeam team(options.num_threads);
+  runtime::Executor executor(compiled.program, store, team, options.executor);
+  initialise(compiled, store, options.seed);
+  StepsResult result;
+  result.peak_bytes = compiled.plan.peak_bytes();
+  for (int step = options.begin_step; step < options.end_step; ++step) {
+    float loss = 0;
+    for (int i = options.begin_micro_batch; i < options.end_micro_batch; ++i) {
+      fill_inputs(compiled, executor, options, step, i);
+      executor.run(spec::Action::kForward, i == options.begin_micro_batch);
+      executor.run(spec::Action::kBackward, i == options.begin_micro_batch);
+      loss += *executor.output("loss").as<float>();
+    }
+    result.losses.push_back(loss);
+    if (step + 1 == options.end_step)
+      for (const ir::State& state : compiled.graph.states)
+        if (state.kind == StateKind::kGradient) {
+          const TensorView view = executor.output(text(state.name));
+          result.gradients[std::string(text(state.name))] = copy(view);
+          result.float_gradients[std::string(text(state.name))] = {
+              view.as<float>(), view.as<float>() + view.type->num_elements()};
+        }
+    if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
+  }
+  for (Name name : store.names()) result.states[std::string(text(name))] = copy(store.find(name));
+  return result;
+}
+
+}  // namespace anabatic::testing

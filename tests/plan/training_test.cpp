@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole training steps of a small MoE with a tied embedding, by the ref kernels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/training_fixture.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+StepsOptions ref_options() {
+  StepsOptions options;
+  options.compile.only_kernels = "ref";
+  options.executor.poison = true;
+  return options;
+}
+
+TEST(GoldenTraining, LossFallsOnOneBatch) {
+  StepsOptions options = ref_options();
+  options.end_step = 40;
+  options.same_batch = true;
+  const StepsResult result = run_steps(tied_moe_graph(2), options);
+  EXPECT_LT(result.losses.back(), 0.5f * result.losses.front());
+}
+
+TEST(GoldenTraining, GivesEqualBitsUnderEveryPlannerAndWithoutOptionalPasses) {
+  for (const char* kernels : {"ref", ""})
+    for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      SCOPED_TRACE(std::string(kernels) +
+                   (precision == lower::Precision::kBf16 ? " bf16" : " fp32"));
+      StepsOptions options = ref_options();
+      options.end_step = 5;
+      options.compile.only_kernels = kernels;
+      options.compile.precision = precision;
+      const StepsResult want = run_steps(tied_moe_graph(2), options);
+      options.compile.trivial_planners = true;
+      options.compile.disabled_passes = {"common_subexpression", "dead_code"};
+      const StepsResult got = run_steps(tied_moe_graph(2), options);
+      EXPECT_EQ(got.losses, want.losses);
+      EXPECT_EQ(got.states, want.states);
+      EXPECT_LT(want.peak_bytes, got.peak_bytes);
+    }
+}
+
+TEST(GoldenTraining, GivesEqualBitsOnEveryThreadCount) {
+  StepsOptions options = ref_options();
+  options.compile.only_kernels.clear();
+  const StepsResult want = run_steps(tied_moe_graph(2), options);
+  options.num_threads = 3;
+  EXPECT_EQ(run_steps(tied_moe_graph(2), options).states, want.states);
+}
+
+// With no update, the gradients of step 1 are those of a run that begins there, unless step 0 left
+// something behind. Step 0 sees many tokens and experts, step 1 token 0 alone.
+TEST(Gradients, KeepNothingOfTheStepBefore) {
+  for (bool is_tied : {false, true})
+    for (bool poison : {false, true})
+      for (bool trivial : {false, true}) {
+        StepsOptions options = ref_options();
+        options.executor.poison = poison;
+        options.compile.trivial_planners = trivial;
+        options.compile.with_update = false;
+        options.num_tokens_used = 1;
+        const StepsResult got = run_steps(moe_graph(2, is_tied), options);
+        options.begin_step = 1;
+        const StepsResult want = run_steps(moe_graph(2, is_tied), options);
+        EXPECT_EQ(got.gradients, want.gradients);
+      }
+}
+
+TEST(Gradients, AreZeroForEmbeddingRowsOfUnseenTokens) {
+  StepsOptions options = ref_options();
+  options.compile.with_update = false;
+  options.num_tokens_used = 1;  // after a step that uses many
+  const StepsResult result = run_steps(moe_graph(1, false), options);
+  const auto& rows = result.float_gradients.at("gradients.embedding.weight");
+  const std::size_t width = rows.size() / kVocabulary;
+  const auto is_zero = [](float value) { return value == 0; };
+  EXPECT_FALSE(
+      std::all_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(width), is_zero));
+  EXPECT_TRUE(std::all_of(rows.begin() + static_cast<std::ptrdiff_t>(width), rows.end(), is_zero));
+}
+
+TEST(Gradients, AreZeroForExpertsWithoutRows) {
+  StepsOptions options = ref_options();
+  options.compile.with_update = false;
+  options.num_tokens_used = 1;  // every token takes the same two of five experts
+  const StepsResult result = run_steps(tied_moe_graph(1), options);
+  const auto& gate = result.float_gradients.at("gradients.layers.0.experts.gate.weight");
+  const std::size_t expert_size = gate.size() / 5;
+  int num_used = 0;
+  for (std::size_t i = 0; i < 5; ++i)
+    num_used += !std::all_of(&gate[i * expert_size], &gate[i * expert_size] + expert_size,
+                             [](float value) { return value == 0; });
+  EXPECT_EQ(num_used, 2);
+}
+
+TEST(Gradients, AddUpOverMicroBatches) {
+  StepsOptions options = ref_options();
+  options.compile.with_update = false;
+  options.end_step = 1;
+  const auto both = run_steps(tied_moe_graph(1), options).float_gradients;
+  options.end_micro_batch = 1;
+  const auto first = run_steps(tied_moe_graph(1), options).float_gradients;
+  options.begin_micro_batch = 1;
+  options.end_micro_batch = 2;
+  const auto second = run_steps(tied_moe_graph(1), options).float_gradients;
+  for (const auto& [name, values] : both) {
+    SCOPED_TRACE(name);
+    double largest = 0;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      largest =
+          std::max<double>(largest, std::abs(first.at(name)[i]) + std::abs(second.at(name)[i]));
+    EXPECT_GT(largest, 0);
+    // Into one element go at most a product's sum and a row a token, in each micro-batch.
+    const double bound = largest * gamma(2 * (kNumTokens + 1), DType::kFloat32);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_LE(std::abs(double{values[i]} - first.at(name)[i] - second.at(name)[i]), bound) << i;
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing
