@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_config.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "anabatic/error.h"
+#include "support/tiny_run.h"
+#include "train/sampler.h"
+#include "train/schedule.h"
+
+namespace anabatic::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::filesystem::path write_yaml(const std::string& text) {
+  static const anabatic::testing::TemporaryDirectory folder;
+  const auto path = folder.path() / "run.yaml";
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no InvalidArgument was thrown";
+}
+
+TEST(RunConfig, FlagsWinOverTheFile) {
+  const auto path = write_yaml("train: {steps: 7, seed: 3}\noptimizer: {betas: [0.8, 0.9]}\n");
+  const RunConfig config =
+      load_run_config(path, {{"train.steps", {"9"}}, {"data.train", {"a.txt", "b.txt"}}});
+  EXPECT_EQ(config.train.steps, 9);
+  EXPECT_EQ(config.train.seed, 3);
+  EXPECT_EQ(config.optimizer.betas, (std::vector<double>{0.8, 0.9}));
+  EXPECT_EQ(config.data.train, (std::vector<std::string>{"a.txt", "b.txt"}));
+}
+
+TEST(RunConfig, ReportsEveryProblemAtOnce) {
+  const auto path =
+      write_yaml("train: {step: 7, precision: fp8}\noptimizer: {epsilon: x}\nmodel: 3\n");
+  const std::string message = message_of([&] {
+    load_run_config(path, {{"data.sequence_length", {"0"}}});
+  });
+  EXPECT_THAT(message, HasSubstr("train.step: unknown key; did you mean train.steps?"));
+  EXPECT_THAT(message, HasSubstr("train.precision: expected one of [bf16, fp32], got 'fp8'"));
+  EXPECT_THAT(message, HasSubstr("optimizer.epsilon: expected a number, got 'x'"));
+  EXPECT_THAT(message, HasSubstr("model: unknown key"));
+  EXPECT_THAT(message, HasSubstr("data.sequence_length: expected an integer >= 1, got 0"));
+}
+
+TEST(RunConfig, ResolvedYamlGivesTheSameConfig) {
+  RunConfig config;
+  config.model.path = "a \"quoted\" \\ path";
+  config.optimizer.learning_rate = 0.1;
+  config.data.validation = {"x, y", "z\n\t\x01"};
+  const std::string yaml = to_yaml(config);
+  EXPECT_EQ(to_yaml(load_run_config(write_yaml(yaml), {})), yaml);
+}
+
+TEST(RunConfig, RejectsBrokenYaml) {
+  EXPECT_THAT(message_of([] { load_run_config(write_yaml("train: [1, {"), {}); }),
+              HasSubstr("[config] 1 problem"));
+}
+
+TEST(RunConfig, TakesEmptySectionsAndRejectsWhatIsNoConfig) {
+  EXPECT_EQ(load_run_config(write_yaml("optimizer:\ntrain:\n  steps: 3\n"), {}).train.steps, 3);
+  EXPECT_EQ(load_run_config(write_yaml("# nothing\n"), {}).train.steps, 100);
+  const auto message = [](const std::string& yaml) {
+    return message_of([&] { load_run_config(write_yaml(yaml), {}); });
+  };
+  EXPECT_THAT(message("[1, 2]"), HasSubstr("expected a map of sections"));
+  EXPECT_THAT(message("train:\n  steps: 3\n  steps: 4\n"), HasSubstr("train.steps: given twice"));
+  EXPECT_THAT(message("train: {steps: {a: 1}}"),
+              HasSubstr("train.steps: expected a value, got a map"));
+  EXPECT_THAT(message("sections: {a: {b: {c: 1}}}"), HasSubstr("sections: unknown key"));
+  EXPECT_THAT(message("train: {steps: }"), HasSubstr("train.steps: expected a value"));
+  EXPECT_THAT(message("train: {seed: 99999999999999999999}"), HasSubstr("train.seed: expected an"));
+  EXPECT_THAT(message("optimizer: {epsilon: .nan}"), HasSubstr("optimizer.epsilon: expected"));
+}
+
+TEST(RunConfig, EveryKeyReadsItsOwnDefaultBack) {
+  const RunConfig defaults;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string yaml = key.show(defaults);
+    const auto dot = key.name.find('.');
+    const auto path = write_yaml(
+        fmt::format("{}:\n  {}: {}\n", key.name.substr(0, dot), key.name.substr(dot + 1), yaml));
+    EXPECT_EQ(key.show(load_run_config(path, {})), yaml) << key.name;
+  }
+}
+
+TEST(RunConfig, PromisesTheKeysOfTheDocumentation) {
+  std::set<std::string> names;
+  for (const ConfigKey& key : config_keys()) names.insert(key.name);
+  for (const char* name : {"model.path",
+                           "model.init",
+                           "data.train",
+                           "data.validation",
+                           "data.sequence_length",
+                           "data.packing",
+                           "data.shuffle",
+                           "data.append_eos",
+                           "train.steps",
+                           "train.micro_batch_size",
+                           "train.gradient_accumulation_steps",
+                           "train.precision",
+                           "train.seed",
+                           "train.output",
+                           "train.resume",
+                           "train.save_every",
+                           "train.validate_every",
+                           "train.keep_last",
+                           "train.save_dtype",
+                           "optimizer.name",
+                           "optimizer.learning_rate",
+                           "optimizer.betas",
+                           "optimizer.epsilon",
+                           "optimizer.weight_decay",
+                           "optimizer.clip_grad_norm",
+                           "optimizer.schedule",
+                           "optimizer.warmup_steps",
+                           "optimizer.min_learning_rate",
+                           "device.kind",
+                           "device.threads",
+                           "generate.max_new_tokens",
+                           "generate.temperature",
+                           "generate.top_k",
+                           "generate.top_p",
+                           "generate.seed"})
+    EXPECT_TRUE(names.contains(name)) << name;
+}
+
+TEST(Schedule, WarmsUpThenFallsToTheMinimum) {
+  RunConfig::Optimizer optimizer{
+      .learning_rate = 1.0, .schedule = "cosine", .warmup_steps = 4, .min_learning_rate = 0.25};
+  EXPECT_EQ(learning_rate(optimizer, 1, 12), 0.25);
+  EXPECT_EQ(learning_rate(optimizer, 4, 12), 1.0);
+  EXPECT_EQ(learning_rate(optimizer, 12, 12), 0.25);
+  optimizer.schedule = "linear";
+  EXPECT_EQ(learning_rate(optimizer, 8, 12), 0.625);
+  optimizer.schedule = "constant";
+  EXPECT_EQ(learning_rate(optimizer, 11, 12), 1.0);
+  optimizer.warmup_steps = 0;
+  EXPECT_EQ(learning_rate(optimizer, 1, 12), 1.0);
+}
+
+TEST(Sampler, IsGreedyAtTemperatureZero) {
+  Sampler sampler({.temperature = 0.0}, 4);
+  EXPECT_EQ(sampler.next(std::vector<float>{0.0f, 2.0f, 2.0f, 1.0f}, 0), 1);
+}
+
+TEST(Sampler, DrawsOnlyAmongTheTopKAndTopP) {
+  const std::vector<float> logits{0.0f, 3.0f, 2.9f, -1.0f};
+  Sampler top_k({.temperature = 1.0, .top_k = 2}, 4);
+  Sampler top_p({.temperature = 1.0, .top_p = 0.4}, 4);
+  bool saw_second = false;
+  for (std::int64_t position = 0; position < 200; ++position) {
+    const std::int32_t token = top_k.next(logits, position);
+    EXPECT_TRUE(token == 1 || token == 2);
+    saw_second = saw_second || token == 2;
+    EXPECT_EQ(top_k.next(logits, position), token);
+    EXPECT_EQ(top_p.next(logits, position), 1);
+  }
+  EXPECT_TRUE(saw_second);
+}
+
+}  // namespace
+}  // namespace anabatic::train

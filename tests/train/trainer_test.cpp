@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole runs of a tiny Mixtral: learning, resuming, accumulation, thread counts, and what stops a
+// run.
+#include "train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "anabatic/error.h"
+#include "base/text.h"
+#include "support/tiny_run.h"
+#include "train/checkpoint_directory.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using ::testing::HasSubstr;
+
+std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(Trainer, LearnsARuleAndWritesWhatItPromises) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.steps = 80;
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  const TrainResult result = Trainer(run).train();
+  ASSERT_TRUE(result.before && result.after);
+  EXPECT_LT(result.after->loss, result.before->loss - 1.0);
+  EXPECT_EQ(result.step, 80);
+
+  const auto lines = metrics_of(run);
+  ASSERT_EQ(lines.size(), 80u);
+  for (const char* key :
+       {"step", "loss", "aux_loss", "grad_norm", "learning_rate", "tokens_per_second",
+        "step_time_s", "tflops", "mfu", "peak_memory_bytes", "planned_memory_bytes", "expert_load"})
+    EXPECT_TRUE(lines.back().contains(key)) << key;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const nlohmann::json& line = lines[i];
+    EXPECT_EQ(line["step"], i + 1);
+    const double seconds = line["step_time_s"], speed = line["tokens_per_second"];
+    EXPECT_GT(seconds, 0);
+    EXPECT_EQ(std::lround(speed * seconds), 32);  // input tokens
+    EXPECT_GT(line["tokens"], 0);
+    EXPECT_LE(line["tokens"], 32);
+    EXPECT_GT(line["tflops"], 0.0);
+    EXPECT_GT(line["mfu"], 0.0);
+    EXPECT_GT(line["aux_loss"], 1.0);  // top_k = 2 when balanced, num_experts at worst
+    EXPECT_LE(line["aux_loss"], 4.0);
+    EXPECT_GT(line["peak_memory_bytes"], 1 << 20);
+    EXPECT_GT(line["planned_memory_bytes"], 1 << 20);
+    ASSERT_EQ(line["expert_load"].size(), 2u);
+    for (const double load : line["expert_load"]) {
+      EXPECT_GE(load, 1.0);
+      EXPECT_LE(load, 2.0);  // experts / top_k
+    }
+  }
+  EXPECT_EQ(latest_checkpoint(run.train.output), result.checkpoint);
+  EXPECT_EQ(result.checkpoint.filename(), "step-00000080");
+  for (const char* file : {"config.json", "model.safetensors", "run_config.yaml"})
+    EXPECT_TRUE(std::filesystem::exists(result.checkpoint / file)) << file;
+}
+
+TEST(Trainer, ResumesBitForBit) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const TemporaryDirectory whole_folder, broken_folder;
+    RunConfig whole = tiny_run(whole_folder.path()), broken = tiny_run(broken_folder.path());
+    whole.train.precision = broken.train.precision = precision;
+    const TrainResult unbroken = Trainer(whole).train();
+
+    broken.train.save_every = 3;
+    broken.train.keep_last = 0;
+    Trainer(broken).train();
+    // As after a crash in step 5 or later: `latest` still names step 3, the metrics run ahead.
+    write_file_atomically(std::filesystem::path(broken.train.output) / "latest", "step-00000003\n");
+    const TrainResult resumed = Trainer(broken).train();
+    EXPECT_TRUE(checkpoint_bytes(unbroken.checkpoint) == checkpoint_bytes(resumed.checkpoint))
+        << precision;
+
+    const auto a = metrics_of(whole), b = metrics_of(broken);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i]["step"], b[i]["step"]);
+      EXPECT_EQ(a[i]["loss"], b[i]["loss"]);
+      EXPECT_EQ(a[i]["grad_norm"], b[i]["grad_norm"]);
+    }
+  }
+}
+
+TEST(Trainer, GivesEqualBitsOnAnyThreadCount) {
+  std::string first;
+  for (const int threads : {1, 2, 3}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path());
+    run.train.precision = "bf16";
+    run.device.threads = threads;
+    const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+    if (first.empty()) first = bytes;
+    EXPECT_TRUE(bytes == first) << threads << " threads";
+  }
+}
+
+TEST(Trainer, GivesEqualBitsWithTrivialPlannersPassesOffAndPoison) {
+  const TemporaryDirectory plain_folder, folder;
+  RunConfig plain = tiny_run(plain_folder.path()), run = tiny_run(folder.path());
+  plain.train.gradient_accumulation_steps = run.train.gradient_accumulation_steps = 2;
+  plain.compiler.trivial_planners = true;
+  plain.compiler.poison = true;
+  plain.compiler.disable_passes = {"common_subexpression"};
+  EXPECT_TRUE(checkpoint_bytes(Trainer(plain).train().checkpoint) ==
+              checkpoint_bytes(Trainer(run).train().checkpoint));
+}
+
+TEST(Trainer, KeepsTheNewestCheckpoints) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.save_every = 2;
+  run.train.keep_last = 2;
+  Trainer(run).train();
+  const std::filesystem::path output = run.train.output;
+  EXPECT_FALSE(std::filesystem::exists(output / "step-00000004"));
+  EXPECT_TRUE(std::filesystem::exists(output / "step-00000006"));
+  EXPECT_TRUE(std::filesystem::exists(output / "step-00000008"));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they add memory of their own
+TEST(Trainer, PredictsItsPeakMemoryFreshAndResumed) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), "\"vocab_size\": 20000, \"hidden_size\": 64");
+  run.train.precision = "bf16";
+  for (const std::int64_t steps : {1, 2}) {
+    run.train.steps = steps;
+    const TrainResult result = Trainer(run).train();
+    const std::int64_t predicted = result.planned_memory_bytes;
+    EXPECT_GT(predicted, std::int64_t{20000} * 64 * 2 * 18);  // two matrices, 18 bytes a parameter
+    EXPECT_LT(std::abs(result.peak_memory_bytes - predicted),
+              std::max(predicted / 50, std::int64_t{16} << 20))
+        << predicted << " predicted, " << result.peak_memory_bytes << " measured";
+  }
+}
+#endif
+
+TEST(Trainer, StopsOnNonFiniteLossAndKeepsTheLastCheckpoint) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.save_every = 1;
+  run.optimizer.learning_rate = 1e30;
+  run.optimizer.warmup_steps = 0;
+  run.optimizer.clip_grad_norm = 0;
+  try {
+    Trainer(run).train();
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[train] step "));
+    EXPECT_THAT(error.what(), HasSubstr("first in"));
+  }
+  EXPECT_TRUE(latest_checkpoint(run.train.output).has_value());
+}
+
+TEST(Trainer, StopsOnASignalWithACheckpoint) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.steps = 1000000;
+  Trainer trainer(run);
+  // Late enough that train() has put its handlers in place, which it does first; early in a run of
+  // a million steps.
+  std::thread killer([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::raise(SIGTERM);
+  });
+  const TrainResult result = trainer.train();
+  killer.join();
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_GT(result.step, 0);
+  EXPECT_TRUE(std::filesystem::exists(result.checkpoint / "config.json"));
+}
+
+TEST(Trainer, RefusesToResumeOtherData) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  Trainer(run).train();
+  run.train.seed = 5;
+  run.train.micro_batch_size = 3;
+  try {
+    Trainer trainer(run);
+    FAIL() << "expected an error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("train.seed"));
+    EXPECT_THAT(error.what(), HasSubstr("train.micro_batch_size"));
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::train
