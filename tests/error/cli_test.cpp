@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the binary says and returns when the command line, a config or a file is wrong: on standard
+// error, with nothing on standard output.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "io/safetensors_writer.h"
+#include "support/run_binary.h"
+
+namespace anabatic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kUsage = 2;
+
+// The message of a run that fails with this exit code.
+std::string failure(const std::vector<std::string>& arguments, int exit_code) {
+  const Outcome outcome = run_binary(arguments);
+  EXPECT_EQ(outcome.exit_code, exit_code) << arguments.at(0) << ": " << outcome.err;
+  EXPECT_EQ(outcome.out, "") << arguments.at(0);
+  return outcome.err;
+}
+
+TEST(CliErrors, NameTheNearestVerbFlagAndKey) {
+  EXPECT_THAT(failure({"evaluat"}, kUsage), HasSubstr("got 'evaluat'; did you mean evaluate?"));
+  EXPECT_THAT(failure({"generate", "--promt", "x"}, kUsage), HasSubstr("did you mean --prompt?"));
+  EXPECT_THAT(failure({"info", "--jsn", "DIR"}, kUsage), HasSubstr("did you mean --json?"));
+  EXPECT_THAT(failure({"generate", "--model.pth", "x"}, kUsage),
+              HasSubstr("did you mean --model.path?"));
+  EXPECT_THAT(failure({"generate", "--prompt", "a", "b"}, kUsage),
+              HasSubstr("unexpected argument 'b'"));
+  EXPECT_THAT(failure({"info"}, kUsage), HasSubstr("MODEL_DIR is required"));
+}
+
+TEST(CliErrors, ListEveryConfigProblemAtOnce) {
+  const TemporaryDirectory folder;
+  const fs::path yaml = folder.path() / "run.yaml";
+  std::ofstream(yaml) << "data: {sequence_lenght: 5}\ntrain: {precision: fp8}\n";
+  EXPECT_THAT(failure({"train", yaml, "--train.stepz", "5", "--optimizer.betas", "0.9",
+                       "--data.shuffle=perhaps", "--train.seed", "-1"},
+                      kUsage),
+              AllOf(HasSubstr("[config] "),
+                    HasSubstr("data.sequence_lenght: unknown key; did you mean "
+                              "data.sequence_length?"),
+                    HasSubstr("train.precision: expected one of [bf16, fp32], got 'fp8'"),
+                    HasSubstr("train.stepz: unknown key; did you mean train.steps?"),
+                    HasSubstr("data.shuffle: expected true or false, got 'perhaps'"),
+                    HasSubstr("optimizer.betas: expected two numbers, got 1"),
+                    HasSubstr("train.seed: expected an integer >= 0, got -1")));
+  EXPECT_THAT(failure({"train", "/nonexistent/run.yaml"}, kUsage),
+              HasSubstr("/nonexistent/run.yaml"));
+  EXPECT_THAT(failure({"train"}, kUsage),
+              AllOf(HasSubstr("model.path: expected"), HasSubstr("data.train: expected"),
+                    HasSubstr("train.output: expected")));
+}
+
+TEST(CliErrors, NameTheFileThatIsMissingOrOfNoUse) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  const fs::path tokens = write_tiny_tokens(folder.path(), "train", 20, 1);
+  const std::string output = folder.path() / "run";
+  const std::vector<std::string> train{"train", "--model.path", model, "--train.output", output};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), train.begin(), train.end());
+    return more;
+  };
+  EXPECT_THAT(failure({"info", "/nonexistent"}, 1), HasSubstr("/nonexistent"));
+  EXPECT_THAT(failure(with({"--data.train", folder.path() / "a.txt", folder.path() / "b"}), 1),
+              AllOf(HasSubstr("a.txt: expected a text or JSONL file"),
+                    HasSubstr("b: expected a text or JSONL file")));
+  EXPECT_THAT(
+      failure(with({"--data.train", tokens}), 1),
+      AllOf(HasSubstr(model), HasSubstr("model.safetensors"), HasSubstr("model.init: random")));
+  std::ofstream(folder.path() / "text.txt") << "some text";
+  EXPECT_THAT(failure(with({"--data.train", folder.path() / "text.txt"}), 1),
+              HasSubstr("tokenizer.json"));
+  std::ofstream(folder.path() / "file") << "";
+  EXPECT_THAT(failure({"train", "--model.path", model, "--data.train", tokens, "--train.output",
+                       folder.path() / "file"},
+                      1),
+              HasSubstr("train.output: cannot make the directory"));
+  write_tiny_tokens(folder.path(), "none", 0, 1);
+  EXPECT_THAT(
+      failure(with({"--data.train", folder.path() / "none", "--model.init", "random"}), kUsage),
+      HasSubstr("expected at least one sample"));
+  EXPECT_THAT(failure({"evaluate", "--model.path", model, "--data.validation", tokens}, 1),
+              HasSubstr("model.safetensors"));
+  EXPECT_THAT(failure({"tokenize", "--model.path", model}, kUsage),
+              HasSubstr("expected one of --input, --ids and --train"));
+}
+
+TEST(CliErrors, RefuseToDisableRequiredAndUnknownPasses) {
+  const TemporaryDirectory folder;
+  const std::vector<std::string> train{"train",
+                                       "--model.path",
+                                       write_tiny_config(folder.path()),
+                                       "--model.init",
+                                       "random",
+                                       "--data.train",
+                                       write_tiny_tokens(folder.path(), "train", 20, 1),
+                                       "--train.output",
+                                       folder.path() / "run"};
+  for (const auto& [pass, message] :
+       {std::pair{"differentiate", "got 'differentiate', which is required"},
+        std::pair{"dead_cod", "nearest: 'dead_code'"}}) {
+    std::vector<std::string> arguments = train;
+    arguments.insert(arguments.end(), {"--disable-pass", pass});
+    EXPECT_THAT(failure(arguments, kUsage), HasSubstr(message));
+  }
+}
+
+using Ids = std::vector<std::int64_t>;
+
+void write_tokens(const fs::path& file, const std::vector<io::TensorInfo>& infos, const Ids& ids) {
+  io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
+  for (const io::TensorInfo& info : infos) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : info.shape) count *= size;
+    const std::size_t bytes = static_cast<std::size_t>(count * size_bytes(info.dtype));
+    writer.write(info.name, std::as_bytes(std::span(ids)).first(bytes));
+  }
+  writer.finish();
+}
+
+TEST(CliErrors, SayWhatIsWrongWithTheTokensOfGradients) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path()), file = folder.path() / "in.safetensors";
+  const auto message = [&](const std::vector<io::TensorInfo>& infos, const Ids& ids) {
+    write_tokens(file, infos, ids);
+    return failure({"gradients", "--tokens", file, "--output", folder.path() / "out", model},
+                   kUsage);
+  };
+  const Ids fine{1, 2, 3, 4, 5, 6, 7, 8};
+  const DType i64 = DType::kInt64;
+  EXPECT_THAT(message({{"input_id", i64, {2, 3}}}, fine),
+              AllOf(HasSubstr("in.safetensors"), HasSubstr("input_ids: expected an int64 tensor"),
+                    HasSubstr("labels: expected an int64 tensor")));
+  EXPECT_THAT(message({{"input_ids", DType::kInt32, {2, 3}}, {"labels", i64, {6}}}, fine),
+              AllOf(HasSubstr("input_ids: expected int64 [B,S], found I32"),
+                    HasSubstr("labels: expected int64 [B,S], found I64 with 1 dimension")));
+  EXPECT_THAT(message({{"input_ids", i64, {2, 3}}, {"labels", i64, {3, 2}}}, fine),
+              HasSubstr("labels: expected the shape of input_ids"));
+  EXPECT_THAT(message({{"input_ids", i64, {1, 3}}, {"labels", i64, {1, 3}}}, {1, 97, 2}),
+              HasSubstr("input_ids[1]: expected an id below 97, got 97"));
+  EXPECT_THAT(message({{"input_ids", i64, {1, 3}}, {"labels", i64, {1, 3}}}, {1, -100, 2}),
+              HasSubstr("input_ids[1]: expected an id"));
+  EXPECT_THAT(message({{"input_ids", i64, {0, 3}}, {"labels", i64, {0, 3}}}, {}),
+              HasSubstr("at least one token"));
+  EXPECT_THAT(failure({"gradients", model, "--tokens", file, "--output", folder.path() / "out",
+                       "--precision", "fp8"},
+                      kUsage),
+              HasSubstr("train.precision: expected one of [bf16, fp32], got 'fp8'"));
+}
+
+}  // namespace
+}  // namespace anabatic::testing

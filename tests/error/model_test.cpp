@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the readers of configs and weights say when the files are wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "unit/model/model_files.h"
+
+namespace anabatic::model {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string invalid(const std::string& json) {
+  return message_of<InvalidArgument>([&] { config_from(json); });
+}
+std::string unsupported(const std::string& json) {
+  return message_of<Unsupported>([&] { config_from(json); });
+}
+
+TEST(ConfigErrors, NameWhatCannotBeRead) {
+  EXPECT_THAT(message_of<ResourceError>([] { load_config("/nonexistent/model"); }),
+              HasSubstr("/nonexistent/model"));
+  EXPECT_THAT(invalid("{\"model_type\": \"llama\""), HasSubstr("text that is not JSON"));
+  EXPECT_THAT(invalid("[1, 2]"), HasSubstr("expected a JSON object, got [1,2]"));
+  EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of llama, mistral"));
+}
+
+TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
+  EXPECT_THAT(unsupported(R"({"model_type": "gpt2"})"),
+              HasSubstr("expected one of llama, mistral, qwen3, mixtral, qwen3_moe, got \"gpt2\""));
+}
+
+TEST(ConfigErrors, ShowEveryProblemAtOnce) {
+  EXPECT_THAT(
+      invalid(small_json("mixtral", R"("hidden_size": -4, "rms_norm_eps": "small",
+          "num_key_value_heads": 4, "hidden_act": "gelu", "num_experts_per_tok": 9)")),
+      AllOf(HasSubstr("hidden_size: expected an integer from 1 to 16777216, got -4"),
+            HasSubstr("rms_norm_eps: expected a number, got \"small\""),
+            HasSubstr("num_key_value_heads: expected a divisor of num_attention_heads 6, got 4"),
+            HasSubstr("not supported: hidden_act: expected silu, got 'gelu'"),
+            HasSubstr("num_experts_per_tok: expected at most 4 experts, got 9")));
+}
+
+TEST(ConfigErrors, RefuseAbsurdSizes) {
+  for (const char* member :
+       {R"("num_hidden_layers": 1099511627776)", R"("num_hidden_layers": 0)",
+        R"("vocab_size": 99999999999999999999)", R"("hidden_size": 18446744073709551615)",
+        R"("num_attention_heads": -1)", R"("head_dim": 3)", R"("head_dim": 1e3)",
+        R"("intermediate_size": true)", R"("max_position_embeddings": 4294967296)"})
+    EXPECT_THAT(invalid(small_json("llama", member)), HasSubstr("expected")) << member;
+  EXPECT_THAT(invalid(small_json("qwen3_moe", R"("num_experts": 65536, "hidden_size": 16777216,
+                                                 "moe_intermediate_size": 16777216)")),
+              HasSubstr("parameters, expected at most"));
+  EXPECT_THAT(invalid(R"({"model_type": "llama", "hidden_size": 100, "num_attention_heads": 12})"),
+              HasSubstr("hidden_size: expected a multiple of num_attention_heads 12"));
+}
+
+TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"llama", R"("hidden_act": "relu")"},
+      {"llama", R"("attention_dropout": 0.1)"},
+      {"llama", R"("pretraining_tp": 2)"},
+      {"llama", R"("partial_rotary_factor": 0.5)"},
+      {"llama", R"("quantization_config": {"quant_method": "gptq"})"},
+      {"llama", R"("sliding_window": 128)"},
+      {"llama", R"("attn_logit_softcapping": 50.0)"},
+      {"llama", R"("num_experts": 8)"},
+      {"mistral", R"("attention_bias": true)"},
+      {"mixtral", R"("router_jitter_noise": 0.1)"},
+      {"mixtral", R"("norm_topk_prob": false)"},
+      {"mixtral", R"("mlp_only_layers": [1])"},
+      {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
+      {"qwen3_moe", R"("mlp_bias": true)"}};
+  for (const auto& [family, member] : cases) {
+    const std::string key = std::string(member).substr(1, std::string(member).find('"', 1) - 1);
+    EXPECT_THAT(unsupported(small_json(family, member)), HasSubstr("not supported: " + key))
+        << member;
+  }
+}
+
+TEST(ConfigErrors, NameRopeParametersThatAreWrong) {
+  const auto rope = [](const std::string& object) {
+    return small_json("llama", R"("rope_scaling": )" + object);
+  };
+  EXPECT_THAT(
+      unsupported(rope(R"({"type": "longrope", "long_factor": [1]})")),
+      HasSubstr("rope_scaling.rope_type: expected default, linear, dynamic, yarn or llama3, "
+                "got 'longrope'"));
+  EXPECT_THAT(invalid(rope(R"({"type": "linear"})")),
+              HasSubstr("rope_scaling.factor: expected a number for rope type linear, got none"));
+  EXPECT_THAT(invalid(rope(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                               "high_freq_factor": 1})")),
+              HasSubstr("rope_scaling.high_freq_factor: expected more than low_freq_factor 4"));
+  EXPECT_THAT(unsupported(rope(R"({"full_attention": {"rope_type": "default"}})")),
+              HasSubstr("rope_scaling.full_attention"));
+  EXPECT_THAT(invalid(rope(R"("linear")")),
+              HasSubstr("rope_scaling: expected an object or null, got \"linear\""));
+  EXPECT_THAT(invalid(small_json("llama", R"("rope_theta": 0)")), HasSubstr("rope_theta"));
+}
+
+TEST(ConfigErrors, CheckLayerTypes) {
+  EXPECT_THAT(invalid(small_json("qwen3", R"("layer_types": ["full_attention"])")),
+              HasSubstr("layer_types: expected 3 entries (num_hidden_layers), got 1"));
+  EXPECT_THAT(invalid(small_json("qwen3", R"("layer_types":
+                  ["full_attention", "sliding_attention", "full_attention"])")),
+              HasSubstr("layer 1 is sliding_attention"));
+  EXPECT_THAT(unsupported(small_json("qwen3", R"("layer_types":
+                  ["full_attention", "linear_attention", "full_attention"])")),
+              HasSubstr("got linear_attention"));
+  EXPECT_THAT(invalid(small_json("qwen3_moe", R"("decoder_sparse_step": 0)")),
+              HasSubstr("decoder_sparse_step"));
+  EXPECT_THAT(invalid(small_json("qwen3_moe", R"("num_experts": 6, "num_local_experts": 8)")),
+              HasSubstr("num_experts: expected what num_local_experts says, 8, got 6"));
+}
+
+class WeightErrors : public ::testing::Test {
+ protected:
+  // Writes `map` with values of the config's parameters; returns what the import says.
+  std::string import_error(const WeightMap& map) {
+    const io::TempDirectory folder;
+    const States states = random_states(config_, 3);
+    export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
+    States got = states;
+    return message_of<InvalidArgument>(
+        [&] { import_weights(config_, folder.path(), buffers_of(got)); });
+  }
+
+  ModelConfig config_ = config_from(small_json("mixtral"));
+};
+
+TEST_F(WeightErrors, ListEveryTensorThatDoesNotFit) {
+  WeightMap map = make_weight_map(config_);
+  map.tensors.erase(map.tensors.begin() + 1);  // model.layers.0.input_layernorm.weight
+  map.tensors.back().name = "lm_head.bias";
+  map.tensors.front().shape = {12, 11};
+  EXPECT_THAT(
+      import_error(map),
+      AllOf(HasSubstr("4 tensors do not fit"),
+            HasSubstr("model.layers.0.input_layernorm.weight: missing, expected shape [12]"),
+            HasSubstr("lm_head.weight: missing"), HasSubstr("lm_head.bias: surplus, shape [11,12]"),
+            HasSubstr("model.embed_tokens.weight: expected shape [11,12], got [12,11]")));
+}
+
+TEST_F(WeightErrors, DoNotAcceptHalfAFusedModel) {
+  WeightMap map = make_weight_map(config_);
+  const WeightMap fused =
+      make_weight_map(config_, {.fused_experts = true, .block_is_mlp = false}, DType::kFloat32);
+  for (const FileTensor& tensor : fused.tensors)
+    if (tensor.name == "model.layers.0.block_sparse_moe.experts.gate_up_proj")
+      map.tensors.push_back(tensor);
+  EXPECT_THAT(import_error(map),
+              AllOf(HasSubstr("model.layers.1.block_sparse_moe.experts.gate_up_proj: missing"),
+                    HasSubstr("model.layers.0.block_sparse_moe.experts.0.w1.weight: surplus")));
+}
+
+TEST_F(WeightErrors, RefuseIntegersAsWeights) {
+  const io::TempDirectory folder;
+  const WeightMap map = make_weight_map(config_);
+  std::vector<io::TensorInfo> infos;
+  for (const FileTensor& tensor : map.tensors)
+    infos.push_back({tensor.name, DType::kInt8, tensor.shape});
+  io::SafetensorsWriter writer(folder.path(), infos);
+  for (const io::TensorInfo& info : infos) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : info.shape) count *= size;
+    writer.write(info.name, std::vector<std::byte>(static_cast<std::size_t>(count)));
+  }
+  writer.finish();
+  EXPECT_THAT(message_of<InvalidArgument>([&] { read_weight_map(config_, folder.path()); }),
+              HasSubstr("model.norm.weight: expected dtype F32, BF16, F16 or F64, got I8"));
+}
+
+TEST_F(WeightErrors, StopListingAfterAHundred) {
+  const ModelConfig large =
+      config_from(small_json("mixtral", R"("num_local_experts": 64, "num_hidden_layers": 4)"));
+  const io::TempDirectory folder;
+  const States states = random_states(config_, 3);
+  export_weights(make_weight_map(config_), folder.path(), SaveDType::kSource, values_of(states));
+  EXPECT_THAT(message_of<InvalidArgument>([&] { read_weight_map(large, folder.path()); }),
+              AllOf(HasSubstr("tensors do not fit"), HasSubstr("\n  ..."),
+                    Not(HasSubstr("layers.3.block_sparse_moe"))));
+}
+
+}  // namespace
+}  // namespace anabatic::model
