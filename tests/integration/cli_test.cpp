@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs of the binary one after the other, as a user goes from text to a trained model.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/text.h"
+#include "io/data/indexed_file.h"
+#include "io/tokenizer/tokenizer.h"
+#include "support/run_binary.h"
+
+namespace anabatic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string text_of(int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i)
+    text += fmt::format("In line {} the naïve café serves {} cups of tea — 茶, 🍵.\n", i, i * 7);
+  return text;
+}
+
+// A folder with a tokenizer trained on a text, a config and a run config for it.
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    model_ = write_tiny_config(folder_.path(), "\"vocab_size\": 300");
+    std::ofstream(text_) << text_of(60);
+    succeed({"tokenize", "--train", text_, "--vocab_size", "300", "--output", model_});
+    std::ofstream(config_) << fmt::format(
+        "model: {{path: {}, init: random}}\n"
+        "data: {{train: [{}], sequence_length: 16}}\n"
+        "train: {{steps: 3, micro_batch_size: 2, precision: fp32, output: {}}}\n",
+        model_.string(), text_.string(), run_.string());
+  }
+
+  // Runs a verb that must succeed; returns standard output.
+  static std::string succeed(const std::vector<std::string>& arguments) {
+    const Outcome outcome = run_binary(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << arguments.at(0) << ": " << outcome.err;
+    return outcome.out;
+  }
+
+  const TemporaryDirectory folder_;
+  const fs::path text_ = folder_.path() / "text.txt", config_ = folder_.path() / "run.yaml",
+                 run_ = folder_.path() / "run";
+  fs::path model_;
+};
+
+TEST_F(Cli, TokenizesToIdsAndToFiles) {
+  const std::string ids = succeed({"tokenize", "--model.path", model_, "--ids", text_});
+  const io::Tokenizer tokenizer = io::Tokenizer::load(model_);
+  std::istringstream lines(ids), texts(text_of(60));
+  std::string line, text;
+  int count = 0;
+  for (; std::getline(lines, line) && std::getline(texts, text); ++count)
+    EXPECT_EQ(nlohmann::json::parse(line).get<std::vector<std::int32_t>>(),
+              tokenizer.encode(text, false));
+  EXPECT_EQ(count, 60);
+
+  const fs::path prefix = folder_.path() / "tokens";
+  const std::string counts =
+      succeed({"tokenize", "--model.path", model_, "--input", text_, text_, "--output", prefix});
+  EXPECT_THAT(counts, HasSubstr("2 documents"));
+  const io::IndexedFile file(prefix);
+  EXPECT_EQ(file.num_documents(), 2);
+  std::vector<std::int32_t> want = tokenizer.encode(text_of(60), false);
+  want.push_back(*tokenizer.eos_id());
+  EXPECT_EQ(file.num_tokens(), 2 * static_cast<std::int64_t>(want.size()));
+}
+
+TEST_F(Cli, TrainsEvaluatesAndGenerates) {
+  const std::string log = succeed(
+      {"train", "--train.steps", "4", config_, "--data.validation", text_, "--data.shuffle"});
+  for (const char* part :
+       {"step 4/4 | loss ", " | grad_norm ", " | lr ", " tokens/s", " TFLOP/s", " | MFU ",
+        " | memory ", " | expert load max/mean ", "validation | step 0", "validation | step 4",
+        "memory: predicted peak ", ", measured peak "})
+    EXPECT_THAT(log, HasSubstr(part));
+  const fs::path checkpoint = run_ / "step-00000004";
+  EXPECT_EQ(read_file(run_ / "latest"), "step-00000004\n");
+  for (const char* file : {"config.json", "tokenizer.json", "tokenizer_config.json",
+                           "model.safetensors", "run_config.yaml"})
+    EXPECT_TRUE(fs::exists(checkpoint / file)) << file;
+
+  // A second call has nothing to do, and says the same of the model.
+  EXPECT_THAT(succeed({"train", config_, "--train.steps=4", "--data.validation", text_}),
+              HasSubstr("resuming from"));
+  std::istringstream validations(read_file(run_ / "validation.jsonl"));
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(validations, line);)
+    lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["step"], 4);
+
+  const std::vector<std::string> evaluate{"evaluate", "--model.path",
+                                          checkpoint, "--data.validation",
+                                          text_,      "--data.sequence_length",
+                                          "16",       "--train.precision",
+                                          "fp32",     "--train.micro_batch_size",
+                                          "2",        "--json"};
+  const auto result = nlohmann::json::parse(succeed(evaluate));
+  EXPECT_EQ(result["loss"], lines[1]["loss"]);
+  EXPECT_EQ(result["tokens"], lines[1]["tokens"]);
+  EXPECT_EQ(result["perplexity"].get<double>(), std::exp(result["loss"].get<double>()));
+
+  const std::vector<std::string> generate{
+      "generate", "--prompt", "In line", "--model.path", checkpoint, "--generate.max_new_tokens",
+      "40"};
+  const std::string continuation = succeed(generate);
+  EXPECT_EQ(succeed(generate), continuation);
+  EXPECT_FALSE(io::find_invalid_utf8(continuation).has_value());
+  EXPECT_THAT(continuation, Not(HasSubstr("In line")));
+}
+
+TEST_F(Cli, WritesEveryArtifactAndExplainsDispatch) {
+  const fs::path dump = folder_.path() / "dump";
+  const Outcome outcome = run_binary({"train", config_, "--dump", dump, "--explain-dispatch",
+                                      "--disable-pass", "common_subexpression"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("rejected "));
+  for (const char* file :
+       {"00_input.ir", "01_precision.ir", "02_differentiate.ir", "03_accumulate_gradients.ir",
+        "04_apply_optimizer.ir", "06_dead_code.ir", "plan.txt", "program.txt"})
+    EXPECT_GT(fs::file_size(dump / "training" / file), 100u) << file;
+  EXPECT_FALSE(fs::exists(dump / "training" / "05_common_subexpression.ir"));
+}
+
+TEST_F(Cli, DescribesAModel) {
+  const auto json = nlohmann::json::parse(succeed({"info", "--json", model_}));
+  EXPECT_EQ(json["model_type"], "mixtral");
+  EXPECT_GT(json["parameters"], json["active_parameters"]);
+  EXPECT_EQ(json["fp32_bytes"], 4 * json["parameters"].get<std::int64_t>());
+}
+
+TEST(CliWithoutModel, DescribesTheMachineAndItself) {
+  const Outcome doctor = run_binary({"doctor", "--device.threads", "1"});
+  EXPECT_EQ(doctor.exit_code, 0);
+  for (const char* part : {"cpu ", "cores ", "1 threads", "memory ", "bandwidth ", "avx2 "})
+    EXPECT_THAT(doctor.out, HasSubstr(part));
+  EXPECT_EQ(run_binary({"--version"}).out.substr(0, 9), "anabatic ");
+  const Outcome help = run_binary({"train", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--optimizer.min_learning_rate"));
+}
+
+}  // namespace
+}  // namespace anabatic::testing

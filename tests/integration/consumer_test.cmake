@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# Installs the build into a scratch prefix, builds the consumer project against it and runs it on a tiny model.
+# cmake -DBINARY_DIR=build/release -DSOURCE_DIR=tests/integration/consumer -DTEXT=README.md -DSCRATCH=DIR -P ...
+function(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "${command}\n${output}")
+  endif()
+  message(STATUS "${output}")
+endfunction()
+
+file(REMOVE_RECURSE ${SCRATCH})
+file(MAKE_DIRECTORY ${SCRATCH}/model)
+run(${CMAKE_COMMAND} --install ${BINARY_DIR} --prefix ${SCRATCH}/prefix)
+run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${SCRATCH}/build -G Ninja -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix
+    -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+
+file(COPY_FILE ${TEXT} ${SCRATCH}/text.txt)
+run(${SCRATCH}/prefix/bin/anabatic tokenize --train ${SCRATCH}/text.txt --vocab_size 300 --output ${SCRATCH}/model)
+file(WRITE ${SCRATCH}/model/config.json [[{
+  "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 300, "hidden_size": 16,
+  "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64, "rope_theta": 10000.0}]])
+run(${SCRATCH}/build/consumer ${SCRATCH}/model/config.json ${SCRATCH}/text.txt ${SCRATCH}/run)

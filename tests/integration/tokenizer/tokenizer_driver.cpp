@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speaks with tokenizer_parity.py: one JSON request a line on standard input, one answer a line.
+//   tokenizer_driver TOKENIZER                 serve encode / decode / stream requests
+//   tokenizer_driver TOKENIZER --speed FILE    print the MB of FILE encoded in a second of CPU time
+//   tokenizer_driver --train FOLDER VOCAB THREADS FILES...
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <ctime>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "anabatic/error.h"
+#include "base/text.h"
+#include "io/tokenizer/bpe_trainer.h"
+#include "io/tokenizer/normalizer.h"
+#include "io/tokenizer/pre_tokenizer.h"
+#include "io/tokenizer/regex.h"
+#include "io/tokenizer/tokenizer.h"
+
+namespace {
+
+using anabatic::io::Tokenizer;
+
+// The pieces of `text` that match.
+nlohmann::json matches_of(const std::string& pattern, const std::string& text) {
+  const anabatic::io::tokenizer::Regex regex(pattern, "request");
+  anabatic::io::tokenizer::RegexScratch scratch;
+  anabatic::io::tokenizer::MatchCursor cursor(regex, text, scratch);
+  nlohmann::json matches = nlohmann::json::array();
+  for (anabatic::io::tokenizer::Match match; cursor.next(match);)
+    matches.push_back(text.substr(match.begin, match.end - match.begin));
+  return matches;
+}
+
+std::string normalized(const nlohmann::json& component, std::string text) {
+  anabatic::io::tokenizer::RegexScratch scratch;
+  for (const auto& normalizer :
+       anabatic::io::tokenizer::load_normalizers({component, "normalizer"}))
+    normalizer->apply(text, false, scratch);
+  return text;
+}
+
+nlohmann::json words_of(const nlohmann::json& component, const std::string& text) {
+  const anabatic::io::tokenizer::PreTokenizers stages({component, "pre_tokenizer"});
+  anabatic::io::tokenizer::CutScratch scratch;
+  nlohmann::json words = nlohmann::json::array();
+  stages.cut({text, anabatic::io::tokenizer::Start::kInput}, scratch,
+             [&](std::string_view word) { words.push_back(word); });
+  return words;
+}
+
+nlohmann::json answer(const Tokenizer& tokenizer, const nlohmann::json& request) {
+  const bool special = request.value("special", false);
+  if (request.contains("regex")) return matches_of(request["regex"], request["text"]);
+  if (request.contains("normalizer")) return normalized(request["normalizer"], request["text"]);
+  if (request.contains("pre_tokenizer")) return words_of(request["pre_tokenizer"], request["text"]);
+  if (request.contains("text"))
+    return tokenizer.encode(request["text"].get<std::string>(), special);
+  const auto ids = request["ids"].get<std::vector<std::int32_t>>();
+  if (!request.value("stream", false)) return tokenizer.decode(ids, special);
+  anabatic::io::TokenStream stream(tokenizer, special);
+  std::string text;
+  for (const std::int32_t id : ids) {
+    const std::string part = stream.push(id);
+    if (anabatic::io::find_invalid_utf8(part)) return "a part that is not UTF-8";
+    text += part;
+  }
+  return text + stream.finish();
+}
+
+void serve(const Tokenizer& tokenizer) {
+  for (std::string line; std::getline(std::cin, line);) {
+    nlohmann::json result;
+    try {
+      result = answer(tokenizer, nlohmann::json::parse(line));
+    } catch (const anabatic::Error& error) {
+      result = {{"error", error.what()}};
+    }
+    std::cout << result.dump() << std::endl;
+  }
+}
+
+void measure(const Tokenizer& tokenizer, const std::string& file) {
+  const std::string text = anabatic::read_file(file);
+  std::vector<std::int32_t> ids;
+  for (int round = 0; round < 3; ++round) {
+    ids.clear();
+    const std::clock_t begin = std::clock();
+    tokenizer.encode_append(text, false, ids);
+    const double spent_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    fmt::print("{:.1f} MB/s, {} bytes, {} ids\n", static_cast<double>(text.size()) / spent_s / 1e6,
+               text.size(), ids.size());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  try {
+    if (arguments.size() >= 5 && arguments[0] == "--train") {
+      const std::vector<std::filesystem::path> files(arguments.begin() + 4, arguments.end());
+      anabatic::io::train_bpe(
+          {.vocab_size = std::stoi(arguments[2]), .threads = std::stoi(arguments[3])}, files,
+          arguments[1]);
+    } else if (arguments.size() == 3 && arguments[1] == "--speed") {
+      measure(Tokenizer::load(arguments[0]), arguments[2]);
+    } else if (arguments.size() == 1) {
+      serve(Tokenizer::load(arguments[0]));
+    } else {
+      fmt::print(stderr, "tokenizer_driver: see the head of its source for the arguments\n");
+      return 2;
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
