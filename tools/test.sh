@@ -1,0 +1,70 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs all tests: lint, Release with every test, AddressSanitizer + UBSan with the fast ones, the suite again with
+# optional passes off, trivial planners and poisoned arenas, and a consumer project. Quick failures come first.
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer and the slow suites)
+set -eu
+cd "$(dirname "$0")/.."
+all=${1:-}
+sh tools/install_dependencies.sh test
+started=$(date +%s)
+stage() { printf '\n== %s (after %s s)\n' "$1" "$(($(date +%s) - started))"; }
+jobs=$(nproc)
+summary=build/test_summary.txt
+mkdir -p build && : >"$summary"
+
+run_tests() { # run_tests NAME BUILD_DIR CTEST_ARGUMENTS...: fails on a failing test and on zero tests
+  name=$1
+  directory=$2
+  shift 2
+  log=build/ctest_$name.log
+  if ! ctest --test-dir "$directory" --output-on-failure --no-tests=error -j "$jobs" "$@" >"$log" 2>&1; then
+    cat "$log"
+    exit 1
+  fi
+  grep -E 'tests passed|Total Test time' "$log"
+  sed -n 's/.* tests failed out of \([0-9]*\).*/\1/p' "$log" >>"$summary"
+}
+
+stage "lint"
+sh tools/lint
+
+stage "Python for parity tests"
+python=$PWD/build/venv/bin/python
+if ! "$python" -c 'import torch, transformers, tokenizers, safetensors, tensorboard' 2>/dev/null; then
+  python3 -m venv build/venv
+  "$python" -m pip install -q --disable-pip-version-check torch==2.13.0 2>&1 | grep -v WARNING || true
+  "$python" -m pip install -q --disable-pip-version-check -r tests/requirements.txt 2>&1 | grep -v WARNING || true
+  "$python" -c 'import torch, transformers, tokenizers, safetensors, tensorboard'
+fi
+
+stage "Release build"
+cmake --preset ci -DANABATIC_PYTHON="$python" >build/configure_ci.log || { cat build/configure_ci.log; exit 1; }
+cmake --build build/release -j "$jobs"
+
+stage "tests"
+run_tests release build/release -LE slow
+
+stage "tests with optional passes off, trivial planners and poisoned arenas"
+ANABATIC_TEST_CONFIG=plain run_tests plain build/release -L 'train|plan'
+
+stage "AddressSanitizer and UBSan"
+cmake --preset asan >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
+cmake --build build/asan -j "$jobs"
+run_tests asan build/asan -LE 'slow|parity'
+
+if [ "$all" = "--all" ]; then
+  stage "clang-tidy"
+  sh tools/lint --tidy
+  stage "slow tests"
+  run_tests slow build/release -L slow
+  stage "ThreadSanitizer"
+  cmake --preset tsan >build/configure_tsan.log
+  cmake --build build/tsan -j "$jobs"
+  run_tests tsan build/tsan -LE 'slow|parity'
+fi
+
+stage "done"
+passed=$(awk '{n += $1} END {print n + 0}' "$summary")
+[ "$passed" -gt 0 ] || { echo "no test ran" >&2; exit 1; }
+echo "$passed passed, 0 failed"
