@@ -46,7 +46,7 @@ stage "tests"
 run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
-ANABATIC_TEST_CONFIG=plain run_tests plain build/release -L 'train|plan'
+ANABATIC_TEST_CONFIG=plain run_tests plain build/release -LE 'slow|parity'
 
 stage "AddressSanitizer and UBSan"
 cmake --preset asan >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
