@@ -19,6 +19,30 @@ if(ANABATIC_SANITIZE)
   target_link_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE})
 endif()
 
+# Standard headers take most of a small source's compile time: they are parsed once here, and once more with nlohmann's for the
+# libraries that read JSON. Every source still includes what it uses.
+function(anabatic_headers target)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/${target}.cpp CONTENT "// Compiled for its precompiled header alone.\n")
+  add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/precompiled/${target}.cpp)
+  target_link_libraries(${target} PRIVATE anabatic_options fmt::fmt Threads::Threads)
+  target_precompile_headers(
+    ${target}
+    PRIVATE
+    <algorithm>
+    <filesystem>
+    <functional>
+    <map>
+    <memory>
+    <optional>
+    <set>
+    <span>
+    <string>
+    <string_view>
+    <vector>
+    <fmt/core.h>
+    ${ARGN})
+endfunction()
+
 # anabatic_library(NAME SOURCES a.cpp b.cpp DEPENDS base tensor LIBRARIES fmt::fmt)
 # One static library a folder; DEPENDS names the folders that it may include (tools/check_layers holds the same table).
 function(anabatic_library name)
@@ -28,6 +52,11 @@ function(anabatic_library name)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(anabatic_${name} PUBLIC anabatic_${dependency})
   endforeach()
+  if(nlohmann_json::nlohmann_json IN_LIST ARG_LIBRARIES)
+    target_precompile_headers(anabatic_${name} REUSE_FROM anabatic_json_headers)
+  elseif(NOT name STREQUAL "kernels") # its sources differ in flags
+    target_precompile_headers(anabatic_${name} REUSE_FROM anabatic_std_headers)
+  endif()
   if(NOT name MATCHES "^test_")
     install(TARGETS anabatic_${name} EXPORT anabaticTargets)
   endif()

@@ -3,8 +3,7 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "cli/verb.h"
 
 namespace anabatic::cli {
@@ -18,7 +17,7 @@ int run(const Invocation& invocation) {
                                       {"loss", result.loss},
                                       {"perplexity", result.perplexity},
                                       {"tokens", result.tokens}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", dump_json(json));
   } else {
     fmt::print("loss {:.6f} | perplexity {:.4f} | {} tokens\n", result.loss, result.perplexity,
                result.tokens);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "base/text.h"
 #include "cli/verb.h"
 #include "model/model.h"
@@ -23,7 +22,7 @@ int run(const Invocation& invocation) {
         {"active_parameters", counts.active}, {"training_flops_per_token", per_token},
         {"flops_context", context},           {"fp32_bytes", 4 * counts.total},
         {"bf16_bytes", 2 * counts.total}};
-    fmt::print("{}\n", json.dump());
+    fmt::print("{}\n", dump_json(json));
     return 0;
   }
   fmt::print("family      {}\n", config.model_type);

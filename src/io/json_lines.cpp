@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/json_lines.h"
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "base/text.h"
 
 namespace anabatic::io {
@@ -34,8 +34,7 @@ JsonLinesWriter::JsonLinesWriter(const std::filesystem::path& path) : file_(File
 }
 
 void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
-  const std::string line =
-      object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::string line = show_json(object) + "\n";
   file_.write(std::as_bytes(std::span(line)));
 }
 
@@ -49,7 +48,7 @@ void keep_steps(const std::filesystem::path& path, std::int64_t last_step) {
     if (newline == std::string_view::npos) break;
     const std::string_view line = rest.substr(0, newline + 1);
     rest.remove_prefix(newline + 1);
-    const auto object = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+    const auto object = try_parse_json(line);
     if (!object.is_object()) continue;
     const auto step = object.find("step");
     if (step == object.end() || !step->is_number_integer()) continue;

@@ -4,17 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 
 namespace anabatic::io {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr std::int64_t kMaxIndexBytes = 100'000'000;
@@ -95,7 +93,7 @@ Json parse_header_json(std::string_view text, std::vector<std::string>& problems
     }
     return true;
   };
-  return Json::parse(text.begin(), text.end(), check);
+  return parse_json(text, check);
 }
 
 // Fills `entry` from {"dtype": ..., "shape": ..., "data_offsets": [begin, end]}; empty text if

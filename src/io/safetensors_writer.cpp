@@ -4,16 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "io/safetensors.h"
 
 namespace anabatic::io {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::int64_t checked_bytes(const TensorInfo& info) {
   std::int64_t bytes = size_bytes(info.dtype);
@@ -84,19 +82,19 @@ void SafetensorsWriter::create_shard(std::size_t shard, const std::vector<Tensor
     return std::tuple(-size_bytes(a->dtype), std::string_view(a->name)) <
            std::tuple(-size_bytes(b->dtype), std::string_view(b->name));
   });
-  Json header;
+  OrderedJson header;
   header["__metadata__"]["format"] = "pt";
   std::int64_t offset = 0;
   for (const TensorInfo* info : order) {
     Tensor& tensor = tensors_.find(info->name)->second;
-    Json& entry = header[info->name];
+    OrderedJson& entry = header[info->name];
     entry["dtype"] = std::string(safetensors_name(info->dtype));
     entry["shape"] = info->shape;
     entry["data_offsets"] = {offset, offset + tensor.size_bytes};
     tensor.offset = offset;
     offset += tensor.size_bytes;
   }
-  std::string text = header.dump();
+  std::string text = dump_json(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // data starts 8-byte aligned
   const std::uint64_t header_bytes = text.size();
   const auto data_begin = static_cast<std::int64_t>(8 + header_bytes);
@@ -132,14 +130,14 @@ void SafetensorsWriter::finish() {
   for (const File& file : files_) file.sync();
   files_.clear();
   if (!index_name_.empty()) {
-    Json index;
+    OrderedJson index;
     index["metadata"]["total_parameters"] = num_elements_;
     index["metadata"]["total_size"] = total_bytes_;
-    index["weight_map"] = Json::object();
+    index["weight_map"] = OrderedJson::object();
     for (const auto& [name, tensor] : tensors_) {
       index["weight_map"][name] = shard_names_[tensor.shard];
     }
-    write_file_atomically(directory_ / index_name_, index.dump(2) + "\n");
+    write_file_atomically(directory_ / index_name_, dump_json(index, 2) + "\n");
   }
   sync_directory(directory_);
 }

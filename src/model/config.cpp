@@ -2,9 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "model/family.h"
@@ -339,7 +339,7 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
                                          ? directory_or_file / "config.json"
                                          : directory_or_file;
   const std::string text = read_file(file, kLargestFile);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json json = try_parse_json(text);
   ANABATIC_REQUIRE(json.is_object(), "[config] {}: expected a JSON object, got {}", file.string(),
                    json.is_discarded() ? "text that is not JSON" : shown(json));
   const Family& family = required_family(json, file);

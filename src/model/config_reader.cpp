@@ -4,7 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 
 namespace anabatic::model {
 
@@ -17,9 +18,8 @@ std::string shown(const nlohmann::json& value) {
                          });
   if (is_nested || (value.is_structured() && value.size() > kLongest))
     return fmt::format("{} of {} entries", value.is_array() ? "a list" : "an object", value.size());
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
+  const std::string text = show_json(value);
+  return text.size() > kLongest ? text.substr(0, kLongest).append("...") : text;
 }
 
 ConfigReader::ConfigReader(const nlohmann::json& object, std::string where)

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "model/family.h"
 
 namespace anabatic::model {

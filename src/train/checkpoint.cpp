@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -132,14 +132,14 @@ void require_same_run(const fs::path& checkpoint, const RunConfig& run) {
 }
 
 nlohmann::json read_progress(const fs::path& file) {
-  const auto json = nlohmann::json::parse(read_file(file, std::int64_t{1} << 20), nullptr, false);
+  const auto json = try_parse_json(read_file(file, std::int64_t{1} << 20));
   const auto has_int = [&](const char* key) {
     return json.is_object() && json.contains(key) && json[key].is_number_integer();
   };
   ANABATIC_REQUIRE(has_int("format") && has_int("step"),
                    "[checkpoint] expected an object with format and step in {}", file.string());
   ANABATIC_REQUIRE(json["format"] == kFormat, "[checkpoint] {}: expected format {}, found {}",
-                   file.string(), kFormat, json["format"].dump());
+                   file.string(), kFormat, show_json(json["format"]));
   return json;
 }
 
@@ -157,7 +157,7 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
     write_states(directory / kStates, session);
     const nlohmann::ordered_json progress{
         {"format", kFormat}, {"step", state.step}, {"seed", run.train.seed}};
-    write_file_atomically(directory / kProgress, progress.dump(2) + "\n");
+    write_file_atomically(directory / kProgress, dump_json(progress, 2) + "\n");
     write_file_atomically(directory / kRunConfig, to_yaml(run));
   });
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/tokenize.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "train/model_session.h"
 
@@ -29,15 +28,14 @@ std::int32_t eos_of(const io::Tokenizer& tokenizer, const RunConfig& run) {
 
 std::vector<std::int64_t> read_eos_ids(const std::filesystem::path& json_file) {
   if (!std::filesystem::exists(json_file)) return {};
-  const auto json =
-      nlohmann::json::parse(read_file(json_file, std::int64_t{1} << 24), nullptr, false);
+  const auto json = try_parse_json(read_file(json_file, std::int64_t{1} << 24));
   ANABATIC_REQUIRE(json.is_object(), "[config] expected a JSON object in {}", json_file.string());
   const auto found = json.find("eos_token_id");
   if (found == json.end() || found->is_null()) return {};
   std::vector<std::int64_t> ids;
   const auto add = [&](const nlohmann::json& id) {
     ANABATIC_REQUIRE(id.is_number_integer(), "[config] {}: eos_token_id: expected integers, got {}",
-                     json_file.string(), id.dump());
+                     json_file.string(), show_json(id));
     ids.push_back(id.get<std::int64_t>());
   };
   if (found->is_array()) {

@@ -7,9 +7,9 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
 #include "io/tokenizer/tokenizer.h"
@@ -63,8 +63,7 @@ TEST_F(Cli, TokenizesToIdsAndToFiles) {
   std::string line, text;
   int count = 0;
   for (; std::getline(lines, line) && std::getline(texts, text); ++count)
-    EXPECT_EQ(nlohmann::json::parse(line).get<std::vector<std::int32_t>>(),
-              tokenizer.encode(text, false));
+    EXPECT_EQ(parse_json(line).get<std::vector<std::int32_t>>(), tokenizer.encode(text, false));
   EXPECT_EQ(count, 60);
 
   const fs::path prefix = folder_.path() / "tokens";
@@ -97,8 +96,7 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
               HasSubstr("resuming from"));
   std::istringstream validations(read_file(run_ / "validation.jsonl"));
   std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(validations, line);)
-    lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(validations, line);) lines.push_back(parse_json(line));
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[1]["step"], 4);
 
@@ -108,7 +106,7 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
                                           "16",       "--train.precision",
                                           "fp32",     "--train.micro_batch_size",
                                           "2",        "--json"};
-  const auto result = nlohmann::json::parse(succeed(evaluate));
+  const auto result = parse_json(succeed(evaluate));
   EXPECT_EQ(result["loss"], lines[1]["loss"]);
   EXPECT_EQ(result["tokens"], lines[1]["tokens"]);
   EXPECT_EQ(result["perplexity"].get<double>(), std::exp(result["loss"].get<double>()));
@@ -138,7 +136,7 @@ TEST_F(Cli, WritesEveryArtifactAndExplainsDispatch) {
 }
 
 TEST_F(Cli, DescribesAModel) {
-  const auto json = nlohmann::json::parse(succeed({"info", "--json", model_}));
+  const auto json = parse_json(succeed({"info", "--json", model_}));
   EXPECT_EQ(json["model_type"], "mixtral");
   EXPECT_GT(json["parameters"], json["active_parameters"]);
   EXPECT_EQ(json["fp32_bytes"], 4 * json["parameters"].get<std::int64_t>());

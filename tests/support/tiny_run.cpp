@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
@@ -49,9 +49,9 @@ fs::path write_tiny_config(const fs::path& folder, const std::string& extra) {
                         {"initializer_range", 0.1},
                         {"bos_token_id", 0},
                         {"eos_token_id", 0}};
-  config.update(nlohmann::json::parse("{" + extra + "}"));
+  config.update(parse_json("{" + extra + "}"));
   fs::create_directories(folder / "model");
-  std::ofstream(folder / "model" / "config.json") << config.dump(2);
+  std::ofstream(folder / "model" / "config.json") << dump_json(config, 2);
   return folder / "model";
 }
 

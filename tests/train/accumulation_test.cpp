@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
 #include "support/tiny_run.h"
@@ -26,7 +26,7 @@ using anabatic::testing::tiny_run;
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
   std::vector<nlohmann::json> lines;
   std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
   return lines;
 }
 

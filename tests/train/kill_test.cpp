@@ -6,11 +6,11 @@
 
 #include <chrono>
 #include <csignal>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "io/safetensors.h"
 #include "support/run_binary.h"
@@ -43,7 +43,7 @@ fs::path write_run(const TemporaryDirectory& folder, std::int64_t steps, std::in
 std::vector<nlohmann::json> lines_of(const fs::path& file) {
   std::vector<nlohmann::json> lines;
   std::istringstream text(read_file(file));
-  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
   return lines;
 }
 

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "anabatic/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
 #include "io/safetensors.h"
@@ -126,7 +126,7 @@ TEST(StepsWithoutLabels, ChangeNoParameterAndDoNotEndTheRun) {
   Trainer(run).train();
   std::istringstream text(read_file(fs::path(run.train.output) / "metrics.jsonl"));
   std::vector<nlohmann::json> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
   ASSERT_EQ(lines.size(), 4u);
   for (const std::size_t step : {1u, 3u}) {
     EXPECT_EQ(lines[step]["loss"], 0.0);

@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "anabatic/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint_directory.h"
@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
   std::vector<nlohmann::json> lines;
   std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
   return lines;
 }
 

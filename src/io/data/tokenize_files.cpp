@@ -7,17 +7,15 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/data/chunks.h"
 #include "io/data/indexed_file.h"
 
 namespace anabatic::io {
 namespace {
-
-using Json = nlohmann::json;
 
 // Text to tokenise and, afterwards, its ids. Either one chunk of a text file or whole JSONL lines.
 struct Job {
@@ -57,7 +55,7 @@ void tokenize_chunk(std::string_view chunk, bool begins, Job& job, const Tokeniz
 std::string parse_line(std::string_view line, const std::string& field) {
   Json value;
   try {
-    value = Json::parse(line.begin(), line.end());
+    value = parse_json(line);
   } catch (const Json::exception& error) {
     throw InvalidArgument(fmt::format("expected a JSON object, got: {}", error.what()));
   }

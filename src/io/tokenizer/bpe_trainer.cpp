@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "io/tokenizer/flat_map.h"
@@ -177,7 +177,7 @@ class Trainer {
   std::vector<Candidate> queue_;                                         // a heap
 };
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) { return dump_json(nlohmann::json(text)); }
 
 std::string added_token(const std::string& content, std::string_view id) {
   return fmt::format(R"({{{}"content": {}, "single_word": false, "lstrip": false, )"

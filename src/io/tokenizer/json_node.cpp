@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/tokenizer/json_node.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "io/tokenizer/unicode.h"
 
 namespace anabatic::io::tokenizer {

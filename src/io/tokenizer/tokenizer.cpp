@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "io/tokenizer/added_vocabulary.h"
@@ -38,7 +38,7 @@ Normalizers normalizers_of(const JsonNode& root) {
 
 nlohmann::json parse_json(std::string_view text, std::string_view name) {
   try {
-    return nlohmann::json::parse(text);
+    return anabatic::parse_json(text);
   } catch (const nlohmann::json::exception& error) {
     throw InvalidArgument(fmt::format("[tokenizer] {}: expected JSON: {}", name, error.what()));
   }

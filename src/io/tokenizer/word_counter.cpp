@@ -6,11 +6,11 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/unicode.h"

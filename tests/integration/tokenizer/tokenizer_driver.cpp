@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <ctime>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "anabatic/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "io/tokenizer/bpe_trainer.h"
 #include "io/tokenizer/normalizer.h"
@@ -75,11 +75,11 @@ void serve(const Tokenizer& tokenizer) {
   for (std::string line; std::getline(std::cin, line);) {
     nlohmann::json result;
     try {
-      result = answer(tokenizer, nlohmann::json::parse(line));
+      result = answer(tokenizer, parse_json(line));
     } catch (const anabatic::Error& error) {
       result = {{"error", error.what()}};
     }
-    std::cout << result.dump() << std::endl;
+    std::cout << dump_json(result) << std::endl;
   }
 }
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "unit/io/test_files.h"
 
 namespace anabatic::io {

@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "anabatic/error.h"
+#include "base/json.h"
 #include "io/safetensors_writer.h"
 #include "unit/io/test_files.h"
 
@@ -151,7 +151,7 @@ TEST(SafetensorsWriter, RoundTripsShardsWithAnIndex) {
   SafetensorsWriter writer(directory.path(), kTensors, {.max_shard_bytes = 22});
   write_all(writer);
   expect_all(SafetensorsDirectory::open(directory.path()));
-  const auto index = nlohmann::json::parse(read_text(directory / "model.safetensors.index.json"));
+  const auto index = parse_json(read_text(directory / "model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 30);
   EXPECT_EQ(index["weight_map"]["w2"], "model-00001-of-00002.safetensors");
   EXPECT_EQ(index["weight_map"]["w4"], "model-00002-of-00002.safetensors");

@@ -4,9 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "anabatic/error.h"
+#include "base/json.h"
 #include "io/tokenizer/normalizer.h"
 
 namespace anabatic::io::tokenizer {
@@ -18,7 +17,7 @@ using ::testing::ThrowsMessage;
 
 std::vector<std::string> words(const std::string& json, std::string_view text,
                                Start start = Start::kInput) {
-  const nlohmann::json component = nlohmann::json::parse(json);
+  const nlohmann::json component = parse_json(json);
   const PreTokenizers stages(JsonNode(component, "pre_tokenizer"));
   CutScratch scratch;
   std::vector<std::string> result;
@@ -104,7 +103,7 @@ TEST(PreTokenizers, NameWhatTheyDoNotKnow) {
 }
 
 std::string normalized(const std::string& json, std::string text, bool is_continuation = false) {
-  const nlohmann::json component = nlohmann::json::parse(json);
+  const nlohmann::json component = parse_json(json);
   RegexScratch scratch;
   for (const auto& normalizer : load_normalizers(JsonNode(component, "normalizer")))
     normalizer->apply(text, is_continuation, scratch);

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// nlohmann's JSON with its class, parser and writer compiled once: they take seconds in each source
+// that instantiates them. Headers that only name the type include <nlohmann/json_fwd.hpp>.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+extern template class nlohmann::basic_json<>;
+extern template class nlohmann::basic_json<nlohmann::ordered_map>;
+
+namespace anabatic {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+
+// Throws Json::parse_error, whose text says line, column and what was found. `check` sees every
+// event and may throw.
+Json parse_json(std::string_view text, const Json::parser_callback_t& check = nullptr);
+
+// is_discarded() when `text` is not JSON.
+Json try_parse_json(std::string_view text);
+
+// Indent below 0: one line. A number that is not finite becomes null. Throws Json::type_error when
+// a string is not UTF-8.
+std::string dump_json(const Json& value, int indent = -1);
+std::string dump_json(const OrderedJson& value, int indent = -1);
+
+// One line for people: bytes that are not UTF-8 become U+FFFD.
+std::string show_json(const Json& value);
+std::string show_json(const OrderedJson& value);
+
+}  // namespace anabatic
