@@ -17,6 +17,7 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
       result.graph, pipeline,
       {.options = {.precision = options.precision,
                    .optimizer = options.optimizer,
+                   .pack_transposed = options.pack_transposed,
                    .with_update = options.with_update},
        .find_op = ops::find_op},
       {.disabled = options.disabled_passes, .dump_directory = options.dump_directory});

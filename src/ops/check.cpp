@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "tensor/panels.h"
 
 namespace anabatic::ops {
 namespace {
@@ -118,6 +119,18 @@ void Check::multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
   if (divisor <= 0 || a.size(axis) % divisor != 0)
     fail(fmt::format("expected dimension {} of {} to be a multiple of {} ({}), got {}", axis,
                      a.name, divisor, reason, to_string(*a.type)));
+}
+
+void Check::row_major(const Operand& a) const {
+  if (a.type->layout != kRowMajor)
+    fail(fmt::format("expected {} to be row-major, got {}", a.name, to_string(*a.type)));
+}
+
+void Check::right_operand(const Operand& weight, bool transposed) const {
+  const Layout packed = panels_layout(transposed);
+  if (weight.type->layout != kRowMajor && weight.type->layout != packed)
+    fail(fmt::format("expected {} to be row-major or of layout {}, got {}", weight.name,
+                     text(packed), to_string(*weight.type)));
 }
 
 namespace {

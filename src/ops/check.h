@@ -50,6 +50,10 @@ class Check {
   void multiple(const Operand& a, std::int64_t axis, std::int64_t divisor,
                 std::string_view reason) const;
 
+  void row_major(const Operand& a) const;
+  // Row-major, or packed for a product with its right operand: its transpose, or itself.
+  void right_operand(const Operand& weight, bool transposed) const;
+
   std::int64_t positive_int(std::string_view key) const;
   std::int64_t non_negative_int(std::string_view key) const;
   double number(std::string_view key) const;

@@ -15,6 +15,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const Check check("grouped_linear", inputs, attributes);
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(x, weight);
+  check.right_operand(weight, false);
   check.same_dim(x, 1, weight, 2);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
   return {typed(x.dtype(), {x.dim(0), weight.dim(1)})};
@@ -24,6 +25,7 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   const Check check("grouped_linear_input_gradient", inputs, attributes);
   const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(dy, weight);
+  check.right_operand(weight, true);
   check.same_dim(dy, 1, weight, 1);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
   return {typed(dy.dtype(), {dy.dim(0), weight.dim(2)})};

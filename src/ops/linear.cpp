@@ -13,6 +13,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const Check check("linear", inputs, attributes, {}, {"output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(x, weight);
+  check.right_operand(weight, false);
   check.same_dim(x, 1, weight, 1);
   if (check.num_inputs() == 3) check.same_dim(check.wide(2, "bias", 1), 0, weight, 0);
   return {typed(check.dtype_or("output_dtype", x.dtype()), {x.dim(0), weight.dim(0)})};
@@ -22,6 +23,7 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   const Check check("linear_input_gradient", inputs, attributes, {"output_dtype"});
   const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(dy, weight);
+  check.right_operand(weight, true);
   check.same_dim(dy, 1, weight, 0);
   return {typed(check.dtype("output_dtype"), {dy.dim(0), weight.dim(1)})};
 }

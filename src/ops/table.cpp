@@ -17,6 +17,7 @@
 #include "ops/grouped_linear.h"
 #include "ops/linear.h"
 #include "ops/load_balancing_loss.h"
+#include "ops/pack.h"
 #include "ops/permute.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -55,6 +56,7 @@ const ir::OpSchema* const kTable[] = {
     &kLinearWeightGradient,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,
+    &kPack,
     &kPermute,
     &kPermuteGradient,
     &kRmsNorm,

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "passes/derive.h"
 #include "passes/differentiate.h"
 
 namespace anabatic::passes {
@@ -95,18 +96,7 @@ class Optimizer {
     graph_.find_state(intern(second_name))->after = next[2];
     for (ir::State& state : graph_.states)
       if (state.kind == ir::StateKind::kDerived && state.derived_from == one.name)
-        state.after = refresh(state, next[0]);
-  }
-
-  // Half away from zero: the rounding of every bf16 copy of a weight.
-  ValueId refresh(const ir::State& derived, ValueId primary) {
-    const TensorType& type = builder_.type(derived.before);
-    ANABATIC_CHECK(type.layout == builder_.type(primary).layout,
-                   "[apply_optimizer] no op makes '{}' of type {}", text(derived.name),
-                   to_string(type));
-    return builder_.add1(
-        "cast", {primary},
-        {{"dtype", std::string(to_string(type.dtype))}, {"rounding", std::string("half_away")}});
+        state.after = add_derivation(builder_, next[0], builder_.type(state.before));
   }
 
   Graph& graph_;

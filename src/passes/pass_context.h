@@ -9,7 +9,8 @@ namespace anabatic::passes {
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool with_update = true;  // false: gradients only, no optimizer
+  bool pack_transposed = true;  // keep a second packing of weights, for input-gradients
+  bool with_update = true;      // false: gradients only, no optimizer
 };
 
 struct PassContext {

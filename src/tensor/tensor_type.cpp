@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "tensor/panels.h"
 
 namespace anabatic {
 namespace {
@@ -49,7 +50,13 @@ std::int64_t TensorType::num_elements() const {
 }
 
 std::int64_t TensorType::num_bytes() const {
-  const std::int64_t count = num_elements();
+  std::int64_t count = num_elements();
+  if (layout != kRowMajor && is_panels(layout)) {
+    ANABATIC_REQUIRE(ndim() >= 2 && count <= kMaxElements / 64,
+                     "[tensor type] {} is not a matrix that can be packed", to_string(*this));
+    const std::int64_t elements = dim(-2) * dim(-1);
+    count = elements == 0 ? 0 : count / elements * panel_shape(*this).num_elements();
+  }
   ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(dtype),
                    "[tensor type] {} has more than 2^62 bytes", to_string(*this));
   return count * size_bytes(dtype);

@@ -9,6 +9,8 @@
 #include "device/topology.h"
 #include "model/initialize.h"
 #include "model/weights.h"
+#include "ops/table.h"
+#include "passes/derive.h"
 #include "passes/pipelines.h"
 #include "train/parameters.h"
 
@@ -58,7 +60,8 @@ lower::CompileOptions compile_options(const RunConfig& run,
   if (environment::is_plain_test_config()) {
     options.trivial_planners = true;
     for (const passes::Pass& pass : passes::training_pipeline())
-      if (!pass.required) options.disabled_passes.insert(std::string(pass.name));
+      if (!pass.required && (request.training || !is_training_only(pass.name)))
+        options.disabled_passes.insert(std::string(pass.name));
   }
   return options;
 }
@@ -122,6 +125,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
     if (is_saved &&
         std::find(saved_states_.begin(), saved_states_.end(), state.name) == saved_states_.end())
       saved_states_.push_back(state.name);
+    if (state.after != state.before) updated_.insert(state.name);
     std::vector<ir::State>* known = nullptr;
     if (state.kind == ir::StateKind::kParameter) known = &parameters_;
     if (state.kind == ir::StateKind::kDerived) known = &derived_;
@@ -155,23 +159,45 @@ void ModelSession::load_parameters() {
   });
 }
 
-void ModelSession::refresh_derived() {
-  for (const ir::State& state : derived_) {
+// A program that derives these states from their primaries, by the ops and kernels that an update
+// uses.
+std::unique_ptr<BoundProgram> ModelSession::bind_refresh(const std::vector<ir::State>& states) {
+  ir::Graph graph;
+  graph.name = "refresh";
+  ir::GraphBuilder builder(graph, ops::find_op);
+  builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
+  for (const ir::State& state : states) {
     ANABATIC_CHECK(state.derived_from.has_value(), "[session] derived state {} names no primary",
                    text(state.name));
-    const TensorView view = store_.find(state.name);
-    const std::span<const float> source = state_values(store_, *state.derived_from);
-    ANABATIC_CHECK(view.type->dtype == DType::kBFloat16 && view.type->layout == kRowMajor &&
-                       view.type->num_elements() == static_cast<std::int64_t>(source.size()),
-                   "[session] no rule derives {} from {}", to_string(*view.type),
-                   text(*state.derived_from));
-    BFloat16* copy = view.as<BFloat16>();
-    team_.for_range(static_cast<std::int64_t>(source.size()), 4096,
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t i = begin; i < end; ++i)
-                        copy[i] = to_bfloat16_half_away(source[static_cast<std::size_t>(i)]);
-                    });
+    const Name primary = *state.derived_from;
+    if (graph.find_state(primary) == nullptr)
+      builder.state(text(primary), *store_.find(primary).type, ir::StateKind::kParameter);
+    const TensorType type = *store_.find(state.name).type;
+    builder.state(text(state.name), type, ir::StateKind::kDerived);
+    const ir::ValueId derived =
+        passes::add_derivation(builder, graph.find_state(primary)->before, type);
+    ir::State& added = *graph.find_state(state.name);
+    added.derived_from = primary;
+    added.after = derived;
   }
+  lower::CompileOptions options =
+      compile_options(run_, {.name = "refresh", .build = {}, .training = false});
+  options.precision = lower::Precision::kFp32;
+  auto bound = std::make_unique<BoundProgram>();
+  bound->compiled = lower::compile(std::move(graph), options, device_);
+  bound->executor = std::make_unique<runtime::Executor>(bound->compiled.program, store_, team_);
+  return bound;
+}
+
+void ModelSession::refresh_derived() {
+  if (!derived_.empty()) bind_refresh(derived_)->executor->run(spec::Action::kUpdate);
+}
+
+void ModelSession::refresh_stale() {
+  std::vector<ir::State> stale;
+  for (const ir::State& state : derived_)
+    if (updated_.count(state.name) == 0) stale.push_back(state);
+  if (!stale.empty()) bind_refresh(stale)->executor->run(spec::Action::kUpdate);
 }
 
 void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,8 +59,11 @@ class ModelSession {
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.
   void load_parameters();
-  // Makes derived states (bf16 copies) equal to their primaries.
+  // Makes derived states (bf16 copies, packings) equal to their primaries.
   void refresh_derived();
+  // Likewise, only those that no bound program updates: to be called between an update and a run
+  // of a program that reads other derived states than the training program.
+  void refresh_stale();
 
   // What a checkpoint keeps: parameters and moments, in the order of their names.
   const std::vector<Name>& saved_states() const { return saved_states_; }
@@ -76,12 +80,15 @@ class ModelSession {
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
+  std::unique_ptr<BoundProgram> bind_refresh(const std::vector<ir::State>& states);
+
   RunConfig run_;
   model::ModelConfig config_;
   spec::DeviceSpec device_;
   device::ThreadTeam team_;
   runtime::StateStore store_;
   std::vector<ir::State> parameters_, derived_;  // of every program bound so far, each once
+  std::set<Name> updated_;                       // states that some program writes
   std::vector<Name> saved_states_;
   model::WeightMap weight_map_;
   std::int64_t planned_arena_bytes_ = 0;

@@ -220,6 +220,7 @@ struct Trainer::Impl {
 
   void validate(std::int64_t step, std::optional<Evaluation>& into) {
     if (!evaluator) return;
+    session.refresh_stale();
     into = evaluator->run();
     log->write_validation(step, *into);
   }

@@ -10,6 +10,7 @@
 #include "device/thread_team.h"
 #include "ir/op_schema.h"
 #include "ops/table.h"
+#include "tensor/panels.h"
 
 namespace anabatic::testing {
 namespace {
@@ -181,8 +182,14 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kDerived) continue;
     const TensorView from = store.find(*state.derived_from), to = store.find(state.name);
-    for (std::int64_t i = 0; i < from.type->num_elements(); ++i)
-      to.as<BFloat16>()[i] = to_bfloat16_half_away(from.as<float>()[i]);
+    std::memset(to.data, 0, static_cast<std::size_t>(to.type->num_bytes()));
+    for (std::int64_t i = 0; i < from.type->num_elements(); ++i) {
+      const std::int64_t at = element_offset(*to.type, i);
+      if (to.type->dtype == DType::kBFloat16)
+        to.as<BFloat16>()[at] = to_bfloat16_half_away(from.as<float>()[i]);
+      else
+        to.as<float>()[at] = from.as<float>()[i];
+    }
   }
 }
 

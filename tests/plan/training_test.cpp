@@ -45,6 +45,36 @@ TEST(GoldenTraining, GivesEqualBitsUnderEveryPlannerAndWithoutOptionalPasses) {
     }
 }
 
+// What a checkpoint would hold: other passes derive other states from the same ones.
+std::map<std::string, std::vector<std::byte>> primary_states(const StepsResult& result) {
+  std::map<std::string, std::vector<std::byte>> primary;
+  for (const auto& [name, bytes] : result.states)
+    if (!name.ends_with(".bf16") && name.find(".packed") == std::string::npos)
+      primary[name] = bytes;
+  return primary;
+}
+
+TEST(GoldenTraining, GivesEqualBitsWithWeightsPackedOrNot) {
+  for (const char* kernels : {"ref", ""})
+    for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
+      for (bool is_tied : {false, true}) {
+        StepsOptions options = ref_options();
+        options.compile.only_kernels = kernels;
+        options.compile.precision = precision;
+        const StepsResult want = run_steps(moe_graph(2, is_tied), options);
+        EXPECT_TRUE(want.states.contains("head.weight.packed") || is_tied);
+        options.compile.pack_transposed = false;
+        const StepsResult half = run_steps(moe_graph(2, is_tied), options);
+        options.compile.disabled_passes = {"pack_weights"};
+        const StepsResult got = run_steps(moe_graph(2, is_tied), options);
+        EXPECT_EQ(half.losses, want.losses);
+        EXPECT_EQ(primary_states(half), primary_states(want));
+        EXPECT_EQ(got.losses, want.losses);
+        EXPECT_EQ(primary_states(got), primary_states(want));
+        EXPECT_FALSE(primary_states(want).empty());
+      }
+}
+
 TEST(GoldenTraining, GivesEqualBitsOnEveryThreadCount) {
   StepsOptions options = ref_options();
   options.compile.only_kernels.clear();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/panels.h"
 
 namespace anabatic::testing {
 namespace {
@@ -42,6 +43,7 @@ HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
 }
 
 double HostTensor::get(std::int64_t i) const {
+  i = element_offset(*type_, i);
   const TensorView v = view();
   switch (type_->dtype) {
     case DType::kFloat64:
@@ -58,6 +60,7 @@ double HostTensor::get(std::int64_t i) const {
 }
 
 void HostTensor::set(std::int64_t i, double value) {
+  i = element_offset(*type_, i);
   const TensorView v = view();
   switch (type_->dtype) {
     case DType::kFloat64:

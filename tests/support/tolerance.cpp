@@ -67,7 +67,7 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 }
 
 bool copies_only(std::string_view op) {
-  return op == "cache_write" || op == "cast" || op == "embedding" || op == "fill" ||
+  return op == "cache_write" || op == "cast" || op == "embedding" || op == "fill" || op == "pack" ||
          op == "permute" || op == "route_sort";
 }
 

@@ -11,6 +11,7 @@
 #include "device/topology.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_tasks.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -52,6 +53,29 @@ struct Operand {
   }
 };
 
+// The right operand as panels; what lies beyond its sides is zero. A vector of one alignment only:
+// rows of panels are read aligned.
+struct Packed {
+  std::vector<std::byte> storage;
+  Matrix matrix;
+
+  Packed(const Operand& b, Int depth, Int columns) {
+    const PanelShape shape = panel_shape(b.matrix.dtype, columns, depth, false);
+    storage.resize(static_cast<std::size_t>(shape.num_elements() * 4 + 64));
+    auto* data = reinterpret_cast<std::byte*>(
+        (reinterpret_cast<std::uintptr_t>(storage.data()) + 63) / 64 * 64);
+    for (Int k = 0; k < depth; ++k)
+      for (Int j = 0; j < columns; ++j) {
+        const float value = b.values[static_cast<std::size_t>(k * columns + j)];
+        if (b.matrix.dtype == DType::kFloat32)
+          reinterpret_cast<float*>(data)[shape.offset(j, k)] = value;
+        else
+          reinterpret_cast<BFloat16*>(data)[shape.offset(j, k)] = to_bfloat16(value);
+      }
+    matrix = {.data = data, .dtype = b.matrix.dtype, .is_packed = true};
+  }
+};
+
 std::vector<float> expected(const Case& c, const Operand& a, const Operand& b,
                             const std::vector<float>& bias) {
   std::vector<float> sums(static_cast<std::size_t>(c.rows * c.columns), c.accumulate ? 3.0f : 0.0f);
@@ -69,7 +93,7 @@ std::vector<float> expected(const Case& c, const Operand& a, const Operand& b,
 }
 
 std::vector<float> computed(const GemmEngine& engine, const Case& c, const Operand& a,
-                            const Operand& b, const std::vector<float>& bias, int num_threads) {
+                            const Matrix& b, const std::vector<float>& bias, int num_threads) {
   const auto count = static_cast<std::size_t>(c.rows * c.columns);
   std::vector<float> sums(count, 3.0f);
   std::vector<BFloat16> rounded(count);
@@ -78,7 +102,7 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
                   .columns = c.columns,
                   .depth = c.depth,
                   .a = a.matrix,
-                  .b = b.matrix,
+                  .b = b,
                   .bias = c.has_bias ? bias.data() : nullptr,
                   .c = is_f32 ? reinterpret_cast<std::byte*>(sums.data())
                               : reinterpret_cast<std::byte*>(rounded.data()),
@@ -121,6 +145,7 @@ TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
   for (const Case& c : cases) {
     const Operand a(c.rows, c.depth, c.a, c.a_by_columns, 1);
     const Operand b(c.depth, c.columns, c.b, c.b_by_columns, 2);
+    const Packed packed(b, c.depth, c.columns);
     std::vector<float> bias(static_cast<std::size_t>(c.columns));
     for (std::size_t j = 0; j < bias.size(); ++j) bias[j] = static_cast<float>(j % 7) - 3.0f;
     const std::vector<float> want = expected(c, a, b, bias);
@@ -128,9 +153,10 @@ TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
       if (!engine->accepts(c.a, c.b)) continue;
       for (const int num_threads : {1, 3}) {
         ++num_runs;
-        EXPECT_EQ(computed(*engine, c, a, b, bias, num_threads), want)
-            << (engine->isa != nullptr ? engine->isa : "portable") << ", " << num_threads
-            << " threads, depth " << c.depth;
+        for (const Matrix& right : {b.matrix, packed.matrix})
+          EXPECT_EQ(computed(*engine, c, a, right, bias, num_threads), want)
+              << (engine->isa != nullptr ? engine->isa : "portable") << ", " << num_threads
+              << " threads, depth " << c.depth << (right.is_packed ? ", packed" : "");
       }
     }
   }

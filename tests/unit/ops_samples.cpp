@@ -44,6 +44,7 @@ std::vector<OpSample> make_samples() {
       {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},
       {"load_balancing_loss", {"w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
       {"load_balancing_loss_gradient", {"w[]", "w[4]", "w[4]"}, kBalance},
+      {"pack", {"x[20,7]"}, {{"dtype", "bf16"}, {"layout", "panels"}}},
       {"permute", {"x[6,4]", "i32[12]"}, {{"top_k", 2}}},
       {"permute_gradient", {"x[12,4]", "i32[12]"}, {{"top_k", 2}}},
       {"rms_norm", {"x[6,8]", "w[4]"}, kEpsilon},

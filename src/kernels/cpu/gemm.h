@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products on blocks of C, one engine an instruction set. An element of C sums over the
-// depth in an order that depends on the depth and the engine alone: not on the block, nor on its
-// place.
+// depth in an order that depends on the depth, B's dtype and the engine alone: not on the block,
+// nor on its place, nor on whether B came packed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +12,18 @@
 namespace anabatic::kernels::cpu {
 
 // Element (i, j) lies at data + i · row_stride + j · column_stride (in elements); one stride is 1.
+// Packed (B only): panels of 16 columns, [columns/16][units of the depth][16] as tensor/panels.h
+// has them; the strides mean nothing.
 struct Matrix {
   const std::byte* data = nullptr;
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
+  bool is_packed = false;
 };
 
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
+// Where products of gathered rows, scattered rows or with an epilogue fit in: rows of A are copied
+// one by one (PackA), tiles of C are finished one by one (GemmBlock::finish).
 struct Gemm {
   std::int64_t rows = 0, columns = 0, depth = 0;
   Matrix a, b;
@@ -30,20 +35,20 @@ struct Gemm {
 };
 
 struct Block {
-  std::int64_t row_begin, row_end, column_begin, column_end;
+  std::int64_t row_begin, row_end, column_begin, column_end;  // column_begin: a multiple of 16
 };
 
-// Upper bounds of a block, and the depth that one packed panel holds.
+// Upper bounds of a block, and what its sides are best multiples of.
 struct Blocking {
-  std::int64_t rows, columns, depth;
+  std::int64_t rows, columns, row_step, column_step;
 };
 
 struct GemmEngine {
   const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
   bool (*accepts)(DType a, DType b);
   Blocking (*blocking)(const Gemm&);
-  std::int64_t (*workspace_bytes)(const Gemm&);  // of one thread, a multiple of 64; where rows
-  // of A are packed it never falls as the depth grows
+  // Of one thread, a multiple of 64; never falls as rows, columns or depth grow.
+  std::int64_t (*workspace_bytes)(const Gemm&);
   // The block is at most `blocking` large; the workspace is 64-byte aligned.
   void (*compute)(const Gemm&, const Block&, std::byte* workspace);
 };

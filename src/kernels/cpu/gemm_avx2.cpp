@@ -9,42 +9,57 @@
 namespace anabatic::kernels::cpu {
 namespace {
 
-// Twelve accumulators, two panels and one broadcast fill the sixteen registers.
+// Twelve accumulators, two vectors of B and one broadcast fill the sixteen registers.
 struct Avx2 {
   using Unit = float;
   using Vector = __m256;
   using Packed = __m256;
-  static constexpr Int kLanes = 8, kRows = 6, kVectors = 2, kPackBytes = 192 << 10;
+  static constexpr Int kLanes = 8, kRows = 6, kVectors = 2, kSquare = 8;
+  static constexpr Int kFloatDepth = 256, kPairDepth = 512;
+  static constexpr Int kBlockRows = 96, kPackedColumns = 512, kColumns = 256;
+  static constexpr Int kGradientRows = 144, kGradientColumns = 256, kGradientDepth = 256;
 
   static Vector zero() { return _mm256_setzero_ps(); }
   static Packed load(const float* from) { return _mm256_load_ps(from); }
-  static Packed broadcast(const float* from) { return _mm256_broadcast_ss(from); }
-  static Vector multiply_add(Vector sum, Packed a, Packed b) { return _mm256_fmadd_ps(a, b, sum); }
-  static void store(float* to, Vector value) { _mm256_store_ps(to, value); }
-
-  static __m256 load_row(const float* from) { return _mm256_loadu_ps(from); }
-  static __m256 load_row(const std::uint16_t* from) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  // The first and the second elements of eight pairs.
+  static Packed low(const std::uint32_t* from) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)), 16));
   }
+  static Packed high(const std::uint32_t* from) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)),
+                         _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
+  static Packed broadcast(const float* from) { return _mm256_broadcast_ss(from); }
+  // In assembly, so that every sum keeps its register: g++ moves sums about and spills them.
+  static Vector multiply_add(Vector sum, Packed a, Packed b) {
+    asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return sum;
+  }
+  static Vector load_sums(const float* from) { return _mm256_loadu_ps(from); }
+  static void store_sums(float* to, Vector value) { _mm256_storeu_ps(to, value); }
 
-  template <class T>
-  static void transpose(float* to, const T* from, Int stride) {
-    __m256 r[8], t[8];
-    for (int i = 0; i < 8; ++i) r[i] = load_row(from + i * stride);
-    for (int i = 0; i < 4; ++i) {
-      t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
-      t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; ++i) {
-      r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
-      r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
-      r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
-      r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
-    }
-    for (int i = 0; i < 4; ++i) {
-      store(to + i * 8, _mm256_permute2f128_ps(r[i], r[4 + i], 0x20));
-      store(to + (4 + i) * 8, _mm256_permute2f128_ps(r[i], r[4 + i], 0x31));
+  static void transpose(void* to, const std::byte* from, Int stride) {
+    auto* words = static_cast<float*>(to);
+    for (int half = 0; half < 2; ++half, from += 8 * stride, words += 8) {
+      __m256 r[8], t[8];
+      for (int i = 0; i < 8; ++i)
+        r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + i * stride));
+      for (int i = 0; i < 4; ++i) {
+        t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+      }
+      for (int i = 0; i < 2; ++i) {
+        r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
+        r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+      }
+      for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_ps(words + i * 16, _mm256_permute2f128_ps(r[i], r[4 + i], 0x20));
+        _mm256_storeu_ps(words + (4 + i) * 16, _mm256_permute2f128_ps(r[i], r[4 + i], 0x31));
+      }
     }
   }
 };

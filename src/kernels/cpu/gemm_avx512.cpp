@@ -13,28 +13,28 @@ struct Avx512 {
   using Unit = float;
   using Vector = __m512;
   using Packed = __m512;
-  static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kPackBytes = 384 << 10;
+  static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kSquare = 16;
+  static constexpr Int kFloatDepth = 256, kPairDepth = 512;
+  static constexpr Int kBlockRows = 128, kPackedColumns = 528, kColumns = 240;
+  static constexpr Int kGradientRows = 256, kGradientColumns = 240, kGradientDepth = 256;
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const float* from) { return _mm512_load_ps(from); }
+  // The first and the second elements of sixteen pairs.
+  static Packed low(const std::uint32_t* from) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_load_si512(from), 16));
+  }
+  static Packed high(const std::uint32_t* from) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_load_si512(from),
+                                                _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+  }
   static Packed broadcast(const float* from) { return _mm512_set1_ps(*from); }
   static Vector multiply_add(Vector sum, Packed a, Packed b) { return _mm512_fmadd_ps(a, b, sum); }
-  static void store(float* to, Vector value) { _mm512_store_ps(to, value); }
+  static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
+  static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
-  static __m512i load_row(const float* from) { return _mm512_loadu_si512(from); }
-  static __m512i load_row(const std::uint16_t* from) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16);
-  }
-
-  template <class T>
-  static void transpose(float* to, const T* from, Int stride) {
-    __m512i rows[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) rows[i] = load_row(from + i * stride);
-    transpose_16x16(rows);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * 16, rows[i]);
+  static void transpose(void* to, const std::byte* from, Int stride) {
+    transpose_words(to, from, stride);
   }
 };
 

@@ -13,7 +13,10 @@ struct Avx512Bf16 {
   using Unit = std::uint32_t;
   using Vector = __m512;
   using Packed = __m512i;
-  static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kPackBytes = 384 << 10;
+  static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kSquare = 16;
+  static constexpr Int kFloatDepth = 2, kPairDepth = 1024;
+  static constexpr Int kBlockRows = 128, kPackedColumns = 528, kColumns = 240;
+  static constexpr Int kGradientRows = 256, kGradientColumns = 240, kGradientDepth = 512;
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const Unit* from) { return _mm512_load_si512(from); }
@@ -21,15 +24,11 @@ struct Avx512Bf16 {
   static Vector multiply_add(Vector sum, Packed a, Packed b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
   }
-  static void store(float* to, Vector value) { _mm512_store_ps(to, value); }
+  static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
+  static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
-  static void transpose(Unit* to, const std::uint16_t* from, Int stride) {
-    __m512i rows[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from + i * stride);
-    transpose_16x16(rows);
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) _mm512_store_si512(to + i * 16, rows[i]);
+  static void transpose(void* to, const std::byte* from, Int stride) {
+    transpose_words(to, from, stride);
   }
 };
 

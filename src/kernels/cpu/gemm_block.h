@@ -1,379 +1,340 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one implementation of GemmEngine::compute, over a small set of vector operations (`Isa`). It
-// is compiled once an instruction set, so everything here has internal linkage and calls no inline
-// function of the standard library: the linker must never pick an AVX-512 copy for the whole
-// program.
+// The one implementation of GemmEngine::compute, over a small set of vector operations (`Isa`).
+// Compiled once an instruction set: see gemm_pack.h for what that forbids.
 //
-// B is packed into panels of kLanes columns, [unit][kLanes], where a unit is one f32 or a pair of
-// bf16 along the depth. A is read in place when it is contiguous along the depth and of the unit's
-// type, else copied: row by row, or as [unit][rows] when it is contiguous along the rows.
+// Outside in: blocks of the depth; panels of B, of which one stays in L1; tiles of A's rows, which
+// were copied to the workspace as units and stream from L2. While the rows of one panel are
+// computed, the next panel is prefetched, so few rows do not wait for a weight that lies in memory.
 #pragma once
 #include <utility>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_pack.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
 
-using Int = std::int64_t;
-
-template <class T>
-constexpr T smaller(T a, T b) {
-  return a < b ? a : b;
-}
-constexpr Int round_up(Int value, Int step) { return (value + step - 1) / step * step; }
-
-inline float widen(std::uint16_t bits) {
-  return __builtin_bit_cast(float, std::uint32_t{bits} << 16);
-}
-
-inline std::uint16_t narrow(float value) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, value);
-  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t quiet = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
-}
-
-inline float as_float(float value) { return value; }
-inline float as_float(std::uint16_t value) { return widen(value); }
-
-// How elements become units of the packed panels.
-template <class Unit>
-struct Units;
-
-template <>
-struct Units<float> {
-  static constexpr Int kDepth = 1;
-  template <class T>
-  static float make(const T* first, Int) {
-    return as_float(*first);
-  }
-};
-
-template <>
-struct Units<std::uint32_t> {
-  static constexpr Int kDepth = 2;
-  static std::uint32_t make(const std::uint16_t* first, const std::uint16_t* second) {
-    return std::uint32_t{*first} | (second != nullptr ? std::uint32_t{*second} << 16 : 0u);
-  }
-};
-
-// How compute() walks the depth and reads A.
-struct AView {
-  const void* units = nullptr;
-  Int row_stride = 0, unit_stride = 0;
-};
-
 template <class Isa>
 struct GemmBlock {
-  using Unit = typename Isa::Unit;
+  using Unit = typename Isa::Unit;  // of A
   using Vector = typename Isa::Vector;
   static constexpr Int kLanes = Isa::kLanes, kRows = Isa::kRows, kVectors = Isa::kVectors;
   static constexpr Int kTileColumns = kLanes * kVectors;
-  static constexpr Int kUnitDepth = Units<Unit>::kDepth;
-  static constexpr Int kPackBytes = Isa::kPackBytes, kStrip = 4 * kLanes;
-  static constexpr Int kMaxColumns = 512 / kTileColumns * kTileColumns;
+  static constexpr Int kTilePanels = kTileColumns / kPanel;
+  static constexpr int kPanelVectors = static_cast<int>(kPanel / kLanes);
+  using A = PackA<Unit, kRows>;
 
-  using Tile = void (*)(Int, const Unit*, Int, Int, const Unit*, Int, float*);
+  struct Step {
+    const Gemm& gemm;
+    const Block& block;
+    Int k0, depth, units;  // units of B
+    bool first, last;
+    float* partial;  // [block rows, block columns]: sums between blocks of the depth
+  };
 
-  // acc[kRows, kTileColumns] of one register tile, written to `out`. b_stride: between panels.
-  template <int R, int V>
-  static __attribute__((noinline)) void tile(Int num_units, const Unit* a, Int a_row, Int a_unit,
-                                             const Unit* b, Int b_stride, float* out) {
+  struct Floats {
+    float* data;
+    Int stride;
+  };
+
+  // What a tile reads, and what is to be prefetched meanwhile.
+  struct TileCall {
+    Int units;  // of B
+    const Unit* a;
+    const std::byte* b;
+    Int panel_bytes;  // from one panel to the next
+    const std::byte* ahead;
+    Int ahead_step;
+    Floats from, to;  // sums so far (null: none), and where they go
+  };
+  using Tile = void (*)(const TileCall&);
+
+  // R rows by V vectors. BUnit: float, or std::uint32_t for pairs.
+  template <class BUnit, bool kInterleaved, int R, int V>
+  static __attribute__((noinline)) void tile(const TileCall& in) {
+    constexpr bool kSplits = !__is_same(BUnit, float) && __is_same(Unit, float);
+    constexpr Int kRowStep = kInterleaved ? 1 : A::kRowStride;
+    constexpr Int kUnitStep = kInterleaved ? kRows : 1;
     Vector sum[R][V];
+    if (in.from.data == nullptr) {
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i)
+      for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sum[i][v] = Isa::zero();
-    for (Int k = 0; k < num_units; ++k) {
-      typename Isa::Packed right[V];
+        for (int v = 0; v < V; ++v) sum[i][v] = Isa::zero();
+    } else {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) right[v] = Isa::load(b + v * b_stride);
+        for (int v = 0; v < V; ++v)
+          sum[i][v] = Isa::load_sums(in.from.data + i * in.from.stride + v * kLanes);
+    }
+    const auto add = [&](const Unit* a, const typename Isa::Packed* right)
+        __attribute__((always_inline)) {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i) {
-        const typename Isa::Packed left = Isa::broadcast(a + i * a_row);
+        const typename Isa::Packed left = Isa::broadcast(a + i * kRowStep);
 #pragma GCC unroll 4
         for (int v = 0; v < V; ++v) sum[i][v] = Isa::multiply_add(sum[i][v], left, right[v]);
       }
-      a += a_unit;
-      b += kLanes;
+    };
+    const Unit* a = in.a;
+    const std::byte* b = in.b;
+    const std::byte* ahead = in.ahead;
+    const Int panel_bytes = in.panel_bytes, ahead_step = in.ahead_step;
+    const auto at = [&](int v) __attribute__((always_inline)) {
+      return reinterpret_cast<const BUnit*>(b + v / kPanelVectors * panel_bytes) +
+             v % kPanelVectors * kLanes;
+    };
+#pragma GCC unroll 2
+    for (Int u = in.units; u > 0; --u) {
+#pragma GCC unroll 3
+      for (Int p = 0; p < kTilePanels; ++p) __builtin_prefetch(ahead + p * panel_bytes, 0, 2);
+      typename Isa::Packed right[V];
+      if constexpr (kSplits) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) right[v] = Isa::low(at(v));
+        add(a, right);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) right[v] = Isa::high(at(v));
+        add(a + kUnitStep, right);
+        a += 2 * kUnitStep;
+      } else {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) right[v] = Isa::load(at(v));
+        add(a, right);
+        a += kUnitStep;
+      }
+      b += kPanel * sizeof(BUnit);
+      ahead += ahead_step;
     }
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) Isa::store(out + i * kTileColumns + v * kLanes, sum[i][v]);
+      for (int v = 0; v < V; ++v)
+        Isa::store_sums(in.to.data + i * in.to.stride + v * kLanes, sum[i][v]);
   }
 
-  template <int V, int... R>
-  static Tile tile_of(Int rows, std::integer_sequence<int, R...>) {
-    static constexpr Tile kTiles[] = {&tile<R + 1, V>...};
+  template <class BUnit, int V, int... R>
+  static Tile by_rows(Int rows, std::integer_sequence<int, R...>) {
+    static constexpr Tile kTiles[] = {&tile<BUnit, false, R + 1, V>...};
     return kTiles[rows - 1];
   }
+  template <class BUnit, bool kInterleaved, int V = 1>
   static Tile tile_of(Int rows, Int vectors) {
-    constexpr auto kAllRows = std::make_integer_sequence<int, static_cast<int>(kRows)>{};
-    if constexpr (kVectors >= 3)
-      if (vectors == 3) return tile_of<3>(rows, kAllRows);
-    return vectors == 1 ? tile_of<1>(rows, kAllRows) : tile_of<2>(rows, kAllRows);
+    if constexpr (V < kVectors)
+      if (vectors > V) return tile_of<BUnit, kInterleaved, V + 1>(rows, vectors);
+    if constexpr (kInterleaved) return &tile<BUnit, true, static_cast<int>(kRows), V>;
+    return by_rows<BUnit, V>(rows, std::make_integer_sequence<int, static_cast<int>(kRows)>{});
+  }
+  template <bool kInterleaved>
+  static Tile tile_of(DType b, Int rows, Int vectors) {
+    if constexpr (__is_same(Unit, float))
+      if (b == DType::kFloat32) return tile_of<float, kInterleaved>(rows, vectors);
+    return tile_of<std::uint32_t, kInterleaved>(rows, vectors);
   }
 
-  static bool packs_rows(const Gemm& gemm) { return gemm.a.column_stride != 1; }
+  static bool interleaves(const Gemm& gemm) { return gemm.a.column_stride != 1; }
+  static constexpr Int unit_depth(DType b) { return b == DType::kFloat32 ? 1 : 2; }
+
+  // The depth is cut evenly into blocks that fill an L1-sized panel and a row of units.
+  static Int depth_step(const Gemm& gemm) {
+    const Int longest = interleaves(gemm)                 ? Isa::kGradientDepth
+                        : gemm.b.dtype == DType::kFloat32 ? Isa::kFloatDepth
+                                                          : Isa::kPairDepth;
+    if (gemm.depth <= longest) return larger<Int>(round_up(gemm.depth, 2), 2);
+    return round_up(blocks_of(gemm.depth, blocks_of(gemm.depth, longest)), 2);
+  }
 
   static Blocking blocking(const Gemm& gemm) {
-    const Int longest = packs_rows(gemm) ? 256 * kUnitDepth : 1024 * kUnitDepth;
-    const Int depth = gemm.depth <= longest ? gemm.depth : packs_rows(gemm) ? longest : longest / 2;
-    const Int units = round_up(depth > 0 ? depth : 1, kUnitDepth) / kUnitDepth;
-    const Int fitting = kPackBytes / (units * 4) / kTileColumns * kTileColumns;
-    const Int columns = smaller<Int>(kMaxColumns, fitting > 0 ? fitting : kTileColumns);
-    return {.rows = (packs_rows(gemm) ? 128 : 256) / kRows * kRows,
-            .columns = columns,
-            .depth = depth > 0 ? round_up(depth, kUnitDepth) : kUnitDepth};
+    if (interleaves(gemm))
+      return {.rows = Isa::kGradientRows / kRows * kRows,
+              .columns = Isa::kGradientColumns,
+              .row_step = kRows,
+              .column_step = kTileColumns};
+    return {.rows = Isa::kBlockRows / kRows * kRows,
+            .columns = gemm.b.is_packed ? Isa::kPackedColumns : Isa::kColumns,
+            .row_step = kRows,
+            .column_step = round_up(kTileColumns, kPanel)};
   }
 
   struct Workspace {
-    Unit *a, *b;
+    Unit* a;
+    std::byte* b;
     float* partial;
     Int bytes;
   };
   // A null base only counts.
   static Workspace workspace(const Gemm& gemm, std::byte* base) {
     const Blocking most = blocking(gemm);
-    const Int units = most.depth / kUnitDepth;
-    // Bounds the panels and grows with the depth: a product of a group fits where the largest does.
-    const Int packed = smaller<Int>(kPackBytes, kMaxColumns * units * 4);
-    const Int narrowest = kTileColumns * units * 4;
-    const Int b_bytes = round_up(packed > narrowest ? packed : narrowest, 64);
-    const Int a_bytes = round_up((packs_rows(gemm) ? most.rows : kRows) * units * 4, 64);
-    const bool has_partial = gemm.c_dtype != DType::kFloat32 && gemm.depth > most.depth;
-    const Int partial_bytes = has_partial ? round_up(most.rows * most.columns * 4, 64) : 0;
-    const Int bytes = b_bytes + a_bytes + partial_bytes;
+    const Int longest =
+        interleaves(gemm) ? Isa::kGradientDepth : larger(Isa::kFloatDepth, Isa::kPairDepth);
+    const Int depth = smaller(longest, round_up(larger<Int>(gemm.depth, 1), 2));
+    const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
+    const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
+    const Int a_units = interleaves(gemm) ? rows / kRows * A::tile_stride(depth / A::kUnitDepth)
+                                          : rows * A::kRowStride;
+    const Int a_bytes = round_up(a_units * 4 + 64, 64);
+    const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
+    const bool has_partial = gemm.depth > depth_step(gemm);
+    const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
+    const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
-    return {.a = reinterpret_cast<Unit*>(base + b_bytes),
-            .b = reinterpret_cast<Unit*>(base),
-            .partial = reinterpret_cast<float*>(base + b_bytes + a_bytes),
+    return {.a = reinterpret_cast<Unit*>(base),
+            .b = base + a_bytes,
+            .partial = reinterpret_cast<float*>(base + a_bytes + b_bytes),
             .bytes = bytes};
   }
   static Int workspace_bytes(const Gemm& gemm) { return workspace(gemm, nullptr).bytes; }
 
-  // One unit of the depth of `matrix` at (i, k), k counted along `step`; zero beyond `depth`.
-  template <class T>
-  static Unit unit_at(const T* element, Int step, Int left) {
-    if constexpr (kUnitDepth == 1) {
-      return Units<Unit>::make(element, step);
+  // The first line of each row of a tile of C, ahead of its turn.
+  static void prefetch(const Step& step, Int i, Int j) {
+    const Gemm& gemm = step.gemm;
+    const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
+    const std::byte* c = gemm.c + (i * gemm.c_stride + j) * size;
+    const Int rows = smaller(kRows, step.block.row_end - i);
+    for (Int r = 0; r < rows; ++r)
+      for (Int n = 0; n < kTileColumns * size; n += 64)
+        __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
+  }
+
+  // `columns` is a constant where the tile is whole, so that the loops become vectors.
+  static __attribute__((always_inline)) void finish_row(const Gemm& gemm, float* __restrict sums,
+                                                        std::byte* c, Int j, Int columns) {
+    if (gemm.bias != nullptr)
+      for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
+    if (gemm.c_dtype == DType::kBFloat16) {
+      auto* out = reinterpret_cast<std::uint16_t*>(c);
+      for (Int n = 0; n < columns; ++n) out[n] = narrow(sums[n]);
     } else {
-      return Units<Unit>::make(element, left > 1 ? element + step : nullptr);
+      auto* out = reinterpret_cast<float*>(c);
+      for (Int n = 0; n < columns; ++n) out[n] = sums[n];
     }
   }
 
-  // B[k0 + ., j0 + .] into panels. T: element type.
-  template <class T>
-  static void pack_b(Unit* panels, const Gemm& gemm, Int j0, Int columns, Int k0, Int depth) {
-    const T* source = reinterpret_cast<const T*>(gemm.b.data) + k0 * gemm.b.row_stride +
-                      j0 * gemm.b.column_stride;
-    const Int units = round_up(depth, kUnitDepth) / kUnitDepth;
-    if (gemm.b.column_stride == 1) {
-      for (Int j = 0; j < columns; j += kStrip)
-        pack_rows_of_b(panels + j * units, source + j, gemm.b.row_stride,
-                       smaller(kStrip, columns - j), depth);
-      return;
-    }
-    for (Int j = 0; j < columns; j += kLanes)
-      pack_columns_of_b(panels + j * units, source + j * gemm.b.column_stride, gemm.b.column_stride,
-                        smaller(kLanes, columns - j), depth);
-  }
-
-  // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
-  // writes stay a few sequential streams.
-  template <class T>
-  static void pack_rows_of_b(Unit* panels, const T* source, Int stride, Int columns, Int depth) {
-    const Int units = round_up(depth, kUnitDepth) / kUnitDepth;
-    for (Int u = 0; u < units; ++u, source += kUnitDepth * stride) {
-      const Int left = depth - u * kUnitDepth;
-      Unit* row = panels + u * kLanes;
-      Int j = 0;
-      if (left >= kUnitDepth)
-        for (; j + kLanes <= columns; j += kLanes)
-          for (Int lane = 0; lane < kLanes; ++lane)
-            row[j * units + lane] = unit_at(source + j + lane, stride, kUnitDepth);
-      for (; j < columns; j += kLanes)
-        for (Int lane = 0; lane < kLanes; ++lane)
-          row[j * units + lane] =
-              j + lane < columns ? unit_at(source + j + lane, stride, left) : Unit{};
+  // Sums over the whole depth, [rows][kTileColumns], to C: where epilogues go.
+  static void finish(const Gemm& gemm, Int i, Int j, Int rows, Int columns, float* sums) {
+    const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
+    for (Int r = 0; r < rows; ++r) {
+      std::byte* c = gemm.c + ((i + r) * gemm.c_stride + j) * size;
+      if (columns == kTileColumns)
+        finish_row(gemm, sums + r * kTileColumns, c, j, kTileColumns);
+      else
+        finish_row(gemm, sums + r * kTileColumns, c, j, columns);
     }
   }
 
-  // The depth is contiguous: squares of kLanes x kLanes units are transposed in registers.
-  template <class T>
-  static void pack_columns_of_b(Unit* panel, const T* source, Int stride, Int width, Int depth) {
-    constexpr Int kSquare = kLanes * kUnitDepth;
-    Int k = 0;
-    if (width == kLanes)
-      for (; k + kSquare <= depth; k += kSquare)
-        Isa::transpose(panel + k / kUnitDepth * kLanes, source + k, stride);
-    for (; k < depth; k += kUnitDepth) {
-      Unit* row = panel + k / kUnitDepth * kLanes;
-      for (Int j = 0; j < kLanes; ++j)
-        row[j] = j < width ? unit_at(source + j * stride + k, 1, depth - k) : Unit{};
-    }
-  }
-
-  // A's rows [i0, i0 + rows), contiguous along the rows, as [tile][unit][kRows].
-  template <class T>
-  static void pack_rows_of_a(Unit* packed, const Gemm& gemm, Int i0, Int rows, Int k0, Int depth) {
-    const T* source = reinterpret_cast<const T*>(gemm.a.data) + i0 + k0 * gemm.a.column_stride;
-    const Int stride = gemm.a.column_stride;
-    for (Int i = 0; i < rows; i += kRows) {
-      const Int count = smaller(kRows, rows - i);
-      for (Int k = 0; k < depth; k += kUnitDepth, packed += kRows) {
-        const T* from = source + i + k * stride;
-        if (count == kRows && depth - k >= kUnitDepth) {
-          for (Int r = 0; r < kRows; ++r) packed[r] = unit_at(from + r, stride, kUnitDepth);
-        } else {
-          for (Int r = 0; r < count; ++r) packed[r] = unit_at(from + r, stride, depth - k);
-        }
-      }
-    }
-  }
-
-  // Few rows of A, contiguous along the depth, converted as [row][unit].
-  template <class T>
-  static AView copy_rows_of_a(Unit* copy, const Gemm& gemm, Int i0, Int rows, Int k0, Int depth) {
-    const Int units = round_up(depth, kUnitDepth) / kUnitDepth;
-    for (Int i = 0; i < rows; ++i) {
-      const T* from = reinterpret_cast<const T*>(gemm.a.data) + (i0 + i) * gemm.a.row_stride + k0;
-      Unit* to = copy + i * units;
-      const Int whole = depth / kUnitDepth;
-      for (Int k = 0; k < whole; ++k) to[k] = unit_at(from + k * kUnitDepth, 1, kUnitDepth);
-      if (whole < units) to[whole] = unit_at(from + whole * kUnitDepth, 1, 1);
-    }
-    return {.units = copy, .row_stride = units, .unit_stride = 1};
-  }
-
-  static bool in_place(const Gemm& gemm) {
-    if (packs_rows(gemm)) return false;
-    if (kUnitDepth == 1) return gemm.a.dtype == DType::kFloat32;
-    return gemm.a.row_stride % 2 == 0 && gemm.depth % 2 == 0;
-  }
-
-  struct Step {
-    const Gemm& gemm;
-    const Block& block;
-    Int k0, depth;
-    bool first, last;
-    float* partial;  // [block rows, stride]; null: C itself holds partial sums
-    Int partial_stride;
+  struct Sums {
+    Floats from, to;
   };
 
-  // C is on its way while the tile is computed.
-  static void prefetch(const Step& step, Int i, Int j, Int rows) {
-    const Int size = step.gemm.c_dtype == DType::kFloat32 ? 4 : 2;
-    for (Int r = 0; r < rows; ++r) {
-      const std::byte* row = step.gemm.c + ((i + r) * step.gemm.c_stride + j) * size;
-      for (Int c = 0; c < kTileColumns * size; c += 64) __builtin_prefetch(row + c, 1);
-    }
-  }
-
-  // Adds a register tile to what earlier depths left, and writes it where it belongs.
-  static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* tile_sums) {
+  // Where a tile's sums come from and go to. Partial sums have room for whole tiles; in C only a
+  // whole f32 tile stands, others pass by `buffer`, [kRows][kTileColumns].
+  static Sums sums_of(const Step& step, Int i, Int j, bool is_whole, Int rows, Int columns,
+                      float* buffer) {
     const Gemm& gemm = step.gemm;
-    const bool to_c = step.last || step.partial == nullptr;
-    const bool adds = !step.first || (gemm.accumulate && step.partial == nullptr);
-    for (Int r = 0; r < rows; ++r) {
-      float* sums = tile_sums + r * kTileColumns;
-      float* partial = step.partial != nullptr
-                           ? step.partial + (i + r - step.block.row_begin) * step.partial_stride +
-                                 (j - step.block.column_begin)
-                           : reinterpret_cast<float*>(gemm.c) + (i + r) * gemm.c_stride + j;
-      if (adds)
-        for (Int c = 0; c < columns; ++c) sums[c] = partial[c] + sums[c];
-      if (step.last && gemm.bias != nullptr)
-        for (Int c = 0; c < columns; ++c) sums[c] += gemm.bias[j + c];
-      if (to_c && gemm.c_dtype == DType::kBFloat16) {
-        auto* out = reinterpret_cast<std::uint16_t*>(gemm.c) + (i + r) * gemm.c_stride + j;
-        for (Int c = 0; c < columns; ++c) out[c] = narrow(sums[c]);
-      } else {
-        for (Int c = 0; c < columns; ++c) partial[c] = sums[c];
-      }
-    }
-  }
-
-  static AView view_of_a(const Step& step, Unit* space, Int i, Int rows) {
-    const Gemm& gemm = step.gemm;
-    if (in_place(gemm)) {
-      const std::byte* at =
-          gemm.a.data + (i * gemm.a.row_stride + step.k0) * (kUnitDepth == 1 ? 4 : 2);
-      return {.units = at, .row_stride = gemm.a.row_stride / kUnitDepth, .unit_stride = 1};
-    }
-    if constexpr (kUnitDepth == 1)
-      if (gemm.a.dtype == DType::kFloat32)
-        return copy_rows_of_a<float>(space, gemm, i, rows, step.k0, step.depth);
-    return copy_rows_of_a<std::uint16_t>(space, gemm, i, rows, step.k0, step.depth);
-  }
-
-  static void multiply(const Step& step, const Workspace& space) {
     const Block& block = step.block;
-    const Int units = round_up(step.depth, kUnitDepth) / kUnitDepth;
-    const Int columns = block.column_end - block.column_begin;
-    const Int panels = (columns + kLanes - 1) / kLanes;
-    const Int tiles = (panels + kVectors - 1) / kVectors;
-    if (packs_rows(step.gemm)) {
-      const Int rows = block.row_end - block.row_begin;
-      if (kUnitDepth == 1 && step.gemm.a.dtype == DType::kFloat32) {
-        if constexpr (kUnitDepth == 1)
-          pack_rows_of_a<float>(space.a, step.gemm, block.row_begin, rows, step.k0, step.depth);
-      } else {
-        pack_rows_of_a<std::uint16_t>(space.a, step.gemm, block.row_begin, rows, step.k0,
-                                      step.depth);
+    const Int stride = round_up(block.column_end - block.column_begin, kTileColumns);
+    const Floats local{buffer, kTileColumns};
+    const Floats partial{step.partial + (i - block.row_begin) * stride + (j - block.column_begin),
+                         stride};
+    Sums at{.from = step.first ? Floats{nullptr, 0} : partial, .to = step.last ? local : partial};
+    if (gemm.c_dtype != DType::kFloat32) return at;
+    const Floats c{reinterpret_cast<float*>(gemm.c) + i * gemm.c_stride + j, gemm.c_stride};
+    if (step.last && is_whole && gemm.bias == nullptr) at.to = c;
+    if (!step.first || !gemm.accumulate) return at;
+    at.from = is_whole ? c : local;
+    if (!is_whole)
+      for (Int r = 0; r < rows; ++r)
+        for (Int n = 0; n < columns; ++n) buffer[r * kTileColumns + n] = c.data[r * c.stride + n];
+    return at;
+  }
+
+  static void copy_a(const Step& step, Unit* to) {
+    const Matrix& a = step.gemm.a;
+    const Int i = step.block.row_begin, rows = step.block.row_end - i;
+    if constexpr (__is_same(Unit, float)) {
+      if (a.dtype == DType::kFloat32) {
+        if (interleaves(step.gemm))
+          A::template interleaved<float>(to, a, i, rows, step.k0, step.depth);
+        else
+          A::template by_rows<float>(to, a, i, rows, step.k0, step.depth);
+        return;
       }
     }
+    if (interleaves(step.gemm))
+      A::template interleaved<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
+    else
+      A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
+  }
+
+  // The units of A, which stand beside every panel of the block; rows as even as can be.
+  template <bool kInterleaved>
+  static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
+    const Block& block = step.block;
+    const Int rows = block.row_end - block.row_begin;
+    const Int tiles = blocks_of(rows, kRows);
+    const Int a_units = A::units_of(step.depth);
     alignas(64) float sums[kRows * kTileColumns];
-    for (Int i = block.row_begin; i < block.row_end; i += kRows) {
-      const Int rows = smaller(kRows, block.row_end - i);
-      const AView a = packs_rows(step.gemm)
-                          ? AView{.units = space.a + (i - block.row_begin) * units,
-                                  .row_stride = 1,
-                                  .unit_stride = kRows}
-                          : view_of_a(step, space.a, i, rows);
-      Int panel = 0;
-      for (Int t = 0; t < tiles; ++t) {  // as even as can be, at most kVectors wide
-        const Int vectors = panels / tiles + (t < panels % tiles ? 1 : 0);
-        const Int j = block.column_begin + panel * kLanes;
-        prefetch(step, i, j, rows);
-        tile_of(rows, vectors)(units, static_cast<const Unit*>(a.units), a.row_stride,
-                               a.unit_stride, space.b + panel * units * kLanes, units * kLanes,
-                               sums);
-        finish(step, i, j, rows, smaller(vectors * kLanes, block.column_end - j), sums);
-        panel += vectors;
+    for (Int j = block.column_begin; j < block.column_end; j += kTileColumns) {
+      const Int columns = smaller(kTileColumns, block.column_end - j);
+      const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
+      const Int vectors = blocks_of(columns, kLanes);
+      const bool has_next = j + kTileColumns < block.column_end;
+      const Int ahead_step = has_next ? blocks_of(64, tiles) : 0;
+      const std::byte* ahead = has_next ? b + kTilePanels * panel_bytes : b;
+      Int i = 0;
+      for (Int t = 0; t < tiles; ++t) {
+        const Int count =
+            kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
+        const Int next = i + count;
+        if (step.last && next < rows) prefetch(step, block.row_begin + next, j);
+        const bool is_whole = columns == kTileColumns && (!kInterleaved || count == kRows);
+        const Sums at = sums_of(step, block.row_begin + i, j, is_whole, count, columns, sums);
+        tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(
+            {.units = step.units,
+             .a = kInterleaved ? a + t * A::tile_stride(a_units) : a + i * A::kRowStride,
+             .b = b,
+             .panel_bytes = panel_bytes,
+             .ahead = ahead + t * ahead_step * step.units,
+             .ahead_step = ahead_step,
+             .from = at.from,
+             .to = at.to});
+        if (at.to.data == sums && step.last)
+          finish(step.gemm, block.row_begin + i, j, count, columns, sums);
+        i += count;
       }
     }
   }
 
   static void compute(const Gemm& gemm, const Block& block, std::byte* base) {
     const Workspace space = workspace(gemm, base);
-    const Blocking most = blocking(gemm);
-    const bool has_partial = gemm.c_dtype != DType::kFloat32 && gemm.depth > most.depth;
+    const Int depth_of_b = unit_depth(gemm.b.dtype);
+    const Int longest = depth_step(gemm);
     Int k0 = 0;
     do {
-      const Int depth = smaller(most.depth, gemm.depth - k0);
+      const Int depth = smaller(longest, gemm.depth - k0);
       const Step step{.gemm = gemm,
                       .block = block,
                       .k0 = k0,
                       .depth = depth,
+                      .units = blocks_of(depth, depth_of_b),
                       .first = k0 == 0,
                       .last = k0 + depth >= gemm.depth,
-                      .partial = has_partial ? space.partial : nullptr,
-                      .partial_stride = most.columns};
-      bool is_packed = false;
-      if constexpr (kUnitDepth == 1) {
-        if (gemm.b.dtype == DType::kFloat32) {
-          pack_b<float>(space.b, gemm, block.column_begin, block.column_end - block.column_begin,
+                      .partial = space.partial};
+      copy_a(step, space.a);
+      const std::byte* panels = space.b;
+      Int panel_bytes = step.units * kPanel * 4;
+      if (gemm.b.is_packed) {
+        panel_bytes = blocks_of(gemm.depth, depth_of_b) * kPanel * 4;
+        panels =
+            gemm.b.data + block.column_begin / kPanel * panel_bytes + k0 / depth_of_b * kPanel * 4;
+      } else {
+        PackB<Isa>::run(space.b, gemm.b, block.column_begin, block.column_end - block.column_begin,
                         k0, depth);
-          is_packed = true;
-        }
       }
-      if (!is_packed)
-        pack_b<std::uint16_t>(space.b, gemm, block.column_begin,
-                              block.column_end - block.column_begin, k0, depth);
-      multiply(step, space);
+      if (interleaves(gemm))
+        multiply<true>(step, space.a, panels, panel_bytes);
+      else
+        multiply<false>(step, space.a, panels, panel_bytes);
       k0 += depth;
     } while (k0 < gemm.depth);
   }

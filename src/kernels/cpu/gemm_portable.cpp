@@ -8,19 +8,36 @@ namespace {
 struct Portable {
   using Unit = float;
   typedef float Vector __attribute__((vector_size(16), may_alias));
+  typedef std::uint32_t Words __attribute__((vector_size(16), may_alias));
   using Packed = Vector;
-  static constexpr Int kLanes = 4, kRows = 4, kVectors = 2, kPackBytes = 128 << 10;
+  static constexpr Int kLanes = 4, kRows = 2, kVectors = 4, kSquare = 4;
+  static constexpr Int kFloatDepth = 256, kPairDepth = 512;
+  static constexpr Int kBlockRows = 96, kPackedColumns = 512, kColumns = 256;
+  static constexpr Int kGradientRows = 144, kGradientColumns = 256, kGradientDepth = 256;
 
   static Vector zero() { return Vector{}; }
   static Packed load(const float* from) { return *reinterpret_cast<const Packed*>(from); }
+  // The first and the second elements of four pairs.
+  static Packed low(const std::uint32_t* from) {
+    return reinterpret_cast<Packed>(*reinterpret_cast<const Words*>(from) << 16);
+  }
+  static Packed high(const std::uint32_t* from) {
+    return reinterpret_cast<Packed>(*reinterpret_cast<const Words*>(from) & 0xFFFF0000u);
+  }
   static Packed broadcast(const float* from) { return Packed{} + *from; }
   static Vector multiply_add(Vector sum, Packed a, Packed b) { return sum + a * b; }
-  static void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+  static Vector load_sums(const float* from) {
+    Vector value;
+    __builtin_memcpy(&value, from, sizeof value);
+    return value;
+  }
+  static void store_sums(float* to, Vector value) { __builtin_memcpy(to, &value, sizeof value); }
 
-  template <class T>
-  static void transpose(float* to, const T* from, Int stride) {
-    for (Int j = 0; j < kLanes; ++j)
-      for (Int k = 0; k < kLanes; ++k) to[k * kLanes + j] = as_float(from[j * stride + k]);
+  static void transpose(void* to, const std::byte* from, Int stride) {
+    for (Int j = 0; j < kPanel; ++j)
+      for (Int k = 0; k < kSquare; ++k)
+        __builtin_memcpy(static_cast<std::byte*>(to) + (k * kPanel + j) * 4,
+                         from + j * stride + k * 4, 4);
   }
 };
 

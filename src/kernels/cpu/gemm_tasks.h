@@ -8,26 +8,35 @@
 
 namespace anabatic::kernels::cpu {
 
+// `count` cut into as few parts as `most` allows, as even as multiples of `step` can be.
+inline std::int64_t even_part(std::int64_t count, std::int64_t most, std::int64_t step) {
+  if (count <= 0) return step;
+  const std::int64_t parts = (count + most - 1) / most;
+  return ((count + parts - 1) / parts + step - 1) / step * step;
+}
+
 // The largest block that gives every thread work. Results do not depend on it.
 inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
                               std::int64_t total_rows, int num_threads) {
-  constexpr std::int64_t kMinRows = 32, kMinColumns = 48, kTasksPerThread = 3;
+  constexpr std::int64_t kMinColumns = 96, kTasksPerThread = 4;
   Blocking size = engine.blocking(largest);
   const auto num_tasks = [&] {
     return ((total_rows + size.rows - 1) / size.rows) *
            ((largest.columns + size.columns - 1) / size.columns);
   };
-  while (num_tasks() < kTasksPerThread * num_threads && num_threads > 1) {
-    // A narrow block reads A more often, a low one packs B more often, which costs more.
-    if (size.columns >= 2 * kMinColumns && largest.columns > kMinColumns) {
-      size.columns = (std::min(size.columns, largest.columns) / 2 + kMinColumns - 1) / kMinColumns *
-                     kMinColumns;
-      if (size.columns * 2 > largest.columns && size.columns >= largest.columns) break;
-      if (size.columns > kMinColumns) continue;
-    }
-    if (size.rows < 2 * kMinRows) break;
-    size.rows /= 2;
+  size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
+  while (num_threads > 1 && num_tasks() < kTasksPerThread * num_threads) {
+    // A narrow block copies A more often, a low one reads (or packs) B more often.
+    if (size.columns >= 2 * kMinColumns)
+      size.columns /= 2;
+    else if (size.rows >= 4 * size.row_step)
+      size.rows /= 2;
+    else
+      break;
   }
+  size.rows = std::max(size.rows / size.row_step, std::int64_t{1}) * size.row_step;
+  size.columns = std::min(even_part(largest.columns, size.columns, size.column_step),
+                          engine.blocking(largest).columns);
   return size;
 }
 
@@ -57,10 +66,12 @@ void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_g
         task -= count;
         continue;
       }
-      const std::int64_t i = task % row_blocks * size.rows, j = task / row_blocks * size.columns;
+      const std::int64_t rows = even_part(gemm.rows, size.rows, size.row_step);
+      const std::int64_t i = task % row_blocks * rows, j = task / row_blocks * size.columns;
+      if (i >= gemm.rows) return;  // the even parts left nothing for the last one
       engine.compute(gemm,
                      {.row_begin = i,
-                      .row_end = std::min(gemm.rows, i + size.rows),
+                      .row_end = std::min(gemm.rows, i + rows),
                       .column_begin = j,
                       .column_end = std::min(gemm.columns, j + size.columns)},
                      workspace + thread * part);

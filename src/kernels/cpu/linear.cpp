@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -21,14 +22,22 @@ Matrix matrix(const std::byte* data, DType dtype, Int row_stride, Int column_str
 struct Product {
   Int groups, rows, in, out;
   DType x, weight, y;
+  bool is_packed;     // the weight
+  Int weight_stride;  // elements from one matrix to the next
 };
+
+Matrix right_operand(const Product& p, Int row_stride, Int column_stride) {
+  Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
+  b.is_packed = p.is_packed;
+  return b;
+}
 
 Gemm forward_shape(const Product& p) {
   return {.rows = p.rows,
           .columns = p.out,
           .depth = p.in,
           .a = matrix(nullptr, p.x, p.in, 1),
-          .b = matrix(nullptr, p.weight, 1, p.in),
+          .b = right_operand(p, 1, p.in),
           .c_dtype = p.y,
           .c_stride = p.out};
 }
@@ -38,7 +47,7 @@ Gemm input_gradient_shape(const Product& p) {
           .columns = p.in,
           .depth = p.out,
           .a = matrix(nullptr, p.y, p.out, 1),
-          .b = matrix(nullptr, p.weight, p.in, 1),
+          .b = right_operand(p, p.in, 1),
           .c_dtype = p.x,
           .c_stride = p.in};
 }
@@ -63,7 +72,10 @@ Product product(const TensorType& x, const TensorType& weight, const TensorType&
           .out = weight.dim(-2),
           .x = x.dtype,
           .weight = weight.dtype,
-          .y = y.dtype};
+          .y = y.dtype,
+          .is_packed = is_panels(weight.layout),
+          .weight_stride = is_panels(weight.layout) ? panel_shape(weight).num_elements()
+                                                    : weight.dim(-1) * weight.dim(-2)};
 }
 
 std::int64_t all_threads(const GemmEngine& engine, const Gemm& gemm, const spec::Problem& problem) {
@@ -91,7 +103,7 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
     Gemm gemm = shape;
     gemm.rows = rows.end - rows.begin;
     gemm.a.data = a + rows.begin * shape.a.row_stride * size_bytes(shape.a.dtype);
-    gemm.b.data = weight + group * p.in * p.out * size_bytes(p.weight);
+    gemm.b.data = weight + group * p.weight_stride * size_bytes(p.weight);
     gemm.c = c + rows.begin * shape.c_stride * size_bytes(shape.c_dtype);
     gemm.bias = bias;
     return gemm;
@@ -147,12 +159,12 @@ Product product_of(const spec::Problem& problem) {
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
 
-// Row-major operands; floats are f32 or bf16.
+// Row-major operands, or a packed weight; floats are f32 or bf16.
 Support supports_types(const spec::Problem& problem) {
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {
-      if (type.layout != kRowMajor)
-        return no(fmt::format("expected row-major operands, got {}", to_string(type)));
+      if (type.layout != kRowMajor && !is_panels(type.layout))
+        return no(fmt::format("expected row-major or packed operands, got {}", to_string(type)));
       if (type.dtype != DType::kFloat32 && type.dtype != DType::kBFloat16 &&
           type.dtype != DType::kInt32)
         return no(fmt::format("expected f32 or bf16, got {}", to_string(type.dtype)));

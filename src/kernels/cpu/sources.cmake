@@ -10,6 +10,7 @@ set(cpu_vector_sources
     moe.cpp
     norm.cpp
     optimizer.cpp
+    pack.cpp
     rope.cpp
     router.cpp)
 set(cpu_sources

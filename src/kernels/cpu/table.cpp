@@ -31,6 +31,13 @@ Support supports(const spec::Problem& problem) {
       return support;
   return yes();
 }
+// A row-major input, a packed output.
+Support supports_packing(const spec::Problem& problem) {
+  TensorType unpacked = problem.outputs[0];
+  unpacked.layout = kRowMajor;
+  if (Support support = check(problem.inputs[0], false, "input", 0); !support) return support;
+  return check(unpacked, false, "output", 0);
+}
 constexpr auto kActivations = supports<false, false>;
 constexpr auto kF64Inputs = supports<true, false>;
 constexpr auto kF64Outputs = supports<false, true>;
@@ -95,6 +102,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
     ANABATIC_SCALAR_ROW(permute, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(permute_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(rms_norm, kActivations, nullptr),

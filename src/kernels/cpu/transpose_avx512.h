@@ -39,5 +39,15 @@ inline void transpose_16x16(__m512i* r) {
   }
 }
 
+// Sixteen rows of sixteen words, `stride` bytes apart, to [word][16], 64-byte aligned.
+inline void transpose_words(void* to, const std::byte* from, std::int64_t stride) {
+  __m512i rows[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = _mm512_loadu_si512(from + i * stride);
+  transpose_16x16(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(static_cast<std::byte*>(to) + i * 64, rows[i]);
+}
+
 }  // namespace
 }  // namespace anabatic::kernels::cpu

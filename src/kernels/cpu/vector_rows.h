@@ -33,6 +33,8 @@
   /* optimizer.cpp */                                    \
   void adamw(const Arguments& args);                     \
   void sum_squares(const Arguments& args);               \
+  /* pack.cpp */                                         \
+  void pack(const Arguments& args);                      \
   /* rope.cpp */                                         \
   void rope(const Arguments& args);                      \
   /* router.cpp */                                       \

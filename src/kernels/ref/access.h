@@ -4,10 +4,13 @@
 #pragma once
 #include "base/error.h"
 #include "kernels/kernel.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::ref {
 
+// The i-th element in row-major order, wherever the layout has it.
 inline double load(const TensorView& view, std::int64_t i) {
+  i = element_offset(*view.type, i);
   switch (view.type->dtype) {
     case DType::kFloat64:
       return view.as<const double>()[i];
@@ -35,6 +38,7 @@ inline double round_to(DType dtype, double value) {
 }
 
 inline void store(const TensorView& view, std::int64_t i, double value) {
+  i = element_offset(*view.type, i);
   switch (view.type->dtype) {
     case DType::kFloat64:
       view.as<double>()[i] = value;

@@ -52,6 +52,18 @@ void cast(const Arguments& args) {
   }
 }
 
+void pack(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  std::memset(y.data, 0, static_cast<std::size_t>(y.type->num_bytes()));
+  for (std::int64_t i = 0; i < size(y); ++i) {
+    const double value = load(x, i);
+    store(y, i,
+          y.type->dtype == DType::kBFloat16
+              ? to_float(to_bfloat16_half_away(static_cast<float>(value)))
+              : value);
+  }
+}
+
 void cache_write(const Arguments& args) {
   const TensorView &cache = args.inputs[0], &added = args.inputs[1], &out = args.outputs[0];
   if (out.data != cache.data)

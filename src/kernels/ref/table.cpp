@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "kernels/ref/rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels {
 namespace {
@@ -12,8 +13,8 @@ Support check(const TensorType& type, const char* kind, std::size_t i) {
   if (!known)
     return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16 and i32", kind, i,
                           to_string(type.dtype)));
-  if (type.layout != kRowMajor)
-    return no(fmt::format("{} {} has layout {}; ref takes row-major tensors", kind, i,
+  if (type.layout != kRowMajor && !is_panels(type.layout))
+    return no(fmt::format("{} {} has layout {}; ref takes row-major and packed tensors", kind, i,
                           text(type.layout)));
   return yes();
 }
@@ -51,6 +52,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(linear_weight_gradient, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss_gradient, nullptr),
+    ANABATIC_REF_ROW(pack, nullptr),
     ANABATIC_REF_ROW(permute, nullptr),
     ANABATIC_REF_ROW(permute_gradient, nullptr),
     ANABATIC_REF_ROW(rms_norm, nullptr),

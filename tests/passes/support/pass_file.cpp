@@ -23,6 +23,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     file.is_idempotent = yes_or_no(value);
   } else if (key == "with_update") {
     options.with_update = yes_or_no(value);
+  } else if (key == "pack_transposed") {
+    options.pack_transposed = yes_or_no(value);
   } else if (key == "decay_norms_and_biases") {
     options.optimizer.decay_norms_and_biases = yes_or_no(value);
   } else if (key == "clip_grad_norm") {

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the GEMM engines bring operands into the order that their tiles read. Compiled once an
+// instruction set, so everything has internal linkage and calls no inline function of the standard
+// library: the linker must never pick an AVX-512 copy for the whole program.
+//
+// A becomes `units` of the engine (one f32, or a pair of bf16 along the depth): row by row,
+// [row][kRowStride], when it is contiguous along the depth, else interleaved, [tile][unit][kRows].
+// B becomes panels of 16 columns, [panel][unit][16], where a unit is an f32 or a pair of bf16.
+#pragma once
+#include "kernels/cpu/gemm.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+inline constexpr Int kPanel = 16;
+
+template <class T>
+constexpr T smaller(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+constexpr T larger(T a, T b) {
+  return a < b ? b : a;
+}
+constexpr Int blocks_of(Int value, Int step) { return (value + step - 1) / step; }
+constexpr Int round_up(Int value, Int step) { return blocks_of(value, step) * step; }
+
+inline float widen(std::uint16_t bits) {
+  return __builtin_bit_cast(float, std::uint32_t{bits} << 16);
+}
+
+inline std::uint16_t narrow(float value) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, value);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
+}
+
+inline float as_float(float value) { return value; }
+inline float as_float(std::uint16_t value) { return widen(value); }
+
+inline std::uint32_t pair(std::uint16_t first, std::uint16_t second) {
+  return std::uint32_t{first} | std::uint32_t{second} << 16;
+}
+
+// Elements of T as units of A: one f32 each, or two bf16.
+template <class T>
+inline void copy_row(float* __restrict to, const T* __restrict from, Int depth) {
+  for (Int k = 0; k < depth; ++k) to[k] = as_float(from[k]);
+  to[depth] = 0;  // beside the padding of an odd pair of B
+}
+inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
+  __builtin_memcpy(to, from, static_cast<std::size_t>(depth / 2) * 4);
+  if (depth % 2 != 0) to[depth / 2] = from[depth - 1];
+}
+
+// `count` elements of a row (and of the next one, null when there is none) to units; the rest of
+// kRows is zero. kWide >= kRows elements may be read and units written.
+template <Int kRows, Int kWide, class T>
+inline void interleave(float* __restrict to, const T* __restrict from, const T*, Int count) {
+  if (count >= kWide) {
+    for (Int r = 0; r < kWide; ++r) to[r] = as_float(from[r]);
+  } else {
+    for (Int r = 0; r < kRows; ++r) to[r] = r < count ? as_float(from[r]) : 0.0f;
+  }
+}
+template <Int kRows, Int kWide>
+inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::uint16_t* next,
+                       Int count) {
+  if (count >= kWide && next != nullptr) {
+    for (Int r = 0; r < kWide; ++r) to[r] = pair(from[r], next[r]);
+  } else {
+    for (Int r = 0; r < kRows; ++r)
+      to[r] = r < count ? pair(from[r], next != nullptr ? next[r] : std::uint16_t{0}) : 0u;
+  }
+}
+
+// Unit: of the engine. kRows: of its tile.
+template <class Unit, Int kRows>
+struct PackA {
+  static constexpr Int kUnitDepth = sizeof(Unit) == 4 && !__is_same(Unit, float) ? 2 : 1;
+  static constexpr Int kMaxUnits = 512;
+  static constexpr Int kRowStride = kMaxUnits + 16;  // rows start in different sets of the cache
+  // Six rows are moved as eight: the next unit overwrites the last two.
+  static constexpr Int kWide = kRows == 6 ? 8 : kRows;
+
+  // An even number: a pair of B reads two units of one f32 each, the second one zero at the end.
+  static constexpr Int units_of(Int depth) { return round_up(blocks_of(depth, kUnitDepth), 2); }
+  static constexpr Int tile_stride(Int units) { return units * kRows + 16; }
+
+  // rows x depth at (i0, k0), contiguous along the depth, as [row][kRowStride].
+  template <class T>
+  static void by_rows(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
+    const T* from = reinterpret_cast<const T*>(a.data) + i0 * a.row_stride + k0;
+    for (Int i = 0; i < rows; ++i) copy_row(to + i * kRowStride, from + i * a.row_stride, depth);
+  }
+
+  // rows x depth at (i0, k0), contiguous along the rows, as tiles [unit][kRows], tile_stride apart.
+  // A few tiles at a time, so that whole cache lines are read.
+  template <class T>
+  static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
+    constexpr Int kStrip = 8;
+    const T* from = reinterpret_cast<const T*>(a.data) + i0 + k0 * a.column_stride;
+    const Int units = units_of(depth), tiles = blocks_of(rows, kRows);
+    for (Int t0 = 0; t0 < tiles; t0 += kStrip)
+      for (Int u = 0; u < units; ++u) {
+        const Int left = depth - u * kUnitDepth;
+        const T* row = from + u * kUnitDepth * a.column_stride;
+        const T* next = left >= kUnitDepth ? row + (kUnitDepth - 1) * a.column_stride : nullptr;
+        for (Int t = t0; t < smaller(tiles, t0 + kStrip); ++t)
+          interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows, row + t * kRows,
+                                   next != nullptr ? next + t * kRows : nullptr,
+                                   left > 0 ? rows - t * kRows : 0);
+      }
+  }
+};
+
+// Isa::transpose: sixteen rows of Isa::kSquare words each, of any stride, to [word][16].
+template <class Isa>
+struct PackB {
+  // Columns [j0, j0 + columns) and [k0, k0 + depth) of B as panels of `units` units each.
+  static void run(std::byte* panels, const Matrix& b, Int j0, Int columns, Int k0, Int depth) {
+    if (b.dtype == DType::kFloat32)
+      run_typed(reinterpret_cast<float*>(panels), reinterpret_cast<const float*>(b.data), b, j0,
+                columns, k0, depth);
+    else
+      run_typed(reinterpret_cast<std::uint32_t*>(panels),
+                reinterpret_cast<const std::uint16_t*>(b.data), b, j0, columns, k0, depth);
+  }
+
+ private:
+  template <class Unit, class T>
+  static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
+                        Int depth) {
+    const Int units = blocks_of(depth, static_cast<Int>(sizeof(Unit) / sizeof(T)));
+    const T* source = data + k0 * b.row_stride + j0 * b.column_stride;
+    constexpr Int kStrip = 4 * kPanel;
+    if (b.column_stride == 1) {
+      for (Int j = 0; j < columns; j += kStrip)
+        rows(panels + j * units, source + j, b.row_stride, smaller(kStrip, columns - j), depth,
+             units);
+      return;
+    }
+    for (Int j = 0; j < columns; j += kPanel)
+      transposed(panels + j * units, source + j * b.column_stride, b.column_stride,
+                 smaller(kPanel, columns - j), depth);
+  }
+
+  // A unit at element `from`, whose next element of the depth is `step` away; `left` of the depth.
+  static float unit(const float* from, Int, Int) { return *from; }
+  static std::uint32_t unit(const std::uint16_t* from, Int step, Int left) {
+    return pair(*from, left > 1 ? from[step] : std::uint16_t{0});
+  }
+
+  // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
+  // writes stay a few sequential streams.
+  template <class Unit, class T>
+  static void rows(Unit* __restrict panels, const T* __restrict source, Int stride, Int columns,
+                   Int depth, Int units) {
+    constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T);
+    for (Int u = 0; u < units; ++u, source += kUnitDepth * stride) {
+      const Int left = depth - u * kUnitDepth;
+      Unit* row = panels + u * kPanel;
+      Int j = 0;
+      if (left >= kUnitDepth)
+        for (; j + kPanel <= columns; j += kPanel)
+          for (Int lane = 0; lane < kPanel; ++lane)
+            row[j * units + lane] = unit(source + j + lane, stride, kUnitDepth);
+      for (; j < columns; j += kPanel)
+        for (Int lane = 0; lane < kPanel; ++lane)
+          row[j * units + lane] =
+              j + lane < columns ? unit(source + j + lane, stride, left) : Unit{};
+    }
+  }
+
+  // The depth is contiguous: squares of words are transposed in registers.
+  template <class Unit, class T>
+  static void transposed(Unit* panel, const T* source, Int stride, Int width, Int depth) {
+    constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T), kSquare = Isa::kSquare * kUnitDepth;
+    Int k = 0;
+    if (width == kPanel)
+      for (; k + kSquare <= depth; k += kSquare)
+        Isa::transpose(panel + k / kUnitDepth * kPanel,
+                       reinterpret_cast<const std::byte*>(source + k),
+                       stride * static_cast<Int>(sizeof(T)));
+    for (; k < depth; k += kUnitDepth) {
+      Unit* row = panel + k / kUnitDepth * kPanel;
+      for (Int j = 0; j < kPanel; ++j)
+        row[j] = j < width ? unit(source + j * stride + k, 1, depth - k) : Unit{};
+    }
+  }
+};
+
+}  // namespace
+}  // namespace anabatic::kernels::cpu

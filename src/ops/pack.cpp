@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/pack.h"
+
+#include <string>
+
+#include "ops/build.h"
+#include "ops/check.h"
+#include "tensor/panels.h"
+
+namespace anabatic::ops {
+namespace {
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("pack", inputs, attributes, {"dtype", "layout"});
+  const Operand x = check.floating(0, "x");
+  if (x.type->ndim() != 2 && x.type->ndim() != 3)
+    check.fail("expected x to be a matrix or a stack of matrices, got " + to_string(*x.type));
+  check.row_major(x);
+  const Layout layout = intern(check.string("layout"));
+  if (!is_panels(layout))
+    check.fail("expected layout 'panels' or 'panels_transposed', got '" +
+               std::string(text(layout)) + "'");
+  TensorType type = with_dtype(*x.type, check.dtype("dtype"));
+  type.layout = layout;
+  return {type};
+}
+
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, 0);
+}
+
+}  // namespace
+
+const ir::OpSchema kPack{
+    .name = "pack",
+    .min_inputs = 1,
+    .max_inputs = 1,
+    .signature = "(x [N,K] or [E,N,K]) -> like x, of the attributes' dtype and layout",
+    .infer = infer,
+    .cost = cost};
+
+}  // namespace anabatic::ops

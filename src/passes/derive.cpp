@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/derive.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "tensor/panels.h"
+
+namespace anabatic::passes {
+
+ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
+                           const TensorType& derived) {
+  const TensorType type = derived, source = builder.type(primary);
+  const std::string dtype(to_string(type.dtype));
+  ANABATIC_CHECK(source.layout == kRowMajor && source.shape == type.shape &&
+                     (type.layout == kRowMajor || is_panels(type.layout)),
+                 "[derive] no op makes {} from {}", to_string(type), to_string(source));
+  if (type.layout != kRowMajor)
+    return builder.add1("pack", {primary},
+                        {{"dtype", dtype}, {"layout", std::string(text(type.layout))}});
+  return builder.add1("cast", {primary},
+                      {{"dtype", dtype}, {"rounding", std::string("half_away")}});
+}
+
+}  // namespace anabatic::passes

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/pack_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "tensor/panels.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::ValueId;
+
+// Ops whose second input is a weight, as itself or transposed.
+struct Product {
+  std::string_view op;
+  bool transposed;
+};
+constexpr std::array<Product, 4> kProducts{{{"grouped_linear", false},
+                                            {"grouped_linear_input_gradient", true},
+                                            {"linear", false},
+                                            {"linear_input_gradient", true}}};
+constexpr std::size_t kWeight = 1;
+
+const Product* product_of(const Node& node) {
+  for (const Product& product : kProducts)
+    if (product.op == node.op->name) return &product;
+  return nullptr;
+}
+
+class Packer {
+ public:
+  Packer(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        builder_(graph, context.find_op),
+        keeps_transposed_(context.options.pack_transposed) {}
+
+  bool run() {
+    bool changed = false;
+    const std::size_t num_states = graph_.states.size();
+    for (std::size_t i = 0; i < num_states; ++i) changed |= pack(i);
+    if (changed) drop_unread_copies(num_states);
+    return changed;
+  }
+
+ private:
+  // A weight that nothing updates yet.
+  bool is_candidate(const ir::State& state) const {
+    const TensorType& type = graph_.value(state.before).type;
+    return (state.kind == ir::StateKind::kParameter || state.kind == ir::StateKind::kDerived) &&
+           state.after == state.before && type.layout == kRowMajor &&
+           (type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16);
+  }
+
+  bool pack(std::size_t index) {
+    if (!is_candidate(graph_.states[index])) return false;
+    const ValueId weight = graph_.states[index].before;
+    std::array<std::optional<ValueId>, 2> packed;
+    for (Node& node : graph_.nodes) {
+      const Product* product = product_of(node);
+      if (product == nullptr || node.inputs[kWeight] != weight) continue;
+      if (product->transposed && !keeps_transposed_) continue;
+      auto& value = packed[product->transposed ? 1 : 0];
+      if (!value) value = packed_state(index, product->transposed);
+      node.inputs[kWeight] = *value;
+    }
+    return packed[0].has_value() || packed[1].has_value();
+  }
+
+  ValueId packed_state(std::size_t index, bool transposed) {
+    const ir::State& source = graph_.states[index];
+    const Name primary = source.derived_from.value_or(source.name);
+    TensorType type = graph_.value(source.before).type;
+    type.layout = panels_layout(transposed);
+    const std::string name =
+        fmt::format("{}.{}", text(primary), transposed ? "packed_transposed" : "packed");
+    ANABATIC_CHECK(graph_.find_state(intern(name)) == nullptr,
+                   "[pack_weights] '{}' has a packing already", text(primary));
+    const ValueId value = builder_.state(name, type, ir::StateKind::kDerived);
+    graph_.states.back().derived_from = primary;
+    return value;
+  }
+
+  bool is_read(ValueId value) const {
+    const auto reads = [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+    };
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), reads) ||
+           std::find(graph_.outputs.begin(), graph_.outputs.end(), value) != graph_.outputs.end();
+  }
+
+  // Of the first `count` states.
+  void drop_unread_copies(std::size_t count) {
+    for (std::size_t i = count; i-- > 0;) {
+      const ir::State& state = graph_.states[i];
+      if (state.kind == ir::StateKind::kDerived && is_candidate(state) && !is_read(state.before))
+        graph_.states.erase(graph_.states.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+  Graph& graph_;
+  ir::GraphBuilder builder_;
+  bool keeps_transposed_;
+};
+
+bool run(Graph& graph, const PassContext& context) { return Packer(graph, context).run(); }
+
+}  // namespace
+
+const Pass kPackWeights{.name = "pack_weights", .needs = {"precision_chosen"}, .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products read their weights from derived states in panel order (tensor/panels.h):
+//
+//   state %w "NAME.bf16"  derived from "NAME"     state %p "NAME.packed" @panels  derived from
+//   "NAME" %y = linear(%x, %w)                      ->   %y = linear(%x, %p) %dx =
+//   linear_input_gradient(%dy, %w)          %dx = linear_input_gradient(%dy, %t)
+//
+// with %t "NAME.packed_transposed", which PassOptions::pack_transposed switches. A copy that
+// nothing reads any more disappears; one with other readers (a tied embedding) stays beside the
+// packing. Results have the same bits: the engines sum in one order, packed or not. Linear in nodes
+// and states. It stands after differentiate, whose gradients read the weight of the forward node,
+// and before apply_optimizer, which refreshes every derived state.
+//
+// Gain, one core of a shared 2-core Milan VM (AVX2), bf16, K and N 512 to 4096: a forward product
+// of 16 rows 1.7x, 64 rows 1.3x, 256 rows 1.2x.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kPackWeights;
+
+}  // namespace anabatic::passes

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/panels.h"
+
+#include "base/error.h"
+
+namespace anabatic {
+
+Layout panels_layout(bool transposed) {
+  static const Layout plain = intern("panels"), turned = intern("panels_transposed");
+  return transposed ? turned : plain;
+}
+
+bool is_panels(Layout layout) {
+  return layout == panels_layout(false) || layout == panels_layout(true);
+}
+
+PanelShape panel_shape(DType dtype, std::int64_t rows, std::int64_t columns, bool transposed) {
+  return {.columns = transposed ? columns : rows,
+          .depth = transposed ? rows : columns,
+          .unit_depth = panel_unit_depth(dtype)};
+}
+
+PanelShape panel_shape(const TensorType& type) {
+  ANABATIC_CHECK(is_panels(type.layout) && type.ndim() >= 2, "[panels] {} is not packed",
+                 to_string(type));
+  return panel_shape(type.dtype, type.dim(-2), type.dim(-1), type.layout == panels_layout(true));
+}
+
+std::int64_t element_offset(const TensorType& type, std::int64_t i) {
+  if (type.layout == kRowMajor || !is_panels(type.layout)) return i;
+  const PanelShape shape = panel_shape(type);
+  const std::int64_t columns = type.dim(-1), elements = type.dim(-2) * columns;
+  const std::int64_t matrix = i / elements, row = i % elements / columns, column = i % columns;
+  return matrix * shape.num_elements() + (type.layout == panels_layout(true)
+                                              ? shape.offset(column, row)
+                                              : shape.offset(row, column));
+}
+
+}  // namespace anabatic

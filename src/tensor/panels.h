@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed layouts of a matrix [N,K], or of each matrix of a stack [E,N,K]: panels of 16 columns
+// of a product's right operand, the order in which products read it.
+//
+//   panels             [ceil(N/16)][ceil(K/u)][16][u]   columns n, depth k: x · Wᵀ
+//   panels_transposed  [ceil(K/16)][ceil(N/u)][16][u]   columns k, depth n: dy · W
+//
+// u is 2 for bf16 (a pair of the depth is one 32-bit word), else 1. What lies beyond N and K is
+// zero. The shape of a packed type stays that of the matrix.
+#pragma once
+#include "tensor/tensor_type.h"
+
+namespace anabatic {
+
+inline constexpr std::int64_t kPanelColumns = 16;
+
+Layout panels_layout(bool transposed);
+// Whether `layout` is one of the two.
+bool is_panels(Layout layout);
+
+constexpr std::int64_t panel_unit_depth(DType dtype) { return dtype == DType::kBFloat16 ? 2 : 1; }
+
+// A matrix as a right operand, `columns` by `depth`.
+struct PanelShape {
+  std::int64_t columns, depth, unit_depth;
+
+  std::int64_t num_panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
+  std::int64_t units() const { return (depth + unit_depth - 1) / unit_depth; }
+  std::int64_t panel_elements() const { return units() * kPanelColumns * unit_depth; }
+  // Of one matrix, with what lies beyond its sides; not checked for overflow.
+  std::int64_t num_elements() const { return num_panels() * panel_elements(); }
+  // Where element (column, k) lies.
+  std::int64_t offset(std::int64_t column, std::int64_t k) const {
+    return column / kPanelColumns * panel_elements() +
+           (k / unit_depth * kPanelColumns + column % kPanelColumns) * unit_depth + k % unit_depth;
+  }
+};
+PanelShape panel_shape(DType dtype, std::int64_t rows, std::int64_t columns, bool transposed);
+// Of the matrices of a packed type; InternalError for another one.
+PanelShape panel_shape(const TensorType& type);
+
+// Where the i-th element in row-major order lies, in elements: i itself unless the type is packed.
+std::int64_t element_offset(const TensorType& type, std::int64_t i);
+
+}  // namespace anabatic
