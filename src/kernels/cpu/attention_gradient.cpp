@@ -1,24 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
 // With p = exp(score − lse), dp = dout·v and delta = dout·out: ds = p · (dp − delta); then
 // dv += p·dout, dq += scale·ds·k, dk += scale·ds·q (Dao et al., FlashAttention, appendix B.4).
-// Blocks of rows give dq, blocks of keys give dk and dv, so that every row has one writer; each
-// computes p again.
+//
+// A task holds a block of keys of one kv head with its dk and dv, while the blocks of rows that see
+// them pass by: five products, p and ds computed once. What a task adds to dq goes to sums in the
+// workspace, in ascending order of key blocks: each takes its turn. Tasks are handed out in that
+// order too, so whom a task waits for is running or done. Rows pass by from the last to the first,
+// which in a causal document keeps the tasks of one head one step apart.
+#include <atomic>
+#include <thread>
+
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-// One head of a tensor: row t lies at data + t · stride.
-template <class T>
-struct HeadRows {
-  const T* data;
-  std::int64_t stride, width;
+// One block of keys against one block of rows, all packed.
+struct GradientStep {
+  const AttentionGradientBuffers& b;
+  std::int64_t key_width, value_width;  // padded
+  std::int64_t num_rows, num_keys;      // num_rows: whole register tiles
 
-  HeadRows(const TensorView& view, std::int64_t head, std::int64_t head_width)
-      : data(view.as<const T>() + head * head_width), stride(columns(view)), width(head_width) {}
-  void read(std::int64_t first, std::int64_t count, float factor, float* to) const {
-    read_rows(data + first * stride, stride, count, width, factor, to);
+  // Of a register tile of rows and a panel of keys: p to weights, ds to gradients; 0 where a row
+  // does not see a key.
+  template <bool kMasked>
+  __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
+    float* weights = b.weights + row * kGradientStride + key;
+    float* gradients = b.gradients + row * kGradientStride + key;
+    Sums sums;
+    fill(sums, b.minus_lse + row);
+    multiply_add_panels(sums, b.queries + row * kPanel, kGradientRows,
+                        b.keys_across + key * key_width, key_width);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        Floats p = exp2(sums[i][v]);
+        if constexpr (kMasked) {
+          const auto begin = static_cast<std::int32_t>(b.begins[row + i] - key),
+                     end = static_cast<std::int32_t>(b.ends[row + i] - key);
+          p = within(v, begin, end) ? p : Floats{};
+        }
+        store(weights + i * kGradientStride + v * kLanes, p);
+      }
+    fill(sums, b.minus_delta + row);
+    multiply_add_panels(sums, b.douts + row * kPanel, kGradientRows,
+                        b.values_across + key * value_width, value_width);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v)
+        store(gradients + i * kGradientStride + v * kLanes,
+              sums[i][v] * load(weights + i * kGradientStride + v * kLanes));
+  }
+
+  void weigh_all() const {
+    for (std::int64_t key = 0; key < num_keys; key += kPanel)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        if (sees.end <= key || sees.begin >= key + kPanel)
+          clear(row, key);
+        else if (sees.full_begin <= key && key + kPanel <= sees.full_end)
+          weigh<false>(row, key);
+        else
+          weigh<true>(row, key);
+      }
+  }
+
+  void clear(std::int64_t row, std::int64_t key) const {
+    for (std::int64_t i = row * kGradientStride + key; i < (row + kRows) * kGradientStride;
+         i += kGradientStride)
+      for (int v = 0; v < kVectors; ++v) {
+        store(b.weights + i + v * kLanes, Floats{});
+        store(b.gradients + i + v * kLanes, Floats{});
+      }
+  }
+
+  // Panels of sums over rows: to[key] += Σ of[row, key] · with[row].
+  void add_over_rows(const float* of, const float* with, std::int64_t width, float* to) const {
+    for (std::int64_t j = 0; j < width; j += kPanel)
+      for (std::int64_t key = 0; key < num_keys; key += kRows) {
+        std::int64_t begin = 0, end = num_rows;
+        const auto sees = [&](std::int64_t row) {
+          const TileRange& tile = b.tiles[row / kRows];
+          return tile.begin < key + kRows && tile.end > key;
+        };
+        while (begin < end && !sees(begin)) begin += kRows;
+        while (begin < end && !sees(end - kRows)) end -= kRows;
+        if (begin < end)
+          multiply<1, kGradientStride, true>(of + begin * kGradientStride + key,
+                                             with + j * kGradientRows + begin * kPanel, end - begin,
+                                             to + j * kGradientKeys + key * kPanel);
+      }
+  }
+
+  void clear_dq(std::int64_t j, std::int64_t row) const {
+    std::fill_n(b.dq + j * kGradientRows + row * kPanel, kRows * kPanel, 0.0f);
+  }
+
+  // dq := ds · keys.
+  void multiply_keys() const {
+    for (std::int64_t j = 0; j < key_width; j += kPanel)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        const std::int64_t begin = std::min(sees.begin, sees.end);
+        if (begin == sees.end) {
+          clear_dq(j, row);
+          continue;
+        }
+        multiply<kGradientStride, 1, false>(b.gradients + row * kGradientStride + begin,
+                                            b.keys + j * kGradientKeys + begin * kPanel,
+                                            sees.end - begin,
+                                            b.dq + j * kGradientRows + row * kPanel);
+      }
+  }
+
+  void run() const {
+    weigh_all();
+    add_over_rows(b.weights, b.douts, value_width, b.dv);
+    add_over_rows(b.gradients, b.queries, key_width, b.dk);
+    multiply_keys();
   }
 };
 
@@ -26,171 +128,124 @@ struct Gradient {
   const Arguments& args;
   AttentionShape shape;
   KeyRanges ranges;
-  float *lse, *delta;  // [heads, rows]
+  AttentionGradientSpace space;
+  std::span<const RowBlock> row_blocks;
+  std::span<const KeyBlock> key_blocks;
 
-  // lse and delta by heads.
+  template <class T>
+  HeadRows<const T> queries(std::int64_t head) const {
+    return {args.inputs[0], head, shape.key_width};
+  }
+  template <class T>
+  HeadRows<const T> douts(std::int64_t head) const {
+    return {args.inputs[7], head, shape.value_width};
+  }
+
+  // -lse, in base 2, and -delta by heads; dq of rows that see no key.
   template <class T>
   void prepare() const {
-    const std::int64_t width = shape.value_width;
-    const float* given = args.inputs[6].as<const float>();
+    const float* lse = args.inputs[6].as<const float>();
     const auto run = [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t t = begin; t < end; ++t) {
+        const KeyRange keys = ranges.of(t);
+        const bool is_empty = keys.begin >= keys.end;
         for (std::int64_t head = 0; head < shape.num_heads; ++head) {
-          const std::int64_t first = (t * shape.num_heads + head) * width;
-          const T *out = args.inputs[5].as<const T>() + first,
-                  *dout = args.inputs[7].as<const T>() + first;
+          const T *out = HeadRows<const T>(args.inputs[5], head, shape.value_width).row(t),
+                  *dout = douts<T>(head).row(t);
           Floats sum{};
-          for_lanes(0, width, [&](std::int64_t j, int n) {
+          for_lanes(0, shape.value_width, [&](std::int64_t j, int n) {
             sum = madd(load(out + j, n), load(dout + j, n), sum);
           });
-          lse[head * shape.num_rows + t] = given[t * shape.num_heads + head];
-          delta[head * shape.num_rows + t] = sum_lanes(sum);
+          const std::int64_t at = head * shape.num_rows + t;
+          space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
+          space.minus_delta[at] = -sum_lanes(sum);
         }
+        if (is_empty)
+          std::fill_n(args.outputs[0].as<T>() + t * columns(args.outputs[0]),
+                      columns(args.outputs[0]), T{});
+      }
     };
-    args.team->for_range(shape.num_rows, row_grain(shape.num_heads * width), run);
-  }
-
-  // scores[columns] := ds of row t; 0 for keys outside of [begin, end).
-  void row_gradients(std::int64_t head, std::int64_t t, std::int64_t begin, std::int64_t end,
-                     std::int64_t columns, float* scores, const float* dp) const {
-    const float row_lse = lse[head * shape.num_rows + t],
-                row_delta = delta[head * shape.num_rows + t];
-    end = std::max(begin, end);
-    for (std::int64_t j = 0; j < columns; j += kLanes)
-      store(scores + j, exp(load(scores + j) - row_lse) * (load(dp + j) - row_delta));
-    std::fill(scores, scores + begin, 0.0f);
-    std::fill(scores + end, scores + columns, 0.0f);
+    args.team->for_range(shape.num_rows, row_grain(shape.num_heads * shape.value_width), run);
   }
 
   template <class T>
-  void row_block(std::int64_t head, std::int64_t first, const AttentionGradientBuffers& b) const {
-    const std::int64_t num_rows = std::min(kBlockRows, shape.num_rows - first),
-                       kv_head = head / shape.group(), key_width = shape.padded_key_width();
-    const HeadRows<T> q(args.inputs[0], head, shape.key_width),
-        k(args.inputs[1], kv_head, shape.key_width), v(args.inputs[2], kv_head, shape.value_width),
-        dout(args.inputs[7], head, shape.value_width);
-    q.read(first, num_rows, shape.scale, b.block_keys);
-    dout.read(first, num_rows, 1.0f, b.block_values);
-    std::fill(b.key_sums, b.key_sums + kBlockRows * key_width, 0.0f);
-    const KeyRange span = ranges.span(first, first + num_rows);
-    for (std::int64_t key = span.begin; key < span.end; key += kTileRows) {
-      const std::int64_t count = std::min(kTileRows, span.end - key),
-                         padded = round_up(count, kLanes);
-      k.read(key, count, 1.0f, b.tile_keys);
-      v.read(key, count, 1.0f, b.tile_values);
-      transpose(b.tile_keys, count, key_width, b.keys_across);
-      transpose(b.tile_values, count, shape.padded_value_width(), b.values_across);
-      multiply_across(b.block_keys, num_rows, shape.key_width, b.keys_across, padded, b.scores);
-      multiply_across(b.block_values, num_rows, shape.value_width, b.values_across, padded,
-                      b.gradients);
-      for (std::int64_t i = 0; i < num_rows; ++i) {
-        const KeyRange keys = ranges.of(first + i);
-        row_gradients(head, first + i, std::clamp<std::int64_t>(keys.begin - key, 0, count),
-                      std::clamp<std::int64_t>(keys.end - key, 0, count), padded,
-                      b.scores + i * kTileRows, b.gradients + i * kTileRows);
-      }
-      add_weighted(b.scores, num_rows, count, b.tile_keys, key_width, b.key_sums);
-    }
-    const std::int64_t stride = columns(args.outputs[0]);
-    write_rows(b.key_sums, num_rows, shape.key_width, shape.scale,
-               args.outputs[0].as<T>() + first * stride + head * shape.key_width, stride);
-  }
-
-  // Of one key and the rows [t, t + count): scores := p, gradients := ds. Rows whose range leaves
-  // the key out have 0 there.
-  void key_gradients(std::int64_t key, std::int64_t t, std::int64_t count, bool is_partial,
-                     const AttentionGradientBuffers& b, float* scores, float* gradients) const {
-    for_lanes(0, count, [&](std::int64_t j, int) {
-      const Floats p = exp(load(scores + j) - load(b.lse + j));
-      store(scores + j, p);
-      store(gradients + j, p * (load(gradients + j) - load(b.delta + j)));
-    });
-    for (std::int64_t j = 0; is_partial && j < count; ++j) {
-      const KeyRange keys = ranges.of(t + j);
-      if (keys.begin <= key && key < keys.end) continue;
-      scores[j] = 0.0f;
-      gradients[j] = 0.0f;
-    }
-  }
-
-  // Whether a row of [t, t + count) leaves out a key of [first, last).
-  bool is_partial(std::int64_t t, std::int64_t count, std::int64_t first, std::int64_t last) const {
-    for (std::int64_t i = t; i < t + count; ++i)
-      if (const KeyRange keys = ranges.of(i); keys.begin > first || keys.end < last) return true;
-    return false;
-  }
-
-  template <class T>
-  void key_block(std::int64_t kv_head, std::int64_t first,
+  void key_block(std::int64_t index, std::int64_t kv_head,
                  const AttentionGradientBuffers& b) const {
-    const std::int64_t num_keys = std::min(kBlockRows, shape.num_keys - first),
-                       key_width = shape.padded_key_width(),
-                       value_width = shape.padded_value_width();
-    const HeadRows<T> k(args.inputs[1], kv_head, shape.key_width),
+    const KeyBlock& keys = key_blocks[static_cast<std::size_t>(index)];
+    const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
         v(args.inputs[2], kv_head, shape.value_width);
-    k.read(first, num_keys, 1.0f, b.block_keys);
-    v.read(first, num_keys, 1.0f, b.block_values);
-    std::fill(b.key_sums, b.key_sums + kBlockRows * key_width, 0.0f);
-    std::fill(b.value_sums, b.value_sums + kBlockRows * value_width, 0.0f);
+    const std::int64_t key_width = padded(shape.key_width), value_width = padded(shape.value_width);
+    pack(k, keys.first, keys.count, 1.0f, kGradientKeys, b.keys);
+    pack_across(k, keys.first, keys.count, b.keys_across);
+    pack_across(v, keys.first, keys.count, b.values_across);
+    std::fill(b.dk, b.dk + kGradientKeys * key_width, 0.0f);
+    std::fill(b.dv, b.dv + kGradientKeys * value_width, 0.0f);
     for (std::int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head)
-      for (std::int64_t t = 0; t < shape.num_rows; t += kTileRows) {
-        const std::int64_t count = std::min(kTileRows, shape.num_rows - t);
-        const KeyRange span = ranges.span(t, t + count);
-        if (span.end > first && span.begin < first + num_keys)
-          key_block_step<T>(head, first, num_keys, t, count, b);
+      for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
+        const RowBlock& rows = row_blocks[static_cast<std::size_t>(i)];
+        if (index < rows.first_key_block || index > rows.last_key_block) continue;
+        row_block_step<T>(keys, rows, head, b);
+        const std::int64_t turn = head * static_cast<std::int64_t>(row_blocks.size()) + i;
+        add_to_dq<T>(rows, head, static_cast<std::int32_t>(index - rows.first_key_block),
+                     index == rows.last_key_block, space.turns[turn], b);
       }
-    const std::int64_t k_stride = columns(args.outputs[1]), v_stride = columns(args.outputs[2]);
-    write_rows(b.key_sums, num_keys, shape.key_width, 1.0f,
-               args.outputs[1].as<T>() + first * k_stride + kv_head * shape.key_width, k_stride);
-    write_rows(b.value_sums, num_keys, shape.value_width, 1.0f,
-               args.outputs[2].as<T>() + first * v_stride + kv_head * shape.value_width, v_stride);
+    const HeadRows<T> dk(args.outputs[1], kv_head, shape.key_width),
+        dv(args.outputs[2], kv_head, shape.value_width);
+    for (std::int64_t s = 0; s < keys.count; ++s) {
+      // Queries came scaled to base 2.
+      unpack_row(b.dk, kGradientKeys, s, kLn2, shape.key_width, dk.row(keys.first + s));
+      unpack_row(b.dv, kGradientKeys, s, 1.0f, shape.value_width, dv.row(keys.first + s));
+    }
   }
 
   template <class T>
-  void key_block_step(std::int64_t head, std::int64_t first, std::int64_t num_keys, std::int64_t t,
-                      std::int64_t count, const AttentionGradientBuffers& b) const {
-    const std::int64_t padded = round_up(count, kLanes), key_width = shape.padded_key_width(),
-                       value_width = shape.padded_value_width();
-    const HeadRows<T> q(args.inputs[0], head, shape.key_width),
-        dout(args.inputs[7], head, shape.value_width);
-    q.read(t, count, shape.scale, b.tile_keys);
-    dout.read(t, count, 1.0f, b.tile_values);
-    transpose(b.tile_keys, count, key_width, b.keys_across);
-    transpose(b.tile_values, count, value_width, b.values_across);
-    for_lanes(0, count, [&](std::int64_t j, int n) {
-      store(b.lse + j, load(lse + head * shape.num_rows + t + j, n));
-      store(b.delta + j, load(delta + head * shape.num_rows + t + j, n));
-    });
-    multiply_across(b.block_keys, num_keys, shape.key_width, b.keys_across, padded, b.scores);
-    multiply_across(b.block_values, num_keys, shape.value_width, b.values_across, padded,
-                    b.gradients);
-    const bool partial = is_partial(t, count, first, first + num_keys);
-    for (std::int64_t i = 0; i < num_keys; ++i)
-      key_gradients(first + i, t, count, partial, b, b.scores + i * kTileRows,
-                    b.gradients + i * kTileRows);
-    add_weighted(b.scores, num_keys, count, b.tile_values, value_width, b.value_sums);
-    add_weighted(b.gradients, num_keys, count, b.tile_keys, key_width, b.key_sums);
+  void row_block_step(const KeyBlock& keys, const RowBlock& rows, std::int64_t head,
+                      const AttentionGradientBuffers& b) const {
+    const std::int64_t num_rows = round_up(rows.count, kRows);
+    pack(queries<T>(head), rows.first, rows.count, shape.scale * kLog2E, kGradientRows, b.queries);
+    pack(douts<T>(head), rows.first, rows.count, 1.0f, kGradientRows, b.douts);
+    const std::int64_t at = head * shape.num_rows + rows.first;
+    for (std::int64_t i = 0; i < num_rows; ++i) {
+      b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
+      b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
+    }
+    find_ranges(ranges, rows, keys.first, keys.count, b.begins, b.ends, b.tiles);
+    GradientStep{b, padded(shape.key_width), padded(shape.value_width), num_rows, keys.count}.run();
   }
 
-  // Blocks of keys go first, for they cost most; the first keys have the most rows, the last rows
-  // the most keys.
+  // Adds the dq of a step to the sums of its rows, as the `turn`-th; the last one writes dq.
   template <class T>
-  void run(float* buffers) const {
-    const std::int64_t key_tasks = shape.num_key_blocks() * shape.num_kv_heads,
-                       row_blocks = shape.num_row_blocks();
+  void add_to_dq(const RowBlock& rows, std::int64_t head, std::int32_t turn, bool is_last,
+                 std::int32_t& turns, const AttentionGradientBuffers& b) const {
+    const std::atomic_ref<std::int32_t> taken(turns);
+    while (taken.load(std::memory_order_acquire) != turn) std::this_thread::yield();
+    const std::int64_t width = padded(shape.key_width);
+    float* sums = space.dq + (head * shape.num_rows + rows.first) * shape.padded_key_width();
+    for (std::int64_t j = 0; j < width; j += kPanel, sums += rows.count * kPanel) {
+      float* added = b.dq + j * kGradientRows;
+      for (std::int64_t i = 0; i < rows.count * kPanel; i += kLanes) {
+        const Floats sum = turn == 0 ? load(added + i) : load(sums + i) + load(added + i);
+        store(is_last ? added + i : sums + i, sum);
+      }
+    }
+    if (is_last) {
+      const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
+      for (std::int64_t i = 0; i < rows.count; ++i)
+        unpack_row(b.dq, kGradientRows, i, shape.scale, shape.key_width, dq.row(rows.first + i));
+    }
+    taken.store(turn + 1, std::memory_order_release);
+  }
+
+  template <class T>
+  void run(std::byte* of_threads) const {
     Pieces measure(nullptr);
-    const AttentionGradientBuffers measured(shape, measure);
-    args.team->for_tasks(
-        key_tasks + row_blocks * shape.num_heads, [&](std::int64_t task, int thread) {
-          Pieces pieces(buffers + thread * measure.used());
-          const AttentionGradientBuffers of_thread(shape, pieces);
-          if (task < key_tasks)
-            return key_block<T>(task % shape.num_kv_heads, task / shape.num_kv_heads * kBlockRows,
-                                of_thread);
-          task -= key_tasks;
-          row_block<T>(task % shape.num_heads,
-                       (row_blocks - 1 - task / shape.num_heads) * kBlockRows, of_thread);
-        });
+    AttentionGradientBuffers(shape, measure);
+    args.team->for_tasks(static_cast<std::int64_t>(key_blocks.size()) * shape.num_kv_heads,
+                         [&](std::int64_t task, int thread) {
+                           Pieces of_thread(of_threads + thread * measure.used_bytes());
+                           key_block<T>(task / shape.num_kv_heads, task % shape.num_kv_heads,
+                                        AttentionGradientBuffers(shape, of_thread));
+                         });
   }
 };
 
@@ -198,14 +253,18 @@ struct Gradient {
 
 void attention_gradient(const Arguments& args) {
   const AttentionShape shape(args);
-  Pieces pieces(reinterpret_cast<float*>(args.workspace));
-  float* lse = pieces.take(shape.num_heads * shape.num_rows);
-  float* delta = pieces.take(shape.num_heads * shape.num_rows);
-  float* buffers = pieces.take(0);
-  const Gradient gradient{args, shape, checked_key_ranges(args, shape), lse, delta};
+  const KeyRanges ranges = checked_key_ranges(args, shape);
+  Pieces pieces(args.workspace);
+  const AttentionGradientSpace space(shape, pieces);
+  const std::span<RowBlock> row_blocks =
+      cut_rows(ranges, shape.num_rows, kGradientRows, space.row_blocks);
+  const std::span<KeyBlock> key_blocks =
+      cut_keys(ranges, shape.num_rows, shape.num_keys, row_blocks, space.key_blocks);
+  std::fill_n(space.turns, shape.num_heads * static_cast<std::int64_t>(row_blocks.size()), 0);
+  const Gradient gradient{args, shape, ranges, space, row_blocks, key_blocks};
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     gradient.prepare<T>();
-    gradient.run<T>(buffers);
+    gradient.run<T>(pieces.take<std::byte>(0));
   });
 }
 

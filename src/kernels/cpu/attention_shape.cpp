@@ -17,6 +17,12 @@ AttentionShape::AttentionShape(const TensorType& q, const TensorType& k, const T
       value_width(v.dim(1) / num_kv_heads),
       scale(static_cast<float>(spec::get_double(attributes, "scale"))) {}
 
+std::int64_t AttentionShape::heads_per_task() const {
+  for (const std::int64_t heads : {4, 3, 2})
+    if (group() % heads == 0) return heads;
+  return 1;
+}
+
 KeyRanges checked_key_ranges(const Arguments& args, const AttentionShape& shape) {
   const KeyRanges ranges{args.inputs[3].as<const std::int32_t>(),
                          args.inputs[4].as<const std::int32_t>(), shape.window};
@@ -27,48 +33,148 @@ KeyRanges checked_key_ranges(const Arguments& args, const AttentionShape& shape)
   return ranges;
 }
 
-AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
-    : rows(pieces.take(kBlockRows * shape.padded_key_width())),
-      scores(pieces.take(kBlockRows * kTileRows)),
-      keys(pieces.take(kTileRows * shape.padded_key_width())),
-      keys_across(pieces.take(kTileRows * shape.padded_key_width())),
-      values(pieces.take(kTileRows * shape.padded_value_width())),
-      sums(pieces.take(kBlockRows * shape.padded_value_width())),
-      largest(pieces.take(kBlockRows)),
-      totals(pieces.take(kBlockRows)) {}
+namespace {
 
-AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces)
-    : block_keys(pieces.take(kBlockRows * shape.padded_key_width())),
-      block_values(pieces.take(kBlockRows * shape.padded_value_width())),
-      tile_keys(pieces.take(kTileRows * shape.padded_key_width())),
-      tile_values(pieces.take(kTileRows * shape.padded_value_width())),
-      keys_across(pieces.take(kTileRows * shape.padded_key_width())),
-      values_across(pieces.take(kTileRows * shape.padded_value_width())),
-      scores(pieces.take(kBlockRows * kTileRows)),
-      gradients(pieces.take(kBlockRows * kTileRows)),
-      key_sums(pieces.take(kBlockRows * shape.padded_key_width())),
-      value_sums(pieces.take(kBlockRows * shape.padded_value_width())),
-      lse(pieces.take(kTileRows)),
-      delta(pieces.take(kTileRows)) {}
-
-// Buffers of each thread.
-std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
-  const AttentionShape shape(problem.inputs[0], problem.inputs[1], problem.inputs[2],
-                             *problem.attributes);
-  Pieces pieces(nullptr);
-  AttentionBuffers(shape, pieces);
-  return problem.device->num_threads * pieces.used() * std::int64_t{sizeof(float)};
+// The size of even pieces of at most `most`, multiples of `grain`.
+std::int64_t even_piece(std::int64_t size, std::int64_t most, std::int64_t grain) {
+  return std::min(most, round_up(ceil_div(size, ceil_div(size, most)), grain));
 }
 
-// lse and delta as [heads, rows], then the buffers of each thread.
-std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem) {
+RowBlock row_block(const KeyRanges& ranges, std::int64_t first, std::int64_t last) {
+  std::int64_t begin = INT32_MAX, end = 0;
+  for (std::int64_t t = first; t < last; ++t) {
+    const KeyRange keys = ranges.of(t);
+    if (keys.begin >= keys.end) continue;
+    begin = std::min(begin, keys.begin);
+    end = std::max(end, keys.end);
+  }
+  return {.first = static_cast<std::int32_t>(first),
+          .count = static_cast<std::int32_t>(last - first),
+          .begin = static_cast<std::int32_t>(begin),
+          .end = static_cast<std::int32_t>(end),
+          .first_key_block = 0,
+          .last_key_block = -1};
+}
+
+}  // namespace
+
+std::int64_t max_row_blocks(std::int64_t num_rows, std::int64_t most) {
+  return num_rows + ceil_div(num_rows, most);
+}
+
+std::span<RowBlock> cut_rows(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t most,
+                             RowBlock* blocks) {
+  std::size_t count = 0;
+  for (std::int64_t first = 0, last = 0; first < num_rows; first = last) {
+    while (last < num_rows && ranges.key_begin[last] == ranges.key_begin[first]) ++last;
+    const std::int64_t piece = even_piece(last - first, most, kTileRows);
+    for (std::int64_t t = first; t < last; t += piece)
+      blocks[count++] = row_block(ranges, t, std::min(t + piece, last));
+  }
+  return {blocks, count};
+}
+
+std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys) {
+  return ceil_div(num_keys, kGradientKeys) + std::min(num_rows, num_keys) + 1;
+}
+
+std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t num_keys,
+                             std::span<RowBlock> row_blocks, KeyBlock* blocks) {
+  std::size_t count = 0;
+  std::int64_t first = 0;
+  const auto cut_until = [&](std::int64_t last) {
+    const std::int64_t piece =
+        first < last ? even_piece(last - first, kGradientKeys, kWidestPanel) : 0;
+    for (; first < last; first = std::min(first + piece, last))
+      blocks[count++] = {.first = static_cast<std::int32_t>(first),
+                         .count = static_cast<std::int32_t>(std::min(piece, last - first)),
+                         .first_row_block = static_cast<std::int32_t>(row_blocks.size()),
+                         .end_row_block = 0};
+  };
+  for (std::int64_t t = 0; t < num_rows; ++t)
+    cut_until(std::min<std::int64_t>(ranges.key_begin[t], num_keys));
+  cut_until(num_keys);
+
+  const std::span<KeyBlock> cut(blocks, count);
+  for (std::size_t i = 0; i < row_blocks.size(); ++i) {
+    RowBlock& rows = row_blocks[i];
+    if (rows.begin >= rows.end) continue;
+    const auto after = [&](std::int32_t key) {
+      return std::upper_bound(cut.begin(), cut.end(), key,
+                              [](std::int32_t k, const KeyBlock& keys) { return k < keys.first; });
+    };
+    rows.first_key_block = static_cast<std::int32_t>(after(rows.begin) - cut.begin() - 1);
+    rows.last_key_block = static_cast<std::int32_t>(after(rows.end - 1) - cut.begin() - 1);
+    for (std::int32_t k = rows.first_key_block; k <= rows.last_key_block; ++k) {
+      KeyBlock& keys = cut[static_cast<std::size_t>(k)];
+      keys.first_row_block = std::min(keys.first_row_block, static_cast<std::int32_t>(i));
+      keys.end_row_block = static_cast<std::int32_t>(i) + 1;
+    }
+  }
+  return cut;
+}
+
+AttentionSpace::AttentionSpace(const AttentionShape& shape, Pieces& pieces)
+    : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task()))) {}
+
+AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
+    : queries(pieces.take(kBlockRows * shape.padded_key_width())),
+      keys(pieces.take(kTileKeys * shape.padded_key_width())),
+      values(pieces.take(kTileKeys * shape.padded_value_width())),
+      scores(pieces.take(kStripRows * kScoreStride)),
+      sums(pieces.take(kBlockRows * shape.padded_value_width())),
+      largest(pieces.take(kBlockRows)),
+      totals(pieces.take(kBlockRows * kWidestPanel / 2)),
+      begins(pieces.take<std::int32_t>(kBlockRows)),
+      ends(pieces.take<std::int32_t>(kBlockRows)),
+      tiles(pieces.take<TileRange>(kBlockRows / kTileRows)) {}
+
+AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape, Pieces& pieces)
+    : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, kGradientRows))),
+      key_blocks(pieces.take<KeyBlock>(max_key_blocks(shape.num_rows, shape.num_keys))),
+      turns(pieces.take<std::int32_t>(shape.num_heads *
+                                      max_row_blocks(shape.num_rows, kGradientRows))),
+      minus_lse(pieces.take(shape.num_heads * shape.num_rows)),
+      minus_delta(pieces.take(shape.num_heads * shape.num_rows)),
+      dq(pieces.take(shape.num_heads * shape.num_rows * shape.padded_key_width())) {}
+
+AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces)
+    : keys(pieces.take(kGradientKeys * shape.padded_key_width())),
+      keys_across(pieces.take(kGradientKeys * shape.padded_key_width())),
+      values_across(pieces.take(kGradientKeys * shape.padded_value_width())),
+      queries(pieces.take(kGradientRows * shape.padded_key_width())),
+      douts(pieces.take(kGradientRows * shape.padded_value_width())),
+      minus_lse(pieces.take(kGradientRows)),
+      minus_delta(pieces.take(kGradientRows)),
+      weights(pieces.take(kGradientRows * kGradientStride)),
+      gradients(pieces.take(kGradientRows * kGradientStride)),
+      dq(pieces.take(kGradientRows * shape.padded_key_width())),
+      dk(pieces.take(kGradientKeys * shape.padded_key_width())),
+      dv(pieces.take(kGradientKeys * shape.padded_value_width())),
+      begins(pieces.take<std::int32_t>(kGradientRows)),
+      ends(pieces.take<std::int32_t>(kGradientRows)),
+      tiles(pieces.take<TileRange>(kGradientRows / kTileRows)) {}
+
+namespace {
+
+template <class Space, class Buffers>
+std::int64_t workspace_bytes(const spec::Problem& problem) {
   const AttentionShape shape(problem.inputs[0], problem.inputs[1], problem.inputs[2],
                              *problem.attributes);
-  Pieces pieces(nullptr);
-  AttentionGradientBuffers(shape, pieces);
-  return (2 * round_up(shape.num_heads * shape.num_rows, 16) +
-          problem.device->num_threads * pieces.used()) *
-         std::int64_t{sizeof(float)};
+  Pieces shared(nullptr), of_thread(nullptr);
+  Space(shape, shared);
+  Buffers(shape, of_thread);
+  return shared.used_bytes() + problem.device->num_threads * of_thread.used_bytes();
+}
+
+}  // namespace
+
+std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
+  return workspace_bytes<AttentionSpace, AttentionBuffers>(problem);
+}
+
+std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem) {
+  return workspace_bytes<AttentionGradientSpace, AttentionGradientBuffers>(problem);
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -1,15 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of an attention call and what its kernels keep in their workspace; the same for every
-// instruction set.
+// Sizes of an attention call, how it is cut into blocks, and what its kernels keep in their
+// workspace; the same for every instruction set.
 #pragma once
 #include <algorithm>
+#include <span>
 
 #include "kernels/cpu/call.h"
 
 namespace anabatic::kernels::cpu {
 
-// Rows of the block that a task holds, and rows of the tiles that pass by it.
-inline constexpr std::int64_t kBlockRows = 96, kTileRows = 64;
+// Rows of a register tile, and columns of the widest panel of any instruction set.
+inline constexpr std::int64_t kTileRows = 6, kWidestPanel = 32;
+
+// Forward. A task holds (heads x rows) query rows while tiles of keys pass by; scores stand for one
+// strip of rows at a time. Packing a tile of keys costs about 2 % at so many rows.
+inline constexpr std::int64_t kBlockRows = 192, kTileKeys = 128, kStripRows = 48;
+
+// Backward. A task holds a block of keys while blocks of rows pass by.
+inline constexpr std::int64_t kGradientRows = 96, kGradientKeys = 96;
+
+// Floats between rows of scores; no power of two, for they are also read along columns.
+inline constexpr std::int64_t kScoreStride = kTileKeys + 16, kGradientStride = kGradientKeys + 16;
+
+static_assert(kBlockRows % kStripRows == 0 && kStripRows % kTileRows == 0);
+static_assert(kGradientRows % kTileRows == 0 && kGradientKeys % kTileRows == 0);
+static_assert(kTileKeys % kWidestPanel == 0 && kGradientKeys % kWidestPanel == 0);
 
 struct AttentionShape {
   std::int64_t num_rows, num_keys, num_heads, num_kv_heads, window, key_width, value_width;
@@ -21,12 +36,15 @@ struct AttentionShape {
       : AttentionShape(*args.inputs[0].type, *args.inputs[1].type, *args.inputs[2].type,
                        *args.attributes) {}
 
-  // Widths of rows in workspace, where columns beyond the head are zero.
-  std::int64_t padded_key_width() const { return round_up(key_width, 16); }
-  std::int64_t padded_value_width() const { return round_up(value_width, 16); }
+  // Widths that any panel divides.
+  std::int64_t padded_key_width() const { return round_up(key_width, kWidestPanel); }
+  std::int64_t padded_value_width() const { return round_up(value_width, kWidestPanel); }
   std::int64_t group() const { return num_heads / num_kv_heads; }
-  std::int64_t num_row_blocks() const { return ceil_div(num_rows, kBlockRows); }
-  std::int64_t num_key_blocks() const { return ceil_div(num_keys, kBlockRows); }
+  // Heads of one group that a forward task holds: they share its packed keys.
+  std::int64_t heads_per_task() const;
+  std::int64_t rows_per_task() const {
+    return kBlockRows / heads_per_task() / kTileRows * kTileRows;
+  }
 };
 
 struct KeyRange {
@@ -42,50 +60,85 @@ struct KeyRanges {
     const std::int64_t begin = key_begin[t], end = key_end[t];
     return {window > 0 ? std::max(begin, end - window) : begin, end};
   }
-  // From the first to the last key of rows [first, last).
-  KeyRange span(std::int64_t first, std::int64_t last) const {
-    KeyRange span{INT64_MAX, 0};
-    for (std::int64_t t = first; t < last; ++t) {
-      const KeyRange keys = of(t);
-      if (keys.begin >= keys.end) continue;
-      span = {std::min(span.begin, keys.begin), std::max(span.end, keys.end)};
-    }
-    return span;
-  }
 };
 
 // InvalidArgument unless every row's keys lie within the keys of the call.
 KeyRanges checked_key_ranges(const Arguments& args, const AttentionShape& shape);
 
-// Hands out pieces of a workspace in floats, each 64-byte aligned. From null it measures.
+// Neighbouring rows with one key_begin, hence of one document: [first, first + count). They attend
+// to keys within [begin, end), empty when begin >= end.
+struct RowBlock {
+  std::int32_t first, count, begin, end;
+  std::int32_t first_key_block, last_key_block;  // that see a row of it; set by cut_keys
+};
+
+// Keys [first, first + count); only row blocks [first_row_block, end_row_block) may see them.
+struct KeyBlock {
+  std::int32_t first, count, first_row_block, end_row_block;
+};
+
+// Cuts the rows into blocks of at most `most` rows, as even as whole register tiles allow.
+std::int64_t max_row_blocks(std::int64_t num_rows, std::int64_t most);
+std::span<RowBlock> cut_rows(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t most,
+                             RowBlock* blocks);
+
+// Cuts all keys into blocks of at most kGradientKeys, and at the beginnings of documents.
+std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys);
+std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t num_keys,
+                             std::span<RowBlock> row_blocks, KeyBlock* blocks);
+
+// Hands out pieces of a workspace, each 64-byte aligned. From null it measures.
 class Pieces {
  public:
-  explicit Pieces(float* base) : base_(base) {}
-  float* take(std::int64_t count) {
-    float* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += round_up(count, 16);
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <class T = float>
+  T* take(std::int64_t count) {
+    T* piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + used_);
+    used_ += round_up(count * std::int64_t{sizeof(T)}, 64);
     return piece;
   }
-  std::int64_t used() const { return used_; }
+  std::int64_t used_bytes() const { return used_; }
 
  private:
-  float* base_;
+  std::byte* base_;
   std::int64_t used_ = 0;
 };
 
-// What one thread holds in the forward.
+// What a register tile of rows sees, in keys from some origin. Every row sees [full_begin,
+// full_end); none sees a key outside of [begin, end).
+struct TileRange {
+  std::int32_t begin, end, full_begin, full_end;
+};
+
+// What the threads of a forward share, and what each holds.
+struct AttentionSpace {
+  RowBlock* row_blocks;
+  AttentionSpace(const AttentionShape& shape, Pieces& pieces);
+};
 struct AttentionBuffers {
-  float *rows, *scores, *keys, *keys_across, *values, *sums, *largest, *totals;
+  float *queries, *keys, *values, *scores, *sums, *largest, *totals;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
   AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
-// What one thread holds in the backward: rows of a block, rows and columns of the tile, gradients.
+// The same of the backward. `minus_lse` (base 2) and `minus_delta` are [heads, rows]; `dq` holds
+// sums of blocks of rows, [heads, rows, padded]; `turns` counts what was added to each,
+// [heads, row blocks].
+struct AttentionGradientSpace {
+  RowBlock* row_blocks;
+  KeyBlock* key_blocks;
+  std::int32_t* turns;
+  float *minus_lse, *minus_delta, *dq;
+  AttentionGradientSpace(const AttentionShape& shape, Pieces& pieces);
+};
 struct AttentionGradientBuffers {
-  float *block_keys, *block_values;  // as wide as q and as dout
-  float *tile_keys, *tile_values, *keys_across, *values_across;
-  float *scores, *gradients;
-  float *key_sums, *value_sums;
-  float *lse, *delta;
+  float *keys, *keys_across, *values_across;         // of the block of keys
+  float *queries, *douts, *minus_lse, *minus_delta;  // of the block of rows
+  float *weights, *gradients;                        // p and ds, [rows, kGradientStride]
+  float *dq, *dk, *dv;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
   AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 

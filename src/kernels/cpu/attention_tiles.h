@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of attention in fp32: reading rows of a head, transposing them, and small products.
+// What attention computes with: packed operands and a register tile of products, in fp32.
+//
+// Panels: columns [16 p, 16 p + 16) of all rows side by side, [columns / 16, rows, 16] (for 8
+// lanes; a panel is two vectors wide). They serve as the right operand, and as the left one row by
+// row. Panels across: the same of the transposed matrix, [rows / 16, columns, 16].
 #pragma once
 #include <algorithm>
 
@@ -8,30 +12,26 @@
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
-// to[count, padded] = factor · from[count, width] at a stride; columns beyond `width` and rows up
-// to a multiple of 16 become zero.
-template <class T>
-void read_rows(const T* from, std::int64_t stride, std::int64_t count, std::int64_t width,
-               float factor, float* to) {
-  const std::int64_t padded = round_up(width, 16);
-  for (std::int64_t i = 0; i < count; ++i, to += padded) {
-    for_lanes(0, width, [&](std::int64_t j, int n) {
-      store(to + j, factor * load(from + i * stride + j, n));
-    });
-    for (std::int64_t j = round_up(width, kLanes); j < padded; j += kLanes) store(to + j, Floats{});
-  }
-  std::fill(to, to + (round_up(count, 16) - count) * padded, 0.0f);
-}
+// 6 x 2 sums, two vectors on the right and one on the left fill 16 registers.
+inline constexpr int kVectors = 2, kPanel = kVectors * kLanes, kRows = kTileRows;
+static_assert(kWidestPanel % kPanel == 0);
 
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+
+using Sums = Floats[kRows][kVectors];
+
+constexpr std::int64_t padded(std::int64_t width) { return round_up(width, kPanel); }
+
+// One head of a tensor: row t lies at data + t · stride.
 template <class T>
-void write_rows(const float* from, std::int64_t count, std::int64_t width, float factor, T* to,
-                std::int64_t stride) {
-  const std::int64_t padded = round_up(width, 16);
-  for (std::int64_t i = 0; i < count; ++i)
-    for_lanes(0, width, [&](std::int64_t j, int n) {
-      store(to + i * stride + j, factor * load(from + i * padded + j), n);
-    });
-}
+struct HeadRows {
+  T* data;
+  std::int64_t stride, width;
+
+  HeadRows(const TensorView& view, std::int64_t head, std::int64_t head_width)
+      : data(view.as<T>() + head * head_width), stride(columns(view)), width(head_width) {}
+  T* row(std::int64_t t) const { return data + t * stride; }
+};
 
 // Exchanges the off-diagonal halves of every 2·kStep x 2·kStep block, then goes on with the next
 // power of two.
@@ -52,111 +52,160 @@ ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
   if constexpr (2 * kStep < kLanes) transpose_lanes<2 * kStep>(r);
 }
 
-// to[padded, kTileRows] = fromᵀ[padded, count]; columns up to a multiple of 16 come along.
-inline void transpose(const float* from, std::int64_t count, std::int64_t padded, float* to) {
-  for (std::int64_t i = 0; i < count; i += kLanes)
-    for (std::int64_t j = 0; j < padded; j += kLanes) {
-      Floats r[kLanes];
+// Panels of factor · rows [first, first + count); `rows` rows stand in `to`, those from `count` up
+// to a whole register tile become zero, and so do columns beyond the head.
+template <class T>
+void pack(const HeadRows<const T>& from, std::int64_t first, std::int64_t count, float factor,
+          std::int64_t rows, float* to) {
+  const std::int64_t width = padded(from.width);
+  for (std::int64_t i = 0; i < round_up(count, kRows) && i < rows; ++i) {
+    const T* row = from.row(first + i);
+    for (std::int64_t j = 0; j < width; j += kLanes) {
+      const std::int64_t left = i < count ? from.width - j : 0;
+      Floats x{};
+      if (left >= kLanes)
+        x = factor * load(row + j);
+      else if (left > 0)
+        x = factor * load(row + j, static_cast<int>(left));
+      store(to + (j / kPanel * rows + i) * kPanel + j % kPanel, x);
+    }
+  }
+}
+
+// Panels across of rows [first, first + count), whole panels: what lies beyond is zero.
+template <class T>
+void pack_across(const HeadRows<const T>& from, std::int64_t first, std::int64_t count, float* to) {
+  const std::int64_t width = padded(from.width);
+  for (std::int64_t i = 0; i < padded(count); i += kLanes)
+    for (std::int64_t j = 0; j < width; j += kLanes) {
+      const std::int64_t rows = count - i, columns = std::min<std::int64_t>(from.width - j, kLanes);
+      const T* at = from.row(first + i) + j;
+      Floats r[kLanes] = {};
+      if (rows >= kLanes && columns == kLanes) {
 #pragma GCC unroll 16
-      for (int k = 0; k < kLanes; ++k) r[k] = load(from + (i + k) * padded + j);
+        for (int k = 0; k < kLanes; ++k) r[k] = load(at + k * from.stride);
+      } else if (columns > 0) {
+        for (int k = 0; k < kLanes && k < rows; ++k)
+          r[k] = load(at + k * from.stride, static_cast<int>(columns));
+      }
       transpose_lanes<1>(r);
+      float* panel = to + i / kPanel * kPanel * width + i % kPanel;
 #pragma GCC unroll 16
-      for (int k = 0; k < kLanes; ++k) store(to + (j + k) * kTileRows + i, r[k]);
+      for (int k = 0; k < kLanes; ++k) store(panel + (j + k) * kPanel, r[k]);
     }
 }
 
-// C[rows, columns] = A · B, or += . B and C are row-major. Rows are computed up to a multiple of
-// kStripRows and columns up to one of kLanes: buffers have room for that.
-struct Product {
-  std::int64_t rows, columns, depth;
-  const float* a;
-  std::int64_t a_row, a_depth;  // strides
-  const float* b;
-  std::int64_t b_row;
-  float* c;
-  std::int64_t c_row;
-  bool add;
-};
+// Row `row` of panels times factor, as T.
+template <class T>
+void unpack_row(const float* panels, std::int64_t rows, std::int64_t row, float factor,
+                std::int64_t width, T* to) {
+  for_lanes(0, width, [&](std::int64_t j, int n) {
+    store(to + j, factor * load(panels + (j / kPanel * rows + row) * kPanel + j % kPanel), n);
+  });
+}
 
-// Registers: 6 x 4 sums of the 32 of AVX-512, 6 x 2 of 16 otherwise.
-inline constexpr int kStripRows = 6, kStripVectors = kLanes == 16 ? 4 : 2;
-static_assert(kBlockRows % kStripRows == 0);
+ANABATIC_INLINE void fill(Sums& sums, const float* of_rows) {
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = broadcast(of_rows[i]);
+}
 
-template <int kVectors>
-void multiply_strip(const Product& p, std::int64_t row, std::int64_t column) {
-  Floats sums[kStripRows][kVectors] = {};
-  float* c = p.c + row * p.c_row + column;
-  if (p.add)
+// sums += A · B: A[i, k] at a[i · kRow + k · kDepth], B a panel of `depth` >= 1 rows. (Loops that
+// test at their end alone keep the sums in registers.)
+template <int kRow, int kDepth>
+ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b, std::int64_t depth) {
+  do {
+    const Floats right[kVectors] = {load(b), load(b + kLanes)};
 #pragma GCC unroll 6
-    for (int i = 0; i < kStripRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = load(c + i * p.c_row + v * kLanes);
-  const float *a = p.a + row * p.a_row, *b = p.b + column;
-  for (std::int64_t k = 0; k < p.depth; ++k, a += p.a_depth, b += p.b_row) {
-    Floats right[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) right[v] = load(b + v * kLanes);
-#pragma GCC unroll 6
-    for (int i = 0; i < kStripRows; ++i) {
-      const Floats left = broadcast(a[i * p.a_row]);
-#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      const Floats left = broadcast(a[i * kRow]);
+#pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sums[i][v] = madd(left, right[v], sums[i][v]);
     }
-  }
+    a += kDepth;
+    b += kPanel;
+  } while (--depth > 0);
+}
+
+// The same with A from panels of `rows` rows, over `width` columns of it.
+ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_t rows,
+                                         const float* b, std::int64_t width) {
+  do {
+    multiply_add<kPanel, 1>(sums, a, b, kPanel);
+    a += rows * kPanel;
+    b += kPanel * kPanel;
+    width -= kPanel;
+  } while (width > 0);
+}
+
+// C[kRows, kPanel] = A · B, or += .
+template <int kRow, int kDepth, bool kAdd>
+void multiply(const float* a, const float* b, std::int64_t depth, float* c) {
+  Sums sums = {};
+  if constexpr (kAdd)
 #pragma GCC unroll 6
-  for (int i = 0; i < kStripRows; ++i)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) store(c + i * p.c_row + v * kLanes, sums[i][v]);
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = load(c + i * kPanel + v * kLanes);
+  multiply_add<kRow, kDepth>(sums, a, b, depth);
+#pragma GCC unroll 6
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) store(c + i * kPanel + v * kLanes, sums[i][v]);
 }
 
-inline void multiply(const Product& p) {
-  for (std::int64_t column = 0; column < p.columns;) {
-    const std::int64_t vectors =
-        std::min<std::int64_t>(kStripVectors, ceil_div(p.columns - column, kLanes));
-    for (std::int64_t row = 0; row < p.rows; row += kStripRows) {
-      if (vectors == kStripVectors)
-        multiply_strip<kStripVectors>(p, row, column);
-      else if (vectors == 3)
-        multiply_strip<3>(p, row, column);
-      else if (vectors == 2)
-        multiply_strip<2>(p, row, column);
-      else
-        multiply_strip<1>(p, row, column);
+// 2^x with a relative error below 2e-7: a minimax polynomial around the nearest whole number, 1 for
+// x = 0. x is held within [-125, 126]; NaN stays NaN.
+ANABATIC_INLINE Floats exp2(Floats x) {
+  x = x < -125.0f ? broadcast(-125.0f) : x;
+  x = x > 126.0f ? broadcast(126.0f) : x;
+  // Adding 1.5 · 2^23 leaves no bits of the fraction, and the whole number in the lowest bits.
+  const Floats shifted = x + 12582912.0f, r = x - (shifted - 12582912.0f);
+  Floats p = broadcast(1.32647273e-3f);
+  p = madd(p, r, broadcast(9.67151299e-3f));
+  p = madd(p, r, broadcast(5.55073358e-2f));
+  p = madd(p, r, broadcast(2.40222424e-1f));
+  p = madd(p, r, broadcast(6.93147004e-1f));
+  p = madd(p, r, broadcast(1.0f));
+  return p * reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted) << 23) + (127 << 23));
+}
+
+// Lane by lane the index of a panel's vector v.
+ANABATIC_INLINE Ints lane_index(int v) {
+  Ints index;
+  for (int lane = 0; lane < kLanes; ++lane) index[lane] = v * kLanes + lane;
+  return index;
+}
+
+// Lanes of keys [begin, end) of a panel.
+ANABATIC_INLINE Ints within(int v, std::int32_t begin, std::int32_t end) {
+  const Ints index = lane_index(v);
+  return (index >= begin) & (index < end);
+}
+
+// Ranges of rows and of their register tiles, in keys from `origin` on and cut to [0, count). Rows
+// that fill the last tile see what the last row sees.
+inline void find_ranges(const KeyRanges& ranges, const RowBlock& rows, std::int64_t origin,
+                        std::int64_t count, std::int32_t* begins, std::int32_t* ends,
+                        TileRange* tiles) {
+  const auto cut = [&](std::int64_t key) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(key - origin, 0, count));
+  };
+  for (std::int32_t i = 0; i < rows.count; i += kRows) {
+    TileRange tile{INT32_MAX, 0, 0, INT32_MAX};
+    for (std::int32_t r = i; r < i + kRows; ++r) {
+      const KeyRange keys = ranges.of(rows.first + std::min(r, rows.count - 1));
+      begins[r] = cut(keys.begin);
+      ends[r] = cut(keys.end);
+      tile.full_begin = std::max(tile.full_begin, begins[r]);
+      tile.full_end = std::min(tile.full_end, ends[r]);
+      if (begins[r] >= ends[r]) continue;
+      tile.begin = std::min(tile.begin, begins[r]);
+      tile.end = std::max(tile.end, ends[r]);
     }
-    column += vectors * kLanes;
+    tiles[i / kRows] = tile;
   }
-}
-
-// c[rows, columns] = a[rows, depth] · across[depth, columns]: scores and the like.
-inline void multiply_across(const float* a, std::int64_t rows, std::int64_t depth,
-                            const float* across, std::int64_t columns, float* c) {
-  multiply({.rows = rows,
-            .columns = columns,
-            .depth = depth,
-            .a = a,
-            .a_row = round_up(depth, 16),
-            .a_depth = 1,
-            .b = across,
-            .b_row = kTileRows,
-            .c = c,
-            .c_row = kTileRows,
-            .add = false});
-}
-
-// c[rows, width] += weights[rows, depth] · b[depth, width].
-inline void add_weighted(const float* weights, std::int64_t rows, std::int64_t depth,
-                         const float* b, std::int64_t padded_width, float* c) {
-  multiply({.rows = rows,
-            .columns = padded_width,
-            .depth = depth,
-            .a = weights,
-            .a_row = kTileRows,
-            .a_depth = 1,
-            .b = b,
-            .b_row = padded_width,
-            .c = c,
-            .c_row = padded_width,
-            .add = true});
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA
