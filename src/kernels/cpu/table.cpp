@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include "kernels/cpu/head_loss_rows.h"
 #include "kernels/cpu/linear_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
@@ -73,6 +74,21 @@ Support supports_avx2(const spec::Problem& problem) {
       ANABATIC_LINEAR_ROW(op, form, avx512, kAvx512), ANABATIC_LINEAR_ROW(op, form, avx2, kAvx2), \
       ANABATIC_LINEAR_ROW(op, form, portable, kPortable)
 
+#define ANABATIC_HEAD_ROW(op, engine, isa)                                                      \
+  Kernel {                                                                                      \
+    "cpu:" #op "_" #engine, #op,                                                                \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::supports,                 \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::workspace_bytes, nullptr, \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::run                       \
+  }
+#ifdef ANABATIC_CPU_X86
+#define ANABATIC_HEAD_ROWS(op)                                                       \
+  ANABATIC_HEAD_ROW(op, avx512_bf16, avx512), ANABATIC_HEAD_ROW(op, avx512, avx512), \
+      ANABATIC_HEAD_ROW(op, avx2, avx2), ANABATIC_HEAD_ROW(op, portable, portable)
+#else
+#define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
+#endif
+
 constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(add, kActivations, nullptr),
@@ -90,6 +106,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_LINEAR_ROWS(grouped_linear, linear),
     ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_HEAD_ROWS(head_loss),
+    ANABATIC_HEAD_ROWS(head_loss_with_gradient),
     ANABATIC_LINEAR_ROWS(linear, linear),
     ANABATIC_LINEAR_ROWS(linear_input_gradient, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
@@ -117,6 +135,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
 };
 
+#undef ANABATIC_HEAD_ROW
+#undef ANABATIC_HEAD_ROWS
 #undef ANABATIC_LINEAR_ROW
 #undef ANABATIC_LINEAR_ROWS
 #undef ANABATIC_SCALAR_ROW
