@@ -6,20 +6,24 @@
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
+#include "passes/fuse_head_loss.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate,       kAccumulateGradients,
-          kApplyOptimizer, kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kDifferentiate, kAccumulateGradients,
+          kApplyOptimizer, kFuseHeadLoss,  kCommonSubexpression,
+          kDeadCode};
 }
 
-std::vector<Pass> inference_pipeline() { return {kPrecision, kCommonSubexpression, kDeadCode}; }
+std::vector<Pass> inference_pipeline() {
+  return {kPrecision, kFuseHeadLoss, kCommonSubexpression, kDeadCode};
+}
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kApplyOptimizer,
-                           &kCommonSubexpression, &kDeadCode})
+                           &kFuseHeadLoss, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }
