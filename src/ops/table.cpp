@@ -15,6 +15,7 @@
 #include "ops/fill.h"
 #include "ops/global_norm.h"
 #include "ops/grouped_linear.h"
+#include "ops/head_loss.h"
 #include "ops/linear.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/pack.h"
@@ -51,6 +52,8 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinear,
     &kGroupedLinearInputGradient,
     &kGroupedLinearWeightGradient,
+    &kHeadLoss,
+    &kHeadLossWithGradient,
     &kLinear,
     &kLinearInputGradient,
     &kLinearWeightGradient,

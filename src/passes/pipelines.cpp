@@ -6,23 +6,24 @@
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
+#include "passes/fuse_head_loss.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,           kDifferentiate, kAccumulateGradients, kPackWeights, kApplyOptimizer,
-          kCommonSubexpression, kDeadCode};
+  return {kPrecision,   kDifferentiate,  kAccumulateGradients, kFuseHeadLoss,
+          kPackWeights, kApplyOptimizer, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kPackWeights, kCommonSubexpression, kDeadCode};
+  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kPackWeights,
-                           &kApplyOptimizer, &kCommonSubexpression, &kDeadCode})
+  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
+                           &kPackWeights, &kApplyOptimizer, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

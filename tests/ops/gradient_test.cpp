@@ -230,6 +230,19 @@ TEST(CrossEntropyGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
       gradient("cross_entropy_gradient", {}, {logits, labels, factor, lse, dloss}, {logits.type}));
 }
 
+TEST(HeadLossWithGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
+  const Values x = random({5, 4}, 0), weight = random({7, 4}, 1);
+  const Values labels = integers({3, -100, 0, 6, -100}), factor = scalar(0.37);
+  const OpCall forward{"head_loss", {}, {x, weight, labels, factor}, {doubles({})}};
+  const std::vector<Values> got = run({"head_loss_with_gradient",
+                                       {{"dloss", 1.9}},
+                                       forward.inputs,
+                                       {doubles({}), doubles({5, 4}), doubles({7, 4})}});
+  EXPECT_EQ(got[0].data, run(forward)[0].data);
+  expect_gradient(forward, 0, {{1.9}}, got[1], true);
+  expect_gradient(forward, 1, {{1.9}}, got[2]);
+}
+
 TEST(LoadBalancingLossGradient, MatchesFiniteDifferencesInEveryLayersSums) {
   const Values counts0 = random({4}, 0), sums0 = random({4}, 1), counts1 = random({4}, 2),
                sums1 = random({4}, 3), dloss = scalar(1.9);

@@ -152,5 +152,39 @@ TEST(Gradients, AddUpOverMicroBatches) {
   }
 }
 
+double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = double{a[i]} - (minus.empty() ? 0.0 : minus[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum);
+}
+
+TEST(FuseHeadLoss, GivesLossAndGradientsOfTheSeparateOps) {
+  for (const bool is_tied : {false, true})
+    for (const char* kernels : {"ref", ""})
+      for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+        const DType dtype =
+            precision == lower::Precision::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+        SCOPED_TRACE(std::string(kernels) + " " + std::string(to_string(dtype)));
+        StepsOptions options = ref_options();
+        options.end_step = 1;
+        options.compile.only_kernels = kernels;
+        options.compile.precision = precision;
+        options.compile.with_update = false;
+        const StepsResult fused = run_steps(moe_graph(2, is_tied), options);
+        options.compile.disabled_passes = {"fuse_head_loss"};
+        const StepsResult separate = run_steps(moe_graph(2, is_tied), options);
+        const ParityBounds bounds = parity_bounds(2, 8, dtype);
+        EXPECT_LE(std::abs(fused.losses[0] - separate.losses[0]),
+                  agreement_tolerance(separate.losses[0], DType::kFloat32));
+        ASSERT_EQ(fused.float_gradients.size(), separate.float_gradients.size());
+        for (const auto& [name, want] : separate.float_gradients)
+          EXPECT_LE(norm(fused.float_gradients.at(name), want), bounds.gradient * norm(want))
+              << name;
+      }
+}
+
 }  // namespace
 }  // namespace anabatic::testing

@@ -56,5 +56,6 @@ struct Bound {
 };
 std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);
+std::vector<Bound> head_loss_bounds(const OpCall& call);
 
 }  // namespace anabatic::testing

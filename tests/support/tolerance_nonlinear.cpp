@@ -257,6 +257,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "swiglu" || op == "swiglu_gradient") return swiglu_bounds(call);
   if (op.substr(0, 8) == "rms_norm") return rms_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
+  if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);

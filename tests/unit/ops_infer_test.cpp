@@ -159,6 +159,11 @@ TEST(Infer, LossesAreScalars) {
               ElementsAre("bf16[6,11]"));
   EXPECT_THAT(error_of("cross_entropy", {"f32[6,11]", "i32[5]", "f32[]"}),
               HasSubstr("dimension 0 of labels"));
+  EXPECT_THAT(infer("head_loss_with_gradient", {"bf16[6,8]", "bf16[11,8]", "i32[6]", "f32[]"},
+                    {{"dloss", 1.0}}),
+              ElementsAre("f32[]", "bf16[6,8]", "f32[11,8]"));
+  EXPECT_THAT(error_of("head_loss", {"f32[6,8]", "f32[11,7]", "i32[6]", "f32[]"}),
+              HasSubstr("dimension 1 of"));
   EXPECT_THAT(error_of("load_balancing_loss", {"f32[4]", "f32[4]", "f32[4]"},
                        {{"num_tokens", 6}, {"top_k", 2}}),
               HasSubstr("pairs of counts and sums, got 3"));

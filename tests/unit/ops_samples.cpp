@@ -39,6 +39,8 @@ std::vector<OpSample> make_samples() {
       {"grouped_linear", {"x[12,8]", "x[3,5,8]", "i32[4]"}, {}},
       {"grouped_linear_input_gradient", {"x[12,5]", "x[3,5,8]", "i32[4]"}, {}},
       {"grouped_linear_weight_gradient", {"x[12,8]", "x[12,5]", "i32[4]"}, {}},
+      {"head_loss", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {}},
+      {"head_loss_with_gradient", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {{"dloss", 1.0}}},
       {"linear", {"x[6,8]", "x[5,8]", "w[5]"}, {}},
       {"linear_input_gradient", {"x[6,5]", "x[5,8]"}, {{"output_dtype", "f32"}}},
       {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},

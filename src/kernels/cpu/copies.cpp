@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "base/error.h"
 #include "kernels/cpu/scalar_rows.h"
 
@@ -15,6 +19,51 @@ std::int64_t row_bytes(const TensorView& view) {
 
 void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+// Past the caches, where the machine can: both addresses and `bytes` are multiples of 64.
+void stream_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
+#if defined(__SSE2__)
+  for (std::int64_t i = 0; i < bytes; i += 16)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                     _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+#else
+  copy_bytes(to, from, bytes);
+#endif
+}
+void end_stream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+// y[i] = x[source(i)] for rows of x, which lie anywhere. Rows ahead are fetched: at 4 of them a
+// gather from memory comes close to a copy, at none it stays at half of it.
+template <class Source>
+void gather_rows(const Arguments& args, const TensorView& x, Source&& source) {
+  constexpr std::int64_t kAhead = 4;
+  const TensorView& y = args.outputs[0];
+  const std::int64_t bytes = row_bytes(x), num_rows = rows(y);
+  const auto is_aligned = [](const std::byte* p) {
+    return reinterpret_cast<std::uintptr_t>(p) % 64 == 0;
+  };
+  const bool streams =
+      args.prepared != nullptr && bytes % 64 == 0 && is_aligned(x.data) && is_aligned(y.data);
+  args.team->for_range(num_rows, row_grain(columns(x)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::byte* from = x.data + source(i) * bytes;
+      if (!streams) {
+        copy_bytes(y.data + i * bytes, from, bytes);
+        continue;
+      }
+      if (i + kAhead < end) {
+        const std::byte* ahead = x.data + source(i + kAhead) * bytes;
+        for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(ahead + at);
+      }
+      stream_bytes(y.data + i * bytes, from, bytes);
+    }
+    if (streams) end_stream();
+  });
 }
 
 template <class T>
@@ -42,16 +91,11 @@ void cache_write(const Arguments& args) {
 }
 
 void embedding(const Arguments& args) {
-  const TensorView &table = args.inputs[0], &indices = args.inputs[1];
-  const std::int64_t bytes = row_bytes(table);
-  args.team->for_range(
-      rows(indices), row_grain(columns(table)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t) {
-          const std::int64_t row = indices.as<const std::int32_t>()[t];
-          require_index("embedding", row, rows(table));
-          copy_bytes(args.outputs[0].data + t * bytes, table.data + row * bytes, bytes);
-        }
-      });
+  const TensorView& table = args.inputs[0];
+  const std::int32_t* indices = args.inputs[1].as<const std::int32_t>();
+  for (std::int64_t t = 0; t < rows(args.inputs[1]); ++t)
+    require_index("embedding", indices[t], rows(table));
+  gather_rows(args, table, [=](std::int64_t t) { return std::int64_t{indices[t]}; });
 }
 
 void fill(const Arguments& args) {
@@ -73,14 +117,9 @@ void fill(const Arguments& args) {
 }
 
 void permute(const Arguments& args) {
-  const TensorView &x = args.inputs[0], &row_map = args.inputs[1];
-  const std::int64_t bytes = row_bytes(x), top_k = spec::get_int(*args.attributes, "top_k");
-  args.team->for_range(
-      rows(row_map), row_grain(columns(x)), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t p = begin; p < end; ++p)
-          copy_bytes(args.outputs[0].data + p * bytes,
-                     x.data + row_map.as<const std::int32_t>()[p] / top_k * bytes, bytes);
-      });
+  const std::int32_t* row_map = args.inputs[1].as<const std::int32_t>();
+  const std::int64_t top_k = spec::get_int(*args.attributes, "top_k");
+  gather_rows(args, args.inputs[0], [=](std::int64_t p) { return row_map[p] / top_k; });
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -1,25 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-// y[t] = Σⱼ factor(t·k + j) · x[slots[t·k + j]], ascending j.
+// y[t] = Σⱼ factor(t·k + j) · x[slots[t·k + j]], ascending j. The rows of tokens ahead are fetched:
+// they lie anywhere.
 template <class T, class Factor>
 void sum_slots(const Arguments& args, const TensorView& x, const std::int32_t* slots,
                std::int64_t top_k, Factor&& factor) {
-  const std::int64_t width = columns(x), num_rows = rows(args.outputs[0]);
-  args.team->for_range(
-      num_rows, row_grain(width * top_k), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t t = begin; t < end; ++t)
-          for_lanes(0, width, [&](std::int64_t i, int n) {
-            Floats sum{};
-            for (std::int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot)
-              sum += factor(slot) * load(x.as<const T>() + slots[slot] * width + i, n);
-            store(args.outputs[0].as<T>() + t * width + i, sum, n);
-          });
-      });
+  constexpr std::int64_t kAhead = 3;
+  const std::int64_t width = columns(x), num_rows = rows(args.outputs[0]),
+                     whole = width / kPair * kPair;
+  const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+  const auto row_of = [&](std::int64_t slot) { return x.as<const T>() + slots[slot] * width; };
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    with_stream(streams, [&](auto constant) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        T* y = args.outputs[0].as<T>() + t * width;
+        const std::int64_t first = t * top_k, last = first + top_k, ahead = kAhead * top_k;
+        for (std::int64_t slot = first; t + kAhead < end && slot < last; ++slot)
+          for (std::int64_t i = 0; i < width; i += 64 / std::int64_t{sizeof(T)})
+            __builtin_prefetch(row_of(slot + ahead) + i);
+        const auto sum_of_pair = [&](std::int64_t i, std::int64_t count) {
+          Pair sum{};
+          for (std::int64_t slot = first; slot < first + count; ++slot) {
+            const Pair value = load_pair(row_of(slot) + i);
+            const float scale = factor(slot);
+            sum.first += scale * value.first;
+            sum.second += scale * value.second;
+          }
+          store_pair<constant.value>(y + i, sum);
+        };
+        if (top_k == 2)  // as a constant it leaves the pointers and factors in registers
+          for (std::int64_t i = 0; i < whole; i += kPair) sum_of_pair(i, 2);
+        else
+          for (std::int64_t i = 0; i < whole; i += kPair) sum_of_pair(i, top_k);
+        for_lanes(whole, width, [&](std::int64_t i, int n) {
+          Floats sum{};
+          for (std::int64_t slot = first; slot < last; ++slot)
+            sum += factor(slot) * load(row_of(slot) + i, n);
+          store(y + i, sum, n);
+        });
+      }
+    });
+  };
+  args.team->for_range(num_rows, row_grain(width * top_k), run);
 }
 
 }  // namespace
@@ -36,7 +63,10 @@ void unpermute(const Arguments& args) {
   const float* weights = args.inputs[1].as<const float>();
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     sum_slots<T>(args, args.inputs[0], args.inputs[2].as<const std::int32_t>(),
-                 columns(args.inputs[1]), [=](std::int64_t slot) { return weights[slot]; });
+                 columns(args.inputs[1]), [=](std::int64_t slot) {
+                   const float weight = weights[slot];  // a NaN as store_pair keeps it
+                   return weight == weight ? weight : __builtin_nanf("");
+                 });
   });
 }
 

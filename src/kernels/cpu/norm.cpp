@@ -1,28 +1,124 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
+// Σ term(i, count) over [0, width), in an order that depends on width alone: pair(i) gives the
+// terms of a whole pair, lanes(i, count) those of at most a vector.
+template <class PairTerms, class LaneTerms>
+ANABATIC_INLINE Floats sum_pairs(std::int64_t width, PairTerms&& pair, LaneTerms&& lanes) {
+  Floats sums[4] = {};
+  std::int64_t i = 0;
+  for (; i + 2 * kPair <= width; i += 2 * kPair) {
+    pair(i, sums[0], sums[1]);
+    pair(i + kPair, sums[2], sums[3]);
+  }
+  for (; i + kPair <= width; i += kPair) pair(i, sums[0], sums[1]);
+  for_lanes(i, width, [&](std::int64_t j, int n) { lanes(j, n, sums[2]); });
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 // 1 / sqrt(mean square + epsilon) of x[width].
 template <class T>
 float reciprocal_rms(const T* x, std::int64_t width, double epsilon) {
-  const double sum = sum_lanes(sum_over_lanes(width, [&](std::int64_t i, int n, Floats before) {
-    const Floats value = load(x + i, n);
-    return madd(value, value, before);
-  }));
+  const double sum = sum_lanes(sum_pairs(
+      width,
+      [&](std::int64_t i, Floats& first, Floats& second) {
+        const Pair value = load_pair(x + i);
+        first = madd(value.first, value.first, first);
+        second = madd(value.second, value.second, second);
+      },
+      [&](std::int64_t i, int n, Floats& sum_of_lanes) {
+        const Floats value = load(x + i, n);
+        sum_of_lanes = madd(value, value, sum_of_lanes);
+      }));
   return static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon));
 }
 
+// The weight in the workspace, whole pairs in load_pair's order of T, its NaNs as store_pair keeps
+// them.
+template <class T>
+const float* paired_weight(const Arguments& args) {
+  const float* weight = args.inputs[1].as<const float>();
+  if constexpr (sizeof(T) == sizeof(float)) return weight;
+  const std::int64_t width = size(args.inputs[1]), whole = width / kPair * kPair;
+  float* paired = reinterpret_cast<float*>(args.workspace);
+  for (std::int64_t i = 0; i < width; ++i) {
+    const std::int64_t lane = i % kPair;
+    const float value =
+        weight[i] == weight[i] ? weight[i] : std::numeric_limits<float>::quiet_NaN();
+    paired[i < whole ? i - lane + lane / 2 + lane % 2 * kLanes : i] = value;
+  }
+  return paired;
+}
+
+// y = weight · round(x · rstd), the weight from paired_weight.
+template <bool kStreams, class T>
+void normalise(const T* x, const float* weight, float rstd, std::int64_t width, T* y) {
+  const std::int64_t whole = width / kPair * kPair;
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair value = load_pair(x + i), w = load_pair(weight + i);
+    store_pair<kStreams>(y + i, {w.first * round_quickly<T>(value.first * rstd),
+                                 w.second * round_quickly<T>(value.second * rstd)});
+  }
+  for_lanes(whole, width, [&](std::int64_t i, int n) {
+    store(y + i, load(weight + i, n) * round_to<T>(load(x + i, n) * rstd), n);
+  });
+}
+
+// Whole pairs from load_pair's order of T to the plain one.
+template <class T>
+void unpair(float* x, std::int64_t width) {
+  if constexpr (sizeof(T) == sizeof(float)) return;
+  for (std::int64_t i = 0; i + kPair <= width; i += kPair) {
+    float plain[kPair];
+    for (int j = 0; j < kLanes; ++j) {
+      plain[2 * j] = x[i + j];
+      plain[2 * j + 1] = x[i + kLanes + j];
+    }
+    std::copy(plain, plain + kPair, x + i);
+  }
+}
+
+template <bool kStreams, class T>
+void input_gradient(const T* x, const float* weight, const T* dy, std::int64_t width,
+                    double epsilon, T* dx) {
+  const float rstd = reciprocal_rms(x, width, epsilon);
+  const Floats sums = sum_pairs(
+      width,
+      [&](std::int64_t i, Floats& first, Floats& second) {
+        const Pair w = load_pair(weight + i), d = load_pair(dy + i), v = load_pair(x + i);
+        first = madd(w.first * d.first, v.first * rstd, first);
+        second = madd(w.second * d.second, v.second * rstd, second);
+      },
+      [&](std::int64_t i, int n, Floats& sum) {
+        sum = madd(load(weight + i, n) * load(dy + i, n), load(x + i, n) * rstd, sum);
+      });
+  const float mean = sum_lanes(sums) / static_cast<float>(width);
+  const auto of = [=](Floats w, Floats d, Floats value) {
+    return rstd * (w * d - value * rstd * mean);
+  };
+  const std::int64_t whole = width / kPair * kPair;
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair w = load_pair(weight + i), d = load_pair(dy + i), v = load_pair(x + i);
+    store_pair<kStreams>(dx + i, {of(w.first, d.first, v.first), of(w.second, d.second, v.second)});
+  }
+  for_lanes(whole, width, [&](std::int64_t i, int n) {
+    store(dx + i, of(load(weight + i, n), load(dy + i, n), load(x + i, n)), n);
+  });
+}
+
 // Sums rows by fixed blocks, then the blocks in ascending order. add_row(row, partial) adds one
-// row to partial[width]. Workspace: column_partials_workspace_bytes.
-template <class AddRow>
+// row to partial[width], finish(partial) ends a block. Workspace: column_partials_workspace_bytes.
+template <class AddRow, class Finish>
 void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t width,
-                   AddRow&& add_row) {
+                   AddRow&& add_row, Finish&& finish) {
   float* partials = reinterpret_cast<float*>(args.workspace);
   float* out = args.outputs[0].as<float>();
   const std::int64_t num_blocks = ceil_div(num_rows, kRowBlock);
@@ -31,6 +127,7 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
     std::fill(partial, partial + width, 0.0f);
     const std::int64_t end = std::min(num_rows, (block + 1) * kRowBlock);
     for (std::int64_t row = block * kRowBlock; row < end; ++row) add_row(row, partial);
+    finish(partial);
   });
   const bool add = adds(args, 0);
   args.team->for_range(width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
@@ -48,18 +145,18 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
 void rms_norm(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
-  const float* weight = args.inputs[1].as<const float>();
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+    const float* weight = paired_weight<T>(args);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* x = args.inputs[0].as<const T>() + row * width;
-        T* y = args.outputs[0].as<T>() + row * width;
-        const float rstd = reciprocal_rms(x, width, epsilon);
-        for_lanes(0, width, [&](std::int64_t i, int n) {
-          store(y + i, load(weight + i, n) * round_to<T>(load(x + i, n) * rstd), n);
-        });
-      }
+      with_stream(streams, [&](auto constant) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const T* x = args.inputs[0].as<const T>() + row * width;
+          normalise<constant.value>(x, weight, reciprocal_rms(x, width, epsilon), width,
+                                    args.outputs[0].as<T>() + row * width);
+        }
+      });
     };
     args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
   });
@@ -69,24 +166,17 @@ void rms_norm(const Arguments& args) {
 void rms_norm_input_gradient(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
-  const float* weight = args.inputs[1].as<const float>();
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+    const float* weight = paired_weight<T>(args);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* x = args.inputs[0].as<const T>() + row * width;
-        const T* dy = args.inputs[2].as<const T>() + row * width;
-        T* dx = args.outputs[0].as<T>() + row * width;
-        const float rstd = reciprocal_rms(x, width, epsilon);
-        const Floats sums = sum_over_lanes(width, [&](std::int64_t i, int n, Floats before) {
-          return madd(load(weight + i, n) * load(dy + i, n), load(x + i, n) * rstd, before);
-        });
-        const float mean = sum_lanes(sums) / static_cast<float>(width);
-        for_lanes(0, width, [&](std::int64_t i, int n) {
-          const Floats normalised = load(x + i, n) * rstd;
-          store(dx + i, rstd * (load(weight + i, n) * load(dy + i, n) - normalised * mean), n);
-        });
-      }
+      with_stream(streams, [&](auto constant) {
+        for (std::int64_t row = begin; row < end; ++row)
+          input_gradient<constant.value>(args.inputs[0].as<const T>() + row * width, weight,
+                                         args.inputs[2].as<const T>() + row * width, width, epsilon,
+                                         args.outputs[0].as<T>() + row * width);
+      });
     };
     args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
   });
@@ -97,27 +187,41 @@ void rms_norm_weight_gradient(const Arguments& args) {
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    sum_by_blocks(args, size(args.inputs[0]) / width, width, [&](std::int64_t row, float* partial) {
-      const T* x = args.inputs[0].as<const T>() + row * width;
-      const T* dy = args.inputs[1].as<const T>() + row * width;
-      const float rstd = reciprocal_rms(x, width, epsilon);
-      for_lanes(0, width, [&](std::int64_t i, int n) {
-        const Floats normalised = round_to<T>(load(x + i, n) * rstd);
-        store(partial + i, madd(load(dy + i, n), normalised, load(partial + i, n)), n);
-      });
-    });
+    sum_by_blocks(
+        args, size(args.inputs[0]) / width, width,
+        [&](std::int64_t row, float* partial) {
+          const T* x = args.inputs[0].as<const T>() + row * width;
+          const T* dy = args.inputs[1].as<const T>() + row * width;
+          const float rstd = reciprocal_rms(x, width, epsilon);
+          // Whole pairs of a partial stand in load_pair's order; unpair puts them right.
+          const std::int64_t whole = width / kPair * kPair;
+          for (std::int64_t i = 0; i < whole; i += kPair) {
+            const Pair v = load_pair(x + i), d = load_pair(dy + i), sum = load_pair(partial + i);
+            store_pair<false>(partial + i,
+                              {madd(d.first, round_quickly<T>(v.first * rstd), sum.first),
+                               madd(d.second, round_quickly<T>(v.second * rstd), sum.second)});
+          }
+          for_lanes(whole, width, [&](std::int64_t i, int n) {
+            const Floats normalised = round_to<T>(load(x + i, n) * rstd);
+            store(partial + i, madd(load(dy + i, n), normalised, load(partial + i, n)), n);
+          });
+        },
+        [&](float* partial) { unpair<T>(partial, width); });
   });
 }
 
 void sum_rows(const Arguments& args) {
   const std::int64_t width = size(args.outputs[0]);
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    sum_by_blocks(args, rows(args.inputs[0]), width, [&](std::int64_t row, float* partial) {
-      const T* dy = args.inputs[0].as<const T>() + row * width;
-      for_lanes(0, width, [&](std::int64_t i, int n) {
-        store(partial + i, load(partial + i, n) + load(dy + i, n), n);
-      });
-    });
+    sum_by_blocks(
+        args, rows(args.inputs[0]), width,
+        [&](std::int64_t row, float* partial) {
+          const T* dy = args.inputs[0].as<const T>() + row * width;
+          for_lanes(0, width, [&](std::int64_t i, int n) {
+            store(partial + i, load(partial + i, n) + load(dy + i, n), n);
+          });
+        },
+        [](float*) {});
   });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include "kernels/cpu/head_loss_rows.h"
 #include "kernels/cpu/linear_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
@@ -53,19 +54,24 @@ Support supports_avx2(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
-#define ANABATIC_SCALAR_ROW(op, types, workspace) \
-  Kernel { "cpu:" #op, #op, types, workspace, nullptr, cpu::op }
+#define ANABATIC_SCALAR_ROW(op, types, workspace) ANABATIC_SCALAR(op, types, workspace, nullptr)
+#define ANABATIC_SCALAR(op, types, workspace, prepare) \
+  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::op }
+#define ANABATIC_VECTOR_ROWS(op, types, workspace) ANABATIC_VECTOR(op, types, workspace, nullptr)
+// Ops over whole activations, whose results may be too large for the caches.
+#define ANABATIC_STREAM_ROWS(op, workspace) \
+  ANABATIC_VECTOR(op, kActivations, workspace, cpu::prepare_stream)
 
 #ifdef ANABATIC_CPU_X86
-#define ANABATIC_VECTOR_ROWS(op, types, workspace)                                                \
-  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, nullptr, cpu::avx512::op}, \
-      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, nullptr, cpu::avx2::op},   \
+#define ANABATIC_VECTOR(op, types, workspace, prepare)                                            \
+  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, prepare, cpu::avx512::op}, \
+      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, prepare, cpu::avx2::op},   \
       Kernel {                                                                                    \
-    "cpu:" #op, #op, types, workspace, nullptr, cpu::portable::op                                 \
+    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op                                 \
   }
 #else
-#define ANABATIC_VECTOR_ROWS(op, types, workspace) \
-  Kernel { "cpu:" #op, #op, types, workspace, nullptr, cpu::portable::op }
+#define ANABATIC_VECTOR(op, types, workspace, prepare) \
+  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
 
 #define ANABATIC_LINEAR_ROW(op, form, variant, engine)                            \
@@ -80,9 +86,24 @@ Support supports_avx2(const spec::Problem& problem) {
       ANABATIC_LINEAR_ROW(op, form, avx512, kAvx512), ANABATIC_LINEAR_ROW(op, form, avx2, kAvx2), \
       ANABATIC_LINEAR_ROW(op, form, portable, kPortable)
 
+#define ANABATIC_HEAD_ROW(op, engine, isa)                                                      \
+  Kernel {                                                                                      \
+    "cpu:" #op "_" #engine, #op,                                                                \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::supports,                 \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::workspace_bytes, nullptr, \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::run                       \
+  }
+#ifdef ANABATIC_CPU_X86
+#define ANABATIC_HEAD_ROWS(op)                                                       \
+  ANABATIC_HEAD_ROW(op, avx512_bf16, avx512), ANABATIC_HEAD_ROW(op, avx512, avx512), \
+      ANABATIC_HEAD_ROW(op, avx2, avx2), ANABATIC_HEAD_ROW(op, portable, portable)
+#else
+#define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
+#endif
+
 constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(add, kActivations, nullptr),
+    ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
     ANABATIC_VECTOR_ROWS(attention_gradient, kActivations, cpu::attention_gradient_workspace_bytes),
     ANABATIC_SCALAR_ROW(cache_write, kActivations, nullptr),
@@ -90,26 +111,28 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(cross_entropy, kActivations, cpu::row_doubles_workspace_bytes),
     ANABATIC_VECTOR_ROWS(cross_entropy_gradient, kActivations, nullptr),
-    ANABATIC_SCALAR_ROW(embedding, kActivations, nullptr),
+    ANABATIC_SCALAR(embedding, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
     ANABATIC_LINEAR_ROWS(grouped_linear, linear),
     ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_HEAD_ROWS(head_loss),
+    ANABATIC_HEAD_ROWS(head_loss_with_gradient),
     ANABATIC_LINEAR_ROWS(linear, linear),
     ANABATIC_LINEAR_ROWS(linear_input_gradient, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
-    ANABATIC_SCALAR_ROW(permute, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(permute_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(rms_norm, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(rms_norm_input_gradient, kActivations, nullptr),
+    ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
+    ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
+    ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),
+    ANABATIC_STREAM_ROWS(rms_norm_input_gradient, cpu::paired_weight_workspace_bytes),
     ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,
                          cpu::column_partials_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(rope, kActivations, nullptr),
+    ANABATIC_STREAM_ROWS(rope, nullptr),
     ANABATIC_SCALAR_ROW(rope_table, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(route_sort, kActivations, cpu::route_sort_workspace_bytes),
     ANABATIC_VECTOR_ROWS(router, kActivations, cpu::router_workspace_bytes),
@@ -119,15 +142,20 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(scale, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
     ANABATIC_VECTOR_ROWS(sum_squares, kF64Outputs, cpu::sum_squares_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(swiglu, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(swiglu_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(unpermute, kActivations, nullptr),
+    ANABATIC_STREAM_ROWS(swiglu, nullptr),
+    ANABATIC_STREAM_ROWS(swiglu_gradient, nullptr),
+    ANABATIC_STREAM_ROWS(unpermute, nullptr),
     ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
 };
 
+#undef ANABATIC_HEAD_ROW
+#undef ANABATIC_HEAD_ROWS
 #undef ANABATIC_LINEAR_ROW
 #undef ANABATIC_LINEAR_ROWS
+#undef ANABATIC_SCALAR
 #undef ANABATIC_SCALAR_ROW
+#undef ANABATIC_STREAM_ROWS
+#undef ANABATIC_VECTOR
 #undef ANABATIC_VECTOR_ROWS
 
 }  // namespace

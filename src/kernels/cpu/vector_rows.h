@@ -60,8 +60,11 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 // workspace.cpp
 std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem);
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem);
+std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
 std::int64_t router_workspace_bytes(const spec::Problem& problem);
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem);
+// One byte when the results had better bypass the caches, none otherwise.
+std::vector<std::byte> prepare_stream(const spec::Problem& problem);
 
 }  // namespace anabatic::kernels::cpu
 

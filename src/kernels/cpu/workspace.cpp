@@ -17,6 +17,12 @@ std::int64_t column_partials_workspace_bytes(const spec::Problem& problem) {
          std::int64_t{sizeof(float)};
 }
 
+// The norm's weight, for rows of bf16.
+std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem) {
+  if (problem.inputs[0].dtype != DType::kBFloat16) return 0;
+  return problem.inputs[1].num_elements() * std::int64_t{sizeof(float)};
+}
+
 // Counts and sums for each block of rows.
 std::int64_t router_workspace_bytes(const spec::Problem& problem) {
   return ceil_div(problem.inputs[0].dim(0), kRowBlock) * 2 * problem.inputs[0].dim(1) *
@@ -25,6 +31,15 @@ std::int64_t router_workspace_bytes(const spec::Problem& problem) {
 
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
   return ceil_div(problem.inputs[0].num_elements(), kElementBlock) * std::int64_t{sizeof(double)};
+}
+
+// Results of more than half of the last cache are read from memory anyway: they need not pass
+// through it.
+std::vector<std::byte> prepare_stream(const spec::Problem& problem) {
+  std::int64_t bytes = 0;
+  for (const TensorType& output : problem.outputs) bytes += output.num_bytes();
+  const std::int64_t cache = problem.device->l3_bytes;
+  return std::vector<std::byte>(cache > 0 && bytes > cache / 2 ? 1 : 0);
 }
 
 }  // namespace anabatic::kernels::cpu

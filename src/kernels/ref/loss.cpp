@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -16,6 +17,32 @@ std::int64_t checked_label(const TensorView& labels, std::int64_t t, std::int64_
                    "[cross_entropy] expected labels in [0, {}) or -100, got {}", num_classes,
                    label);
   return label;
+}
+
+// Writes the loss; returns the gradients of the rows' own losses, [rows, classes].
+double* head_gradients(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &labels = args.inputs[2];
+  const std::int64_t width = columns(x), num_classes = rows(weight);
+  auto* all = reinterpret_cast<double*>(args.workspace);
+  double sum = 0;
+  for (std::int64_t t = 0; t < rows(x); ++t) {
+    double* row = all + t * num_classes;
+    const std::int64_t label = checked_label(labels, t, num_classes);
+    std::fill(row, row + num_classes, 0.0);
+    if (label == kIgnoredLabel) continue;
+    for (std::int64_t i = 0; i < num_classes; ++i)
+      for (std::int64_t k = 0; k < width; ++k)
+        row[i] += load(x, t * width + k) * load(weight, i * width + k);
+    const double of_label = row[label], largest = *std::max_element(row, row + num_classes);
+    double total = 0;
+    for (std::int64_t i = 0; i < num_classes; ++i) total += std::exp(row[i] - largest);
+    const double lse = largest + std::log(total);
+    sum += lse - of_label;
+    for (std::int64_t i = 0; i < num_classes; ++i)
+      row[i] = std::exp(row[i] - lse) - (i == label ? 1.0 : 0.0);
+  }
+  put(args, 0, 0, load(args.inputs[3], 0) * sum);
+  return all;
 }
 
 }  // namespace
@@ -55,6 +82,33 @@ void cross_entropy_gradient(const Arguments& args) {
       store(args.outputs[0], t * width + i, gradient);
     }
   }
+}
+
+std::int64_t head_loss_workspace_bytes(const spec::Problem& problem) {
+  return problem.inputs[0].dim(0) * problem.inputs[1].dim(0) * std::int64_t{sizeof(double)};
+}
+
+void head_loss(const Arguments& args) { head_gradients(args); }
+
+void head_loss_with_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+  const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
+  const double* dlogits = head_gradients(args);
+  const double factor = spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
+  for (std::int64_t t = 0; t < num_rows; ++t)
+    for (std::int64_t k = 0; k < width; ++k) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < num_classes; ++i)
+        sum += dlogits[t * num_classes + i] * load(weight, i * width + k);
+      put(args, 1, t * width + k, factor * sum);
+    }
+  for (std::int64_t i = 0; i < num_classes; ++i)
+    for (std::int64_t k = 0; k < width; ++k) {
+      double sum = 0;
+      for (std::int64_t t = 0; t < num_rows; ++t)
+        sum += dlogits[t * num_classes + i] * load(x, t * width + k);
+      put(args, 2, i * width + k, factor * sum);
+    }
 }
 
 void load_balancing_loss(const Arguments& args) {

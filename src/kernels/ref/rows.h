@@ -35,6 +35,9 @@ void linear_weight_gradient(const Arguments& args);
 // loss.cpp
 void cross_entropy(const Arguments& args);
 void cross_entropy_gradient(const Arguments& args);
+void head_loss(const Arguments& args);
+void head_loss_with_gradient(const Arguments& args);
+std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
 void load_balancing_loss(const Arguments& args);
 void load_balancing_loss_gradient(const Arguments& args);
 void router_z_loss(const Arguments& args);

@@ -47,6 +47,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(grouped_linear, nullptr),
     ANABATIC_REF_ROW(grouped_linear_input_gradient, nullptr),
     ANABATIC_REF_ROW(grouped_linear_weight_gradient, nullptr),
+    ANABATIC_REF_ROW(head_loss, ref::head_loss_workspace_bytes),
+    ANABATIC_REF_ROW(head_loss_with_gradient, ref::head_loss_workspace_bytes),
     ANABATIC_REF_ROW(linear, nullptr),
     ANABATIC_REF_ROW(linear_input_gradient, nullptr),
     ANABATIC_REF_ROW(linear_weight_gradient, nullptr),

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// Head and cross-entropy in one pass over chunks of the rows that have a label. A chunk leaves
+// e = exp(logit - shift) of [classes, rows] for the weight-gradient, nothing else of that size.
+//
+// No product is computed twice, because the shift is known before the first logit: it is the logit
+// of the row's own label, so that e needs no rescaling and dx runs right behind the logits. With S
+// the sum of e over the other classes and Z = S + e(label):
+//   loss = log(Z / e(label));   dx = f·(Σ e·w - S·w_label), dw += e·(f·x), e(label) := -S, f = s/Z
+// where s is the loss's scale. A row with S beyond kMostSum (a logit about 40 above the label's)
+// runs its block again with the largest logit as shift.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/call.h"
+#include "kernels/cpu/head_loss_rows.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+constexpr double kMostSum = 1e18;
+// Columns of logits in flight, and rows that share a block's products (a multiple of every vector).
+constexpr Int kStepColumns = 480, kRowUnit = 16, kMostBlockRows = 240;
+// What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
+// nothing.
+constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
+
+struct Shape {
+  Int rows, width, classes;
+  DType dtype;
+  bool with_gradient;
+};
+
+Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient) {
+  return {.rows = x.dim(0),
+          .width = x.dim(1),
+          .classes = weight.dim(0),
+          .dtype = x.dtype,
+          .with_gradient = with_gradient};
+}
+
+// An odd number of cache lines: rows of a power of two would share few cache sets.
+Int spread(Int elements, Int element_bytes) {
+  const Int line = 64 / element_bytes;
+  return round_up(elements, 2 * line) + line;
+}
+
+// What follows from shape, engine and threads. Sums depend on chunk_rows, which no thread count
+// changes when there are gradients.
+struct Tiling {
+  DType operand;   // of what the engine multiplies with x or e
+  Int chunk_rows;  // at most
+  Int block_rows;  // at most
+  Int x_stride, step_stride;
+  Int exponential_bytes;
+  Int turned_stride;  // 0 without gradients
+
+  Tiling(const Shape& shape, const GemmEngine& engine, int num_threads)
+      : operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
+                                                                 : DType::kBFloat16),
+        exponential_bytes(size_bytes(shape.dtype)) {
+    const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 64;
+    chunk_rows = shape.with_gradient ? std::clamp(fitting, kRowUnit, kMostChunkRows)
+                                     : kMostBlockRows * std::max(4, 2 * num_threads);
+    const Int unit = chunk_rows >= kMostBlockRows ? kMostBlockRows : kRowUnit;
+    chunk_rows =
+        std::min(chunk_rows / unit * unit, round_up(std::max<Int>(shape.rows, 1), kRowUnit));
+    block_rows = std::min(kMostBlockRows, chunk_rows);
+    x_stride = spread(shape.width, size_bytes(operand));
+    step_stride = spread(std::min(kStepColumns, shape.classes), 4);
+    turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
+  }
+};
+
+Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) {
+  return {.data = static_cast<const std::byte*>(data),
+          .dtype = dtype,
+          .row_stride = row_stride,
+          .column_stride = column_stride};
+}
+
+// The three products; operands' data is filled in by the caller.
+Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
+  return {.rows = rows,
+          .columns = std::min(kStepColumns, shape.classes),
+          .depth = shape.width,
+          .a = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
+          .b = matrix(nullptr, shape.dtype, 1, shape.width),
+          .c_stride = tiling.step_stride};
+}
+
+Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) {
+  return {.rows = rows,
+          .columns = shape.width,
+          .depth = std::min(kStepColumns, shape.classes),
+          .a = matrix(nullptr, tiling.operand, tiling.step_stride, 1),
+          .b = matrix(nullptr, shape.dtype, shape.width, 1),
+          .c_stride = shape.width};
+}
+
+Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) {
+  return {.rows = shape.classes,
+          .columns = shape.width,
+          .depth = rows,
+          .a = matrix(nullptr, shape.dtype, tiling.turned_stride, 1),
+          .b = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
+          .c_stride = shape.width};
+}
+
+// All of the call's memory, in the order of a struct; a null base only counts.
+struct Space {
+  Int bytes = 0;
+  std::int32_t* live;  // rows with a label, ascending
+  double* losses;      // of the live rows
+  float *of_label, *shift, *largest;
+  double* sums;
+  std::byte *x, *turned;
+  float* input_gradient;
+  std::byte* threads;  // a part for each
+  Int thread_bytes, rounded_offset, engine_offset;
+
+  Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine, int num_threads,
+        std::byte* base) {
+    const auto take = [&]<class T>(T*& pointer, Int count, Int element_bytes = sizeof(T)) {
+      pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
+      bytes += round_up(count * element_bytes, 64);
+    };
+    const Int rows = tiling.chunk_rows;
+    take(live, shape.rows);
+    take(losses, shape.rows);
+    take(of_label, rows);
+    take(shift, rows);
+    take(largest, rows);
+    take(sums, rows);
+    take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
+    take(turned, tiling.turned_stride * shape.classes, tiling.exponential_bytes);
+    take(input_gradient, shape.with_gradient ? rows * shape.width : 0);
+    const Int logits = tiling.block_rows * tiling.step_stride;
+    rounded_offset = logits * 4;
+    engine_offset = rounded_offset + (tiling.operand == DType::kBFloat16 ? logits * 2 : 0);
+    Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
+    if (shape.with_gradient)
+      engine_bytes = std::max(
+          {engine_bytes,
+           engine.workspace_bytes(input_gradient_product(shape, tiling, tiling.block_rows)),
+           engine.workspace_bytes(weight_gradient_product(shape, tiling, rows))});
+    thread_bytes = engine_offset + engine_bytes;
+    take(threads, thread_bytes * num_threads);
+  }
+};
+
+// Runs `gemm` in blocks that the engine takes, on one thread.
+void multiply(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace) {
+  const Blocking most = engine.blocking(gemm);
+  for (Int j = 0; j < gemm.columns; j += most.columns)
+    for (Int i = 0; i < gemm.rows; i += most.rows)
+      engine.compute(gemm,
+                     {.row_begin = i,
+                      .row_end = std::min(gemm.rows, i + most.rows),
+                      .column_begin = j,
+                      .column_end = std::min(gemm.columns, j + most.columns)},
+                     workspace);
+}
+
+class HeadLoss {
+ public:
+  HeadLoss(const GemmEngine& engine, const HeadStage& stage, const Arguments& args)
+      : engine_(engine),
+        stage_(stage),
+        args_(args),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1)),
+        tiling_(shape_, engine, args.team->num_threads()),
+        space_(shape_, tiling_, engine, args.team->num_threads(), args.workspace),
+        labels_(args.inputs[2].as<const std::int32_t>()),
+        scale_(*args.inputs[3].as<const float>()) {
+    if (shape_.with_gradient)
+      seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
+  }
+
+  void run() {
+    find_live_rows();
+    if (shape_.with_gradient) clear_rest();
+    const Int num_chunks = ceil_div(num_live_, tiling_.chunk_rows);
+    const Int rows = num_chunks > 0 ? round_up(ceil_div(num_live_, num_chunks), kRowUnit) : 1;
+    for (Int first = 0; first < num_live_; first += rows) run_chunk(first, rows);
+    double sum = 0;
+    for (Int i = 0; i < num_live_; ++i) sum += space_.losses[i];
+    float* loss = args_.outputs[0].as<float>();
+    const auto total = static_cast<float>(scale_ * sum);
+    *loss = adds(args_, 0) ? *loss + total : total;
+  }
+
+ private:
+  Int element_bytes() const { return size_bytes(shape_.dtype); }
+  const std::byte* weight(Int row) const {
+    return args_.inputs[1].data + row * shape_.width * element_bytes();
+  }
+
+  void find_live_rows() {
+    for (Int t = 0; t < shape_.rows; ++t) {
+      require_label(labels_[t], shape_.classes);
+      if (labels_[t] != kIgnoredLabel) space_.live[num_live_++] = static_cast<std::int32_t>(t);
+    }
+  }
+
+  // What no live row writes: dx of the other rows, and dweight when there is none.
+  void clear_rest() {
+    const Int row_bytes = shape_.width * element_bytes();
+    args_.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
+      for (Int t = begin; t < end; ++t)
+        if (labels_[t] == kIgnoredLabel && !adds(args_, 1)) {
+          std::byte* row = args_.outputs[1].data + t * row_bytes;
+          std::fill(row, row + row_bytes, std::byte{});
+        }
+    });
+    if (num_live_ > 0 || adds(args_, 2)) return;
+    float* dweight = args_.outputs[2].as<float>();
+    args_.team->for_range(size(args_.outputs[2]), kElementGrain, [&](Int begin, Int end) {
+      std::fill(dweight + begin, dweight + end, 0.0f);
+    });
+  }
+
+  void run_chunk(Int first, Int most_rows) {
+    const Int rows = std::min(most_rows, num_live_ - first);
+    const int num_threads = args_.team->num_threads();
+    const Int blocks = round_up(ceil_div(rows, tiling_.block_rows), num_threads);
+    const Int block_rows = round_up(ceil_div(rows, blocks), kRowUnit);
+    args_.team->for_tasks(ceil_div(rows, block_rows), [&](Int block, int thread) {
+      const Int begin = block * block_rows;
+      run_block(first, begin, std::min(rows, begin + block_rows), thread);
+    });
+    if (!shape_.with_gradient) return;
+    Gemm gemm = weight_gradient_product(shape_, tiling_, rows);
+    gemm.a.data = space_.turned;
+    gemm.b.data = space_.x;
+    gemm.c = args_.outputs[2].data;
+    gemm.accumulate = first > 0 || adds(args_, 2);
+    const Blocking most = engine_.blocking(gemm);
+    args_.team->for_tasks(ceil_div(shape_.classes, most.rows), [&](Int task, int thread) {
+      Gemm part = gemm;
+      const Int begin = task * most.rows;
+      part.rows = std::min(most.rows, shape_.classes - begin);
+      part.a.data += begin * tiling_.turned_stride * tiling_.exponential_bytes;
+      part.c += begin * shape_.width * 4;
+      multiply(engine_, part, engine_space(thread));
+    });
+  }
+
+  std::byte* thread_space(int thread) const {
+    return space_.threads + thread * space_.thread_bytes;
+  }
+  std::byte* engine_space(int thread) const { return thread_space(thread) + space_.engine_offset; }
+
+  Int label_of(Int first, Int row) const { return labels_[space_.live[first + row]]; }
+
+  // Rows [begin, end) of the chunk that starts at live row `first`.
+  void run_block(Int first, Int begin, Int end, int thread) {
+    const HeadCopies copies{space_.x, tiling_.operand, tiling_.x_stride};
+    for (Int r = begin; r < end; ++r) {
+      const std::byte* x =
+          args_.inputs[0].data + space_.live[first + r] * shape_.width * element_bytes();
+      space_.of_label[r] = space_.shift[r] =
+          stage_.copy_row(x, weight(label_of(first, r)), shape_.dtype, shape_.width, copies, r);
+    }
+    run_steps(first, begin, end, thread, &HeadLoss::exponentials);
+    // Rows that fit keep an infinity, and their shift, while the largest logits are sought.
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    float* largest = space_.largest;
+    bool all_fit = true;
+    for (Int r = begin; r < end; ++r) {
+      const bool fits = space_.sums[r] <= kMostSum;
+      largest[r] = fits ? kInfinity : -kInfinity;
+      all_fit &= fits;
+    }
+    if (!all_fit) {
+      run_steps(first, begin, end, thread, &HeadLoss::find_largest);
+      for (Int r = begin; r < end; ++r)
+        if (largest[r] < kInfinity) space_.shift[r] = std::max(largest[r], space_.of_label[r]);
+      run_steps(first, begin, end, thread, &HeadLoss::exponentials);
+    }
+    for (Int r = begin; r < end; ++r) finish_row(first, r);
+  }
+
+  // What becomes of one step of a block's logits.
+  struct Step {
+    Int begin, end, column, columns;
+    HeadLogits logits;
+    int thread;
+  };
+
+  void run_steps(Int first, Int begin, Int end, int thread, void (HeadLoss::*use)(Step&)) {
+    for (Int r = begin; r < end; ++r) space_.sums[r] = 0;
+    auto* logits = reinterpret_cast<float*>(thread_space(thread));
+    Gemm gemm = logits_product(shape_, tiling_, end - begin);
+    gemm.a.data = space_.x + begin * tiling_.x_stride * size_bytes(tiling_.operand);
+    gemm.c = thread_space(thread);
+    for (Int column = 0; column < shape_.classes; column += kStepColumns) {
+      gemm.columns = std::min(kStepColumns, shape_.classes - column);
+      gemm.b.data = weight(column);
+      multiply(engine_, gemm, engine_space(thread));
+      for (Int r = begin; r < end; ++r)  // the label's own term is added apart
+        if (const Int j = label_of(first, r) - column; 0 <= j && j < gemm.columns)
+          logits[(r - begin) * tiling_.step_stride + j] = -std::numeric_limits<float>::infinity();
+      Step step{begin, end, column, gemm.columns, {}, thread};
+      step.logits = {.logits = logits,
+                     .stride = tiling_.step_stride,
+                     .rows = end - begin,
+                     .columns = gemm.columns,
+                     .shift = space_.shift + begin,
+                     .sums = space_.sums + begin};
+      (this->*use)(step);
+    }
+  }
+
+  void find_largest(Step& step) { stage_.largest(step.logits, space_.largest + step.begin); }
+
+  void exponentials(Step& step) {
+    const bool rounds = tiling_.operand == DType::kBFloat16;
+    std::byte* space = thread_space(step.thread);
+    if (shape_.with_gradient) {
+      if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_.rounded_offset);
+      step.logits.turned = space_.turned + (step.column * tiling_.turned_stride + step.begin) *
+                                               tiling_.exponential_bytes;
+      step.logits.turned_dtype = shape_.dtype;
+      step.logits.turned_stride = tiling_.turned_stride;
+    }
+    stage_.exponentials(step.logits);
+    if (!shape_.with_gradient) return;
+    Gemm gemm = input_gradient_product(shape_, tiling_, step.end - step.begin);
+    gemm.depth = step.columns;
+    gemm.a.data = rounds ? space + space_.rounded_offset : space;
+    gemm.b.data = weight(step.column);
+    gemm.c = reinterpret_cast<std::byte*>(space_.input_gradient + step.begin * shape_.width);
+    gemm.accumulate = step.column > 0;
+    multiply(engine_, gemm, engine_space(step.thread));
+  }
+
+  void finish_row(Int first, Int r) {
+    const Int token = space_.live[first + r], label = labels_[token];
+    const double below = static_cast<double>(space_.of_label[r]) - space_.shift[r];
+    const double sum = space_.sums[r], of_label = std::exp(below), total = sum + of_label;
+    space_.losses[first + r] =
+        of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below;
+    if (!shape_.with_gradient) return;
+    const auto factor = static_cast<float>(seed_ / total);
+    stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
+                           .accumulate = adds(args_, 1),
+                           .sums = space_.input_gradient + r * shape_.width,
+                           .factor = factor,
+                           .label_factor = static_cast<float>(seed_ * (sum / total))},
+                          weight(label), shape_.dtype, shape_.width);
+    stage_.scale_row({space_.x, tiling_.operand, tiling_.x_stride}, r, shape_.width, factor);
+    const Int at = label * tiling_.turned_stride + r;
+    if (shape_.dtype == DType::kBFloat16) {
+      reinterpret_cast<BFloat16*>(space_.turned)[at] = to_bfloat16(static_cast<float>(-sum));
+    } else {
+      reinterpret_cast<float*>(space_.turned)[at] = static_cast<float>(-sum);
+    }
+  }
+
+  const GemmEngine& engine_;
+  const HeadStage& stage_;
+  const Arguments& args_;
+  const Shape shape_;
+  const Tiling tiling_;
+  const Space space_;
+  const std::int32_t* labels_;
+  const float scale_;
+  double seed_ = 0;  // of every row's own loss
+  Int num_live_ = 0;
+};
+
+}  // namespace
+
+template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
+Support HeadLossRows<kEngine, kStage>::supports(const spec::Problem& problem) {
+  const GemmEngine* engine = kEngine();
+  if (engine == nullptr) return no("not in this build");
+  if (!usable(engine, *problem.device)) return no(fmt::format("the device has no {}", engine->isa));
+  for (const TensorType* type : {&problem.inputs[0], &problem.inputs[1]}) {
+    if (type->layout != kRowMajor)
+      return no(fmt::format("expected row-major operands, got {}", to_string(*type)));
+    if (type->dtype != DType::kFloat32 && type->dtype != DType::kBFloat16)
+      return no(fmt::format("expected f32 or bf16, got {}", to_string(type->dtype)));
+    if (!engine->accepts(type->dtype, type->dtype)) return no("expected bf16 x and weight");
+  }
+  return yes();
+}
+
+template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
+std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem& problem) {
+  const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1);
+  // A team that is smaller than planned for needs no more.
+  const int num_threads = problem.device->num_threads;
+  const Tiling tiling(shape, *kEngine(), num_threads);
+  return Space(shape, tiling, *kEngine(), num_threads, nullptr).bytes;
+}
+
+template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
+void HeadLossRows<kEngine, kStage>::run(const Arguments& args) {
+  HeadLoss(*kEngine(), *kStage, args).run();
+}
+
+#ifdef ANABATIC_CPU_X86
+template struct HeadLossRows<gemm_avx512_bf16, &avx512::kHeadStage>;
+template struct HeadLossRows<gemm_avx512, &avx512::kHeadStage>;
+template struct HeadLossRows<gemm_avx2, &avx2::kHeadStage>;
+#endif
+template struct HeadLossRows<gemm_portable, &portable::kHeadStage>;
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/head_stage.h"
+
+#include "kernels/cpu/call.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+template <class T>
+const T* at(const std::byte* data) {
+  return reinterpret_cast<const T*>(data);
+}
+template <class T>
+T* row_of(const HeadCopies& copies, std::int64_t row) {
+  return reinterpret_cast<T*>(copies.data) + row * copies.stride;
+}
+
+float copy_row(const std::byte* x, const std::byte* weight, DType dtype, std::int64_t width,
+               const HeadCopies& copies, std::int64_t to) {
+  float product = 0;
+  with_float_type(dtype, [&]<class X>(X*) {
+    with_float_type(copies.dtype, [&]<class C>(C*) {
+      C* copy = row_of<C>(copies, to);
+      product = sum_lanes(sum_over_lanes(width, [&](std::int64_t i, int n, Floats before) {
+        const Floats value = load(at<X>(x) + i, n);
+        store(copy + i, value, n);
+        return madd(value, load(at<X>(weight) + i, n), before);
+      }));
+    });
+  });
+  return product;
+}
+
+// r[i][j] becomes r[j][i]: blocks of 1, 2, 4, ... are exchanged across the diagonal.
+template <int kHalf>
+ANABATIC_INLINE void turn(Floats (&r)[kLanes]) {
+  Ints low, high;
+  for (int j = 0; j < kLanes; ++j) {
+    const bool is_second = (j & kHalf) != 0;
+    low[j] = is_second ? kLanes + j - kHalf : j;
+    high[j] = is_second ? kLanes + j : j + kHalf;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kHalf) != 0) continue;
+    const Floats a = r[i], b = r[i + kHalf];
+    r[i] = __builtin_shuffle(a, b, low);
+    r[i + kHalf] = __builtin_shuffle(a, b, high);
+  }
+  if constexpr (2 * kHalf < kLanes) turn<2 * kHalf>(r);
+}
+
+// Columns [0, columns) of kLanes rows, `count` of them there, to `turned`.
+template <class E>
+void turn_rows(const HeadLogits& step, std::int64_t first, std::int64_t count, E* turned) {
+  for_lanes(0, step.columns, [&](std::int64_t j, int n) {
+    Floats r[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i)
+      r[i] = i < count ? load(step.logits + (first + i) * step.stride + j, n) : Floats{};
+    turn<1>(r);
+    if (n == kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kLanes; ++k) store(turned + (j + k) * step.turned_stride + first, r[k]);
+    } else {
+      for (int k = 0; k < n; ++k) store(turned + (j + k) * step.turned_stride + first, r[k]);
+    }
+  });
+}
+
+void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
+  float* x = step.logits + row * step.stride;
+  const float shift = step.shift[row];
+  const std::int64_t whole = step.columns / kLanes * kLanes;
+  Floats sum = sum_over_lanes(whole, [&](std::int64_t i, int, Floats before) {
+    const Floats e = exp(load(x + i) - shift);
+    store(x + i, e);
+    return before + e;
+  });
+  const auto rest = static_cast<int>(step.columns - whole);
+  if (rest > 0) {
+    Floats e = exp(load(x + whole, rest) - shift);
+    for (int i = rest; i < kLanes; ++i) e[i] = 0;
+    store(x + whole, e, rest);
+    sum += e;
+  }
+  step.sums[row] += static_cast<double>(sum_lanes(sum));
+  if (step.rounded != nullptr)
+    for_lanes(0, step.columns, [&](std::int64_t i, int n) {
+      store(step.rounded + row * step.stride + i, load(x + i, n), n);
+    });
+}
+
+void exponentials(const HeadLogits& step) {
+  for (std::int64_t first = 0; first < step.rows; first += kLanes) {
+    const std::int64_t count = step.rows - first < kLanes ? step.rows - first : kLanes;
+    for (std::int64_t i = 0; i < count; ++i) exponentials_of_row(step, first + i);
+    if (step.turned != nullptr)
+      with_float_type(step.turned_dtype, [&]<class E>(E*) {
+        turn_rows(step, first, count, reinterpret_cast<E*>(step.turned));
+      });
+  }
+}
+
+void largest(const HeadLogits& step, float* of_row) {
+  for (std::int64_t row = 0; row < step.rows; ++row) {
+    const float* x = step.logits + row * step.stride;
+    float most = of_row[row];
+    for (std::int64_t j = 0; j < step.columns; ++j) most = x[j] > most ? x[j] : most;
+    of_row[row] = most;
+  }
+}
+
+void input_gradient(const HeadGradient& row, const std::byte* label_weight, DType dtype,
+                    std::int64_t width) {
+  with_float_type(dtype, [&]<class T>(T*) {
+    T* dx = reinterpret_cast<T*>(row.dx);
+    for_lanes(0, width, [&](std::int64_t i, int n) {
+      const Floats of_label = row.label_factor * load(at<T>(label_weight) + i, n);
+      const Floats gradient = row.factor * load(row.sums + i, n) - of_label;
+      store(dx + i, row.accumulate ? load(dx + i, n) + gradient : gradient, n);
+    });
+  });
+}
+
+void scale_row(const HeadCopies& copies, std::int64_t at_row, std::int64_t width, float factor) {
+  with_float_type(copies.dtype, [&]<class C>(C*) {
+    C* row = row_of<C>(copies, at_row);
+    for_lanes(0, width,
+              [&](std::int64_t i, int n) { store(row + i, factor * load(row + i, n), n); });
+  });
+}
+
+}  // namespace
+
+extern const HeadStage kHeadStage{.copy_row = copy_row,
+                                  .exponentials = exponentials,
+                                  .largest = largest,
+                                  .input_gradient = input_gradient,
+                                  .scale_row = scale_row};
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

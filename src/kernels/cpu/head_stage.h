@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What head_loss.cpp does with rows between its products, one variant an instruction set.
+#pragma once
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace anabatic::kernels::cpu {
+
+// Copies of rows of x in the dtype that the engine multiplies, with a stride that spreads over
+// cache sets.
+struct HeadCopies {
+  std::byte* data;
+  DType dtype;
+  std::int64_t stride;  // elements
+};
+
+// A step of logits [rows, columns] on its way to the products behind it.
+struct HeadLogits {
+  float* logits;  // e^(logit - shift) afterwards
+  std::int64_t stride, rows, columns;
+  const float* shift;  // a row
+  double* sums;        // a row; the step's exponentials are added
+  BFloat16* rounded;   // null, or the exponentials again, [rows, stride]
+  std::byte* turned;   // null, or the exponentials with column j at j · turned_stride: room for
+                       // rows rounded up to 16
+  DType turned_dtype;
+  std::int64_t turned_stride;
+};
+
+// One row when its sum is known: dx (+)= factor · (sums - label_factor · weight row of the label).
+struct HeadGradient {
+  std::byte* dx;  // dtype of the weight
+  bool accumulate;
+  const float* sums;  // Σ e · weight row over the other classes
+  float factor, label_factor;
+};
+
+struct HeadStage {
+  // Copies row x[width] of `dtype` to row `to` of `copies`; returns its product with weight[width].
+  float (*copy_row)(const std::byte* x, const std::byte* weight, DType dtype, std::int64_t width,
+                    const HeadCopies& copies, std::int64_t to);
+  void (*exponentials)(const HeadLogits& step);
+  // largest[row] = max(largest[row], logits of the row).
+  void (*largest)(const HeadLogits& step, float* largest);
+  void (*input_gradient)(const HeadGradient& row, const std::byte* label_weight, DType dtype,
+                         std::int64_t width);
+  // Row `at` of `copies` times `factor`, rounded once.
+  void (*scale_row)(const HeadCopies& copies, std::int64_t at, std::int64_t width, float factor);
+};
+
+namespace avx512 {
+extern const HeadStage kHeadStage;
+}
+namespace avx2 {
+extern const HeadStage kHeadStage;
+}
+namespace portable {
+extern const HeadStage kHeadStage;
+}
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/head_loss.h"
+
+#include "ops/build.h"
+#include "ops/check.h"
+
+namespace anabatic::ops {
+namespace {
+
+void check_inputs(const Check& check) {
+  const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
+  check.same_dtype(x, weight);
+  check.same_dim(x, 1, weight, 1);
+  check.same_dim(check.i32(2, "labels", 1), 0, x, 0);
+  check.wide(3, "scale", 0);
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  check_inputs(Check("head_loss", inputs, attributes));
+  return {typed(wide_dtype(inputs[0].dtype), {})};
+}
+
+std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"});
+  check_inputs(check);
+  check.number("dloss");
+  const DType wide = wide_dtype(inputs[0].dtype);
+  return {typed(wide, {}), inputs[0], with_dtype(inputs[1], wide)};
+}
+
+// One product a pass over the matrix; every label may count.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, std::int64_t num_products) {
+  return streaming_cost(
+      inputs, outputs,
+      product({2 * num_products, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(0)}));
+}
+
+}  // namespace
+
+const ir::OpSchema kHeadLoss{
+    .name = "head_loss",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .signature = "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[]",
+    .infer = infer,
+    .cost = [](ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+      return cost(inputs, outputs, 1);
+    }};
+
+const ir::OpSchema kHeadLossWithGradient{
+    .name = "head_loss_with_gradient",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .num_outputs = 3,
+    .signature =
+        "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[], dx [T,K], dweight "
+        "f32[V,K]",
+    .infer = infer_with_gradient,
+    .cost = [](ir::Types inputs, ir::Types outputs,
+               const spec::Attributes&) { return cost(inputs, outputs, 3); },
+    .can_accumulate = true};
+
+}  // namespace anabatic::ops

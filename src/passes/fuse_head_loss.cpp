@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/fuse_head_loss.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+class Fuser {
+ public:
+  Fuser(Graph& graph, const PassContext& context)
+      : graph_(graph),
+        context_(context),
+        readers_(graph.values.size()),
+        is_output_(graph.values.size(), false),
+        keep_(graph.nodes.size(), true) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+      for (const ValueId input : graph.nodes[i].inputs) {
+        std::vector<NodeId>& list = readers_[index(input)];
+        const NodeId id{static_cast<std::uint32_t>(i)};
+        if (list.empty() || list.back() != id) list.push_back(id);
+      }
+    for (const ValueId output : graph.outputs) is_output_[index(output)] = true;
+    for (const ir::State& state : graph.states) is_output_[index(state.after)] = true;
+  }
+
+  bool run() {
+    bool changed = false;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (graph_.nodes[i].op->name == "cross_entropy")
+        changed |= fuse(NodeId{static_cast<std::uint32_t>(i)});
+    if (changed) ir::keep_nodes(graph_, keep_);
+    return changed;
+  }
+
+ private:
+  // What the gradients add to the match.
+  struct Backward {
+    NodeId loss_gradient, input_gradient, weight_gradient;
+    std::optional<NodeId> cast;
+    double dloss = 0;
+  };
+
+  const Node* producer(ValueId value, std::string_view op) const {
+    const NodeId id = graph_.value(value).producer;
+    return id != ir::kNoNode && graph_.node(id).op->name == op ? &graph_.node(id) : nullptr;
+  }
+
+  // Nobody beyond the nodes that go reads the value.
+  bool is_read_by(ValueId value, std::size_t num_readers) const {
+    return !is_output_[index(value)] && readers_[index(value)].size() == num_readers;
+  }
+
+  bool fuse(NodeId id) {
+    const Node loss = graph_.node(id);
+    const ValueId logits = loss.inputs[0], lse = loss.outputs[1];
+    const Node* head = producer(logits, "linear");
+    if (head == nullptr || head->inputs.size() != 2) return false;
+    const bool has_gradient = readers_[index(logits)].size() > 1;
+    const std::optional<Backward> backward =
+        has_gradient ? find_backward(*head, loss) : std::nullopt;
+    if (has_gradient != backward.has_value()) return false;
+    if (!is_read_by(logits, has_gradient ? 2 : 1) || !is_read_by(lse, has_gradient ? 1 : 0))
+      return false;
+
+    const char* op = has_gradient ? "head_loss_with_gradient" : "head_loss";
+    Node fused{.op = context_.find_op(op),
+               .inputs = {head->inputs[0], head->inputs[1], loss.inputs[1], loss.inputs[2]},
+               .outputs = {loss.outputs[0]},
+               .tag = head->tag};
+    ANABATIC_CHECK(fused.op != nullptr, "[fuse_head_loss] no op '{}'", op);
+    keep_[index(graph_.value(logits).producer)] = false;
+    if (backward) {
+      fused.attributes["dloss"] = backward->dloss;
+      for (const NodeId gradient : {backward->input_gradient, backward->weight_gradient}) {
+        fused.outputs.push_back(graph_.node(gradient).outputs[0]);
+        keep_[index(gradient)] = false;
+      }
+      keep_[index(backward->loss_gradient)] = false;
+      if (backward->cast) keep_[index(*backward->cast)] = false;
+    }
+    // In place of the loss: its inputs are made by then, and it is made before all that read it.
+    graph_.node(id) = std::move(fused);
+    return true;
+  }
+
+  std::optional<Backward> find_backward(const Node& head, const Node& loss) const {
+    Backward found;
+    const auto reads_loss = [&](NodeId id) {
+      const Node& node = graph_.node(id);
+      return node.op->name == "cross_entropy_gradient" &&
+             std::equal(loss.inputs.begin(), loss.inputs.end(), node.inputs.begin()) &&
+             node.inputs[3] == loss.outputs[1];
+    };
+    const std::vector<NodeId>& readers = readers_[index(loss.inputs[0])];
+    const auto gradient = std::find_if(readers.begin(), readers.end(), reads_loss);
+    if (gradient == readers.end()) return std::nullopt;
+    found.loss_gradient = *gradient;
+    const Node* seed = producer(graph_.node(*gradient).inputs[4], "fill");
+    if (seed == nullptr) return std::nullopt;
+    found.dloss = spec::get_double(seed->attributes, "value");
+
+    ValueId dlogits = graph_.node(*gradient).outputs[0];
+    if (const std::vector<NodeId>& next = readers_[index(dlogits)];
+        next.size() == 1 && graph_.node(next[0]).op->name == "cast") {
+      if (!is_read_by(dlogits, 1)) return std::nullopt;
+      found.cast = next[0];
+      dlogits = graph_.node(next[0]).outputs[0];
+    }
+    if (!is_read_by(dlogits, 2)) return std::nullopt;
+    return find_products(head, dlogits, found) ? std::optional(found) : std::nullopt;
+  }
+
+  bool find_products(const Node& head, ValueId dlogits, Backward& found) const {
+    const ValueId x = head.inputs[0], weight = head.inputs[1];
+    bool has_input = false, has_weight = false;
+    for (const NodeId id : readers_[index(dlogits)]) {
+      const Node& node = graph_.node(id);
+      if (node.op->name == "linear_input_gradient" && node.inputs[1] == weight &&
+          graph_.value(node.outputs[0]).type == graph_.value(x).type) {
+        found.input_gradient = id;
+        has_input = true;
+      } else if (node.op->name == "linear_weight_gradient" && node.inputs[0] == x) {
+        found.weight_gradient = id;
+        has_weight = true;
+      }
+    }
+    return has_input && has_weight;
+  }
+
+  Graph& graph_;
+  const PassContext& context_;
+  std::vector<std::vector<NodeId>> readers_;  // by value
+  std::vector<bool> is_output_;               // by value; ends of states too
+  std::vector<bool> keep_;                    // by node
+};
+
+bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+
+}  // namespace
+
+const Pass kFuseHeadLoss{.name = "fuse_head_loss", .needs = {"precision_chosen"}, .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds of head_loss. With δ the error of a row's logits, p = exp(l - lse) has relative error of
+// at most 2δ (numerator and denominator) plus γ_V, and so has 1 - p of the label, the sum of the
+// other p. A bf16 product rounds p and x to bf16 first.
+#include <algorithm>
+#include <cmath>
+
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr double kFunction = 8.0;
+constexpr double kU = 0x1.0p-24;
+
+double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
+
+struct Row {
+  std::vector<double> logits;
+  double error = 0, lse = 0;  // of the logits; log-sum-exp
+
+  Row(const OpCall& call, std::size_t t, std::size_t width, std::size_t classes) {
+    const std::vector<double>&x = call.inputs[0].data, &weight = call.inputs[1].data;
+    double largest = -HUGE_VAL, sum = 0;
+    for (std::size_t i = 0; i < classes; ++i) {
+      double logit = 0, magnitude = 0;
+      for (std::size_t k = 0; k < width; ++k) {
+        const double term = x[t * width + k] * weight[i * width + k];
+        logit += term;
+        magnitude += std::abs(term);
+      }
+      logits.push_back(logit);
+      largest = std::max(largest, logit);
+      // The shift is subtracted before the exponential.
+      error = std::max(
+          error, g(static_cast<double>(width) + 1) * magnitude + 4 * kU * (std::abs(logit) + 1));
+    }
+    for (const double logit : logits) sum += std::exp(logit - largest);
+    lse = largest + std::log(sum);
+  }
+};
+
+}  // namespace
+
+std::vector<Bound> head_loss_bounds(const OpCall& call) {
+  const Values &x = call.inputs[0], &weight = call.inputs[1], &labels = call.inputs[2];
+  const auto width = static_cast<std::size_t>(x.type.dim(1));
+  const auto classes = static_cast<std::size_t>(weight.type.dim(0));
+  const bool backward = call.op != "head_loss";
+  const double scale = std::abs(call.inputs[3].data[0]);
+  const double factor = backward ? scale * std::abs(spec::get_double(call.attributes, "dloss")) : 0;
+  const double operand = unit_roundoff(x.type.dtype);
+  const double sums = g(static_cast<double>(classes) + kFunction);
+  std::vector<Bound> bounds(backward ? 3 : 1);
+  if (backward) {
+    bounds[1].errors.assign(x.data.size(), 0.0);
+    bounds[2].errors.assign(weight.data.size(), 0.0);
+  }
+  double loss_error = 0, magnitude = 0;
+  for (std::size_t t = 0; t < labels.data.size(); ++t) {
+    if (labels.data[t] < 0) continue;
+    const auto label = static_cast<std::size_t>(labels.data[t]);
+    const Row row(call, t, width, classes);
+    loss_error += 2 * row.error + sums;
+    magnitude += std::abs(row.lse) + std::abs(row.logits[label]);
+    const double relative = 4 * row.error + 2 * sums + 2 * operand;
+    for (std::size_t i = 0; backward && i < classes; ++i) {
+      double d = std::exp(row.logits[i] - row.lse);
+      if (i == label) d = -std::expm1(row.logits[i] - row.lse);
+      const double to_x = factor * (relative * d + kSmallestNormal);
+      const double to_weight =
+          factor *
+          ((relative + g(static_cast<double>(labels.data.size()) + 4)) * d + kSmallestNormal);
+      for (std::size_t k = 0; k < width; ++k) {
+        bounds[1].errors[t * width + k] += to_x * std::abs(weight.data[i * width + k]);
+        bounds[2].errors[i * width + k] += to_weight * std::abs(x.data[t * width + k]);
+      }
+    }
+  }
+  bounds[0].errors = {scale * (loss_error + 4 * kU * magnitude)};
+  return bounds;
+}
+
+}  // namespace anabatic::testing
