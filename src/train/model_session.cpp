@@ -35,6 +35,8 @@ bool is_training_only(std::string_view name) {
   return has(passes::training_pipeline()) && !has(passes::inference_pipeline());
 }
 
+}  // namespace
+
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request) {
   const RunConfig::Optimizer& optimizer = run.optimizer;
@@ -51,6 +53,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .decay_norms_and_biases = optimizer.decay_norms_and_biases};
   for (const std::string& pass : run.compiler.disable_passes)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
+  options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())
     options.dump_directory = (std::filesystem::path(run.compiler.dump) / request.name).string();
@@ -62,8 +65,6 @@ lower::CompileOptions compile_options(const RunConfig& run,
   }
   return options;
 }
-
-}  // namespace
 
 void BoundProgram::set(std::string_view input, std::span<const std::int32_t> values) {
   if (executor->has_input(input)) fill(*executor, input, bytes_of(values));
@@ -155,22 +156,25 @@ void ModelSession::load_parameters() {
   });
 }
 
-void ModelSession::refresh_derived() {
-  for (const ir::State& state : derived_) {
+void ModelSession::refresh_derived() { train::refresh_derived(store_, team_, derived_); }
+
+void refresh_derived(runtime::StateStore& store, device::ThreadTeam& team,
+                     std::span<const ir::State> derived) {
+  for (const ir::State& state : derived) {
     ANABATIC_CHECK(state.derived_from.has_value(), "[session] derived state {} names no primary",
                    text(state.name));
-    const TensorView view = store_.find(state.name);
-    const std::span<const float> source = state_values(store_, *state.derived_from);
+    const TensorView view = store.find(state.name);
+    const std::span<const float> source = state_values(store, *state.derived_from);
     ANABATIC_CHECK(view.type->dtype == DType::kBFloat16 && view.type->layout == kRowMajor &&
                        view.type->num_elements() == static_cast<std::int64_t>(source.size()),
                    "[session] no rule derives {} from {}", to_string(*view.type),
                    text(*state.derived_from));
     BFloat16* copy = view.as<BFloat16>();
-    team_.for_range(static_cast<std::int64_t>(source.size()), 4096,
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t i = begin; i < end; ++i)
-                        copy[i] = to_bfloat16_half_away(source[static_cast<std::size_t>(i)]);
-                    });
+    team.for_range(static_cast<std::int64_t>(source.size()), 4096,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i)
+                       copy[i] = to_bfloat16_half_away(source[static_cast<std::size_t>(i)]);
+                   });
   }
 }
 
