@@ -21,7 +21,8 @@ struct TrainSummary {
   std::int64_t step = 0;   // the last one done
   double loss = 0;         // of that step
   std::string checkpoint;  // the newest checkpoint's directory
-  std::int64_t planned_memory_bytes = 0, peak_memory_bytes = 0;
+  std::int64_t planned_memory_bytes = 0;
+  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
 };
 
 struct EvaluationSummary {

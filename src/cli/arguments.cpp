@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -32,6 +33,16 @@ std::map<std::string, bool, std::less<>> flags_of(const Verb& verb) {
 }
 
 }  // namespace
+
+std::int64_t Invocation::integer(std::string_view option, std::int64_t fallback) const {
+  if (!has(option)) return fallback;
+  const std::string text = value(option);
+  std::int64_t number = -1;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  ANABATIC_REQUIRE(error == std::errc{} && stop == text.data() + text.size() && number >= 0,
+                   "{}: expected an integer >= 0, got '{}'", option, text);
+  return number;
+}
 
 std::string_view alias_of(std::string_view key) {
   for (const auto& [name, alias] : kAliases)

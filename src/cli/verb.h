@@ -26,6 +26,8 @@ struct Invocation {
 
   bool has(std::string_view option) const { return options.find(option) != options.end(); }
   std::string value(std::string_view option) const { return options.find(option)->second.at(0); }
+  // InvalidArgument naming the option when its value is no integer >= 0.
+  std::int64_t integer(std::string_view option, std::int64_t fallback) const;
 };
 
 struct Verb {
@@ -36,11 +38,13 @@ struct Verb {
   int (*run)(const Invocation&);  // the process's exit code; errors are thrown
 };
 
+const Verb& bench_verb();
 const Verb& doctor_verb();
 const Verb& evaluate_verb();
 const Verb& generate_verb();
 const Verb& gradients_verb();
 const Verb& info_verb();
+const Verb& profile_verb();
 const Verb& tokenize_verb();
 const Verb& train_verb();
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "device/memory.h"
@@ -19,63 +20,97 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Rounds long enough that waking the team does not show: about 5 ms; the best of five, since noise
-// only slows.
-double rate(ThreadTeam& team, Loop loop) {
+// Rounds long enough that waking the team does not show: about 5 ms.
+long rounds_of(Loop loop) {
   long rounds = 1000;
   for (;;) {
     const auto begin = Clock::now();
     loop(rounds);
-    if (seconds_since(begin) > 4e-3 || rounds > (1L << 30)) break;
+    if (seconds_since(begin) > 4e-3 || rounds > (1L << 30)) return rounds;
     rounds *= 2;
   }
-  std::vector<double> flops(static_cast<std::size_t>(team.num_threads()));
-  double best = 0;
-  for (int round = 0; round < 5; ++round) {
-    const auto begin = Clock::now();
-    team.run([&](int thread) { flops[static_cast<std::size_t>(thread)] = loop(rounds); });
-    double total = 0;
-    const double elapsed = seconds_since(begin);
-    for (const double value : flops) total += value;
-    best = std::max(best, total / elapsed);
-  }
-  return best;
 }
 
-double copy_rate(ThreadTeam& team, std::int64_t last_cache_bytes) {
-  const std::int64_t bytes = std::clamp<std::int64_t>(2 * last_cache_bytes, std::int64_t{32} << 20,
-                                                      std::int64_t{256} << 20);
-  const Memory source(bytes), target(bytes);
+Loop fp32_loop(const spec::DeviceSpec& spec) {
+#if defined(__x86_64__)
+  if (spec.has("avx512f")) return fp32_loop_avx512;
+  if (spec.has("avx2")) return fp32_loop_avx2;
+#endif
+  (void)spec;
+  return fp32_loop_portable;
+}
+
+Loop bf16_loop(const spec::DeviceSpec& spec) {
+#if defined(__x86_64__)
+  if (spec.has("avx512_bf16")) return bf16_loop_avx512;
+#endif
+  return fp32_loop(spec);
+}
+
+std::int64_t copy_bytes(const spec::DeviceSpec& spec) {
+  return std::clamp<std::int64_t>(2 * spec.l3_bytes, std::int64_t{32} << 20,
+                                  std::int64_t{256} << 20);
+}
+
+// Noise only slows.
+template <class Measure>
+double best_of(int rounds, Measure&& measure) {
   double best = 0;
-  for (int round = 0; round < 3; ++round) {
-    const auto begin = Clock::now();
-    team.for_range(bytes, 4096, [&](std::int64_t first, std::int64_t last) {
-      std::memcpy(target.data() + first, source.data() + first,
-                  static_cast<std::size_t>(last - first));
-    });
-    best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds_since(begin));
-  }
+  for (int round = 0; round < rounds; ++round) best = std::max(best, measure());
   return best;
 }
 
 }  // namespace
 
-ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {
-  Loop fp32 = fp32_loop_portable;
-#if defined(__x86_64__)
-  if (spec.has("avx512f")) {
-    fp32 = fp32_loop_avx512;
-  } else if (spec.has("avx2")) {
-    fp32 = fp32_loop_avx2;
+struct PeakProbe::Impl {
+  ThreadTeam& team;
+  Loop fp32, bf16;
+  long fp32_rounds, bf16_rounds;
+  Memory source, target;
+  std::vector<double> flops;  // a thread
+
+  Impl(ThreadTeam& the_team, const spec::DeviceSpec& spec)
+      : team(the_team),
+        fp32(fp32_loop(spec)),
+        bf16(bf16_loop(spec)),
+        fp32_rounds(rounds_of(fp32)),
+        bf16_rounds(bf16 == fp32 ? fp32_rounds : rounds_of(bf16)),
+        source(copy_bytes(spec)),
+        target(copy_bytes(spec)),
+        flops(static_cast<std::size_t>(the_team.num_threads())) {}
+
+  double rate(Loop loop, long rounds) {
+    const auto begin = Clock::now();
+    team.run([&](int thread) { flops[static_cast<std::size_t>(thread)] = loop(rounds); });
+    const double elapsed = seconds_since(begin);
+    return std::accumulate(flops.begin(), flops.end(), 0.0) / elapsed;
   }
-#endif
+};
+
+PeakProbe::PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec)
+    : impl_(std::make_unique<Impl>(team, spec)) {}
+PeakProbe::~PeakProbe() = default;
+
+double PeakProbe::fp32_flops_per_second() { return impl_->rate(impl_->fp32, impl_->fp32_rounds); }
+double PeakProbe::bf16_flops_per_second() { return impl_->rate(impl_->bf16, impl_->bf16_rounds); }
+
+double PeakProbe::copy_bytes_per_second() {
+  const auto begin = Clock::now();
+  impl_->team.for_range(impl_->source.bytes(), 4096, [&](std::int64_t first, std::int64_t last) {
+    std::memcpy(impl_->target.data() + first, impl_->source.data() + first,
+                static_cast<std::size_t>(last - first));
+  });
+  return 2.0 * static_cast<double>(impl_->source.bytes()) / seconds_since(begin);
+}
+
+ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {
+  PeakProbe probe(team, spec);
   ProbeResult result;
-  result.fp32_flops_per_second = rate(team, fp32);
+  result.fp32_flops_per_second = best_of(5, [&] { return probe.fp32_flops_per_second(); });
   result.bf16_flops_per_second = result.fp32_flops_per_second;
-#if defined(__x86_64__)
-  if (spec.has("avx512_bf16")) result.bf16_flops_per_second = rate(team, bf16_loop_avx512);
-#endif
-  result.copy_bytes_per_second = copy_rate(team, spec.l3_bytes);
+  if (bf16_loop(spec) != fp32_loop(spec))
+    result.bf16_flops_per_second = best_of(5, [&] { return probe.bf16_flops_per_second(); });
+  result.copy_bytes_per_second = best_of(3, [&] { return probe.copy_bytes_per_second(); });
   return result;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures what a thread team reaches at best: the denominators of MFU and of shares of a peak.
 #pragma once
+#include <memory>
+
 #include "spec/device_spec.h"
 
 namespace anabatic::device {
@@ -12,6 +14,24 @@ struct ProbeResult {
       0;  // register-resident fused multiply-adds of the widest vectors, all threads
   double bf16_flops_per_second = 0;  // VDPBF16PS where there is one, else the fp32 rate
   double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
+};
+
+// The same quantities one short round at a time (about 5 ms), to alternate with what is measured.
+class PeakProbe {
+ public:
+  // Finds the length of a round and allocates the two buffers of the copy.
+  PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec);
+  ~PeakProbe();
+  PeakProbe(const PeakProbe&) = delete;
+  PeakProbe& operator=(const PeakProbe&) = delete;
+
+  double fp32_flops_per_second();
+  double bf16_flops_per_second();
+  double copy_bytes_per_second();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Takes the best of a few short rounds. Allocates two buffers for the copy and frees them.

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <system_error>
 #include <thread>
@@ -78,6 +79,7 @@ struct ThreadTeam::Impl {
   bool spins = false;
   void (*body)(void*, int) = nullptr;
   void* context = nullptr;
+  std::int64_t* busy = nullptr;
   bool stop = false;
   std::exception_ptr error;
   std::atomic_flag has_error = ATOMIC_FLAG_INIT;
@@ -87,6 +89,14 @@ struct ThreadTeam::Impl {
   std::vector<std::thread> workers;
 
   void call(int thread) noexcept {
+    if (busy == nullptr) return call_body(thread);
+    const auto begin = std::chrono::steady_clock::now();
+    call_body(thread);
+    const auto time = std::chrono::steady_clock::now() - begin;
+    busy[thread] += std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+  }
+
+  void call_body(int thread) noexcept {
     try {
       body(context, thread);
     } catch (...) {
@@ -143,6 +153,8 @@ ThreadTeam::ThreadTeam(int num_threads) : impl_(std::make_unique<Impl>()) {
 ThreadTeam::~ThreadTeam() { impl_->join_all(); }
 
 int ThreadTeam::num_threads() const { return impl_->num_threads; }
+
+void ThreadTeam::measure_busy(std::int64_t* busy) { impl_->busy = busy; }
 
 void ThreadTeam::run_raw(void (*body)(void*, int), void* context) {
   Impl& impl = *impl_;

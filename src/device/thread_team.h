@@ -20,6 +20,10 @@ class ThreadTeam {
 
   int num_threads() const;
 
+  // From the next call on, adds what each thread spends in bodies to busy[thread] (nanoseconds,
+  // num_threads() entries that outlive their use); null, the default: measures nothing.
+  void measure_busy(std::int64_t* busy);
+
   // Runs body(thread) on every thread of the team, thread in [0, num_threads), and returns when all
   // are done. Allocates nothing. The first exception thrown by a body is rethrown here after all
   // threads are done. Not reentrant.

@@ -184,8 +184,11 @@ struct Executor::Impl {
     const auto start = std::chrono::steady_clock::now();
     call.call->kernel->run(is_first ? call.first : call.later);
     const auto time = std::chrono::steady_clock::now() - start;
-    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-    observer.on_call(observer.context, {action, *call.call, call.first.outputs, nanoseconds});
+    const auto nanoseconds = [](std::chrono::steady_clock::duration span) {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(span).count();
+    };
+    observer.on_call(observer.context, {action, *call.call, call.first.outputs,
+                                        nanoseconds(start.time_since_epoch()), nanoseconds(time)});
   }
 
   const Operand* find(const std::vector<NamedOperand>& list, std::string_view name) const {

@@ -21,6 +21,7 @@ struct CallEvent {
   Action action;
   const Call& call;
   std::span<const TensorView> outputs;
+  std::int64_t begin_nanoseconds;  // on std::chrono::steady_clock
   std::int64_t nanoseconds;
 };
 

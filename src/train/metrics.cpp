@@ -34,13 +34,17 @@ std::string progress_bar(const StepMetrics& metrics) {
 
 }  // namespace
 
+std::string format_peak(std::int64_t peak_memory_bytes) {
+  return peak_memory_bytes > 0 ? format_bytes(peak_memory_bytes) : "unknown";
+}
+
 std::string console_line(const StepMetrics& m) {
   std::string line = fmt::format(
       "step {}/{} | loss {:.4f} | grad_norm {:.3f} | lr {:.3e} | {:.0f} tokens/s | {:.3f} TFLOP/s "
       "| MFU {:.1f}%",
       m.step, m.steps, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second, m.tflops,
       100 * m.mfu);
-  line += fmt::format(" | memory {}/{}", format_bytes(m.peak_memory_bytes),
+  line += fmt::format(" | memory {}/{}", format_peak(m.peak_memory_bytes),
                       format_bytes(m.planned_memory_bytes));
   if (!m.expert_load.empty()) line += fmt::format(" | expert load max/mean {:.2f}", busiest(m));
   return line;
@@ -63,7 +67,9 @@ void MetricsLog::write(const StepMetrics& m, bool to_console) {
   object["step_time_s"] = m.step_time_s;
   object["tflops"] = m.tflops;
   object["mfu"] = m.mfu;
-  object["peak_memory_bytes"] = m.peak_memory_bytes;
+  object["peak_memory_bytes"] = m.peak_memory_bytes > 0
+                                    ? nlohmann::ordered_json(m.peak_memory_bytes)
+                                    : nlohmann::ordered_json();
   object["planned_memory_bytes"] = m.planned_memory_bytes;
   object["expert_load"] = m.expert_load;
   object["epoch"] = m.epoch;
@@ -74,8 +80,9 @@ void MetricsLog::write(const StepMetrics& m, bool to_console) {
                                   {"train/grad_norm", m.grad_norm},
                                   {"train/learning_rate", m.learning_rate},
                                   {"speed/tokens_per_second", m.tokens_per_second},
-                                  {"speed/mfu", m.mfu},
-                                  {"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)}};
+                                  {"speed/mfu", m.mfu}};
+  if (m.peak_memory_bytes > 0)
+    scalars.push_back({"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)});
   if (!m.expert_load.empty()) {
     scalars.push_back({"train/aux_loss", m.aux_loss});
     scalars.push_back({"experts/load_max_over_mean", busiest(m)});

@@ -21,10 +21,14 @@ struct StepMetrics {
   std::optional<double> z_loss;  // when it is part of the objective
   double grad_norm = 0, learning_rate = 0;
   double step_time_s = 0, tokens_per_second = 0, tflops = 0,
-         mfu = 0;  // tokens_per_second counts input tokens
-  std::int64_t peak_memory_bytes = 0, planned_memory_bytes = 0;
+         mfu = 0;                      // tokens_per_second counts input tokens
+  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
+  std::int64_t planned_memory_bytes = 0;
   std::vector<double> expert_load;  // a MoE layer: rows of its busiest expert / mean rows
 };
+
+// "1.5 GiB", or "unknown" for 0.
+std::string format_peak(std::int64_t peak_memory_bytes);
 
 // "step 3/100 | loss 5.1234 | grad_norm 1.20 | lr 3.00e-04 | ...".
 std::string console_line(const StepMetrics& metrics);

@@ -9,9 +9,8 @@
 #include "device/topology.h"
 #include "model/initialize.h"
 #include "model/weights.h"
-#include "ops/table.h"
-#include "passes/derive.h"
 #include "passes/pipelines.h"
+#include "train/derived_states.h"
 #include "train/parameters.h"
 
 namespace anabatic::train {
@@ -37,6 +36,8 @@ bool is_training_only(std::string_view name) {
   return has(passes::training_pipeline()) && !has(passes::inference_pipeline());
 }
 
+}  // namespace
+
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request) {
   const RunConfig::Optimizer& optimizer = run.optimizer;
@@ -53,6 +54,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .decay_norms_and_biases = optimizer.decay_norms_and_biases};
   for (const std::string& pass : run.compiler.disable_passes)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
+  options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())
     options.dump_directory = (std::filesystem::path(run.compiler.dump) / request.name).string();
@@ -65,8 +67,6 @@ lower::CompileOptions compile_options(const RunConfig& run,
   }
   return options;
 }
-
-}  // namespace
 
 void BoundProgram::set(std::string_view input, std::span<const std::int32_t> values) {
   if (executor->has_input(input)) fill(*executor, input, bytes_of(values));
@@ -159,45 +159,13 @@ void ModelSession::load_parameters() {
   });
 }
 
-// A program that derives these states from their primaries, by the ops and kernels that an update
-// uses.
-std::unique_ptr<BoundProgram> ModelSession::bind_refresh(const std::vector<ir::State>& states) {
-  ir::Graph graph;
-  graph.name = "refresh";
-  ir::GraphBuilder builder(graph, ops::find_op);
-  builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
-  for (const ir::State& state : states) {
-    ANABATIC_CHECK(state.derived_from.has_value(), "[session] derived state {} names no primary",
-                   text(state.name));
-    const Name primary = *state.derived_from;
-    if (graph.find_state(primary) == nullptr)
-      builder.state(text(primary), *store_.find(primary).type, ir::StateKind::kParameter);
-    const TensorType type = *store_.find(state.name).type;
-    builder.state(text(state.name), type, ir::StateKind::kDerived);
-    const ir::ValueId derived =
-        passes::add_derivation(builder, graph.find_state(primary)->before, type);
-    ir::State& added = *graph.find_state(state.name);
-    added.derived_from = primary;
-    added.after = derived;
-  }
-  lower::CompileOptions options =
-      compile_options(run_, {.name = "refresh", .build = {}, .training = false});
-  options.precision = lower::Precision::kFp32;
-  auto bound = std::make_unique<BoundProgram>();
-  bound->compiled = lower::compile(std::move(graph), options, device_);
-  bound->executor = std::make_unique<runtime::Executor>(bound->compiled.program, store_, team_);
-  return bound;
-}
-
-void ModelSession::refresh_derived() {
-  if (!derived_.empty()) bind_refresh(derived_)->executor->run(spec::Action::kUpdate);
-}
+void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
 
 void ModelSession::refresh_stale() {
   std::vector<ir::State> stale;
   for (const ir::State& state : derived_)
     if (updated_.count(state.name) == 0) stale.push_back(state);
-  if (!stale.empty()) bind_refresh(stale)->executor->run(spec::Action::kUpdate);
+  train::refresh_derived(stale, store_, team_, device_);
 }
 
 void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {

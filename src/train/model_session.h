@@ -52,6 +52,7 @@ class ModelSession {
     std::string name;  // of the program: a folder of --dump
     model::BuildOptions build{};
     bool training = false, with_update = false;
+    std::string only_kernels{};  // rows whose name starts with it; empty: all
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
@@ -80,8 +81,6 @@ class ModelSession {
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
-  std::unique_ptr<BoundProgram> bind_refresh(const std::vector<ir::State>& states);
-
   RunConfig run_;
   model::ModelConfig config_;
   spec::DeviceSpec device_;
@@ -93,6 +92,10 @@ class ModelSession {
   model::WeightMap weight_map_;
   std::int64_t planned_arena_bytes_ = 0;
 };
+
+// What the run config asks of the compiler (and ANABATIC_TEST_CONFIG of all of them).
+lower::CompileOptions compile_options(const RunConfig& run,
+                                      const ModelSession::CompileRequest& request);
 
 // The directory that holds config.json: `path` itself or its parent when it is the file.
 std::filesystem::path model_directory(const std::string& path);

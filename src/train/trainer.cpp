@@ -18,6 +18,7 @@
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"
 #include "train/schedule.h"
+#include "train/training_step.h"
 
 namespace anabatic::train {
 namespace {
@@ -42,23 +43,6 @@ void make_output(const RunConfig& run) {
   if (error)
     throw ResourceError(fmt::format("[train] train.output: cannot make the directory {}: {}",
                                     run.train.output, error.message()));
-}
-
-// Query-key pairs that attention computes, averaged over layers (some may have a window).
-double unmasked_pairs(const model::ModelConfig& config, const io::MicroBatch& batch) {
-  double full = 0, windowed = 0;
-  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
-    const double keys = batch.key_end[i] - batch.key_begin[i];
-    full += keys;
-    windowed += config.sliding_window > 0
-                    ? std::min(keys, static_cast<double>(config.sliding_window))
-                    : keys;
-  }
-  const auto num_windowed =
-      std::count(config.layer_has_window.begin(), config.layer_has_window.end(), true);
-  const double share =
-      static_cast<double>(num_windowed) / static_cast<double>(config.num_hidden_layers);
-  return share * windowed + (1 - share) * full;
 }
 
 }  // namespace
@@ -100,15 +84,7 @@ struct Trainer::Impl {
   }
 
   void bind() {
-    const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
-    program =
-        session.bind({.name = "training",
-                      .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
-                                .aux_loss_coef = session.config().router_aux_loss_coef,
-                                .z_loss_coef = run.train.router_z_loss_coef,
-                                .aux_loss_scale = 1.0 / micro_batches},
-                      .training = true,
-                      .with_update = true});
+    program = bind_training(session);
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
@@ -149,28 +125,14 @@ struct Trainer::Impl {
       log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",
                   step);
     metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
-    program->set_scalar("learning_rate", static_cast<float>(metrics.learning_rate));
-    program->set_scalar("step", static_cast<std::int32_t>(step));
-    program->set_scalar(
-        "inverse_tokens",
-        has_labels ? static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens)) : 0.0f);
-
     double flops = 0;
-    bool first = true;
-    for (const io::MicroBatch& micro_batch : batch.micro_batches) {
-      program->set_batch(micro_batch);
-      program->executor->run(spec::Action::kForward, first);
-      add_forward_metrics(metrics, batch.micro_batches.size());
-      require_finite_loss(*program, step, metrics.loss);
-      if (!has_labels) continue;
-      program->executor->run(spec::Action::kBackward, first);
-      first = false;
-      const auto tokens = static_cast<std::int64_t>(micro_batch.tokens.size());
-      flops += model::training_flops(session.config(), tokens,
-                                     unmasked_pairs(session.config(), micro_batch));
-    }
+    run_training_step(*program, batch, step, metrics.learning_rate,
+                      [&](const io::MicroBatch& micro_batch) {
+                        add_forward_metrics(metrics, batch.micro_batches.size());
+                        require_finite_loss(*program, step, metrics.loss);
+                        if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
+                      });
     if (has_labels) {
-      program->executor->run(spec::Action::kUpdate);
       metrics.grad_norm = program->scalar("grad_norm");
       require_finite_gradients(*program, step, metrics.grad_norm);
     }
@@ -261,8 +223,10 @@ struct Trainer::Impl {
     }
     result.planned_memory_bytes = planned_bytes();
     result.peak_memory_bytes = device::peak_resident_bytes();
-    fmt::print("memory: predicted peak {}, measured peak {}\n",
-               format_bytes(result.planned_memory_bytes), format_bytes(result.peak_memory_bytes));
+    fmt::print("memory: predicted peak {}{}, measured peak {}\n",
+               format_bytes(result.planned_memory_bytes),
+               baseline_bytes > 0 ? "" : " beside what the process itself takes",
+               format_peak(result.peak_memory_bytes));
     return result;
   }
 };

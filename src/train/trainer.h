@@ -19,7 +19,8 @@ struct TrainResult {
   std::optional<Evaluation> before,
       after;  // validation at the start of a fresh run, and at the end
   std::filesystem::path checkpoint;
-  std::int64_t planned_memory_bytes = 0, peak_memory_bytes = 0;
+  std::int64_t planned_memory_bytes = 0;
+  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
 };
 
 class Trainer {

@@ -94,6 +94,26 @@ TEST(CliErrors, NameTheFileThatIsMissingOrOfNoUse) {
               HasSubstr("expected one of --input, --ids and --train"));
 }
 
+TEST(CliErrors, SayWhatProfileAndBenchLack) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  EXPECT_THAT(failure({"profile"}, kUsage), HasSubstr("model.path: expected a value"));
+  EXPECT_THAT(failure({"profile", "--model.path", model, "--steps", "0"}, kUsage),
+              HasSubstr("expected at least one measured step"));
+  EXPECT_THAT(failure({"profile", "--model.path", model, "--warmup", "x"}, kUsage),
+              HasSubstr("--warmup: expected an integer >= 0, got 'x'"));
+  EXPECT_THAT(failure({"profile", "--model.path", model, "--model.init", "random", "--steps", "1",
+                       "--data.sequence_length", "8", "--trace", folder.path() / "no" / "trace"},
+                      1),
+              HasSubstr("no/trace: cannot be written"));
+  EXPECT_THAT(failure({"bench"}, kUsage), HasSubstr("KIND is required"));
+  EXPECT_THAT(failure({"bench", "gem"}, kUsage), HasSubstr("did you mean gemm?"));
+  EXPECT_THAT(failure({"bench", "gemm", "--row", "3"}, kUsage), HasSubstr("did you mean --rows?"));
+  EXPECT_THAT(failure({"bench", "gemm", "--zipf", "1"}, kUsage),
+              HasSubstr("gemm has no setting --zipf"));
+  EXPECT_THAT(failure({"bench", "gemm", "--rounds", "0"}, kUsage), HasSubstr("--rounds"));
+}
+
 TEST(CliErrors, RefuseToDisableRequiredAndUnknownPasses) {
   const TemporaryDirectory folder;
   const std::vector<std::string> train{"train",

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint_directory.h"
+#include "train/metrics.h"
 
 namespace anabatic::train {
 namespace {
@@ -135,6 +136,18 @@ TEST(Trainer, KeepsTheNewestCheckpoints) {
   EXPECT_FALSE(std::filesystem::exists(output / "step-00000004"));
   EXPECT_TRUE(std::filesystem::exists(output / "step-00000006"));
   EXPECT_TRUE(std::filesystem::exists(output / "step-00000008"));
+}
+
+TEST(Metrics, SayThatAPeakIsUnknownWhereTheSystemDoesNotTell) {
+  const TemporaryDirectory folder;
+  StepMetrics metrics{.step = 1, .steps = 2, .planned_memory_bytes = 1 << 20};
+  EXPECT_NE(console_line(metrics).find("| memory unknown/1.00 MiB"), std::string::npos)
+      << console_line(metrics);
+  MetricsLog(folder.path(), 0, true).write(metrics, false);
+  const auto line = nlohmann::json::parse(read_file(folder.path() / "metrics.jsonl"));
+  EXPECT_TRUE(line["peak_memory_bytes"].is_null()) << line;
+  metrics.peak_memory_bytes = 3 << 20;
+  EXPECT_NE(console_line(metrics).find("| memory 3.00 MiB/1.00 MiB"), std::string::npos);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they add memory of their own

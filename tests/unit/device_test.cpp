@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "device/thread_team.h"
@@ -47,6 +49,24 @@ TEST(ThreadTeam, RethrowsAndGoesOn) {
     team.run([&](int) { ++calls; });
     EXPECT_EQ(calls.load(), 3);
   }
+}
+
+TEST(ThreadTeam, MeasuresWhatEachThreadSpendsInBodiesWhenAsked) {
+  ThreadTeam team(3);
+  std::vector<std::int64_t> busy(3, 0);
+  const auto nap = [](int thread) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 * thread));
+  };
+  team.run(nap);
+  EXPECT_EQ(busy, std::vector<std::int64_t>(3, 0));
+  team.measure_busy(busy.data());
+  for (int repeat = 0; repeat < 2; ++repeat) team.run(nap);
+  for (std::int64_t thread = 0; thread < 3; ++thread)  // a nap lasts at least what it is asked
+    EXPECT_GE(busy[static_cast<std::size_t>(thread)], 2 * 5'000'000 * thread);
+  team.measure_busy(nullptr);
+  const std::vector<std::int64_t> before = busy;
+  team.run(nap);
+  EXPECT_EQ(busy, before);
 }
 
 TEST(ThreadTeam, FlushesDenormalsInsideOnly) {

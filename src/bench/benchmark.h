@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// A benchmark: work compiled like training, checked against `ref`, then timed in alternation with
+// probes of what the machine can do.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/settings.h"
+#include "device/thread_team.h"
+#include "spec/device_spec.h"
+#include "train/run_config.h"
+
+namespace anabatic::bench {
+
+// One line of a result: the first is the whole, later ones are pieces of it.
+struct Part {
+  std::string name;  // "total", "forward", "input_gradient", ...
+  double flops = 0;  // useful ones; 0: the share of a peak says nothing here
+  double bytes = 0;  // useful ones: each operand once; 0: likewise
+};
+
+// Of one comparison with `ref`, the worst tensor: ‖got - want‖ <= bound · ‖want‖.
+struct Check {
+  std::string tensor;
+  double error = 0, bound = 0;
+  std::int64_t tokens = 0;  // rows that took part
+};
+
+class Benchmark {
+ public:
+  virtual ~Benchmark() = default;
+  virtual const std::vector<Part>& parts() const = 0;
+  virtual device::ThreadTeam& team() = 0;
+  virtual std::int64_t arena_bytes() const = 0;  // frame, gradients and inputs
+  // Error naming tensor, error and bound when a result is not that of `ref`.
+  virtual Check check() = 0;
+  // Once through the work; adds the seconds of each part.
+  virtual void run(std::span<double> seconds) = 0;
+};
+
+struct Kind {
+  std::string_view name, help;
+  // `accumulate`: weight-gradients are added to.
+  std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
+};
+std::span<const Kind> kinds();
+// InvalidArgument naming the nearest kind, or the settings that the kind does not know.
+std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::RunConfig& run,
+                                          Settings& settings, bool accumulate);
+
+// One round: probes, then the work.
+struct Round {
+  double peak_flops_per_second = 0, copy_bytes_per_second = 0;
+  std::vector<double> seconds;  // a part
+};
+
+struct PartResult {
+  Part part;
+  double seconds = 0;                     // the median
+  double peak_share = 0, copy_share = 0;  // medians of the rounds' own ratios; 0: without meaning
+};
+
+struct Result {
+  std::string kind, precision, cpu;
+  Settings settings;
+  std::int64_t num_threads = 0, num_rounds = 0, arena_bytes = 0;
+  bool accumulate = false;
+  double peak_flops_per_second = 0, copy_bytes_per_second = 0;  // medians
+  std::vector<PartResult> parts;
+  std::vector<Check> checks;  // empty: switched off
+};
+
+// Alternates probes and work. Each round repeats the work until 10 ms have passed, as a first
+// untimed round finds.
+class Stopwatch {
+ public:
+  Stopwatch(Benchmark& benchmark, std::string_view precision);
+  ~Stopwatch();
+  Round round();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+std::vector<PartResult> summarize(const std::vector<Part>& parts, std::span<const Round> rounds);
+double median(std::vector<double> values);  // of at least one value
+
+}  // namespace anabatic::bench

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory-bound ops, one at a time.
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "bench/cases.h"
+#include "bench/graph_case.h"
+#include "spec/rope.h"
+
+namespace anabatic::bench {
+namespace {
+
+using ir::Phase;
+
+constexpr std::uint64_t kGatherStream = 3;
+constexpr std::int64_t kGatherExperts = 8;
+
+struct RowSizes {
+  std::string op;
+  std::int64_t rows, width, head_dim, top_k;
+  double element;  // bytes
+};
+
+// How many arrays [rows, width] each direction reads and writes.
+std::vector<TimedPart> streams(const RowSizes& sizes, double forward, double backward) {
+  const double array =
+      sizes.element * static_cast<double>(sizes.rows) * static_cast<double>(sizes.width);
+  return {{{"total", 0, (forward + backward) * array},
+           {Phase::kForward, Phase::kBackwardInput, Phase::kBackwardWeight}},
+          {{"forward", 0, forward * array}, {Phase::kForward}},
+          {{"backward", 0, backward * array}, {Phase::kBackwardInput, Phase::kBackwardWeight}}};
+}
+
+GraphCase norm_case(CaseBuilder& builder, const RowSizes& sizes, bool has_residual) {
+  ir::ValueId x = builder.rows("x", sizes.width);
+  const ir::ValueId other = has_residual ? builder.rows("residual", sizes.width) : ir::kNoValue;
+  const ir::ValueId weight = builder.parameter("weight", {sizes.width});
+  ir::GraphBuilder& ops = builder.timed("mlp");
+  if (has_residual) x = ops.add1("add", {x, other});
+  const ir::ValueId y = ops.add1("rms_norm", {x, weight}, {{"epsilon", 1e-5}});
+  if (!has_residual) return builder.finish(y, streams(sizes, 2, 3));
+  // The sum goes on beside its norm: two reads and two writes; back, the gradients of both come in.
+  return builder.finish(builder.timed(kSeedSegment).add1("add", {y, x}), streams(sizes, 4, 4));
+}
+
+GraphCase rope_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t num_tokens) {
+  const ir::ValueId x = builder.rows("x", sizes.width);
+  std::vector<std::int32_t> places(static_cast<std::size_t>(num_tokens));
+  std::iota(places.begin(), places.end(), 0);
+  const ir::ValueId positions = builder.batch("positions", {num_tokens}, std::move(places));
+  spec::Rope rope;
+  rope.rotary_dim = sizes.head_dim;
+  const ir::ValueId table =
+      builder.timed(kSeedSegment).add1("rope_table", {positions}, spec::to_attributes(rope));
+  const ir::ValueId y =
+      builder.timed("attention")
+          .add1("rope", {x, table}, {{"head_dim", sizes.head_dim}, {"inverse", false}});
+  return builder.finish(y, streams(sizes, 2, 2));
+}
+
+GraphCase swiglu_case(CaseBuilder& builder, const RowSizes& sizes) {
+  const ir::ValueId gate = builder.rows("gate", sizes.width), up = builder.rows("up", sizes.width);
+  return builder.finish(builder.timed("mlp").add1("swiglu", {gate, up}), streams(sizes, 3, 5));
+}
+
+// Rows to random experts: each token's row is read once and written top_k times; back, the other
+// way round.
+GraphCase gather_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t num_tokens) {
+  const std::int64_t count = num_tokens * sizes.top_k;
+  std::vector<std::int32_t> chosen(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i)
+    chosen[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
+        random_below(0, kGatherStream, static_cast<std::uint64_t>(i), kGatherExperts));
+  std::vector<std::int32_t> order(chosen.size()), token_of_row(chosen.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return chosen[static_cast<std::size_t>(a)] < chosen[static_cast<std::size_t>(b)];
+  });
+  std::transform(order.begin(), order.end(), token_of_row.begin(),
+                 [&](std::int32_t slot) { return slot / static_cast<std::int32_t>(sizes.top_k); });
+
+  const ir::ValueId x = builder.rows("x", sizes.width);
+  const ir::ValueId experts =
+      builder.batch("experts", {num_tokens, sizes.top_k}, std::move(chosen));
+  const auto sorted =
+      builder.timed(kSeedSegment).add("route_sort", {experts}, {{"num_experts", kGatherExperts}});
+  const ir::ValueId y =
+      builder.timed("dispatch").add1("permute", {x, sorted[0]}, {{"top_k", sizes.top_k}});
+  const auto arrays = static_cast<double>(1 + sizes.top_k);
+  return builder.finish(y, streams(sizes, arrays, arrays), std::move(token_of_row));
+}
+
+GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {
+  CaseBuilder builder(sizes.op, num_tokens);
+  if (sizes.op == "rope") return rope_case(builder, sizes, num_tokens);
+  if (sizes.op == "swiglu") return swiglu_case(builder, sizes);
+  if (sizes.op == "gather") return gather_case(builder, sizes, num_tokens);
+  return norm_case(builder, sizes, sizes.op == "residual");
+}
+
+}  // namespace
+
+std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& settings,
+                                     bool accumulate) {
+  RowSizes sizes{.op = settings.word("op", {"rms_norm", "residual", "rope", "swiglu", "gather"}),
+                 .rows = settings.integer("rows", 32768),
+                 .width = settings.integer("width", 512),
+                 .head_dim = 0,
+                 .top_k = 0,
+                 .element = run.train.precision == "bf16" ? 2.0 : 4.0};
+  if (sizes.op == "rope") {
+    sizes.head_dim = settings.integer("head_dim", std::min<std::int64_t>(64, sizes.width));
+    ANABATIC_REQUIRE(sizes.width % sizes.head_dim == 0 && sizes.head_dim % 2 == 0,
+                     "[bench] expected --width to be a multiple of an even --head_dim, got {} and "
+                     "{}",
+                     sizes.width, sizes.head_dim);
+  }
+  if (sizes.op == "gather") sizes.top_k = settings.integer("top_k", 2);
+  return make_graph_benchmark(
+      run, [=](std::int64_t first) { return row_case(sizes, first > 0 ? first : sizes.rows); },
+      accumulate);
+}
+
+}  // namespace anabatic::bench

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmarks by kind. Each reads its sizes; useful FLOPs and bytes are counted from them, never
+// from what a program happens to do.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bench/benchmark.h"
+
+namespace anabatic::bench {
+
+// x [rows, in] · weightᵀ, weight [out, in].
+std::unique_ptr<Benchmark> make_gemm(const train::RunConfig&, Settings&, bool accumulate);
+// Bytes of "total": 8 for each parameter of an expert (two bf16 reads and the fp32 gradient), the
+// floor where few rows meet an expert.
+std::unique_ptr<Benchmark> make_moe(const train::RunConfig&, Settings&, bool accumulate);
+// `top_k` different experts of a token, drawn one after the other by popularity (rank + 1)^-zipf.
+std::vector<std::int64_t> choose_experts(std::int64_t experts, std::int64_t top_k, double zipf,
+                                         std::int64_t token);
+// FLOPs count unmasked pairs: two products forward, five backward.
+std::unique_ptr<Benchmark> make_attention(const train::RunConfig&, Settings&, bool accumulate);
+std::unique_ptr<Benchmark> make_norm(const train::RunConfig&, Settings&, bool accumulate);
+// FLOPs of rows whose label counts.
+std::unique_ptr<Benchmark> make_loss(const train::RunConfig&, Settings&, bool accumulate);
+// Bytes: weight and moments read and written, gradient read, the bf16 copy written.
+std::unique_ptr<Benchmark> make_optimizer(const train::RunConfig&, Settings&, bool accumulate);
+// Model FLOPs; with `ref` it is compared on a few tokens, all gradients together.
+std::unique_ptr<Benchmark> make_step(const train::RunConfig&, Settings&, bool accumulate);
+
+}  // namespace anabatic::bench

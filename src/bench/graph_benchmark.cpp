@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// A case compiled, checked and timed call by call.
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "bench/call_info.h"
+#include "bench/check.h"
+#include "bench/graph_case.h"
+#include "device/topology.h"
+#include "passes/differentiate.h"
+#include "train/derived_states.h"
+#include "train/model_session.h"
+#include "train/parameters.h"
+
+namespace anabatic::bench {
+namespace {
+
+// What `ref` gets to do: a second or so.
+constexpr double kCheckFlops = 4e8;
+constexpr std::int64_t kFewestTokens = 4, kMostTokens = 600;
+// Epsilon of AdamW: far above every gradient, so that the update is nearly linear in the gradient
+// and a difference of roundings cannot turn a step around. It costs the same.
+constexpr double kEpsilon = 1.0;
+
+// A program of a case with states of its own.
+struct Instance {
+  GraphCase made;
+  runtime::StateStore store;
+  train::BoundProgram program;
+  std::vector<Name> parameters;
+  std::vector<ir::State> derived;
+
+  const spec::DeviceSpec& device;
+
+  Instance(GraphCase the_case, lower::CompileOptions options, const spec::DeviceSpec& the_device,
+           device::ThreadTeam& team)
+      : made(std::move(the_case)), device(the_device) {
+    options.with_update = made.with_update;
+    options.optimizer.epsilon = kEpsilon;
+    program.compiled = lower::compile(made.graph, options, device);
+    program.executor = std::make_unique<runtime::Executor>(program.compiled.program, store, team);
+    for (const ir::State& state : program.compiled.graph.states) {
+      if (state.kind == ir::StateKind::kParameter) parameters.push_back(state.name);
+      if (state.kind == ir::StateKind::kDerived) derived.push_back(state);
+    }
+    for (const auto& [name, values] : made.batch) program.set(name, values);
+  }
+
+  void fill(device::ThreadTeam& team) {
+    for (const Name name : store.names()) {
+      if (std::find(parameters.begin(), parameters.end(), name) != parameters.end()) continue;
+      const TensorView view = store.find(name);
+      std::fill_n(view.data, view.type->num_bytes(), std::byte{0});
+    }
+    for (const Name name : parameters) {
+      const std::span<float> values = train::state_values(store, name);
+      team.for_range(static_cast<std::int64_t>(values.size()), 1024,
+                     [&](std::int64_t begin, std::int64_t end) {
+                       for (std::int64_t i = begin; i < end; ++i)
+                         values[static_cast<std::size_t>(i)] = made.value(text(name), i);
+                     });
+    }
+    train::refresh_derived(derived, store, team, device);
+  }
+
+  void label(std::int64_t first_tokens, float learning_rate) {
+    const std::vector<std::int32_t> labels = made.labels(first_tokens);
+    const auto count =
+        std::count_if(labels.begin(), labels.end(), [](std::int32_t value) { return value >= 0; });
+    program.set("labels", labels);
+    program.set_scalar("inverse_tokens",
+                       1.0f / static_cast<float>(std::max<std::ptrdiff_t>(1, count)));
+    program.set_scalar("learning_rate", learning_rate);
+    program.set_scalar("step", std::int32_t{1});
+  }
+
+  void run(bool is_first) {
+    program.executor->run(spec::Action::kForward, is_first);
+    program.executor->run(spec::Action::kBackward, is_first);
+    if (made.with_update) program.executor->run(spec::Action::kUpdate);
+  }
+
+  std::span<const float> gradient(Name parameter) const {
+    const TensorView view = program.executor->output(passes::gradient_state_name(text(parameter)));
+    return {view.as<const float>(), static_cast<std::size_t>(view.type->num_elements())};
+  }
+};
+
+class GraphBenchmark final : public Benchmark {
+ public:
+  GraphBenchmark(const train::RunConfig& run, MakeCase make, bool accumulate)
+      : make_(std::move(make)),
+        accumulate_(accumulate),
+        options_(train::compile_options(run, {.name = "bench", .training = true})),
+        team_(static_cast<int>(run.device.threads)),
+        device_(device::probe_cpu(team_, false)),
+        instance_(make_(0), options_, device_, team_) {
+    for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
+    const CallInfos infos = call_infos(instance_.program.compiled);
+    for (const auto& [action, calls] : instance_.program.compiled.program.calls) {
+      const auto i = static_cast<std::size_t>(action);
+      first_call_[i] = calls.data();
+      for (const CallInfo& info : infos[i]) masks_[i].push_back(mask(info.node->tag));
+    }
+  }
+
+  const std::vector<Part>& parts() const override { return parts_; }
+  device::ThreadTeam& team() override { return team_; }
+  std::int64_t arena_bytes() const override { return instance_.program.executor->arena_bytes(); }
+
+  Check check() override {
+    const std::int64_t tokens = checked_tokens();
+    lower::CompileOptions options = options_;
+    options.only_kernels = "ref";
+    options.explain_dispatch = false;
+    options.dump_directory.clear();
+    Instance reference(make_(tokens), options, device_, team_);
+    for (Instance* side : {&reference, &instance_}) {
+      side->fill(team_);
+      side->label(tokens, 1.0f);
+      side->run(true);
+    }
+    Comparison comparison(relative_bound(reference.program.compiled.graph, options.precision),
+                          tokens);
+    const auto got = static_cast<float>(instance_.program.scalar("loss")),
+               want = static_cast<float>(reference.program.scalar("loss"));
+    comparison.add("loss", {&got, 1}, {&want, 1});
+    for (const Name name : reference.parameters) compare(comparison, reference, name);
+    is_ready_ = false;
+    return comparison.worst();
+  }
+
+  void run(std::span<double> seconds) override {
+    if (!is_ready_) {
+      instance_.fill(team_);
+      // A rate at which repeated updates stay where they began.
+      instance_.label(instance_.made.num_tokens, 1e-7f);
+      instance_.run(true);
+      is_ready_ = true;
+    }
+    seconds_ = seconds;
+    instance_.program.executor->observe({.on_call = on_call, .context = this});
+    instance_.run(!accumulate_);
+    instance_.program.executor->observe({});
+  }
+
+ private:
+  std::uint32_t mask(const ir::Tag& tag) const {
+    if (text(tag.segment) == kSeedSegment) return 0;
+    std::uint32_t mask = 0;
+    for (std::size_t part = 0; part < instance_.made.parts.size(); ++part)
+      for (const ir::Phase phase : instance_.made.parts[part].phases)
+        if (phase == tag.phase) mask |= 1u << part;
+    return mask;
+  }
+
+  std::int64_t checked_tokens() const {
+    const std::int64_t all = instance_.made.num_tokens;
+    const double flops_a_token =
+        std::max(parts_[0].flops, parts_[0].bytes) / static_cast<double>(all);
+    const auto affordable = static_cast<std::int64_t>(kCheckFlops / std::max(1.0, flops_a_token));
+    return std::min(all, std::clamp(affordable, kFewestTokens, kMostTokens));
+  }
+
+  void compare(Comparison& comparison, Instance& reference, Name name) {
+    if (!instance_.made.with_update) {
+      comparison.add(passes::gradient_state_name(text(name)), instance_.gradient(name),
+                     reference.gradient(name));
+      return;
+    }
+    const auto changes = [&](Instance& side) {
+      const std::span<const float> values = train::state_values(side.store, name);
+      std::vector<float> change(train::state_values(reference.store, name).size());
+      for (std::size_t i = 0; i < change.size(); ++i)
+        change[i] = values[i] - side.made.value(text(name), static_cast<std::int64_t>(i));
+      return change;
+    };
+    comparison.add(fmt::format("the change of {}", text(name)), changes(instance_),
+                   changes(reference));
+    for (const char* moment : {"first_moment", "second_moment"}) {
+      const Name state = intern(fmt::format("{}.{}", moment, text(name)));
+      comparison.add(text(state), train::state_values(instance_.store, state),
+                     train::state_values(reference.store, state));
+    }
+  }
+
+  static void on_call(void* context, const runtime::CallEvent& event) {
+    auto& self = *static_cast<GraphBenchmark*>(context);
+    const auto action = static_cast<std::size_t>(event.action);
+    const std::uint32_t mask =
+        self.masks_[action][static_cast<std::size_t>(&event.call - self.first_call_[action])];
+    for (std::size_t part = 0; part < self.seconds_.size(); ++part)
+      if ((mask >> part & 1u) != 0)
+        self.seconds_[part] += 1e-9 * static_cast<double>(event.nanoseconds);
+  }
+
+  MakeCase make_;
+  bool accumulate_;
+  lower::CompileOptions options_;
+  device::ThreadTeam team_;
+  spec::DeviceSpec device_;
+  Instance instance_;
+  std::vector<Part> parts_;
+  std::array<const runtime::Call*, 3> first_call_{};
+  std::array<std::vector<std::uint32_t>, 3> masks_;  // a call: the parts it belongs to
+  std::span<double> seconds_;
+  bool is_ready_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Benchmark> make_graph_benchmark(const train::RunConfig& run, MakeCase make,
+                                                bool accumulate) {
+  return std::make_unique<GraphBenchmark>(run, std::move(make), accumulate);
+}
+
+}  // namespace anabatic::bench

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small forward graph around the ops of a benchmark, as a model would hold them, and the values
+// that it runs on.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/benchmark.h"
+#include "ir/op_schema.h"
+
+namespace anabatic::bench {
+
+// Nodes of this segment bring values in and make a scalar to differentiate; they are not timed.
+inline constexpr std::string_view kSeedSegment = "seed";
+
+// A part and the phases of the nodes whose time it is.
+struct TimedPart {
+  Part part;
+  std::vector<ir::Phase> phases;
+};
+
+struct GraphCase {
+  ir::Graph graph;
+  std::int64_t num_tokens = 0;
+  std::map<std::string, std::vector<std::int32_t>, std::less<>> batch;  // but labels
+  // Labels that let only the first tokens matter: -100 for rows of the others.
+  std::function<std::vector<std::int32_t>(std::int64_t first_tokens)> labels;
+  // Value of element i of a parameter, in row-major order: a pure function, so that a case of fewer
+  // tokens holds the same values.
+  std::function<float(std::string_view parameter, std::int64_t i)> value;
+  std::vector<TimedPart> parts;
+  bool with_update = false;
+};
+
+// A case whose values do not depend on later tokens: `num_tokens` 0 means all that the settings
+// ask for, else the first ones.
+using MakeCase = std::function<GraphCase(std::int64_t num_tokens)>;
+
+// Builds a case around `rows` → ops → `finish`.
+class CaseBuilder {
+ public:
+  explicit CaseBuilder(std::string_view name, std::int64_t num_tokens);
+
+  // [T, width] activations that have a gradient: rows of a table that an embedding reads, normal
+  // deviates.
+  ir::ValueId rows(std::string_view name, std::int64_t width);
+  // Normal deviates of 1 / sqrt(last dimension), so that products keep their size; 1-D: near 1.
+  ir::ValueId parameter(std::string_view name, const std::vector<std::int64_t>& shape);
+  ir::ValueId batch(std::string_view name, const std::vector<std::int64_t>& shape,
+                    std::vector<std::int32_t> values);
+  // Nodes from here on are timed.
+  ir::GraphBuilder& timed(std::string_view segment);
+  // The scalar to differentiate; y [R, width]. Labels count up, -100 in rows whose token is not
+  // among the first; `token_of_row` empty: row r is of token r.
+  GraphCase finish(ir::ValueId y, std::vector<TimedPart> parts,
+                   std::vector<std::int32_t> token_of_row = {});
+  // The same for logits that are the work itself. `ignored`: share of labels that are -100.
+  GraphCase finish_with_loss(ir::ValueId logits, std::vector<TimedPart> parts, double ignored);
+
+  GraphCase& made() { return case_; }
+
+ private:
+  void tag(std::string_view segment);
+  GraphCase close(ir::ValueId logits, std::vector<TimedPart> parts);
+
+  GraphCase case_;
+  ir::GraphBuilder builder_;
+  std::map<std::string, float, std::less<>> deviations_;  // of parameters
+};
+
+// A deviate in [-√3, √3) of variance 1, by name and place.
+float deviate(std::string_view name, std::int64_t i);
+
+std::unique_ptr<Benchmark> make_graph_benchmark(const train::RunConfig& run, MakeCase make,
+                                                bool accumulate);
+
+}  // namespace anabatic::bench

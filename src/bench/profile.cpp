@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/profile.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "bench/benchmark.h"
+#include "bench/call_info.h"
+#include "device/probe.h"
+#include "io/data/loader.h"
+#include "train/open_dataset.h"
+#include "train/schedule.h"
+#include "train/training_step.h"
+
+namespace anabatic::bench {
+namespace {
+
+constexpr int kProbesAStep = 5;
+
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// What the runs of one call add up to.
+struct Sums {
+  std::int64_t count = 0, nanoseconds = 0;
+  std::int64_t longest_busy = 0, total_busy = 0;  // nanoseconds: of the slowest thread, of all
+};
+
+// Notes every call while it is attached; nothing in it allocates then.
+class Recorder {
+ public:
+  Recorder(const lower::Compiled& compiled, device::ThreadTeam& team, std::size_t most_events)
+      : team_(team), busy_(static_cast<std::size_t>(team.num_threads()), 0) {
+    std::int32_t count = 0;
+    for (const auto& [action, calls] : compiled.program.calls) {
+      const auto i = static_cast<std::size_t>(action);
+      first_call_[i] = calls.data();
+      first_index_[i] = count;
+      count += static_cast<std::int32_t>(calls.size());
+    }
+    sums_.resize(static_cast<std::size_t>(count));
+    events_.reserve(most_events);
+  }
+
+  void attach(runtime::Executor& executor, std::int32_t step) {
+    step_ = step;
+    std::fill(busy_.begin(), busy_.end(), 0);
+    team_.measure_busy(busy_.data());
+    executor.observe({.on_call = on_call, .context = this});
+  }
+  void detach(runtime::Executor& executor) {
+    executor.observe({});
+    team_.measure_busy(nullptr);
+  }
+
+  const std::vector<Sums>& sums() const { return sums_; }
+  std::vector<TraceEvent> take_events() { return std::move(events_); }
+
+ private:
+  static void on_call(void* context, const runtime::CallEvent& event) {
+    static_cast<Recorder*>(context)->note(event);
+  }
+
+  void note(const runtime::CallEvent& event) {
+    const auto action = static_cast<std::size_t>(event.action);
+    const auto index =
+        first_index_[action] + static_cast<std::int32_t>(&event.call - first_call_[action]);
+    Sums& sums = sums_[static_cast<std::size_t>(index)];
+    std::int64_t total = 0, longest = 0;
+    for (std::int64_t& busy : busy_) {
+      total += busy;
+      longest = std::max(longest, busy);
+      busy = 0;
+    }
+    // A kernel that does not ask the team runs on the caller.
+    if (longest == 0) total = longest = event.nanoseconds;
+    ++sums.count;
+    sums.nanoseconds += event.nanoseconds;
+    sums.longest_busy += longest;
+    sums.total_busy += total;
+    if (events_.size() < events_.capacity())
+      events_.push_back({index, step_, event.begin_nanoseconds, event.nanoseconds});
+  }
+
+  device::ThreadTeam& team_;
+  std::vector<std::int64_t> busy_;  // a thread, in the call that runs
+  std::array<const runtime::Call*, 3> first_call_{};
+  std::array<std::int32_t, 3> first_index_{};
+  std::vector<Sums> sums_;  // a call
+  std::vector<TraceEvent> events_;
+  std::int32_t step_ = 0;
+};
+
+// Unmasked pairs of one head against those that the op's estimate takes: one causal document.
+double pairs_ratio(const io::MicroBatch& batch, std::int64_t window) {
+  double pairs = 0;
+  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
+    const std::int64_t keys = batch.key_end[i] - batch.key_begin[i];
+    pairs += static_cast<double>(window > 0 ? std::min(keys, window) : keys);
+  }
+  const auto rows = static_cast<double>(batch.key_begin.size());
+  const double causal = rows * (rows + 1) / 2;
+  return pairs / (window > 0 ? std::min(causal, rows * static_cast<double>(window)) : causal);
+}
+
+bool is_attention(const ir::Node& node) { return node.op->name.starts_with("attention"); }
+
+// Mean of pairs_ratio over all micro-batches that a run looked at, by window.
+class PairsRatios {
+ public:
+  explicit PairsRatios(const CallInfos& infos) {
+    for (const auto& list : infos)
+      for (const CallInfo& info : list)
+        if (is_attention(*info.node)) sums_[window(info)] = 0;
+  }
+  void add(const io::StepBatch& batch) {
+    for (const io::MicroBatch& micro_batch : batch.micro_batches) {
+      for (auto& [window, sum] : sums_) sum += pairs_ratio(micro_batch, window);
+      ++count_;
+    }
+  }
+  double of(const CallInfo& info) const {
+    if (!is_attention(*info.node) || count_ == 0) return 1;
+    return sums_.at(window(info)) / static_cast<double>(count_);
+  }
+
+ private:
+  static std::int64_t window(const CallInfo& info) {
+    return spec::get_int_or(info.node->attributes, "window", 0);
+  }
+  std::map<std::int64_t, double> sums_;
+  std::int64_t count_ = 0;
+};
+
+// While a group grows, its imbalance is in seconds.
+void add(ProfileRow& sum, const ProfileRow& row) {
+  sum.calls += row.calls;
+  sum.seconds += row.seconds;
+  sum.flops += row.flops;
+  sum.bytes += row.bytes;
+  sum.roof_seconds += row.roof_seconds;
+  sum.imbalance += row.imbalance * row.seconds;
+}
+
+std::vector<ProfileRow> grouped(const std::vector<ProfileRow>& calls,
+                                const std::vector<std::string>& names) {
+  std::map<std::string, ProfileRow> groups;
+  for (std::size_t i = 0; i < calls.size(); ++i) add(groups[names[i]], calls[i]);
+  std::vector<ProfileRow> rows;
+  for (auto& [name, row] : groups) {
+    row.name = name;
+    if (row.seconds > 0) row.imbalance /= row.seconds;
+    rows.push_back(std::move(row));
+  }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+class Profiler {
+ public:
+  Profiler(const train::RunConfig& run, const ProfileOptions& options)
+      : run_(run), options_(options), session_(run, false) {
+    if (!run.data.train.empty())
+      dataset_.emplace(train::open_dataset(run.data.train, run, session_.config()));
+    program_ = train::bind_training(session_);
+    session_.load_parameters();
+    session_.refresh_derived();
+    if (dataset_)
+      loader_.emplace(*dataset_,
+                      io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
+                                        .accumulation_steps = run.train.gradient_accumulation_steps,
+                                        .seed = static_cast<std::uint64_t>(run.train.seed),
+                                        .shuffle = run.data.shuffle});
+    else
+      random_ =
+          train::random_step(run, session_.config(), static_cast<std::uint64_t>(run.train.seed));
+  }
+
+  Profile run() {
+    const CallInfos infos = call_infos(program_->compiled);
+    std::size_t num_calls = 0;
+    for (const auto& list : infos) num_calls += list.size();
+    const std::int64_t accumulation = run_.train.gradient_accumulation_steps;
+    Recorder recorder(program_->compiled, session_.team(),
+                      num_calls * static_cast<std::size_t>(options_.num_steps * accumulation));
+    PairsRatios ratios(infos);
+    measure(recorder, ratios);
+    fill_calls(infos, recorder, ratios);
+    result_.events = recorder.take_events();
+    group(infos);
+    describe();
+    return std::move(result_);
+  }
+
+ private:
+  // From one batch to the next, as the trainer does it.
+  Profile::Step run_step(std::int64_t step) {
+    Profile::Step times{.begin_nanoseconds = now()};
+    const io::StepBatch& batch = loader_ ? loader_->load_step(step - 1) : random_;
+    last_ = &batch;
+    const std::int64_t steps =
+        std::max(run_.train.steps, options_.num_warmup_steps + options_.num_steps);
+    train::run_training_step(*program_, batch, step,
+                             train::learning_rate(run_.optimizer, step, steps),
+                             [&](const io::MicroBatch&) { (void)program_->scalar("loss"); });
+    times.nanoseconds = now() - times.begin_nanoseconds;
+    return times;
+  }
+
+  void measure(Recorder& recorder, PairsRatios& ratios) {
+    device::PeakProbe probe(session_.team(), session_.device());
+    std::vector<double> fp32, bf16, copy, seconds;
+    std::int64_t step = 0;
+    while (step < options_.num_warmup_steps) run_step(++step);
+    for (std::int64_t i = 0; i < options_.num_steps; ++i) {
+      for (int round = 0; round < kProbesAStep; ++round) {
+        fp32.push_back(probe.fp32_flops_per_second());
+        // Without bf16 products their peak is that of fp32; one series of numbers then.
+        bf16.push_back(session_.device().has("avx512_bf16") ? probe.bf16_flops_per_second()
+                                                            : fp32.back());
+        copy.push_back(probe.copy_bytes_per_second());
+      }
+      recorder.attach(*program_->executor, static_cast<std::int32_t>(i));
+      result_.steps.push_back(run_step(++step));
+      recorder.detach(*program_->executor);
+      ratios.add(*last_);
+      for (const io::MicroBatch& micro_batch : last_->micro_batches)
+        result_.model_flops += train::micro_batch_flops(session_.config(), micro_batch) /
+                               static_cast<double>(options_.num_steps);
+      seconds.push_back(1e-9 * static_cast<double>(result_.steps.back().nanoseconds));
+    }
+    result_.fp32_flops_per_second = median(std::move(fp32));
+    result_.bf16_flops_per_second = median(std::move(bf16));
+    result_.copy_bytes_per_second = median(std::move(copy));
+    result_.step_seconds =
+        std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+    result_.median_step_seconds = median(std::move(seconds));
+  }
+
+  void fill_calls(const CallInfos& infos, const Recorder& recorder, const PairsRatios& ratios) {
+    const auto steps = static_cast<double>(options_.num_steps),
+               threads = static_cast<double>(session_.team().num_threads());
+    result_.outside_seconds = result_.step_seconds;
+    std::size_t next = 0;
+    for (const auto& [action, calls] : program_->compiled.program.calls) {
+      const std::vector<CallInfo>& list = infos[static_cast<std::size_t>(action)];
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        const Sums& sums = recorder.sums()[next++];
+        const CallInfo& info = list[i];
+        ProfileRow row{.name = calls[i].label, .kernel = std::string(calls[i].kernel->name)};
+        row.calls = static_cast<double>(sums.count) / steps;
+        row.seconds = 1e-9 * static_cast<double>(sums.nanoseconds) / steps;
+        row.flops = row.calls * ratios.of(info) * static_cast<double>(info.cost.flops);
+        row.bytes = row.calls * static_cast<double>(info.cost.bytes_read + info.cost.bytes_written);
+        const double peak =
+            info.is_bf16 ? result_.bf16_flops_per_second : result_.fp32_flops_per_second;
+        row.roof_seconds = std::max(row.flops / peak, row.bytes / result_.copy_bytes_per_second);
+        if (sums.longest_busy > 0)
+          row.imbalance = 1 - static_cast<double>(sums.total_busy) /
+                                  static_cast<double>(sums.longest_busy) / threads;
+        result_.outside_seconds -= row.seconds;
+        result_.calls.push_back(std::move(row));
+      }
+    }
+  }
+
+  void group(const CallInfos& infos) {
+    std::vector<std::string> ops, phases;
+    for (const auto& list : infos)
+      for (const CallInfo& info : list) {
+        ops.emplace_back(info.is_zero_fill ? "fill" : info.node->op->name);
+        phases.emplace_back(to_string(info.node->tag.phase));
+        result_.call_segments.emplace_back(text(info.node->tag.segment));
+      }
+    result_.by_op = grouped(result_.calls, ops);
+    result_.by_segment = grouped(result_.calls, result_.call_segments);
+    result_.by_phase = grouped(result_.calls, phases);
+  }
+
+  void describe() {
+    result_.model_type = session_.config().model_type;
+    result_.precision = run_.train.precision;
+    result_.cpu = session_.device().model;
+    result_.num_threads = session_.device().num_threads;
+    result_.num_steps = options_.num_steps;
+    result_.num_warmup_steps = options_.num_warmup_steps;
+    result_.tokens = run_.train.micro_batch_size * run_.data.sequence_length *
+                     run_.train.gradient_accumulation_steps;
+    result_.has_data = dataset_.has_value();
+  }
+
+  const train::RunConfig& run_;
+  ProfileOptions options_;
+  train::ModelSession session_;
+  std::optional<io::Dataset> dataset_;
+  std::optional<io::Loader> loader_;
+  io::StepBatch random_;
+  const io::StepBatch* last_ = nullptr;
+  std::unique_ptr<train::BoundProgram> program_;
+  Profile result_;
+};
+
+}  // namespace
+
+Profile profile(const train::RunConfig& run, const ProfileOptions& options) {
+  ANABATIC_REQUIRE(!run.model.path.empty(), "[profile] model.path: expected a value, got none");
+  ANABATIC_REQUIRE(options.num_steps > 0 && options.num_warmup_steps >= 0,
+                   "[profile] expected at least one measured step, got {} after {} of warm-up",
+                   options.num_steps, options.num_warmup_steps);
+  return Profiler(run, options).run();
+}
+
+}  // namespace anabatic::bench

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the time of a training step goes: every call of a few measured steps, against probes of the
+// same minutes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/run_config.h"
+
+namespace anabatic::bench {
+
+// Means over the measured steps. Shares are of the step's time.
+struct ProfileRow {
+  std::string name;
+  std::string kernel{};         // of single calls
+  double calls = 0;             // a step
+  double seconds = 0;           // a step
+  double flops = 0, bytes = 0;  // by the ops' own estimates; attention counts unmasked pairs
+  double roof_seconds = 0;      // what peak and copy bandwidth allow at best
+  // Of the threads' time in these calls, what the average thread waits for the slowest: 0 is even;
+  // 1 - 1/n where one of n threads works alone.
+  double imbalance = 0;
+
+  double flops_per_second() const { return seconds > 0 ? flops / seconds : 0; }
+  double bytes_per_second() const { return seconds > 0 ? bytes / seconds : 0; }
+  double roof_share() const { return seconds > 0 ? roof_seconds / seconds : 0; }
+};
+
+// One call of one measured step, for the trace.
+struct TraceEvent {
+  std::int32_t call = 0;  // index into Profile::calls
+  std::int32_t step = 0;
+  std::int64_t begin_nanoseconds = 0, nanoseconds = 0;
+};
+
+struct Profile {
+  std::string model_type, precision, cpu;
+  std::int64_t num_threads = 0, num_steps = 0, num_warmup_steps = 0;
+  std::int64_t tokens = 0;  // a step
+  bool has_data = false;    // false: random tokens
+  // Medians of probes between the steps.
+  double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
+  double step_seconds = 0;  // the mean, which the rows sum to; from one batch to the next
+  double median_step_seconds = 0;
+  double outside_seconds = 0;  // a step: dispatch, batches, metrics
+  double model_flops = 0;      // a step
+  // By time, longest first; each list sums to step_seconds with outside_seconds.
+  std::vector<ProfileRow> by_op, by_segment, by_phase;
+  std::vector<ProfileRow> calls;  // in the order of the program: forward, backward, update
+  std::vector<std::string> call_segments;
+  std::vector<TraceEvent> events;
+  struct Step {
+    std::int64_t begin_nanoseconds = 0, nanoseconds = 0;
+  };
+  std::vector<Step> steps;
+
+  double mfu() const {
+    const double peak = precision == "bf16" ? bf16_flops_per_second : fp32_flops_per_second;
+    return step_seconds > 0 && peak > 0 ? model_flops / step_seconds / peak : 0;
+  }
+};
+
+struct ProfileOptions {
+  std::int64_t num_warmup_steps = 2, num_steps = 3;
+};
+
+// Trains run.model.path for warm-up and measured steps on run.data.train, or on random tokens when
+// there is none. Writes no checkpoint and no metrics. InvalidArgument without model.path.
+Profile profile(const train::RunConfig& run, const ProfileOptions& options);
+
+}  // namespace anabatic::bench

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report.h"
+
+#include <fmt/core.h>
+
+#include "base/text.h"
+
+namespace anabatic::bench {
+namespace {
+
+std::string row_line(std::string_view name, const ProfileRow& row, double step_seconds) {
+  return fmt::format(
+      "{:<32} {:>6.0f} {:>9.3f} {:>6.2f}% {:>9.1f} {:>8.2f} {:>7.1f}% {:>8.1f}% {:>11}\n", name,
+      row.calls, 1e3 * row.seconds, 100 * row.seconds / step_seconds, 1e-9 * row.flops_per_second(),
+      1e-9 * row.bytes_per_second(), 100 * row.roof_share(), 100 * row.imbalance,
+      format_bytes(static_cast<std::int64_t>(row.bytes)));
+}
+
+std::string section(std::string_view title, const std::vector<ProfileRow>& rows,
+                    const Profile& profile) {
+  std::string out =
+      fmt::format("\n{:<32} {:>6} {:>9} {:>7} {:>9} {:>8} {:>8} {:>9} {:>11}\n", title, "calls",
+                  "ms", "share", "GFLOP/s", "GB/s", "roof", "imbalance", "bytes");
+  double calls = 0;
+  for (const ProfileRow& row : rows) {
+    out += row_line(row.name, row, profile.step_seconds);
+    calls += row.calls;
+  }
+  out += fmt::format("{:<32} {:>6} {:>9.3f} {:>6.2f}%\n", "outside kernels", "",
+                     1e3 * profile.outside_seconds,
+                     100 * profile.outside_seconds / profile.step_seconds);
+  return out + fmt::format("{:<32} {:>6.0f} {:>9.3f} {:>6.2f}%\n", "step", calls,
+                           1e3 * profile.step_seconds, 100.0);
+}
+
+// "83.1%", or "-" where the share means nothing.
+std::string share(double amount, double value) {
+  return amount > 0 ? fmt::format("{:.1f}%", 100 * value) : "-";
+}
+
+}  // namespace
+
+std::string to_table(const Profile& profile) {
+  std::string out = fmt::format(
+      "{} in {}, {} threads on {}, {} tokens a step{}\n"
+      "step  {:.4f} s (mean of {} after {} of warm-up; median {:.4f}), {:.0f} tokens/s, MFU "
+      "{:.1f}%\n"
+      "peak  fp32 {:.1f} GFLOP/s, bf16 {:.1f} GFLOP/s, copy {:.2f} GB/s (medians between steps)\n",
+      profile.model_type, profile.precision, profile.num_threads, profile.cpu, profile.tokens,
+      profile.has_data ? "" : " (random)", profile.step_seconds, profile.num_steps,
+      profile.num_warmup_steps, profile.median_step_seconds,
+      static_cast<double>(profile.tokens) / profile.step_seconds, 100 * profile.mfu(),
+      1e-9 * profile.fp32_flops_per_second, 1e-9 * profile.bf16_flops_per_second,
+      1e-9 * profile.copy_bytes_per_second);
+  out += section("op", profile.by_op, profile);
+  out += section("segment", profile.by_segment, profile);
+  out += section("phase", profile.by_phase, profile);
+  return out +
+         "roof: share of what the peak or the copy bandwidth allows; imbalance: of the "
+         "threads' time, what they wait for the slowest\n";
+}
+
+std::string to_table(const Result& result) {
+  std::string out =
+      fmt::format("{} in {}, {} threads on {}{}\n", result.kind, result.precision,
+                  result.num_threads, result.cpu, result.accumulate ? ", gradients added to" : "");
+  for (const auto& [name, value] : result.settings.in_effect())
+    out += fmt::format("  --{} {}", name, value);
+  out += fmt::format("\npeak {:.1f} GFLOP/s, copy {:.2f} GB/s, medians of {} rounds; arenas {}\n",
+                     1e-9 * result.peak_flops_per_second, 1e-9 * result.copy_bytes_per_second,
+                     result.num_rounds, format_bytes(result.arena_bytes));
+  for (const Check& check : result.checks)
+    out += fmt::format("as ref on {} tokens: largest relative error {:.2g} ({}), bound {:.2g}\n",
+                       check.tokens, check.error, check.tensor, check.bound);
+  out += fmt::format("{:<16} {:>10} {:>10} {:>8} {:>9} {:>8}\n", "part", "ms", "GFLOP/s", "of peak",
+                     "GB/s", "of copy");
+  for (const PartResult& part : result.parts)
+    out += fmt::format(
+        "{:<16} {:>10.4f} {:>10.1f} {:>8} {:>9.2f} {:>8}\n", part.part.name, 1e3 * part.seconds,
+        1e-9 * part.part.flops / part.seconds, share(part.part.flops, part.peak_share),
+        1e-9 * part.part.bytes / part.seconds, share(part.part.bytes, part.copy_share));
+  return out;
+}
+
+}  // namespace anabatic::bench

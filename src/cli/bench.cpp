@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "base/error.h"
+#include "bench/benchmark.h"
+#include "bench/report.h"
+#include "cli/verb.h"
+#include "device/topology.h"
+
+namespace anabatic::cli {
+namespace {
+
+constexpr std::int64_t kDefaultRounds = 7;
+
+bench::Settings settings_of(const Invocation& invocation) {
+  bench::Settings::Texts texts;
+  for (const bench::SettingHelp& setting : bench::all_settings()) {
+    const std::string flag = fmt::format("--{}", setting.name);
+    if (invocation.has(flag)) texts[std::string(setting.name)] = invocation.value(flag);
+  }
+  return bench::Settings(std::move(texts));
+}
+
+void print_line(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+// One round for every line of standard input, so that another program may take turns.
+void serve(bench::Benchmark& benchmark, bench::Result result) {
+  bench::Stopwatch stopwatch(benchmark, result.precision);
+  for (const bench::Part& part : benchmark.parts()) result.parts.push_back({.part = part});
+  print_line(bench::to_json(result));
+  for (std::string line; std::getline(std::cin, line);)
+    print_line(bench::to_json(benchmark.parts(), stopwatch.round()));
+}
+
+void measure(bench::Benchmark& benchmark, bench::Result& result) {
+  bench::Stopwatch stopwatch(benchmark, result.precision);
+  std::vector<bench::Round> rounds;
+  std::vector<double> peaks, copies;
+  for (std::int64_t i = 0; i < result.num_rounds; ++i) {
+    rounds.push_back(stopwatch.round());
+    peaks.push_back(rounds.back().peak_flops_per_second);
+    copies.push_back(rounds.back().copy_bytes_per_second);
+  }
+  result.peak_flops_per_second = bench::median(std::move(peaks));
+  result.copy_bytes_per_second = bench::median(std::move(copies));
+  result.parts = bench::summarize(benchmark.parts(), rounds);
+}
+
+int run(const Invocation& invocation) {
+  const train::RunConfig config = train::load_run_config("", invocation.overrides);
+  bench::Result result{.kind = invocation.positionals.at(0),
+                       .precision = config.train.precision,
+                       .settings = settings_of(invocation),
+                       .num_rounds = invocation.integer("--rounds", kDefaultRounds),
+                       .accumulate = invocation.has("--accumulate")};
+  ANABATIC_REQUIRE(result.num_rounds > 0, "[bench] --rounds: expected at least 1, got {}",
+                   result.num_rounds);
+  const auto benchmark =
+      bench::make_benchmark(result.kind, config, result.settings, result.accumulate);
+  const spec::DeviceSpec device = device::probe_cpu(benchmark->team(), false);
+  result.cpu = device.model;
+  result.num_threads = device.num_threads;
+  result.arena_bytes = benchmark->arena_bytes();
+  if (!invocation.has("--no_check")) result.checks.push_back(benchmark->check());
+  if (invocation.has("--serve")) {
+    serve(*benchmark, std::move(result));
+    return 0;
+  }
+  measure(*benchmark, result);
+  print_line(invocation.has("--json") ? bench::to_json(result) : bench::to_table(result));
+  return 0;
+}
+
+std::vector<VerbOption> options() {
+  static std::vector<std::string> names;  // that the options' names point into
+  std::vector<VerbOption> options{
+      {.name = "--rounds", .help = "of probe and work in turn (default 7)"},
+      {.name = "--accumulate", .help = "add to weight-gradients, not assign", .is_flag = true},
+      {.name = "--no_check", .help = "do not compare with ref first", .is_flag = true},
+      {.name = "--serve", .help = "one round a line of standard input", .is_flag = true},
+      {.name = "--json", .help = "print one JSON object", .is_flag = true}};
+  names.reserve(bench::all_settings().size());
+  for (const bench::SettingHelp& setting : bench::all_settings()) {
+    names.push_back(fmt::format("--{}", setting.name));
+    options.push_back({.name = names.back(), .help = setting.help});
+  }
+  return options;
+}
+
+}  // namespace
+
+const Verb& bench_verb() {
+  static const Verb verb{
+      "bench",
+      "gemm, moe, attention, norm, loss, optimizer or step, as a share of the machine's peak",
+      "KIND",
+      options(),
+      true,
+      run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

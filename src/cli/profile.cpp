@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/profile.h"
+
+#include <fmt/core.h>
+
+#include "bench/report.h"
+#include "cli/verb.h"
+
+namespace anabatic::cli {
+namespace {
+
+int run(const Invocation& invocation) {
+  const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
+  bench::ProfileOptions options;
+  options.num_steps = invocation.integer("--steps", options.num_steps);
+  options.num_warmup_steps = invocation.integer("--warmup", options.num_warmup_steps);
+  const bench::Profile profile =
+      bench::profile(train::load_run_config(file, invocation.overrides), options);
+  if (invocation.has("--trace")) bench::write_trace(profile, invocation.value("--trace"));
+  fmt::print("{}\n", invocation.has("--json") ? bench::to_json(profile) : bench::to_table(profile));
+  return 0;
+}
+
+}  // namespace
+
+const Verb& profile_verb() {
+  static const Verb verb{"profile",
+                         "where the time of a training step goes",
+                         "CONFIG.yaml?",
+                         {{.name = "--steps", .help = "measured steps (default 3)"},
+                          {.name = "--warmup", .help = "steps before them (default 2)"},
+                          {.name = "--trace", .help = "FILE.json.gz to write, for Perfetto"},
+                          {.name = "--json", .help = "print one JSON object", .is_flag = true}},
+                         true,
+                         run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

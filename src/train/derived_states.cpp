@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/derived_states.h"
+
+#include "base/error.h"
+#include "ir/builder.h"
+#include "lower/compile.h"
+#include "ops/table.h"
+#include "passes/derive.h"
+#include "runtime/executor.h"
+#include "runtime/state_store.h"
+
+namespace anabatic::train {
+namespace {
+
+ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& store) {
+  ir::Graph graph;
+  graph.name = "refresh";
+  ir::GraphBuilder builder(graph, ops::find_op);
+  builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
+  for (const ir::State& state : states) {
+    ANABATIC_CHECK(state.derived_from.has_value(), "[train] derived state {} names no primary",
+                   text(state.name));
+    const Name primary = *state.derived_from;
+    if (graph.find_state(primary) == nullptr)
+      builder.state(text(primary), *store.find(primary).type, ir::StateKind::kParameter);
+    const TensorType type = *store.find(state.name).type;
+    builder.state(text(state.name), type, ir::StateKind::kDerived);
+    const ir::ValueId derived =
+        passes::add_derivation(builder, graph.find_state(primary)->before, type);
+    ir::State& added = *graph.find_state(state.name);
+    added.derived_from = primary;
+    added.after = derived;
+  }
+  return graph;
+}
+
+}  // namespace
+
+void refresh_derived(std::span<const ir::State> states, runtime::StateStore& store,
+                     device::ThreadTeam& team, const spec::DeviceSpec& device) {
+  if (states.empty()) return;
+  const lower::Compiled compiled =
+      lower::compile(refresh_graph(states, store), {.training = false}, device);
+  runtime::Executor(compiled.program, store, team).run(spec::Action::kUpdate);
+}
+
+}  // namespace anabatic::train

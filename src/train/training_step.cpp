@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/training_step.h"
+
+#include <algorithm>
+
+#include "base/philox.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr std::int32_t kIgnored = -100;
+
+// Query-key pairs that attention computes, averaged over layers (some may have a window).
+double unmasked_pairs(const model::ModelConfig& config, const io::MicroBatch& batch) {
+  double full = 0, windowed = 0;
+  for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
+    const double keys = batch.key_end[i] - batch.key_begin[i];
+    full += keys;
+    windowed += config.sliding_window > 0
+                    ? std::min(keys, static_cast<double>(config.sliding_window))
+                    : keys;
+  }
+  const auto num_windowed =
+      std::count(config.layer_has_window.begin(), config.layer_has_window.end(), true);
+  const double share =
+      static_cast<double>(num_windowed) / static_cast<double>(config.num_hidden_layers);
+  return share * windowed + (1 - share) * full;
+}
+
+void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64_t vocab_size,
+                          std::uint64_t seed) {
+  const auto begin = static_cast<std::int64_t>(batch.tokens.size());
+  const auto token = [&](std::int64_t i) {
+    return static_cast<std::int32_t>(random_below(seed, 0, static_cast<std::uint64_t>(i),
+                                                  static_cast<std::uint64_t>(vocab_size)));
+  };
+  for (std::int64_t i = begin; i < begin + length; ++i) {
+    batch.tokens.push_back(token(i));
+    batch.labels.push_back(i + 1 < begin + length ? token(i + 1) : kIgnored);
+    batch.positions.push_back(static_cast<std::int32_t>(i - begin));
+    batch.key_begin.push_back(static_cast<std::int32_t>(begin));
+    batch.key_end.push_back(static_cast<std::int32_t>(i + 1));
+  }
+  batch.unmasked_tokens += length - 1;
+}
+
+}  // namespace
+
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
+  const RunConfig& run = session.run();
+  const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
+  return session.bind(
+      {.name = "training",
+       .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
+                 .aux_loss_coef = session.config().router_aux_loss_coef,
+                 .z_loss_coef = run.train.router_z_loss_coef,
+                 .aux_loss_scale = 1.0 / micro_batches},
+       .training = true,
+       .with_update = true});
+}
+
+double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {
+  return model::training_flops(config, static_cast<std::int64_t>(batch.tokens.size()),
+                               unmasked_pairs(config, batch));
+}
+
+io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
+                          std::uint64_t seed) {
+  io::StepBatch step;
+  for (std::int64_t i = 0; i < run.train.gradient_accumulation_steps; ++i) {
+    io::MicroBatch& batch = step.micro_batches.emplace_back();
+    for (std::int64_t sample = 0; sample < run.train.micro_batch_size; ++sample)
+      append_random_sample(batch, run.data.sequence_length, config.vocab_size,
+                           seed + static_cast<std::uint64_t>(i));
+    step.unmasked_tokens += batch.unmasked_tokens;
+  }
+  return step;
+}
+
+void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
+                     double learning_rate) {
+  program.set_scalar("learning_rate", static_cast<float>(learning_rate));
+  program.set_scalar("step", static_cast<std::int32_t>(step));
+  program.set_scalar("inverse_tokens",
+                     batch.unmasked_tokens > 0
+                         ? static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens))
+                         : 0.0f);
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of training over a bound program: what the trainer, the profiler and the benchmark of
+// whole steps run alike.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "io/data/loader.h"
+#include "train/model_session.h"
+
+namespace anabatic::train {
+
+// The program of the session's run: its micro-batch, losses and optimizer.
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session);
+
+// Model FLOPs of forward and backward over this micro-batch: attention counts unmasked pairs only.
+double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch);
+
+// A step of the run's size that needs no data: tokens drawn by (seed, place), one document a
+// sample.
+io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
+                          std::uint64_t seed);
+
+// learning_rate, step (1 for the first) and inverse_tokens, which is 0 without labels.
+void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
+                     double learning_rate);
+
+// Forward and backward of every micro-batch, then the update. Without labels: forwards only.
+// Calls after_forward(micro_batch) after each forward.
+template <class AfterForward>
+void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
+                       double learning_rate, AfterForward&& after_forward) {
+  set_step_inputs(program, batch, step, learning_rate);
+  const bool has_labels = batch.unmasked_tokens > 0;
+  bool first = true;
+  for (const io::MicroBatch& micro_batch : batch.micro_batches) {
+    program.set_batch(micro_batch);
+    program.executor->run(spec::Action::kForward, first);
+    after_forward(micro_batch);
+    if (!has_labels) continue;
+    program.executor->run(spec::Action::kBackward, first);
+    first = false;
+  }
+  if (has_labels) program.executor->run(spec::Action::kUpdate);
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `profile` and `bench` print: parts that sum to the step, JSON, a trace.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "support/run_binary.h"
+
+namespace anabatic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+std::string gunzip(const fs::path& file) {
+  const gzFile stream = gzopen(file.c_str(), "rb");
+  EXPECT_NE(stream, nullptr) << file;
+  if (stream == nullptr) return "";
+  std::string text;
+  std::vector<char> piece(1 << 16);
+  for (int count; (count = gzread(stream, piece.data(), static_cast<unsigned>(piece.size()))) > 0;)
+    text.append(piece.data(), static_cast<std::size_t>(count));
+  EXPECT_EQ(gzeof(stream), 1) << "cut short";
+  EXPECT_EQ(gzclose(stream), Z_OK);
+  return text;
+}
+
+std::string succeed(const std::vector<std::string>& arguments) {
+  const Outcome outcome = run_binary(arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return outcome.out;
+}
+
+std::vector<std::string> profile_arguments(const fs::path& model) {
+  return {"profile", "--model.path",
+          model,     "--model.init",
+          "random",  "--data.sequence_length",
+          "16",      "--train.micro_batch_size",
+          "2",       "--train.gradient_accumulation_steps",
+          "2",       "--train.precision",
+          "fp32",    "--device.threads",
+          "2",       "--steps",
+          "3",       "--warmup",
+          "1"};
+}
+
+double sum_of(const json& rows, const char* key) {
+  double sum = 0;
+  for (const json& row : rows) sum += row[key].get<double>();
+  return sum;
+}
+
+const json& row_named(const json& rows, std::string_view name) {
+  for (const json& row : rows)
+    if (row["name"] == name) return row;
+  ADD_FAILURE() << "no row " << name;
+  return rows.at(0);
+}
+
+void expect_sums_to_step(const json& profile) {
+  const double step = profile["step_seconds"], outside = profile["outside_seconds"];
+  EXPECT_GT(outside, 0);
+  EXPECT_LT(outside, step);
+  for (const char* list : {"by_op", "by_segment", "by_phase", "calls"}) {
+    // Rounding of a few hundred additions.
+    EXPECT_LT(std::abs(sum_of(profile[list], "seconds") + outside - step), 1e-9 * step) << list;
+    EXPECT_EQ(sum_of(profile[list], "flops"), sum_of(profile["calls"], "flops")) << list;
+    for (const json& row : profile[list]) {
+      EXPECT_GE(row["imbalance"], 0.0) << row;
+      EXPECT_LE(row["imbalance"], 0.5 + 1e-9) << row;  // one of two threads works alone
+      EXPECT_GE(row["roof_share"], 0.0) << row;
+    }
+  }
+}
+
+TEST(Profile, SumsToTheStepAndTracesEveryCall) {
+  const TemporaryDirectory folder;
+  const fs::path trace = folder.path() / "trace.json.gz";
+  std::vector<std::string> arguments = profile_arguments(write_tiny_config(folder.path()));
+  arguments.insert(arguments.end(), {"--json", "--trace", trace});
+  const json profile = json::parse(succeed(arguments));
+  expect_sums_to_step(profile);
+  EXPECT_EQ(profile["threads"], 2);
+  EXPECT_EQ(profile["steps"], 3);
+  EXPECT_EQ(profile["tokens"], 64);
+  EXPECT_EQ(profile["random_tokens"], true);
+  EXPECT_GT(profile["mfu"], 0.0);
+  for (const char* segment : {"attention", "router", "experts", "optimizer"})
+    EXPECT_GT(row_named(profile["by_segment"], segment)["seconds"], 0.0);
+
+  const json events = json::parse(gunzip(trace))["traceEvents"];
+  std::size_t num_calls = 0, num_steps = 0;
+  double end = 0;
+  for (const json& event : events) {
+    if (event["ph"] != "X") continue;
+    if (event["cat"] == "step") {
+      ++num_steps;
+      continue;
+    }
+    ++num_calls;
+    EXPECT_FALSE(event["name"].get<std::string>().empty());
+    EXPECT_GE(event["ts"].get<double>(), 0.0);
+    EXPECT_GE(event["ts"].get<double>() + 1e-3, end) << "calls overlap";  // 1 ns
+    end = event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_EQ(num_steps, 3u);
+  EXPECT_EQ(num_calls, std::lround(3 * sum_of(profile["calls"], "calls")));
+}
+
+// FLOPs of attention from the model's sizes: 4 heads of 4 in 2 layers; 2 micro-batches of 2 samples
+// of 16 tokens, which see 136 pairs each.
+TEST(Profile, CountsUnmaskedPairsOnly) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> arguments = profile_arguments(write_tiny_config(folder.path()));
+  arguments.emplace_back("--json");
+  const json profile = json::parse(succeed(arguments));
+  double flops = 0;
+  for (const json& row : profile["by_op"])
+    if (row["name"].get<std::string>().starts_with("attention"))
+      flops += row["flops"].get<double>();
+  EXPECT_EQ(std::lround(flops), 7 * (4 + 4) * 4 * 2 * (4 * 136));
+}
+
+TEST(Profile, PrintsATableOnARunsOwnData) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> arguments = profile_arguments(write_tiny_config(folder.path()));
+  arguments.insert(arguments.end(),
+                   {"--data.train", write_tiny_tokens(folder.path(), "train", 60, 7)});
+  const std::string table = succeed(arguments);
+  for (const char* part : {"mixtral in fp32, 2 threads", "MFU", "peak  fp32 ", "imbalance",
+                           "grouped_linear", "outside kernels", "experts", "backward_weight"})
+    EXPECT_THAT(table, HasSubstr(part));
+  EXPECT_EQ(table.find("(random)"), std::string::npos);
+}
+
+TEST(Bench, PrintsASharePerPartForEveryKind) {
+  const TemporaryDirectory folder;
+  const std::string model = write_tiny_config(folder.path());
+  const std::vector<std::vector<std::string>> cases{
+      {"gemm", "--rows", "9", "--in", "24", "--out", "40"},
+      {"moe", "--tokens", "33", "--hidden", "24", "--intermediate", "40", "--zipf", "1.2"},
+      {"attention", "--sequence", "17", "--head_dim", "16"},
+      {"norm", "--op", "swiglu", "--rows", "13", "--width", "48"},
+      {"loss", "--tokens", "19", "--hidden", "24", "--vocabulary", "101"},
+      {"optimizer", "--matrices", "2", "--out", "24", "--in", "40"},
+      {"step", "--model.path", model, "--batch", "2", "--sequence", "16"}};
+  for (std::vector<std::string> arguments : cases) {
+    arguments.insert(arguments.begin(), "bench");
+    arguments.insert(arguments.end(), {"--rounds", "2", "--device.threads", "2"});
+    const std::string table = succeed(arguments);
+    EXPECT_THAT(table, HasSubstr("as ref on ")) << arguments[1];
+    arguments.emplace_back("--json");
+    const json result = json::parse(succeed(arguments));
+    EXPECT_EQ(result["kind"], arguments[1]);
+    EXPECT_EQ(result["precision"], "bf16");
+    EXPECT_GT(result["peak_flops_per_second"], 0.0);
+    EXPECT_GT(result["copy_bytes_per_second"], 0.0);
+    EXPECT_LE(result["check"]["relative_error"], result["check"]["bound"]);
+    const json& total = result["parts"][0];
+    EXPECT_EQ(total["name"], "total");
+    EXPECT_GT(total["seconds"], 0.0);
+    EXPECT_EQ(total["peak_share"].is_null(), total["flops"] == 0.0) << result;
+    EXPECT_EQ(total["copy_share"].is_null(), total["bytes"] == 0.0) << result;
+  }
+}
+
+TEST(Bench, ServesRoundsUntilItsInputEnds) {
+  const json header =
+      json::parse(succeed({"bench", "gemm", "--rows", "4", "--serve", "--no_check"}));
+  EXPECT_EQ(header["kind"], "gemm");
+  EXPECT_EQ(header["parts"].size(), 4u);
+  EXPECT_TRUE(header["check"].is_null());
+}
+
+}  // namespace
+}  // namespace anabatic::testing

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Benchmarks measure what they say, and their comparison with ref finds planted faults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "anabatic/error.h"
+#include "bench/cases.h"
+#include "bench/check.h"
+#include "bench/graph_case.h"
+
+namespace anabatic::bench {
+namespace {
+
+using ir::Phase;
+using ::testing::HasSubstr;
+
+train::RunConfig run_config(const char* precision) {
+  train::RunConfig run;
+  run.train.precision = precision;
+  run.device.threads = 2;
+  return run;
+}
+
+std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct KindRow {
+  const char* kind;
+  Settings::Texts settings;
+};
+
+const KindRow kTiny[] = {
+    {"gemm", {{"rows", "9"}, {"in", "24"}, {"out", "40"}}},
+    {"moe", {{"tokens", "33"}, {"hidden", "24"}, {"intermediate", "40"}, {"experts", "5"}}},
+    {"moe",
+     {{"tokens", "33"}, {"hidden", "24"}, {"experts", "8"}, {"top_k", "3"}, {"zipf", "1.2"}}},
+    {"attention", {{"batch", "2"}, {"sequence", "17"}, {"heads", "2"}, {"head_dim", "16"}}},
+    {"attention",
+     {{"sequence", "50"},
+      {"documents", "7"},
+      {"heads", "4"},
+      {"kv_heads", "2"},
+      {"head_dim", "24"},
+      {"v_head_dim", "16"},
+      {"window", "5"}}},
+    {"norm", {{"rows", "13"}, {"width", "48"}}},
+    {"norm", {{"op", "residual"}, {"rows", "13"}, {"width", "48"}}},
+    {"norm", {{"op", "rope"}, {"rows", "13"}, {"width", "48"}, {"head_dim", "16"}}},
+    {"norm", {{"op", "swiglu"}, {"rows", "13"}, {"width", "48"}}},
+    {"norm", {{"op", "gather"}, {"rows", "13"}, {"width", "48"}, {"top_k", "3"}}},
+    {"loss", {{"tokens", "19"}, {"hidden", "24"}, {"vocabulary", "101"}, {"ignored", "0.5"}}},
+    {"optimizer", {{"matrices", "3"}, {"out", "24"}, {"in", "40"}}}};
+
+TEST(Bench, EveryKindAgreesWithRefAndTimesItsParts) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const KindRow& row : kTiny) {
+      Settings settings(row.settings);
+      const auto benchmark = make_benchmark(row.kind, run_config(precision), settings, false);
+      const Check check = benchmark->check();
+      EXPECT_LE(check.error, check.bound) << row.kind << " " << precision;
+      EXPECT_FALSE(check.tensor.empty());
+      std::vector<double> seconds(benchmark->parts().size(), 0.0);
+      benchmark->run(seconds);
+      ASSERT_EQ(benchmark->parts()[0].name, "total");
+      double pieces = 0;
+      for (std::size_t i = 0; i < seconds.size(); ++i) {
+        EXPECT_GT(seconds[i], 0.0) << row.kind << " " << benchmark->parts()[i].name;
+        if (i > 0) pieces += seconds[i];
+      }
+      if (seconds.size() > 1) {  // rounding of a few dozen additions
+        EXPECT_LE(std::abs(pieces - seconds[0]), 1e-9 * seconds[0]);
+      }
+    }
+}
+
+TEST(Bench, AddsToGradientsWhenAsked) {
+  Settings settings({{"rows", "9"}, {"in", "24"}, {"out", "40"}});
+  const auto benchmark = make_benchmark("gemm", run_config("bf16"), settings, true);
+  std::vector<double> seconds(benchmark->parts().size(), 0.0);
+  for (int i = 0; i < 3; ++i) benchmark->run(seconds);
+  EXPECT_GT(seconds[0], 0.0);
+}
+
+// y = x · weightᵀ with one element of the reference's weight (or row of x) changed by `fault`.
+MakeCase faulty_case(std::string_view parameter, float fault) {
+  return [=](std::int64_t first) {
+    const bool is_reference = first > 0;
+    CaseBuilder builder("faulty", is_reference ? first : 12);
+    const ir::ValueId x = builder.rows("x", 24);
+    const ir::ValueId weight = builder.parameter("weight", {40, 24});
+    const ir::ValueId y = builder.timed("mlp").add1("linear", {x, weight});
+    GraphCase made = builder.finish(y, {{{"total", 1, 0}, {Phase::kForward}}});
+    if (is_reference)
+      made.value = [=, value = made.value](std::string_view name, std::int64_t i) {
+        return value(name, i) + (name == parameter && i == 7 ? fault : 0.0f);
+      };
+    return made;
+  };
+}
+
+TEST(Bench, ChecksFindAPlantedFault) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const auto message = [&](std::string_view parameter, float fault) {
+      const auto benchmark =
+          make_graph_benchmark(run_config(precision), faulty_case(parameter, fault), false);
+      return message_of([&] { (void)benchmark->check(); });
+    };
+    EXPECT_EQ(message("weight", 0), "");
+    EXPECT_THAT(message("weight", 3), HasSubstr("is not what ref gives on 12 tokens"));
+    EXPECT_THAT(message("x", 3), HasSubstr("is not what ref gives"));
+    EXPECT_THAT(message("weight", std::numeric_limits<float>::quiet_NaN()),
+                HasSubstr("is not what ref gives"));
+  }
+}
+
+TEST(Bench, ComparisonFindsWhatIsFarLongerOrNotANumber) {
+  const std::vector<float> want{1, -2, 3}, nothing(3, 0.0f);
+  const auto message = [&](const std::vector<float>& got, const std::vector<float>& wanted) {
+    return message_of([&] { Comparison(0.01, 5).add("tensor", got, wanted); });
+  };
+  EXPECT_EQ(message({1, -2, 3}, want), "");
+  EXPECT_EQ(message({1, -2, 3.03f}, want), "");
+  EXPECT_EQ(message({1, -2, 3, 0}, want), "");
+  EXPECT_EQ(message(nothing, nothing), "");
+  for (const std::vector<float>& wrong : {std::vector<float>{1, 2, 3},
+                                          {1, -2, 3.1f},
+                                          {-2, 1, 3},
+                                          {0, 0, 0},
+                                          {1, -2, 3, 0.1f},
+                                          {1, -2, std::numeric_limits<float>::quiet_NaN()},
+                                          {1, -2, std::numeric_limits<float>::infinity()}})
+    EXPECT_THAT(message(wrong, want), HasSubstr("tensor is not what ref gives on 5 tokens"));
+  EXPECT_NE(message({0, 0, 1e-30f}, nothing), "");
+}
+
+TEST(Bench, RefusesSizesThatItDoesNotKnow) {
+  const auto message = [](std::string_view kind, Settings::Texts texts) {
+    return message_of([&] {
+      Settings settings(std::move(texts));
+      (void)make_benchmark(kind, run_config("fp32"), settings, false);
+    });
+  };
+  EXPECT_THAT(message("gem", {}), HasSubstr("did you mean gemm?"));
+  EXPECT_THAT(message("gemm", {{"rows", "0"}}), HasSubstr("--rows: expected an integer in [1, "));
+  EXPECT_THAT(message("gemm", {{"rows", "4x"}}), HasSubstr("expected an integer, got '4x'"));
+  EXPECT_THAT(message("gemm", {{"zipf", "1"}}), HasSubstr("gemm has no setting --zipf"));
+  EXPECT_THAT(message("moe", {{"top_k", "9"}}), HasSubstr("--top_k <= --experts <= --hidden"));
+  EXPECT_THAT(message("loss", {{"ignored", "1"}}), HasSubstr("--ignored: expected a number in"));
+  EXPECT_THAT(message("norm", {{"op", "softmax"}}), HasSubstr("--op: expected one of rms_norm"));
+  EXPECT_THAT(message("attention", {{"kv_heads", "3"}}), HasSubstr("multiple of --kv_heads"));
+  EXPECT_THAT(message("step", {}), HasSubstr("--model.path"));
+}
+
+TEST(Bench, MediansComeFromEachRoundsOwnProbes) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+  const std::vector<Part> parts{{"total", 100, 0}};
+  const std::vector<Round> rounds{{100, 10, {1}}, {50, 10, {2}}, {200, 10, {4}}};
+  const std::vector<PartResult> results = summarize(parts, rounds);
+  EXPECT_EQ(results[0].seconds, 2);
+  EXPECT_EQ(results[0].peak_share, 1);  // of 1, 1 and 1/8
+  EXPECT_EQ(results[0].copy_share, 0);
+}
+
+TEST(Bench, RoutesToDifferentExpertsByPopularity) {
+  constexpr std::int64_t kExperts = 16, kTopK = 3, kTokens = 2000;
+  for (const double zipf : {0.0, 1.2}) {
+    std::vector<int> rows(kExperts, 0);
+    for (std::int64_t token = 0; token < kTokens; ++token) {
+      const std::vector<std::int64_t> chosen = choose_experts(kExperts, kTopK, zipf, token);
+      ASSERT_EQ(std::set<std::int64_t>(chosen.begin(), chosen.end()).size(), 3u);
+      for (const std::int64_t expert : chosen) ++rows.at(static_cast<std::size_t>(expert));
+    }
+    const double mean = static_cast<double>(kTokens * kTopK) / kExperts;
+    if (zipf == 0) {
+      for (const int count : rows) EXPECT_LT(std::abs(count - mean), 0.2 * mean);
+    } else {
+      EXPECT_GT(rows.front(), 3 * mean);
+      EXPECT_LT(rows.back(), 0.6 * mean);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::bench
