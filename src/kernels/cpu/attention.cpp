@@ -47,96 +47,88 @@ struct ForwardBlock {
   // Lanes of the sum of a row's exponentials.
   float* totals(std::int64_t row) const { return buffers.totals + row * kLanes; }
 
-  // sums := queries of a tile · keys of a panel - maximum.
-  ANABATIC_INLINE void multiply_keys(std::int64_t tile, const float* keys, const float* minus,
-                                     Sums& sums) const {
-    fill(sums, minus);
+  // scores := queries of a tile · keys of a panel - maximum.
+  void score(std::int64_t tile, const float* keys, float* scores) const {
+    Sums sums;
+    fill(sums, buffers.minus_largest + tile * kRows);
     multiply_add_panels(sums, buffers.queries + tile * kRows * kPanel, num_rows(), keys,
                         key_width());
-  }
-
-  // Of a panel that every row of the tile sees: scores := exponentials, added to the totals. False
-  // if they are too large; then only scores are changed.
-  __attribute__((noinline)) bool fold(std::int64_t tile, const float* keys, float* scores) const {
-    alignas(32) float minus[kRows];
-    for (int i = 0; i < kRows; ++i) minus[i] = -buffers.largest[tile * kRows + i];
-    Sums sums;
-    multiply_keys(tile, keys, minus, sums);
-    Floats added[kRows], all{};
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const Floats first = exp2(sums[i][0]), second = exp2(sums[i][1]);
-      store(scores + i * kScoreStride, first);
-      store(scores + i * kScoreStride + kLanes, second);
-      added[i] = first + second;
-      all += added[i];
+      store(scores + i * kScoreStride, sums[i][0]);
+      store(scores + i * kScoreStride + kLanes, sums[i][1]);
     }
-    if (!is_small(all)) return false;
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i) {
-      float* total = totals(tile * kRows + i);
-      store(total, load(total) + added[i]);
-    }
-    return true;
   }
 
-  // The same of any panel, row by row; `before` scores of the same strip stand left of it.
-  void fold_rows(std::int64_t tile, std::int64_t key, const float* keys, std::int64_t before,
-                 float* scores) const {
-    alignas(64) float raw[kRows * kPanel];
-    alignas(32) float minus[kRows];
-    for (int i = 0; i < kRows; ++i) {
-      const float largest = buffers.largest[tile * kRows + i];
-      minus[i] = largest == -kInfinity ? 0.0f : -largest;
+  // Turns the scores of a tile into exponentials and adds them to the totals. `before` scores of
+  // the same strip stand left of them.
+  void fold_full(std::int64_t tile, std::int64_t before, float* scores) const {
+#pragma GCC unroll 3
+    for (std::int64_t i = 0; i < kRows; i += 2, scores += 2 * kScoreStride) {
+      float* next = scores + kScoreStride;
+      Floats p[] = {load(scores), load(scores + kLanes), load(next), load(next + kLanes)};
+      exp2(p);
+      const std::int64_t row = tile * kRows + i;
+      add_full(row, p[0], p[1], before, scores);
+      add_full(row + 1, p[2], p[3], before, next);
     }
-    Sums sums;
-    multiply_keys(tile, keys, minus, sums);
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i) {
-      store(raw + i * kPanel, sums[i][0]);
-      store(raw + i * kPanel + kLanes, sums[i][1]);
-    }
-    for (int i = 0; i < kRows; ++i)
-      fold_row(tile * kRows + i, tile % tiles_per_head * kRows + i, key, raw + i * kPanel, before,
-               scores + i * kScoreStride);
   }
 
-  void fold_row(std::int64_t row, std::int64_t of_head, std::int64_t key, const float* raw,
-                std::int64_t before, float* scores) const {
-    const auto begin = static_cast<std::int32_t>(buffers.begins[of_head] - key),
-               end = static_cast<std::int32_t>(buffers.ends[of_head] - key);
-    if (begin >= end || begin >= kPanel || end <= 0) {
+  ANABATIC_INLINE void add_full(std::int64_t row, Floats first, Floats second, std::int64_t before,
+                                float* scores) const {
+    const Floats added = first + second;
+    if (!is_small(added)) return fold_row(row, {0, kPanel, false}, before, scores);
+    store(scores, first);
+    store(scores + kLanes, second);
+    store(totals(row), load(totals(row)) + added);
+  }
+
+  void fold_masked(std::int64_t tile, std::int64_t key, std::int64_t before, float* scores) const {
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const std::int64_t of_head = tile % tiles_per_head * kRows + i;
+      const auto begin = static_cast<std::int32_t>(buffers.begins[of_head] - key),
+                 end = static_cast<std::int32_t>(buffers.ends[of_head] - key);
+      fold_row(tile * kRows + i, {begin, end, begin >= 0}, before, scores + i * kScoreStride);
+    }
+  }
+
+  // The keys of a panel that a row sees; whether it is the first panel that it sees.
+  struct PanelRange {
+    std::int32_t begin, end;
+    bool is_first;
+  };
+
+  __attribute__((noinline)) void fold_row(std::int64_t row, PanelRange sees, std::int64_t before,
+                                          float* scores) const {
+    if (sees.begin >= std::min<std::int32_t>(sees.end, kPanel) || sees.end <= 0) {
       store(scores, Floats{});
       store(scores + kLanes, Floats{});
       return;
     }
-    const Ints sees[kVectors] = {within(0, begin, end), within(1, begin, end)};
-    const Floats x[kVectors] = {load(raw), load(raw + kLanes)};
-    float& largest = buffers.largest[row];
+    const Ints lanes[kVectors] = {within(0, sees.begin, sees.end), within(1, sees.begin, sees.end)};
+    const Floats x[kVectors] = {load(scores), load(scores + kLanes)};
     const auto exponentials = [&](float top) {
-      const Floats first = sees[0] ? exp2(x[0] - top) : Floats{},
-                   second = sees[1] ? exp2(x[1] - top) : Floats{};
+      Floats p[] = {x[0] - top, x[1] - top};
+      exp2(p);
+      const Floats first = lanes[0] ? p[0] : Floats{}, second = lanes[1] ? p[1] : Floats{};
       store(scores, first);
       store(scores + kLanes, second);
       return first + second;
     };
     const auto top = [&] {
       return max_lanes(
-          max(sees[0] ? x[0] : broadcast(-kInfinity), sees[1] ? x[1] : broadcast(-kInfinity)));
+          max(lanes[0] ? x[0] : broadcast(-kInfinity), lanes[1] ? x[1] : broadcast(-kInfinity)));
     };
-    Floats added;
-    if (largest == -kInfinity) {
-      largest = top();
-      added = exponentials(largest);
-    } else {
-      added = exponentials(0.0f);
-      if (!is_small(added)) {
-        const float more = top();
-        scale_row(row, exp2(broadcast(-more))[0], before, scores);
-        largest += more;
-        added = exponentials(more);
-      }
+    float more = sees.is_first ? top() : 0.0f;
+    Floats added = exponentials(more);
+    if (!sees.is_first && !is_small(added)) {
+      more = top();
+      Floats factor[] = {broadcast(-more)};
+      exp2(factor);
+      scale_row(row, factor[0][0], before, scores);
+      added = exponentials(more);
     }
+    buffers.minus_largest[row] -= more;
     store(totals(row), load(totals(row)) + added);
   }
 
@@ -153,22 +145,30 @@ struct ForwardBlock {
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
-    for (std::int64_t j = 0; j < count; j += kPanel)
+    const auto first_panel = [&](const TileRange& sees) {
+      return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
+    };
+    for (std::int64_t j = 0; j < count; j += kPanel) {
+      const std::int64_t panel = key + j;
+      const auto sees_panel = [&](const TileRange& sees) {
+        return sees.begin < panel + kPanel && sees.end > panel;
+      };
+      for (std::int64_t tile = first; tile < last; ++tile)
+        if (sees_panel(range(tile))) score(tile, buffers.keys + j * key_width(), scores(tile) + j);
       for (std::int64_t tile = first; tile < last; ++tile) {
         const TileRange& sees = range(tile);
-        const std::int64_t panel = key + j;
-        if (sees.end <= panel || sees.begin >= panel + kPanel) continue;
-        const float* keys = buffers.keys + j * key_width();
-        const bool is_full = sees.full_begin < panel && panel + kPanel <= sees.full_end;
-        if (is_full && fold(tile, keys, scores(tile) + j)) continue;
-        const std::int64_t begin = std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
-        fold_rows(tile, panel, keys, j - begin, scores(tile) + j);
+        if (!sees_panel(sees)) continue;
+        // The first panel of a row is not full: its maximum is not known yet.
+        if (sees.full_begin < panel && panel + kPanel <= sees.full_end)
+          fold_full(tile, j - first_panel(sees), scores(tile) + j);
+        else
+          fold_masked(tile, panel, j - first_panel(sees), scores(tile) + j);
       }
+    }
     for (std::int64_t j = 0; j < value_width(); j += kPanel)
       for (std::int64_t tile = first; tile < last; ++tile) {
-        const TileRange& sees = range(tile);
-        const std::int64_t begin = std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0}),
-                           end = std::min<std::int64_t>(sees.end - key, count);
+        const std::int64_t begin = first_panel(range(tile)),
+                           end = std::min<std::int64_t>(range(tile).end - key, count);
         if (begin < end)
           multiply<kScoreStride, 1, true>(
               scores(tile) + begin, buffers.values + j * kTileKeys + begin * kPanel, end - begin,
@@ -192,7 +192,7 @@ struct Forward {
       pack_head<T>(rows, head + h, b.queries + h * padded_rows * kPanel, num_rows);
     std::fill(b.sums, b.sums + num_rows * block.value_width(), 0.0f);
     std::fill(b.totals, b.totals + num_rows * kLanes, 0.0f);
-    std::fill(b.largest, b.largest + num_rows, -kInfinity);
+    std::fill(b.minus_largest, b.minus_largest + num_rows, 0.0f);
 
     const std::int64_t origin = ranges.key_begin[rows.first];
     find_ranges(ranges, rows, origin, shape.num_keys, b.begins, b.ends, b.tiles);
@@ -228,7 +228,7 @@ struct Forward {
     unpack_row(block.buffers.sums, block.num_rows(), row, is_empty ? 0.0f : 1.0f / total,
                shape.value_width, out.row(t));
     args.outputs[1].as<float>()[t * shape.num_heads + head] =
-        is_empty ? -kInfinity : (block.buffers.largest[row] + std::log2(total)) * kLn2;
+        is_empty ? -kInfinity : (std::log2(total) - block.buffers.minus_largest[row]) * kLn2;
   }
 };
 

@@ -35,15 +35,22 @@ struct GradientStep {
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        Floats p = exp2(sums[i][v]);
-        if constexpr (kMasked) {
-          const auto begin = static_cast<std::int32_t>(b.begins[row + i] - key),
-                     end = static_cast<std::int32_t>(b.ends[row + i] - key);
-          p = within(v, begin, end) ? p : Floats{};
-        }
-        store(weights + i * kGradientStride + v * kLanes, p);
+      for (int v = 0; v < kVectors; ++v)
+        store(weights + i * kGradientStride + v * kLanes, sums[i][v]);
+#pragma GCC unroll 3
+    for (int i = 0; i < kRows; i += 2) {
+      float *first = weights + i * kGradientStride, *second = first + kGradientStride;
+      Floats p[] = {load(first), load(first + kLanes), load(second), load(second + kLanes)};
+      exp2(p);
+      if constexpr (kMasked) {
+        mask(row + i, key, p[0], p[1]);
+        mask(row + i + 1, key, p[2], p[3]);
       }
+      store(first, p[0]);
+      store(first + kLanes, p[1]);
+      store(second, p[2]);
+      store(second + kLanes, p[3]);
+    }
     fill(sums, b.minus_delta + row);
     multiply_add_panels(sums, b.douts + row * kPanel, kGradientRows,
                         b.values_across + key * value_width, value_width);
@@ -53,6 +60,15 @@ struct GradientStep {
       for (int v = 0; v < kVectors; ++v)
         store(gradients + i * kGradientStride + v * kLanes,
               sums[i][v] * load(weights + i * kGradientStride + v * kLanes));
+  }
+
+  // 0 for keys of the panel that the row does not see.
+  ANABATIC_INLINE void mask(std::int64_t row, std::int64_t key, Floats& first,
+                            Floats& second) const {
+    const auto begin = static_cast<std::int32_t>(b.begins[row] - key),
+               end = static_cast<std::int32_t>(b.ends[row] - key);
+    first = within(0, begin, end) ? first : Floats{};
+    second = within(1, begin, end) ? second : Floats{};
   }
 
   void weigh_all() const {

@@ -123,7 +123,7 @@ AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
       values(pieces.take(kTileKeys * shape.padded_value_width())),
       scores(pieces.take(kStripRows * kScoreStride)),
       sums(pieces.take(kBlockRows * shape.padded_value_width())),
-      largest(pieces.take(kBlockRows)),
+      minus_largest(pieces.take(kBlockRows)),
       totals(pieces.take(kBlockRows * kWidestPanel / 2)),
       begins(pieces.take<std::int32_t>(kBlockRows)),
       ends(pieces.take<std::int32_t>(kBlockRows)),

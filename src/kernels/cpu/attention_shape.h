@@ -14,7 +14,7 @@ inline constexpr std::int64_t kTileRows = 6, kWidestPanel = 32;
 
 // Forward. A task holds (heads x rows) query rows while tiles of keys pass by; scores stand for one
 // strip of rows at a time. Packing a tile of keys costs about 2 % at so many rows.
-inline constexpr std::int64_t kBlockRows = 192, kTileKeys = 128, kStripRows = 48;
+inline constexpr std::int64_t kBlockRows = 192, kTileKeys = 128, kStripRows = 24;
 
 // Backward. A task holds a block of keys while blocks of rows pass by.
 inline constexpr std::int64_t kGradientRows = 96, kGradientKeys = 96;
@@ -116,7 +116,7 @@ struct AttentionSpace {
   AttentionSpace(const AttentionShape& shape, Pieces& pieces);
 };
 struct AttentionBuffers {
-  float *queries, *keys, *values, *scores, *sums, *largest, *totals;
+  float *queries, *keys, *values, *scores, *sums, *minus_largest, *totals;
   std::int32_t *begins, *ends;
   TileRange* tiles;
   AttentionBuffers(const AttentionShape& shape, Pieces& pieces);

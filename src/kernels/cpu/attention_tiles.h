@@ -52,22 +52,29 @@ ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
   if constexpr (2 * kStep < kLanes) transpose_lanes<2 * kStep>(r);
 }
 
+// Rows of one head lie far apart: hardware does not foresee them.
+inline constexpr std::int64_t kPrefetchRows = 8;
+
+// What a row of `count` more elements has of a vector; zeros beyond.
+template <class T>
+ANABATIC_INLINE Floats load_part(const T* from, std::int64_t count) {
+  if (count >= kLanes) return load(from);
+  return count > 0 ? load(from, static_cast<int>(count)) : Floats{};
+}
+
 // Panels of factor · rows [first, first + count); `rows` rows stand in `to`, those from `count` up
 // to a whole register tile become zero, and so do columns beyond the head.
 template <class T>
 void pack(const HeadRows<const T>& from, std::int64_t first, std::int64_t count, float factor,
           std::int64_t rows, float* to) {
-  const std::int64_t width = padded(from.width);
-  for (std::int64_t i = 0; i < round_up(count, kRows) && i < rows; ++i) {
+  for (std::int64_t i = 0; i < std::min(round_up(count, kRows), rows); ++i) {
     const T* row = from.row(first + i);
-    for (std::int64_t j = 0; j < width; j += kLanes) {
-      const std::int64_t left = i < count ? from.width - j : 0;
-      Floats x{};
-      if (left >= kLanes)
-        x = factor * load(row + j);
-      else if (left > 0)
-        x = factor * load(row + j, static_cast<int>(left));
-      store(to + (j / kPanel * rows + i) * kPanel + j % kPanel, x);
+    float* panel = to + i * kPanel;
+    for (std::int64_t left = i < count ? from.width : 0, j = 0; j < from.width;
+         left -= kPanel, j += kPanel, panel += rows * kPanel) {
+      __builtin_prefetch(row + kPrefetchRows * from.stride + j);
+      store(panel, factor * load_part(row + j, left));
+      store(panel + kLanes, factor * load_part(row + j + kLanes, left - kLanes));
     }
   }
 }
@@ -80,13 +87,15 @@ void pack_across(const HeadRows<const T>& from, std::int64_t first, std::int64_t
     for (std::int64_t j = 0; j < width; j += kLanes) {
       const std::int64_t rows = count - i, columns = std::min<std::int64_t>(from.width - j, kLanes);
       const T* at = from.row(first + i) + j;
-      Floats r[kLanes] = {};
+      for (int k = 0; k < kLanes; ++k) __builtin_prefetch(at + (kLanes + k) * from.stride);
+      Floats r[kLanes];
       if (rows >= kLanes && columns == kLanes) {
 #pragma GCC unroll 16
         for (int k = 0; k < kLanes; ++k) r[k] = load(at + k * from.stride);
-      } else if (columns > 0) {
-        for (int k = 0; k < kLanes && k < rows; ++k)
-          r[k] = load(at + k * from.stride, static_cast<int>(columns));
+      } else {
+#pragma GCC unroll 16
+        for (int k = 0; k < kLanes; ++k)
+          r[k] = load_part(at + k * from.stride, k < rows ? columns : 0);
       }
       transpose_lanes<1>(r);
       float* panel = to + i / kPanel * kPanel * width + i % kPanel;
@@ -99,9 +108,10 @@ void pack_across(const HeadRows<const T>& from, std::int64_t first, std::int64_t
 template <class T>
 void unpack_row(const float* panels, std::int64_t rows, std::int64_t row, float factor,
                 std::int64_t width, T* to) {
-  for_lanes(0, width, [&](std::int64_t j, int n) {
-    store(to + j, factor * load(panels + (j / kPanel * rows + row) * kPanel + j % kPanel), n);
-  });
+  const float* panel = panels + row * kPanel;
+  for (std::int64_t j = 0; j < width; j += kPanel, panel += rows * kPanel)
+    for_lanes(0, std::min<std::int64_t>(width - j, kPanel),
+              [&](std::int64_t i, int n) { store(to + j + i, factor * load(panel + i), n); });
 }
 
 ANABATIC_INLINE void fill(Sums& sums, const float* of_rows) {
@@ -111,28 +121,35 @@ ANABATIC_INLINE void fill(Sums& sums, const float* of_rows) {
     for (int v = 0; v < kVectors; ++v) sums[i][v] = broadcast(of_rows[i]);
 }
 
-// sums += A · B: A[i, k] at a[i · kRow + k · kDepth], B a panel of `depth` >= 1 rows. (Loops that
-// test at their end alone keep the sums in registers.)
-template <int kRow, int kDepth>
-ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b, std::int64_t depth) {
-  do {
-    const Floats right[kVectors] = {load(b), load(b + kLanes)};
+// sums += A · B over kCount rows of the panel B: A[i, k] at a[i · kRow + k · kDepth].
+template <int kRow, int kDepth, int kCount>
+ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b) {
+#pragma GCC unroll 32
+  for (int k = 0; k < kCount; ++k) {
+    const Floats right[kVectors] = {load(b + k * kPanel), load(b + k * kPanel + kLanes)};
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const Floats left = broadcast(a[i * kRow]);
+      const Floats left = broadcast(a[i * kRow + k * kDepth]);
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sums[i][v] = madd(left, right[v], sums[i][v]);
     }
-    a += kDepth;
-    b += kPanel;
-  } while (--depth > 0);
+  }
 }
 
-// The same with A from panels of `rows` rows, over `width` columns of it.
+// The same over `depth` rows. Few iterations: the branch at the end is foreseen.
+template <int kRow, int kDepth>
+ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b, std::int64_t depth) {
+  constexpr int kStep = 8;
+  for (; depth >= kStep; depth -= kStep, a += kStep * kDepth, b += kStep * kPanel)
+    multiply_add<kRow, kDepth, kStep>(sums, a, b);
+  for (; depth > 0; --depth, a += kDepth, b += kPanel) multiply_add<kRow, kDepth, 1>(sums, a, b);
+}
+
+// The same with A from panels of `rows` rows, over `width` > 0 columns of it.
 ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_t rows,
                                          const float* b, std::int64_t width) {
   do {
-    multiply_add<kPanel, 1>(sums, a, b, kPanel);
+    multiply_add<kPanel, 1, kPanel>(sums, a, b);
     a += rows * kPanel;
     b += kPanel * kPanel;
     width -= kPanel;
@@ -156,19 +173,30 @@ void multiply(const float* a, const float* b, std::int64_t depth, float* c) {
 }
 
 // 2^x with a relative error below 2e-7: a minimax polynomial around the nearest whole number, 1 for
-// x = 0. x is held within [-125, 126]; NaN stays NaN.
-ANABATIC_INLINE Floats exp2(Floats x) {
-  x = x < -125.0f ? broadcast(-125.0f) : x;
-  x = x > 126.0f ? broadcast(126.0f) : x;
-  // Adding 1.5 · 2^23 leaves no bits of the fraction, and the whole number in the lowest bits.
-  const Floats shifted = x + 12582912.0f, r = x - (shifted - 12582912.0f);
-  Floats p = broadcast(1.32647273e-3f);
-  p = madd(p, r, broadcast(9.67151299e-3f));
-  p = madd(p, r, broadcast(5.55073358e-2f));
-  p = madd(p, r, broadcast(2.40222424e-1f));
-  p = madd(p, r, broadcast(6.93147004e-1f));
-  p = madd(p, r, broadcast(1.0f));
-  return p * reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted) << 23) + (127 << 23));
+// x = 0. x is held within [-125, 126]; NaN stays NaN. Several vectors go step by step side by side:
+// one after the other, their long chains would fill the core's scheduler.
+template <int kCount>
+ANABATIC_INLINE void exp2(Floats (&x)[kCount]) {
+  constexpr float kCoefficients[] = {9.67151299e-3f, 5.55073358e-2f, 2.40222424e-1f, 6.93147004e-1f,
+                                     1.0f};
+  Floats shifted[kCount], p[kCount];
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) x[i] = clamp(x[i], -125.0f, 126.0f);
+    // Adding 1.5 · 2^23 leaves no bits of the fraction, and the whole number in the lowest bits.
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) shifted[i] = x[i] + 12582912.0f;
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) x[i] = x[i] - (shifted[i] - 12582912.0f);
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) p[i] = broadcast(1.32647273e-3f);
+#pragma GCC unroll 5
+  for (const float coefficient : kCoefficients)
+#pragma GCC unroll 4
+    for (int i = 0; i < kCount; ++i) p[i] = madd(p[i], x[i], broadcast(coefficient));
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i)
+    x[i] =
+        p[i] * reinterpret_cast<Floats>((reinterpret_cast<Ints>(shifted[i]) << 23) + (127 << 23));
 }
 
 // Lane by lane the index of a panel's vector v.

@@ -53,7 +53,12 @@ ANABATIC_INLINE Floats load(const BFloat16* p, int count = kLanes) {
     std::memcpy(&x, p, sizeof x);
   else
     for (int i = 0; i < count; ++i) x[i] = p[i].bits;
+#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+  return reinterpret_cast<Floats>(
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(x)), 16));
+#else
   return reinterpret_cast<Floats>(__builtin_convertvector(x, Words) << 16);
+#endif
 }
 
 ANABATIC_INLINE void store(float* p, Floats x, int count = kLanes) {
@@ -108,6 +113,18 @@ ANABATIC_INLINE Floats madd(Floats a, Floats b, Floats c) {
 
 // The larger one; b when a is NaN.
 ANABATIC_INLINE Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+// x held within [low, high]; NaN stays NaN.
+ANABATIC_INLINE Floats clamp(Floats x, float low, float high) {
+#if ANABATIC_ISA_LANES == 16
+  return _mm512_min_ps(broadcast(high), _mm512_max_ps(broadcast(low), x));
+#elif ANABATIC_ISA_LANES == 8
+  return _mm256_min_ps(broadcast(high), _mm256_max_ps(broadcast(low), x));
+#else
+  x = x < low ? broadcast(low) : x;
+  return x > high ? broadcast(high) : x;
+#endif
+}
 
 ANABATIC_INLINE Floats square_root(Floats x) {
 #if ANABATIC_ISA_LANES == 16
