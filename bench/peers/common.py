@@ -30,6 +30,7 @@ def parser(description):
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--rounds", type=int, default=7)
     made.add_argument("--compile", action="store_true", help="torch.compile variants too")
+    made.add_argument("--no_check", action="store_true", help="do not compare our side with ref first")
     made.add_argument("--json", metavar="FILE", help="write the results here")
     return made
 
@@ -42,6 +43,8 @@ class Anabatic:
     def __init__(self, args, kind, settings):
         command = [args.binary, "bench", kind, "--serve", "--device.threads", str(args.threads),
                    "--train.precision", args.precision]
+        if getattr(args, "no_check", False):
+            command.append("--no_check")
         for key, value in settings.items():
             command += [f"--{key}"] if value is True else [f"--{key}", str(value)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
