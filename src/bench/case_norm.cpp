@@ -73,13 +73,11 @@ GraphCase gather_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t 
   for (std::int64_t i = 0; i < count; ++i)
     chosen[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(
         random_below(0, kGatherStream, static_cast<std::uint64_t>(i), kGatherExperts));
-  std::vector<std::int32_t> order(chosen.size()), token_of_row(chosen.size());
+  std::vector<std::int32_t> order(chosen.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
     return chosen[static_cast<std::size_t>(a)] < chosen[static_cast<std::size_t>(b)];
   });
-  std::transform(order.begin(), order.end(), token_of_row.begin(),
-                 [&](std::int32_t slot) { return slot / static_cast<std::int32_t>(sizes.top_k); });
 
   const ir::ValueId x = builder.rows("x", sizes.width);
   const ir::ValueId experts =
@@ -89,7 +87,7 @@ GraphCase gather_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t 
   const ir::ValueId y =
       builder.timed("dispatch").add1("permute", {x, sorted[0]}, {{"top_k", sizes.top_k}});
   const auto arrays = static_cast<double>(1 + sizes.top_k);
-  return builder.finish(y, streams(sizes, arrays, arrays), std::move(token_of_row));
+  return builder.finish(y, streams(sizes, arrays, arrays), sizes.top_k, std::move(order));
 }
 
 GraphCase row_case(const RowSizes& sizes, std::int64_t num_tokens) {

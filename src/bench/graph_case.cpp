@@ -92,15 +92,15 @@ GraphCase CaseBuilder::close(ir::ValueId logits, std::vector<TimedPart> parts) {
   return std::move(case_);
 }
 
-GraphCase CaseBuilder::finish(ir::ValueId y, std::vector<TimedPart> parts,
-                              std::vector<std::int32_t> token_of_row) {
+GraphCase CaseBuilder::finish(ir::ValueId y, std::vector<TimedPart> parts, std::int64_t top_k,
+                              std::vector<std::int32_t> slot_of_row) {
   const std::int64_t num_rows = builder_.type(y).dim(0), width = builder_.type(y).dim(1);
-  if (token_of_row.empty()) token_of_row = count_up(num_rows);
+  if (slot_of_row.empty()) slot_of_row = count_up(num_rows);
   case_.labels = [=](std::int64_t first_tokens) {
-    std::vector<std::int32_t> labels(token_of_row.size(), kIgnored);
+    std::vector<std::int32_t> labels(slot_of_row.size(), kIgnored);
     for (std::size_t row = 0; row < labels.size(); ++row)
-      if (token_of_row[row] < first_tokens)
-        labels[row] = static_cast<std::int32_t>(static_cast<std::int64_t>(row) % width);
+      if (slot_of_row[row] < first_tokens * top_k)
+        labels[row] = static_cast<std::int32_t>(slot_of_row[row] % width);
     return labels;
   };
   tag(kSeedSegment);

@@ -55,10 +55,11 @@ class CaseBuilder {
                     std::vector<std::int32_t> values);
   // Nodes from here on are timed.
   ir::GraphBuilder& timed(std::string_view segment);
-  // The scalar to differentiate; y [R, width]. Labels count up, -100 in rows whose token is not
-  // among the first; `token_of_row` empty: row r is of token r.
-  GraphCase finish(ir::ValueId y, std::vector<TimedPart> parts,
-                   std::vector<std::int32_t> token_of_row = {});
+  // The scalar to differentiate; y [T·top_k, width], whose row r belongs to slot slot_of_row[r] (of
+  // token slot / top_k); empty: row r is slot r. Labels count up with slots, -100 for tokens that
+  // are not among the first.
+  GraphCase finish(ir::ValueId y, std::vector<TimedPart> parts, std::int64_t top_k = 1,
+                   std::vector<std::int32_t> slot_of_row = {});
   // The same for logits that are the work itself. `ignored`: share of labels that are -100.
   GraphCase finish_with_loss(ir::ValueId logits, std::vector<TimedPart> parts, double ignored);
 

@@ -14,6 +14,8 @@ int run(const Invocation& invocation) {
   bench::ProfileOptions options;
   options.num_steps = invocation.integer("--steps", options.num_steps);
   options.num_warmup_steps = invocation.integer("--warmup", options.num_warmup_steps);
+  // Before anything long: a place that cannot be written to shows at once.
+  if (invocation.has("--trace")) bench::write_trace({}, invocation.value("--trace"));
   const bench::Profile profile =
       bench::profile(train::load_run_config(file, invocation.overrides), options);
   if (invocation.has("--trace")) bench::write_trace(profile, invocation.value("--trace"));
