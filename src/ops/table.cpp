@@ -36,6 +36,7 @@ namespace {
 const ir::OpSchema* const kTable[] = {
     &kAccumulate,
     &kAdamw,
+    &kAdamwPack,
     &kAdd,
     &kAttention,
     &kAttentionGradient,

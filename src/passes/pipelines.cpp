@@ -6,14 +6,15 @@
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
+#include "passes/fuse_optimizer.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,           kDifferentiate, kAccumulateGradients, kPackWeights, kApplyOptimizer,
-          kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kDifferentiate, kAccumulateGradients, kPackWeights,
+          kApplyOptimizer, kFuseOptimizer, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -22,7 +23,7 @@ std::vector<Pass> inference_pipeline() {
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kPackWeights,
-                           &kApplyOptimizer, &kCommonSubexpression, &kDeadCode})
+                           &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }
