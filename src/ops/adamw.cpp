@@ -3,12 +3,12 @@
 
 #include "ops/build.h"
 #include "ops/check.h"
+#include "tensor/panels.h"
 
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"});
+std::vector<TensorType> updated(const Check& check, ir::Types inputs) {
   const Operand parameter = check.wide(0, "parameter");
   for (int i = 1; i < 4; ++i) {
     constexpr std::string_view kNames[] = {"parameter", "gradient", "first_moment",
@@ -25,6 +25,27 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   check.non_negative("epsilon");
   check.non_negative("weight_decay");
   return {inputs[0], inputs[2], inputs[3]};
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  return updated(Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"}),
+                 inputs);
+}
+
+std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("adamw_pack", inputs, attributes,
+                    {"beta1", "beta2", "epsilon", "weight_decay", "dtype"});
+  std::vector<TensorType> types = updated(check, inputs);
+  const Operand parameter = check.wide(0, "parameter");
+  check.row_major(parameter);
+  if (parameter.type->ndim() != 2 && parameter.type->ndim() != 3)
+    check.fail("expected parameter to be a matrix or a stack of matrices, got " +
+               to_string(*parameter.type));
+  for (const bool transposed : {false, true}) {
+    types.push_back(with_dtype(*parameter.type, check.dtype("dtype")));
+    types.back().layout = panels_layout(transposed);
+  }
+  return types;
 }
 
 // A multiply-add each for decay, both moments and the step; a root, two quotients, two scalings.
@@ -45,5 +66,19 @@ const ir::OpSchema kAdamw{
     .infer = infer,
     .cost = cost,
     .must_alias = {0, 2, 3}};
+
+const ir::OpSchema kAdamwPack{
+    .name = "adamw_pack",
+    .min_inputs = 7,
+    .max_inputs = 7,
+    .num_outputs = 5,
+    .signature =
+        "(parameter f32 [N,K] or [E,N,K], gradient, first_moment, second_moment, clip_factor "
+        "f32[], "
+        "learning_rate f32[], step i32[]) -> parameter, first_moment, second_moment, packed, "
+        "packed_transposed",
+    .infer = infer_pack,
+    .cost = cost,
+    .must_alias = {0, 2, 3, -1, -1}};
 
 }  // namespace anabatic::ops

@@ -5,6 +5,6 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kAdamw;
+extern const ir::OpSchema kAdamw, kAdamwPack;
 
 }  // namespace anabatic::ops

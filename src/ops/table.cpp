@@ -37,6 +37,7 @@ namespace {
 const ir::OpSchema* const kTable[] = {
     &kAccumulate,
     &kAdamw,
+    &kAdamwPack,
     &kAdd,
     &kAttention,
     &kAttentionGradient,

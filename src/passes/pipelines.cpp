@@ -7,14 +7,15 @@
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
 #include "passes/fuse_head_loss.h"
+#include "passes/fuse_optimizer.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,   kDifferentiate,  kAccumulateGradients, kFuseHeadLoss,
-          kPackWeights, kApplyOptimizer, kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss, kPackWeights,
+          kApplyOptimizer, kFuseOptimizer, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -22,8 +23,28 @@ std::vector<Pass> inference_pipeline() {
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
-                           &kPackWeights, &kApplyOptimizer, &kCommonSubexpression, &kDeadCode})
+  for (const Pass* pass :
+       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
+        &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
+}
+
+std::vector<Pass> inference_pipeline() {
+  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
+}
+
+const Pass* find_pass(std::string_view name) {
+  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss, kPackWeights,
+          kApplyOptimizer, kFuseOptimizer, kCommonSubexpression, kDeadCode};
+}
+
+std::vector<Pass> inference_pipeline() {
+  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
+}
+
+const Pass* find_pass(std::string_view name) {
+  for (const Pass* pass :
+       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
+        &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -63,6 +63,8 @@ TEST(GoldenTraining, GivesEqualBitsWithWeightsPackedOrNot) {
         options.compile.precision = precision;
         const StepsResult want = run_steps(moe_graph(2, is_tied), options);
         EXPECT_TRUE(want.states.contains("head.weight.packed") || is_tied);
+        options.compile.disabled_passes = {"fuse_optimizer"};
+        EXPECT_EQ(run_steps(moe_graph(2, is_tied), options).states, want.states);
         options.compile.pack_transposed = false;
         const StepsResult half = run_steps(moe_graph(2, is_tied), options);
         options.compile.disabled_passes = {"pack_weights"};

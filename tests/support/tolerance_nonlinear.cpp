@@ -262,6 +262,12 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);
   if (op == "adamw") return adamw_bounds(call, wants);
+  if (op == "adamw_pack") {  // the packings are the parameter, rounded once more
+    std::vector<Bound> bounds = adamw_bounds(call, wants);
+    bounds.insert(bounds.end(), 2, bounds[0]);
+    for (std::size_t o = 3; o < bounds.size(); ++o) bounds[o].num_roundings = 2;
+    return bounds;
+  }
   if (op == "rope_table") return {rope_table_bound(wants[0])};
   if (op == "clip_factor" || op == "global_norm")
     return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};

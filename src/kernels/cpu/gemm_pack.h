@@ -77,6 +77,13 @@ inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::
   }
 }
 
+// A row that is read soon: rows lie far apart, so the hardware does not foresee them.
+inline constexpr Int kRowsAhead = 8;
+inline void prefetch_row(const void* row, Int bytes) {
+  for (Int at = 0; at < bytes; at += 64)
+    __builtin_prefetch(static_cast<const std::byte*>(row) + at);
+}
+
 // Unit: of the engine. kRows: of its tile.
 template <class Unit, Int kRows>
 struct PackA {
@@ -98,16 +105,21 @@ struct PackA {
   }
 
   // rows x depth at (i0, k0), contiguous along the rows, as tiles [unit][kRows], tile_stride apart.
-  // A few tiles at a time, so that whole cache lines are read.
+  // Some tiles at a time: whole cache lines are read, and the writes are not too many streams.
   template <class T>
   static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
-    constexpr Int kStrip = 8;
+    constexpr Int kStrip = 24;
     const T* from = reinterpret_cast<const T*>(a.data) + i0 + k0 * a.column_stride;
     const Int units = units_of(depth), tiles = blocks_of(rows, kRows);
     for (Int t0 = 0; t0 < tiles; t0 += kStrip)
       for (Int u = 0; u < units; ++u) {
         const Int left = depth - u * kUnitDepth;
         const T* row = from + u * kUnitDepth * a.column_stride;
+        const Int width = smaller(kStrip * kRows, rows - t0 * kRows);
+        if (left > kRowsAhead + kUnitDepth)
+          for (Int k = 0; k < kUnitDepth; ++k)
+            prefetch_row(row + t0 * kRows + (kRowsAhead + k) * a.column_stride,
+                         width * static_cast<Int>(sizeof(T)));
         const T* next = left >= kUnitDepth ? row + (kUnitDepth - 1) * a.column_stride : nullptr;
         for (Int t = t0; t < smaller(tiles, t0 + kStrip); ++t)
           interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows, row + t * kRows,
@@ -163,6 +175,9 @@ struct PackB {
     for (Int u = 0; u < units; ++u, source += kUnitDepth * stride) {
       const Int left = depth - u * kUnitDepth;
       Unit* row = panels + u * kPanel;
+      if (left > kRowsAhead + kUnitDepth)
+        for (Int k = 0; k < kUnitDepth; ++k)
+          prefetch_row(source + (kRowsAhead + k) * stride, columns * static_cast<Int>(sizeof(T)));
       Int j = 0;
       if (left >= kUnitDepth)
         for (; j + kPanel <= columns; j += kPanel)

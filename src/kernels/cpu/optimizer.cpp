@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -30,6 +31,82 @@ double sum_squares_of(const T* x, std::int64_t count) {
   return sum_lanes(sums[0] + sums[1]);
 }
 
+// torch.optim.AdamW: decay first, then the step with bias-corrected moments. A clip factor that is
+// not finite changes nothing.
+struct AdamW {
+  const float* in[4];
+  float* out[3];
+  float clip, epsilon, keep, rate, root, blend1, keep2, blend2;
+  bool finite;
+
+  explicit AdamW(const Arguments& args) {
+    for (int i = 0; i < 4; ++i) in[i] = args.inputs[static_cast<std::size_t>(i)].as<const float>();
+    for (int i = 0; i < 3; ++i) out[i] = args.outputs[static_cast<std::size_t>(i)].as<float>();
+    clip = *args.inputs[4].as<const float>();
+    const double learning_rate = *args.inputs[5].as<const float>();
+    const double step = *args.inputs[6].as<const std::int32_t>();
+    const double beta1 = spec::get_double(*args.attributes, "beta1");
+    const double beta2 = spec::get_double(*args.attributes, "beta2");
+    const double decay = spec::get_double(*args.attributes, "weight_decay");
+    epsilon = static_cast<float>(spec::get_double(*args.attributes, "epsilon"));
+    keep = static_cast<float>(1.0 - learning_rate * decay);
+    rate = static_cast<float>(learning_rate / (1.0 - std::pow(beta1, step)));
+    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
+    blend1 = static_cast<float>(1.0 - beta1);
+    keep2 = static_cast<float>(beta2);
+    blend2 = static_cast<float>(1.0 - beta2);
+    finite = std::isfinite(clip);
+  }
+
+  // Elements [begin, end). One function for every caller, so that its sums are contracted alike.
+  __attribute__((noinline)) void operator()(std::int64_t begin, std::int64_t end) const {
+    for_lanes(begin, end, [&](std::int64_t i, int n) {
+      Floats p = load(in[0] + i, n), m = load(in[2] + i, n), v = load(in[3] + i, n);
+      if (finite) {
+        const Floats g = clip * load(in[1] + i, n);
+        m += blend1 * (g - m);
+        v = keep2 * v + blend2 * g * g;
+        p = keep * p - rate * m / (square_root(v) * root + epsilon);
+      }
+      store(out[0] + i, p, n);
+      store(out[1] + i, m, n);
+      store(out[2] + i, v, n);
+    });
+  }
+};
+
+// One task updates 16 rows, so many columns at a time that they are still near when both packings
+// read them.
+template <class To>
+void sweep(const Arguments& args) {
+  constexpr std::int64_t kColumns = 1024;
+  const AdamW update(args);
+  const TensorView &parameter = args.outputs[0], &packed = args.outputs[3],
+                   &transposed = args.outputs[4];
+  const PanelShape shape = panel_shape(*packed.type), turned = panel_shape(*transposed.type);
+  const std::int64_t rows = parameter.type->dim(-2), width = columns(parameter);
+  const std::int64_t blocks = ceil_div(rows, kPanelColumns);
+  const std::int64_t matrices = parameter.type->ndim() == 3 ? parameter.type->dim(0) : 1;
+  args.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
+    const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
+    const std::int64_t end = std::min(rows, begin + kPanelColumns);
+    const std::int64_t first = (matrix * rows + begin) * width;
+    To* panel = packed.as<To>() + matrix * shape.num_elements() +
+                begin / kPanelColumns * shape.panel_elements();
+    To* panels = transposed.as<To>() + matrix * turned.num_elements();
+    for (std::int64_t k = 0; k < width; k += kColumns) {
+      const std::int64_t count = std::min(kColumns, width - k);
+      for (std::int64_t row = 0; row < end - begin; ++row)
+        update(first + row * width + k, first + row * width + k + count);
+      const float* source = parameter.as<const float>() + first + k;
+      pack_panel(panel + k * kPanelColumns, source, width, end - begin, count);
+      pack_depth(panels + k / kPanelColumns * turned.panel_elements(),
+                 {.columns = count, .depth = turned.depth, .unit_depth = turned.unit_depth}, source,
+                 width, begin, end);
+    }
+  });
+}
+
 }  // namespace
 
 // Workspace: double of each block.
@@ -49,41 +126,15 @@ void sum_squares(const Arguments& args) {
   *args.outputs[0].as<double>() = sum;
 }
 
-// torch.optim.AdamW: decay first, then the step with bias-corrected moments. A clip factor that is
-// not finite changes nothing.
 void adamw(const Arguments& args) {
-  const float* in[4];
-  float* out[3];
-  for (int i = 0; i < 4; ++i) in[i] = args.inputs[static_cast<std::size_t>(i)].as<const float>();
-  for (int i = 0; i < 3; ++i) out[i] = args.outputs[static_cast<std::size_t>(i)].as<float>();
-  const float clip = *args.inputs[4].as<const float>();
-  const double learning_rate = *args.inputs[5].as<const float>();
-  const double step = *args.inputs[6].as<const std::int32_t>();
-  const double beta1 = spec::get_double(*args.attributes, "beta1");
-  const double beta2 = spec::get_double(*args.attributes, "beta2");
-  const double decay = spec::get_double(*args.attributes, "weight_decay");
-  const auto epsilon = static_cast<float>(spec::get_double(*args.attributes, "epsilon"));
-  const auto keep = static_cast<float>(1.0 - learning_rate * decay);
-  const auto rate = static_cast<float>(learning_rate / (1.0 - std::pow(beta1, step)));
-  const auto root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
-  const auto blend1 = static_cast<float>(1.0 - beta1), keep2 = static_cast<float>(beta2),
-             blend2 = static_cast<float>(1.0 - beta2);
-  const bool finite = std::isfinite(clip);
-  const auto run = [&](std::int64_t begin, std::int64_t end) {
-    for_lanes(begin, end, [&](std::int64_t i, int n) {
-      Floats p = load(in[0] + i, n), m = load(in[2] + i, n), v = load(in[3] + i, n);
-      if (finite) {
-        const Floats g = clip * load(in[1] + i, n);
-        m += blend1 * (g - m);
-        v = keep2 * v + blend2 * g * g;
-        p = keep * p - rate * m / (square_root(v) * root + epsilon);
-      }
-      store(out[0] + i, p, n);
-      store(out[1] + i, m, n);
-      store(out[2] + i, v, n);
-    });
-  };
-  args.team->for_range(size(args.inputs[0]), kElementGrain, run);
+  const AdamW update(args);
+  args.team->for_range(size(args.inputs[0]), kElementGrain,
+                       [&](std::int64_t begin, std::int64_t end) { update(begin, end); });
+}
+
+void adamw_pack(const Arguments& args) {
+  if (args.outputs[0].type->num_elements() == 0) return;
+  with_float_type(args.outputs[3].type->dtype, [&]<class To>(To*) { sweep<To>(args); });
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -32,12 +32,17 @@ Support supports(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// A row-major input, a packed output.
+// Row-major inputs; the last kPacked outputs are packed.
+template <std::size_t kPacked>
 Support supports_packing(const spec::Problem& problem) {
-  TensorType unpacked = problem.outputs[0];
-  unpacked.layout = kRowMajor;
-  if (Support support = check(problem.inputs[0], false, "input", 0); !support) return support;
-  return check(unpacked, false, "output", 0);
+  for (std::size_t i = 0; i < problem.inputs.size(); ++i)
+    if (Support support = check(problem.inputs[i], false, "input", i); !support) return support;
+  for (std::size_t i = 0; i < problem.outputs.size(); ++i) {
+    TensorType type = problem.outputs[i];
+    if (i + kPacked >= problem.outputs.size()) type.layout = kRowMajor;
+    if (Support support = check(type, false, "output", i); !support) return support;
+  }
+  return yes();
 }
 constexpr auto kActivations = supports<false, false>;
 constexpr auto kF64Inputs = supports<true, false>;
@@ -103,6 +108,7 @@ Support supports_avx2(const spec::Problem& problem) {
 
 constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_pack, supports_packing<2>, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
     ANABATIC_VECTOR_ROWS(attention_gradient, kActivations, cpu::attention_gradient_workspace_bytes),
@@ -125,7 +131,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
+    ANABATIC_VECTOR_ROWS(pack, supports_packing<1>, nullptr),
     ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
     ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),

@@ -32,6 +32,7 @@
   void sum_rows(const Arguments& args);                  \
   /* optimizer.cpp */                                    \
   void adamw(const Arguments& args);                     \
+  void adamw_pack(const Arguments& args);                \
   void sum_squares(const Arguments& args);               \
   /* pack.cpp */                                         \
   void pack(const Arguments& args);                      \

@@ -55,4 +55,10 @@ void adamw(const Arguments& args) {
   }
 }
 
+void adamw_pack(const Arguments& args) {
+  adamw(args);
+  for (const TensorView& packed : args.outputs.subspan(3))
+    pack({.inputs = args.outputs.first(1), .outputs = {&packed, 1}, .attributes = args.attributes});
+}
+
 }  // namespace anabatic::kernels::ref

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/fuse_optimizer.h"
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "ir/rewrite.h"
+#include "tensor/panels.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::ValueId;
+
+constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+// Nodes that pack one value, by direction.
+using Packings = std::array<std::size_t, 2>;
+
+std::map<ValueId, Packings> find_packings(const Graph& graph) {
+  std::map<ValueId, Packings> found;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op->name != "pack" || node.tag.phase != ir::Phase::kUpdate) continue;
+    const bool transposed = graph.value(node.outputs[0]).type.layout == panels_layout(true);
+    Packings& packings = found.try_emplace(node.inputs[0], Packings{kNone, kNone}).first->second;
+    if (packings[transposed] == kNone) packings[transposed] = i;
+  }
+  return found;
+}
+
+bool run(Graph& graph, const PassContext& context) {
+  const std::map<ValueId, Packings> packings = find_packings(graph);
+  std::vector<bool> keep(graph.nodes.size(), true);
+  bool changed = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    if (node.op->name != "adamw") continue;
+    const auto found = packings.find(node.outputs[0]);
+    if (found == packings.end()) continue;
+    const auto [plain, transposed] = found->second;
+    if (plain == kNone || transposed == kNone) continue;
+    const DType dtype = graph.value(graph.nodes[plain].outputs[0]).type.dtype;
+    if (graph.value(graph.nodes[transposed].outputs[0]).type.dtype != dtype) continue;
+    node.op = context.find_op("adamw_pack");
+    node.attributes["dtype"] = std::string(to_string(dtype));
+    for (const std::size_t pack : {plain, transposed}) {
+      const ValueId packed = graph.nodes[pack].outputs[0];
+      node.outputs.push_back(packed);
+      graph.value(packed).producer = static_cast<ir::NodeId>(i);
+      graph.nodes[pack].outputs = {};
+      keep[pack] = false;
+    }
+    changed = true;
+  }
+  if (changed) ir::keep_nodes(graph, keep);
+  return changed;
+}
+
+}  // namespace
+
+const Pass kFuseOptimizer{.name = "fuse_optimizer", .needs = {"updated"}, .run = run};
+
+}  // namespace anabatic::passes
