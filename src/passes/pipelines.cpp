@@ -26,25 +26,6 @@ const Pass* find_pass(std::string_view name) {
   for (const Pass* pass :
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
         &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
-}
-
-std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
-}
-
-const Pass* find_pass(std::string_view name) {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss, kPackWeights,
-          kApplyOptimizer, kFuseOptimizer, kCommonSubexpression, kDeadCode};
-}
-
-std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
-}
-
-const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }
