@@ -187,23 +187,28 @@ struct Forward {
     const std::int64_t heads = shape.heads_per_task(), kv_head = head / shape.group(),
                        tiles = ceil_div(rows.count, kRows), padded_rows = tiles * kRows;
     const ForwardBlock block{shape, b, tiles, tiles * heads};
-    const std::int64_t num_rows = block.num_rows();
+    const std::int64_t num_rows = block.num_rows(), origin = ranges.key_begin[rows.first],
+                       end = rows.end - origin;
+    const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
+        v(args.inputs[2], kv_head, shape.value_width);
+    const auto prefetch_keys = [&](std::int64_t key) {
+      prefetch(k, origin + key, std::min(kTileKeys, end - key));
+      prefetch(v, origin + key, std::min(kTileKeys, end - key));
+    };
+    std::int64_t key = (rows.begin - origin) / kTileKeys * kTileKeys;
+    prefetch_keys(key);
     for (std::int64_t h = 0; h < heads; ++h)
       pack_head<T>(rows, head + h, b.queries + h * padded_rows * kPanel, num_rows);
     std::fill(b.sums, b.sums + num_rows * block.value_width(), 0.0f);
     std::fill(b.totals, b.totals + num_rows * kLanes, 0.0f);
     std::fill(b.minus_largest, b.minus_largest + num_rows, 0.0f);
 
-    const std::int64_t origin = ranges.key_begin[rows.first];
     find_ranges(ranges, rows, origin, shape.num_keys, b.begins, b.ends, b.tiles);
-    const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
-        v(args.inputs[2], kv_head, shape.value_width);
-    const std::int64_t end = rows.end - origin;
-    for (std::int64_t key = (rows.begin - origin) / kTileKeys * kTileKeys; key < end;
-         key += kTileKeys) {
+    for (; key < end; key += kTileKeys) {
       const std::int64_t count = std::min(kTileKeys, end - key);
       pack_across(k, origin + key, count, b.keys);
       pack(v, origin + key, count, 1.0f, kTileKeys, b.values);
+      prefetch_keys(key + kTileKeys);
       for (std::int64_t tile = 0; tile < block.num_tiles; tile += kStripRows / kRows)
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
     }
@@ -225,8 +230,7 @@ struct Forward {
     const bool is_empty = keys.begin >= keys.end;
     const float total = sum_lanes(load(block.totals(row)));
     const HeadRows<T> out(args.outputs[0], head, shape.value_width);
-    unpack_row(block.buffers.sums, block.num_rows(), row, is_empty ? 0.0f : 1.0f / total,
-               shape.value_width, out.row(t));
+    unpack_row(block.buffers.sums, block.num_rows(), row, is_empty ? 0.0f : 1.0f / total, out, t);
     args.outputs[1].as<float>()[t * shape.num_heads + head] =
         is_empty ? -kInfinity : (std::log2(total) - block.buffers.minus_largest[row]) * kLn2;
   }

@@ -111,20 +111,12 @@ struct GradientStep {
       }
   }
 
-  void clear_dq(std::int64_t j, std::int64_t row) const {
-    std::fill_n(b.dq + j * kGradientRows + row * kPanel, kRows * kPanel, 0.0f);
-  }
-
   // dq := ds · keys.
   void multiply_keys() const {
     for (std::int64_t j = 0; j < key_width; j += kPanel)
       for (std::int64_t row = 0; row < num_rows; row += kRows) {
         const TileRange& sees = b.tiles[row / kRows];
         const std::int64_t begin = std::min(sees.begin, sees.end);
-        if (begin == sees.end) {
-          clear_dq(j, row);
-          continue;
-        }
         multiply<kGradientStride, 1, false>(b.gradients + row * kGradientStride + begin,
                                             b.keys + j * kGradientKeys + begin * kPanel,
                                             sees.end - begin,
@@ -191,6 +183,8 @@ struct Gradient {
     const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
         v(args.inputs[2], kv_head, shape.value_width);
     const std::int64_t key_width = padded(shape.key_width), value_width = padded(shape.value_width);
+    prefetch(k, keys.first, keys.count);
+    prefetch(v, keys.first, keys.count);
     pack(k, keys.first, keys.count, 1.0f, kGradientKeys, b.keys);
     pack_across(k, keys.first, keys.count, b.keys_across);
     pack_across(v, keys.first, keys.count, b.values_across);
@@ -200,7 +194,7 @@ struct Gradient {
       for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
         const RowBlock& rows = row_blocks[static_cast<std::size_t>(i)];
         if (index < rows.first_key_block || index > rows.last_key_block) continue;
-        row_block_step<T>(keys, rows, head, b);
+        row_block_step<T>(keys, rows, head, i > keys.first_row_block, b);
         const std::int64_t turn = head * static_cast<std::int64_t>(row_blocks.size()) + i;
         add_to_dq<T>(rows, head, static_cast<std::int32_t>(index - rows.first_key_block),
                      index == rows.last_key_block, space.turns[turn], b);
@@ -209,17 +203,22 @@ struct Gradient {
         dv(args.outputs[2], kv_head, shape.value_width);
     for (std::int64_t s = 0; s < keys.count; ++s) {
       // Queries came scaled to base 2.
-      unpack_row(b.dk, kGradientKeys, s, kLn2, shape.key_width, dk.row(keys.first + s));
-      unpack_row(b.dv, kGradientKeys, s, 1.0f, shape.value_width, dv.row(keys.first + s));
+      unpack_row(b.dk, kGradientKeys, s, kLn2, dk, keys.first + s);
+      unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, keys.first + s);
     }
   }
 
   template <class T>
-  void row_block_step(const KeyBlock& keys, const RowBlock& rows, std::int64_t head,
+  void row_block_step(const KeyBlock& keys, const RowBlock& rows, std::int64_t head, bool has_next,
                       const AttentionGradientBuffers& b) const {
     const std::int64_t num_rows = round_up(rows.count, kRows);
     pack(queries<T>(head), rows.first, rows.count, shape.scale * kLog2E, kGradientRows, b.queries);
     pack(douts<T>(head), rows.first, rows.count, 1.0f, kGradientRows, b.douts);
+    if (has_next) {  // the rows before these
+      const std::int64_t count = std::min<std::int64_t>(rows.first, kGradientRows);
+      prefetch(queries<T>(head), rows.first - count, count);
+      prefetch(douts<T>(head), rows.first - count, count);
+    }
     const std::int64_t at = head * shape.num_rows + rows.first;
     for (std::int64_t i = 0; i < num_rows; ++i) {
       b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
@@ -247,7 +246,7 @@ struct Gradient {
     if (is_last) {
       const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
       for (std::int64_t i = 0; i < rows.count; ++i)
-        unpack_row(b.dq, kGradientRows, i, shape.scale, shape.key_width, dq.row(rows.first + i));
+        unpack_row(b.dq, kGradientRows, i, shape.scale, dq, rows.first + i);
     }
     taken.store(turn + 1, std::memory_order_release);
   }

@@ -55,6 +55,15 @@ ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
 // Rows of one head lie far apart: hardware does not foresee them.
 inline constexpr std::int64_t kPrefetchRows = 8;
 
+// Brings rows [first, first + count) into the second cache.
+template <class T>
+void prefetch(const HeadRows<const T>& from, std::int64_t first, std::int64_t count) {
+  constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < from.width; j += kLine)
+      __builtin_prefetch(from.row(first + i) + j, 0, 2);
+}
+
 // What a row of `count` more elements has of a vector; zeros beyond.
 template <class T>
 ANABATIC_INLINE Floats load_part(const T* from, std::int64_t count) {
@@ -104,14 +113,17 @@ void pack_across(const HeadRows<const T>& from, std::int64_t first, std::int64_t
     }
 }
 
-// Row `row` of panels times factor, as T.
+// to[t] := factor · row `row` of panels.
 template <class T>
 void unpack_row(const float* panels, std::int64_t rows, std::int64_t row, float factor,
-                std::int64_t width, T* to) {
+                const HeadRows<T>& to, std::int64_t t) {
   const float* panel = panels + row * kPanel;
-  for (std::int64_t j = 0; j < width; j += kPanel, panel += rows * kPanel)
-    for_lanes(0, std::min<std::int64_t>(width - j, kPanel),
-              [&](std::int64_t i, int n) { store(to + j + i, factor * load(panel + i), n); });
+  for (std::int64_t j = 0; j < to.width; j += kPanel, panel += rows * kPanel) {
+    __builtin_prefetch(to.row(t + kPrefetchRows) + j, 1);
+    for_lanes(0, std::min<std::int64_t>(to.width - j, kPanel), [&](std::int64_t i, int n) {
+      store(to.row(t) + j + i, factor * load(panel + i), n);
+    });
+  }
 }
 
 ANABATIC_INLINE void fill(Sums& sums, const float* of_rows) {
