@@ -49,6 +49,12 @@ std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::Ru
                                     nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
 }
 
+void Benchmark::use_clock(device::Clock now) {
+  ANABATIC_REQUIRE(now == device::wall_nanoseconds || team().num_threads() == 1,
+                   "[bench] --cpu_time: expected --device.threads 1, got {}", team().num_threads());
+  now_ = now;
+}
+
 struct Stopwatch::Impl {
   Benchmark& benchmark;
   bool is_bf16;
@@ -58,7 +64,7 @@ struct Stopwatch::Impl {
   Impl(Benchmark& the_benchmark, std::string_view precision)
       : benchmark(the_benchmark),
         is_bf16(precision == "bf16"),
-        probe(benchmark.team(), device::probe_cpu(benchmark.team(), false)) {
+        probe(benchmark.team(), device::probe_cpu(benchmark.team(), false), benchmark.clock()) {
     std::vector<double> seconds = run();
     seconds = run();  // the first one met cold pages and caches
     num_repeats = static_cast<std::int64_t>(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/settings.h"
+#include "device/clock.h"
 #include "device/thread_team.h"
 #include "spec/device_spec.h"
 #include "train/run_config.h"
@@ -41,6 +42,14 @@ class Benchmark {
   virtual Check check() = 0;
   // Once through the work; adds the seconds of each part.
   virtual void run(std::span<double> seconds) = 0;
+
+  // What run() and the probes beside it count in. InvalidArgument for the time of one thread when
+  // the team has more.
+  void use_clock(device::Clock now);
+  device::Clock clock() const { return now_; }
+
+ private:
+  device::Clock now_ = device::wall_nanoseconds;
 };
 
 struct Kind {
@@ -70,6 +79,7 @@ struct Result {
   Settings settings;
   std::int64_t num_threads = 0, num_rounds = 0, arena_bytes = 0;
   bool accumulate = false;
+  bool has_cpu_time = false;                                    // seconds are the thread's own
   double peak_flops_per_second = 0, copy_bytes_per_second = 0;  // medians
   std::vector<PartResult> parts;
   std::vector<Check> checks;  // empty: switched off

@@ -140,7 +140,7 @@ class GraphBenchmark final : public Benchmark {
       is_ready_ = true;
     }
     seconds_ = seconds;
-    instance_.program.executor->observe({.on_call = on_call, .context = this});
+    instance_.program.executor->observe({.on_call = on_call, .context = this, .now = clock()});
     instance_.run(!accumulate_);
     instance_.program.executor->observe({});
   }

@@ -64,6 +64,7 @@ std::string to_table(const Result& result) {
   std::string out =
       fmt::format("{} in {}, {} threads on {}{}\n", result.kind, result.precision,
                   result.num_threads, result.cpu, result.accumulate ? ", gradients added to" : "");
+  if (result.has_cpu_time) out += "  in the thread's own time\n";
   for (const auto& [name, value] : result.settings.in_effect())
     out += fmt::format("  --{} {}", name, value);
   out += fmt::format("\npeak {:.1f} GFLOP/s, copy {:.2f} GB/s, medians of {} rounds; arenas {}\n",

@@ -93,6 +93,7 @@ std::string to_json(const Result& result) {
                      {"threads", result.num_threads},
                      {"rounds", result.num_rounds},
                      {"accumulate", result.accumulate},
+                     {"clock", result.has_cpu_time ? "cpu" : "wall"},
                      {"settings", settings},
                      {"arena_bytes", result.arena_bytes},
                      {"peak_flops_per_second", result.peak_flops_per_second},

@@ -58,11 +58,13 @@ int run(const Invocation& invocation) {
                        .precision = config.train.precision,
                        .settings = settings_of(invocation),
                        .num_rounds = invocation.integer("--rounds", kDefaultRounds),
-                       .accumulate = invocation.has("--accumulate")};
+                       .accumulate = invocation.has("--accumulate"),
+                       .has_cpu_time = invocation.has("--cpu_time")};
   ANABATIC_REQUIRE(result.num_rounds > 0, "[bench] --rounds: expected at least 1, got {}",
                    result.num_rounds);
   const auto benchmark =
       bench::make_benchmark(result.kind, config, result.settings, result.accumulate);
+  if (result.has_cpu_time) benchmark->use_clock(device::thread_cpu_nanoseconds);
   const spec::DeviceSpec device = device::probe_cpu(benchmark->team(), false);
   result.cpu = device.model;
   result.num_threads = device.num_threads;
@@ -82,6 +84,9 @@ std::vector<VerbOption> options() {
   std::vector<VerbOption> options{
       {.name = "--rounds", .help = "of probe and work in turn (default 7)"},
       {.name = "--accumulate", .help = "add to weight-gradients, not assign", .is_flag = true},
+      {.name = "--cpu_time",
+       .help = "of one thread, its own time: for a machine shared with others",
+       .is_flag = true},
       {.name = "--no_check", .help = "do not compare with ref first", .is_flag = true},
       {.name = "--serve", .help = "one round a line of standard input", .is_flag = true},
       {.name = "--json", .help = "print one JSON object", .is_flag = true}};

@@ -2,7 +2,6 @@
 #include "device/probe.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -13,20 +12,19 @@
 namespace anabatic::device {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Loop = double (*)(long);
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double seconds_since(Clock now, std::int64_t begin) {
+  return std::max(1e-9 * static_cast<double>(now() - begin), 1e-9);
 }
 
 // Rounds long enough that waking the team does not show: about 5 ms.
 long rounds_of(Loop loop) {
   long rounds = 1000;
   for (;;) {
-    const auto begin = Clock::now();
+    const std::int64_t begin = wall_nanoseconds();
     loop(rounds);
-    if (seconds_since(begin) > 4e-3 || rounds > (1L << 30)) return rounds;
+    if (seconds_since(wall_nanoseconds, begin) > 4e-3 || rounds > (1L << 30)) return rounds;
     rounds *= 2;
   }
 }
@@ -64,13 +62,15 @@ double best_of(int rounds, Measure&& measure) {
 
 struct PeakProbe::Impl {
   ThreadTeam& team;
+  Clock now;
   Loop fp32, bf16;
   long fp32_rounds, bf16_rounds;
   Memory source, target;
   std::vector<double> flops;  // a thread
 
-  Impl(ThreadTeam& the_team, const spec::DeviceSpec& spec)
+  Impl(ThreadTeam& the_team, const spec::DeviceSpec& spec, Clock clock)
       : team(the_team),
+        now(clock),
         fp32(fp32_loop(spec)),
         bf16(bf16_loop(spec)),
         fp32_rounds(rounds_of(fp32)),
@@ -80,27 +80,27 @@ struct PeakProbe::Impl {
         flops(static_cast<std::size_t>(the_team.num_threads())) {}
 
   double rate(Loop loop, long rounds) {
-    const auto begin = Clock::now();
+    const std::int64_t begin = now();
     team.run([&](int thread) { flops[static_cast<std::size_t>(thread)] = loop(rounds); });
-    const double elapsed = seconds_since(begin);
+    const double elapsed = seconds_since(now, begin);
     return std::accumulate(flops.begin(), flops.end(), 0.0) / elapsed;
   }
 };
 
-PeakProbe::PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec)
-    : impl_(std::make_unique<Impl>(team, spec)) {}
+PeakProbe::PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec, Clock now)
+    : impl_(std::make_unique<Impl>(team, spec, now)) {}
 PeakProbe::~PeakProbe() = default;
 
 double PeakProbe::fp32_flops_per_second() { return impl_->rate(impl_->fp32, impl_->fp32_rounds); }
 double PeakProbe::bf16_flops_per_second() { return impl_->rate(impl_->bf16, impl_->bf16_rounds); }
 
 double PeakProbe::copy_bytes_per_second() {
-  const auto begin = Clock::now();
+  const std::int64_t begin = impl_->now();
   impl_->team.for_range(impl_->source.bytes(), 4096, [&](std::int64_t first, std::int64_t last) {
     std::memcpy(impl_->target.data() + first, impl_->source.data() + first,
                 static_cast<std::size_t>(last - first));
   });
-  return 2.0 * static_cast<double>(impl_->source.bytes()) / seconds_since(begin);
+  return 2.0 * static_cast<double>(impl_->source.bytes()) / seconds_since(impl_->now, begin);
 }
 
 ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 
+#include "device/clock.h"
 #include "spec/device_spec.h"
 
 namespace anabatic::device {
@@ -20,7 +21,7 @@ struct ProbeResult {
 class PeakProbe {
  public:
   // Finds the length of a round and allocates the two buffers of the copy.
-  PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec);
+  PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec, Clock now = wall_nanoseconds);
   ~PeakProbe();
   PeakProbe(const PeakProbe&) = delete;
   PeakProbe& operator=(const PeakProbe&) = delete;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <vector>
 
@@ -181,14 +180,10 @@ struct Executor::Impl {
     if (options.poison) fill_poison(call, is_first);
     if (observer.on_call == nullptr)
       return call.call->kernel->run(is_first ? call.first : call.later);
-    const auto start = std::chrono::steady_clock::now();
+    const std::int64_t begin = observer.now();
     call.call->kernel->run(is_first ? call.first : call.later);
-    const auto time = std::chrono::steady_clock::now() - start;
-    const auto nanoseconds = [](std::chrono::steady_clock::duration span) {
-      return std::chrono::duration_cast<std::chrono::nanoseconds>(span).count();
-    };
-    observer.on_call(observer.context, {action, *call.call, call.first.outputs,
-                                        nanoseconds(start.time_since_epoch()), nanoseconds(time)});
+    const std::int64_t time = observer.now() - begin;
+    observer.on_call(observer.context, {action, *call.call, call.first.outputs, begin, time});
   }
 
   const Operand* find(const std::vector<NamedOperand>& list, std::string_view name) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "device/clock.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
 
@@ -21,7 +22,7 @@ struct CallEvent {
   Action action;
   const Call& call;
   std::span<const TensorView> outputs;
-  std::int64_t begin_nanoseconds;  // on std::chrono::steady_clock
+  std::int64_t begin_nanoseconds;  // on the observer's clock
   std::int64_t nanoseconds;
 };
 
@@ -29,6 +30,7 @@ struct CallEvent {
 struct Observer {
   void (*on_call)(void* context, const CallEvent& event) = nullptr;  // null: none
   void* context = nullptr;
+  device::Clock now = device::wall_nanoseconds;
 };
 
 struct ExecutorOptions {

@@ -169,6 +169,17 @@ TEST(Bench, PrintsASharePerPartForEveryKind) {
   }
 }
 
+TEST(Bench, CountsAThreadsOwnTimeWhenAsked) {
+  const json result = json::parse(succeed({"bench", "gemm", "--rows", "4", "--cpu_time",
+                                           "--device.threads", "1", "--rounds", "2", "--json"}));
+  EXPECT_EQ(result["clock"], "cpu");
+  EXPECT_GT(result["parts"][0]["seconds"], 0.0);
+  const Outcome outcome =
+      run_binary({"bench", "gemm", "--cpu_time", "--device.threads", "2", "--no_check"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--cpu_time: expected --device.threads 1, got 2"));
+}
+
 TEST(Bench, ServesRoundsUntilItsInputEnds) {
   const json header =
       json::parse(succeed({"bench", "gemm", "--rows", "4", "--serve", "--no_check"}));
