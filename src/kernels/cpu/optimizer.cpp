@@ -58,8 +58,10 @@ struct AdamW {
     finite = std::isfinite(clip);
   }
 
-  // Elements [begin, end). One function for every caller, so that its sums are contracted alike.
-  __attribute__((noinline)) void operator()(std::int64_t begin, std::int64_t end) const {
+  // Elements [begin, end); `copy`, unless null, gets them as bf16. One function for every caller,
+  // so that its sums are contracted alike.
+  __attribute__((noinline)) void operator()(std::int64_t begin, std::int64_t end,
+                                            BFloat16* copy = nullptr) const {
     for_lanes(begin, end, [&](std::int64_t i, int n) {
       Floats p = load(in[0] + i, n), m = load(in[2] + i, n), v = load(in[3] + i, n);
       if (finite) {
@@ -71,15 +73,19 @@ struct AdamW {
       store(out[0] + i, p, n);
       store(out[1] + i, m, n);
       store(out[2] + i, v, n);
+      if (copy != nullptr) store_half_away(copy + (i - begin), p, n);
     });
   }
 };
 
-// One task updates 16 rows, so many columns at a time that they are still near when both packings
-// read them.
-template <class To>
+// Elements of a parameter above which its second packing bypasses the caches: nothing reads it
+// before the rest of the update has passed through them.
+constexpr std::int64_t kStreamedElements = std::int64_t{1} << 18;
+
+// One task updates 16 rows, so many columns at a time that what the packings read is still near.
+template <class To, bool kStreamed>
 void sweep(const Arguments& args) {
-  constexpr std::int64_t kColumns = 1024;
+  constexpr std::int64_t kColumns = 512;
   const AdamW update(args);
   const TensorView &parameter = args.outputs[0], &packed = args.outputs[3],
                    &transposed = args.outputs[4];
@@ -88,6 +94,8 @@ void sweep(const Arguments& args) {
   const std::int64_t blocks = ceil_div(rows, kPanelColumns);
   const std::int64_t matrices = parameter.type->ndim() == 3 ? parameter.type->dim(0) : 1;
   args.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
+    constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
+    alignas(64) BFloat16 copy[kRounds ? kPanelColumns * kColumns : 1];
     const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
     const std::int64_t end = std::min(rows, begin + kPanelColumns);
     const std::int64_t first = (matrix * rows + begin) * width;
@@ -96,14 +104,23 @@ void sweep(const Arguments& args) {
     To* panels = transposed.as<To>() + matrix * turned.num_elements();
     for (std::int64_t k = 0; k < width; k += kColumns) {
       const std::int64_t count = std::min(kColumns, width - k);
-      for (std::int64_t row = 0; row < end - begin; ++row)
-        update(first + row * width + k, first + row * width + k + count);
-      const float* source = parameter.as<const float>() + first + k;
-      pack_panel(panel + k * kPanelColumns, source, width, end - begin, count);
-      pack_depth(panels + k / kPanelColumns * turned.panel_elements(),
-                 {.columns = count, .depth = turned.depth, .unit_depth = turned.unit_depth}, source,
-                 width, begin, end);
+      for (std::int64_t row = 0; row < end - begin; ++row) {
+        const std::int64_t at = first + row * width + k;
+        update(at, at + count, kRounds ? copy + row * kColumns : nullptr);
+      }
+      const To* source = nullptr;
+      std::int64_t stride = kColumns;
+      if constexpr (kRounds) {
+        source = copy;
+      } else {
+        source = parameter.as<const float>() + first + k;
+        stride = width;
+      }
+      pack_panel(panel + k * kPanelColumns, source, stride, end - begin, count);
+      pack_depth<kStreamed>(panels + k / kPanelColumns * turned.panel_elements(),
+                            turned.panel_elements(), count, source, stride, begin, end);
     }
+    if (kStreamed) stream_end();
   });
 }
 
@@ -134,7 +151,12 @@ void adamw(const Arguments& args) {
 
 void adamw_pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
-  with_float_type(args.outputs[3].type->dtype, [&]<class To>(To*) { sweep<To>(args); });
+  with_float_type(args.outputs[3].type->dtype, [&]<class To>(To*) {
+    if (size(args.outputs[0]) < kStreamedElements)
+      sweep<To, false>(args);
+    else
+      sweep<To, true>(args);
+  });
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

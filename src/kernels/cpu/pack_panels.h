@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a row-major matrix brought into the panels of tensor/panels.h; f32 becomes bf16 half away
-// from zero. One namespace an instruction set, as vector_math.h has it.
+// Rows of a row-major matrix brought into the panels of tensor/panels.h. Element types stay: f32
+// rows that become bf16 panels are rounded first, a few at a time. One namespace an instruction
+// set, as vector_math.h has it.
 #pragma once
 #include <utility>
 
@@ -10,16 +11,16 @@
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 template <int kStep, int... kLane>
-ANABATIC_INLINE void exchange(Floats& a, Floats& b, std::integer_sequence<int, kLane...>) {
-  const Floats first =
+ANABATIC_INLINE void exchange(Words& a, Words& b, std::integer_sequence<int, kLane...>) {
+  const Words first =
       __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane - kStep : kLane)...);
   b = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane : kLane + kStep)...);
   a = first;
 }
 
-// A kLanes x kLanes transpose: off-diagonal blocks change places, small ones first.
+// A kLanes x kLanes transpose of words: off-diagonal blocks change places, small ones first.
 template <int kStep = 1>
-ANABATIC_INLINE void transpose(Floats* rows) {
+ANABATIC_INLINE void transpose(Words* rows) {
   if constexpr (kStep < kLanes) {
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; ++i)
@@ -29,60 +30,99 @@ ANABATIC_INLINE void transpose(Floats* rows) {
   }
 }
 
-ANABATIC_INLINE Words weight_bits(Floats x) { return bf16_bits(x, Words{} + 0x8000u); }
+template <class T>
+inline constexpr std::int64_t kUnitDepth = sizeof(T) == sizeof(BFloat16) ? 2 : 1;
 
-// kLanes units of the depth: one f32 each, or two as bf16.
-ANABATIC_INLINE void store_unit(float* to, Floats x, Floats) { std::memcpy(to, &x, sizeof x); }
-ANABATIC_INLINE void store_unit(BFloat16* to, Floats first, Floats second) {
-  const Words words = weight_bits(first) | weight_bits(second) << 16;
+// Panels are written word by word; kStreamed: past the caches, behind which stream_end() stands.
+template <bool kStreamed>
+ANABATIC_INLINE void store_words(void* to, Words words) {
+#if ANABATIC_ISA_LANES == 16
+  if constexpr (kStreamed) return _mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)words);
+#elif ANABATIC_ISA_LANES == 8
+  if constexpr (kStreamed) return _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)words);
+#endif
   std::memcpy(to, &words, sizeof words);
 }
+ANABATIC_INLINE void stream_end() {
+#if ANABATIC_ISA_LANES > 4
+  _mm_sfence();
+#endif
+}
 
-template <class To>
-inline constexpr std::int64_t kUnitDepth = sizeof(To) == sizeof(BFloat16) ? 2 : 1;
-
-// Up to 16 rows of `depth` elements, `stride` apart, to one panel whose columns they are.
-template <class To, class From>
-void pack_panel(To* panel, const From* source, std::int64_t stride, std::int64_t rows,
+// Up to 16 rows of `depth` elements, `stride` apart, to the panel whose columns they are.
+template <class T>
+void pack_panel(T* panel, const T* source, std::int64_t stride, std::int64_t rows,
                 std::int64_t depth) {
-  constexpr std::int64_t kDepth = kUnitDepth<To>;
-  for (std::int64_t k = 0; k < depth; k += kLanes) {
-    const auto count = static_cast<int>(depth - k < kLanes ? depth - k : kLanes);
-    for (std::int64_t column = 0; column < kPanelColumns; column += kLanes) {
-      Floats block[kLanes];
-      for (int i = 0; i < kLanes; ++i)
-        block[i] = column + i < rows ? load(source + (column + i) * stride + k, count) : Floats{};
-      transpose(block);
-      for (int i = 0; i < count; i += static_cast<int>(kDepth))
-        store_unit(panel + (k + i) * kPanelColumns + column * kDepth, block[i],
-                   block[i + static_cast<int>(kDepth) - 1]);
+  constexpr std::int64_t kDepth = kUnitDepth<T>, kSquare = kLanes * kDepth;
+  std::int64_t k = 0;
+  if (rows == kPanelColumns)
+    for (; k + kSquare <= depth; k += kSquare)
+      for (std::int64_t column = 0; column < kPanelColumns; column += kLanes) {
+        Words block[kLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i)
+          std::memcpy(&block[i], source + (column + i) * stride + k, sizeof block[i]);
+        transpose(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i)
+          store_words<false>(panel + (k + i * kDepth) * kPanelColumns + column * kDepth, block[i]);
+      }
+  for (; k < depth; k += kDepth)
+    for (std::int64_t column = 0; column < kPanelColumns; ++column)
+      for (std::int64_t e = 0; e < kDepth; ++e)
+        panel[k * kPanelColumns + column * kDepth + e] =
+            column < rows && k + e < depth ? source[column * stride + k + e] : T{};
+}
+
+// kLanes words of a row and the next one.
+ANABATIC_INLINE Words unit_words(const float* row, const float*) {
+  Words words;
+  std::memcpy(&words, row, sizeof words);
+  return words;
+}
+ANABATIC_INLINE Words unit_words(const BFloat16* row, const BFloat16* next) {
+  Halves first, second{};
+  std::memcpy(&first, row, sizeof first);
+  if (next != nullptr) std::memcpy(&second, next, sizeof second);
+  return __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
+}
+
+// Rows [begin, end) of a matrix, which `source` begins with, to the panels whose depth they are.
+// `begin` is a multiple of the unit's depth, and `end` too unless it is the last row. The panels
+// begin with the source's first column and hold `columns` of it.
+template <bool kStreamed, class T>
+void pack_depth(T* panels, std::int64_t panel_elements, std::int64_t columns, const T* source,
+                std::int64_t stride, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kDepth = kUnitDepth<T>;
+  for (std::int64_t k = 0; k < columns; k += kPanelColumns) {
+    T* panel = panels + k / kPanelColumns * panel_elements;
+    for (std::int64_t n = begin; n < end; n += kDepth) {
+      const T* row = source + (n - begin) * stride + k;
+      const T* next = n + 1 < end ? row + stride : nullptr;
+      T* to = panel + n * kPanelColumns;
+      if (k + kPanelColumns <= columns) {
+#pragma GCC unroll 4
+        for (std::int64_t lane = 0; lane < kPanelColumns; lane += kLanes)
+          store_words<kStreamed>(to + lane * kDepth,
+                                 unit_words(row + lane, next != nullptr ? next + lane : nullptr));
+        continue;
+      }
+      for (std::int64_t lane = 0; lane < kPanelColumns; ++lane) {
+        to[lane * kDepth] = k + lane < columns ? row[lane] : T{};
+        if (kDepth == 2)
+          to[lane * kDepth + 1] = k + lane < columns && next != nullptr ? next[lane] : T{};
+      }
     }
   }
 }
 
-// Rows [begin, end) of a matrix of `columns` elements a row, which `source` begins with, to the
-// panels whose depth they are. `begin` is a multiple of the unit's depth, and `end` too unless it
-// is the last row.
-template <class To, class From>
-void pack_depth(To* panels, const PanelShape& shape, const From* source, std::int64_t stride,
-                std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kDepth = kUnitDepth<To>, kStrip = 4 * kPanelColumns;
-  const std::int64_t panel = shape.panel_elements();
-  for (std::int64_t strip = 0; strip < shape.columns; strip += kStrip)
-    for (std::int64_t n = begin; n < end; n += kDepth) {
-      const From* row = source + (n - begin) * stride;
-      const std::int64_t last = strip + kStrip < shape.columns ? strip + kStrip : shape.columns;
-      for (std::int64_t k = strip; k < last; k += kPanelColumns)
-        for (std::int64_t lane = 0; lane < kPanelColumns; lane += kLanes) {
-          const std::int64_t left = shape.columns - k - lane;
-          const auto count = static_cast<int>(left < 0 ? 0 : left < kLanes ? left : kLanes);
-          const Floats first = load(row + k + lane, count);
-          const Floats second =
-              kDepth == 2 && n + 1 < end ? load(row + stride + k + lane, count) : Floats{};
-          store_unit(panels + k / kPanelColumns * panel + n * kPanelColumns + lane * kDepth, first,
-                     second);
-        }
-    }
+// Weights as bf16, half away from zero.
+inline void round_weights(BFloat16* to, const float* from, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_half_away(to + i, load(from + i), kLanes);
+  if (i < count)
+    store_half_away(to + i, load(from + i, static_cast<int>(count - i)),
+                    static_cast<int>(count - i));
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA
