@@ -37,6 +37,7 @@ const ir::OpSchema* const kTable[] = {
     &kAccumulate,
     &kAdamw,
     &kAdd,
+    &kAddRmsNorm,
     &kAttention,
     &kAttentionGradient,
     &kCacheWrite,
