@@ -7,23 +7,23 @@
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
 #include "passes/fuse_head_loss.h"
+#include "passes/fuse_norm_residual.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients,
-          kApplyOptimizer, kFuseHeadLoss,  kCommonSubexpression,
-          kDeadCode};
+  return {kPrecision,    kDifferentiate,    kAccumulateGradients, kApplyOptimizer,
+          kFuseHeadLoss, kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kFuseHeadLoss, kCommonSubexpression, kDeadCode};
+  return {kPrecision, kFuseHeadLoss, kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kApplyOptimizer,
-                           &kFuseHeadLoss, &kCommonSubexpression, &kDeadCode})
+                           &kFuseHeadLoss, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }
