@@ -15,7 +15,9 @@
 // (1.16x), and 200 MB of logits and their gradients become a workspace of 55 MB; with half of the
 // labels ignored 2.4x. Evaluation 1.13x.
 //
-// Linear in nodes. It stands behind the passes that build gradients and name their writers.
+// Linear in nodes. It stands right behind the passes that build gradients and name their writers,
+// ahead of any that changes how products read their weights: forward and gradients must still read
+// one value.
 #pragma once
 #include "passes/pass.h"
 

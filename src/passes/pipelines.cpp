@@ -13,8 +13,8 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,    kDifferentiate,    kAccumulateGradients, kApplyOptimizer,
-          kFuseHeadLoss, kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
+          kApplyOptimizer, kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
