@@ -19,10 +19,19 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {inputs[0]};
 }
 
+std::vector<TensorType> infer_add(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("add_rms_norm", inputs, attributes, {"epsilon"});
+  check_inputs(check);
+  check.same_type(check.floating(2, "residual", 2), check.floating(0, "x", 2));
+  return {inputs[0], inputs[0]};
+}
+
 std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("rms_norm_input_gradient", inputs, attributes, {"epsilon"});
   check_inputs(check);
   check.same_type(check.floating(2, "dy", 2), check.floating(0, "x", 2));
+  if (check.num_inputs() == 4)
+    check.same_type(check.floating(3, "residual", 2), check.floating(0, "x", 2));
   return {inputs[0]};
 }
 
@@ -52,6 +61,10 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return elementwise_cost(inputs, outputs, 4);
 }
 
+ir::Cost add_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 5);
+}
+
 ir::Cost input_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return elementwise_cost(inputs, outputs, 9);
 }
@@ -61,6 +74,16 @@ ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::A
 }
 
 }  // namespace
+
+const ir::OpSchema kAddRmsNorm{
+    .name = "add_rms_norm",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .num_outputs = 2,
+    .signature = "(x [T,G*W], weight f32[W], residual like x) -> sum like x, y like x",
+    .infer = infer_add,
+    .cost = add_cost,
+    .may_alias = {0, -1}};
 
 const ir::OpSchema kRmsNorm{.name = "rms_norm",
                             .min_inputs = 2,
@@ -73,8 +96,8 @@ const ir::OpSchema kRmsNorm{.name = "rms_norm",
 const ir::OpSchema kRmsNormInputGradient{
     .name = "rms_norm_input_gradient",
     .min_inputs = 3,
-    .max_inputs = 3,
-    .signature = "(x [T,G*W], weight f32[W], dy like x) -> like x",
+    .max_inputs = 4,
+    .signature = "(x [T,G*W], weight f32[W], dy like x, residual? like x) -> like x",
     .infer = infer_input_gradient,
     .cost = input_gradient_cost};
 

@@ -5,6 +5,6 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kRmsNorm, kRmsNormInputGradient, kRmsNormWeightGradient;
+extern const ir::OpSchema kAddRmsNorm, kRmsNorm, kRmsNormInputGradient, kRmsNormWeightGradient;
 
 }  // namespace anabatic::ops

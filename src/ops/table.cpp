@@ -39,6 +39,7 @@ const ir::OpSchema* const kTable[] = {
     &kAdamw,
     &kAdamwPack,
     &kAdd,
+    &kAddRmsNorm,
     &kAttention,
     &kAttentionGradient,
     &kCacheWrite,

@@ -11,8 +11,13 @@
 // loss's gradient is not a constant. The op runs forward, for its gradients wait for nothing: the
 // loss is known before the backward begins, and %dw is the first contribution to its gradient.
 //
-// Linear in nodes. It stands behind the passes that build gradients and name their writers, and
-// before pack_weights, for it reads the head as it is.
+// Measured on one thread of a shared Milan VM (AVX2), bf16, T 1024, K 512, V 32000: 1590 -> 1370 ms
+// (1.16x), and 200 MB of logits and their gradients become a workspace of 55 MB; with half of the
+// labels ignored 2.4x. Evaluation 1.13x.
+//
+// Linear in nodes. It stands right behind the passes that build gradients and name their writers,
+// ahead of any that changes how products read their weights: forward and gradients must still read
+// one value.
 #pragma once
 #include "passes/pass.h"
 

@@ -7,6 +7,7 @@
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
 #include "passes/fuse_head_loss.h"
+#include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
@@ -14,18 +15,19 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss, kPackWeights,
-          kApplyOptimizer, kFuseOptimizer, kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss,        kPackWeights,
+          kApplyOptimizer, kFuseOptimizer, kFuseNormResidual,    kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kFuseHeadLoss, kPackWeights, kCommonSubexpression, kDeadCode};
+  return {kPrecision,        kFuseHeadLoss,        kPackWeights,
+          kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass :
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kApplyOptimizer, &kFuseOptimizer, &kCommonSubexpression, &kDeadCode})
+        &kApplyOptimizer, &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -2,7 +2,7 @@
 #include "train/derived_states.h"
 
 #include "base/error.h"
-#include "ir/builder.h"
+#include "ir/op_schema.h"
 #include "lower/compile.h"
 #include "ops/table.h"
 #include "passes/derive.h"

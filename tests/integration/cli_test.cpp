@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "base/json.h"
@@ -128,11 +129,17 @@ TEST_F(Cli, WritesEveryArtifactAndExplainsDispatch) {
                                       "--disable-pass", "common_subexpression"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("rejected "));
-  for (const char* file :
-       {"00_input.ir", "01_precision.ir", "02_differentiate.ir", "03_accumulate_gradients.ir",
-        "04_apply_optimizer.ir", "06_dead_code.ir", "plan.txt", "program.txt"})
-    EXPECT_GT(fs::file_size(dump / "training" / file), 100u) << file;
-  EXPECT_FALSE(fs::exists(dump / "training" / "05_common_subexpression.ir"));
+  std::set<std::string> files;  // without the numbers, which change with the pipeline
+  for (const auto& entry : fs::directory_iterator(dump / "training")) {
+    const std::string name = entry.path().filename();
+    EXPECT_GT(entry.file_size(), 100u) << name;
+    files.insert(entry.path().extension() == ".ir" ? name.substr(3) : name);
+  }
+  for (const char* file : {"input.ir", "precision.ir", "differentiate.ir",
+                           "accumulate_gradients.ir", "apply_optimizer.ir", "fuse_head_loss.ir",
+                           "fuse_norm_residual.ir", "dead_code.ir", "plan.txt", "program.txt"})
+    EXPECT_EQ(files.count(file), 1u) << file;
+  EXPECT_EQ(files.count("common_subexpression.ir"), 0u);
 }
 
 TEST_F(Cli, DescribesAModel) {

@@ -124,6 +124,19 @@ TEST(RmsNormGradient, MatchesFiniteDifferencesPlainAndPerHead) {
   }
 }
 
+TEST(RmsNormInputGradient, AddsTheResidual) {
+  const Values x = random({4, 6}, 0), weight = random({6}, 1), dy = random({4, 6}, 2),
+               residual = random({4, 6}, 3);
+  const spec::Attributes attributes{{"epsilon", 0.5}};
+  const OpCall forward{"add_rms_norm", attributes, {x, weight, residual}, {x.type, x.type}};
+  const Values sum = run(forward)[0];
+  // Behind the sum stand the norm, whose gradient is dy, and whoever else reads it.
+  const Values got =
+      gradient("rms_norm_input_gradient", attributes, {sum, weight, dy, residual}, {x.type});
+  expect_gradient(forward, 0, {residual.data, dy.data}, got);
+  expect_gradient(forward, 2, {residual.data, dy.data}, got);
+}
+
 TEST(RopeGradient, MatchesFiniteDifferencesOnAPartialRotation) {
   const Values x = random({3, 12}, 0), table = random({3, 4}, 1), dy = random({3, 12}, 2);
   spec::Attributes attributes{{"head_dim", std::int64_t{6}}, {"inverse", false}};

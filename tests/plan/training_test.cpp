@@ -154,6 +154,21 @@ TEST(Gradients, AddUpOverMicroBatches) {
   }
 }
 
+TEST(FuseNormResidual, GivesTheBitsOfTheSeparateOps) {
+  for (const char* kernels : {"ref", ""})
+    for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      StepsOptions options = ref_options();
+      options.end_step = 3;
+      options.compile.only_kernels = kernels;
+      options.compile.precision = precision;
+      const StepsResult fused = run_steps(tied_moe_graph(2), options);
+      options.compile.disabled_passes = {"fuse_norm_residual"};
+      const StepsResult separate = run_steps(tied_moe_graph(2), options);
+      EXPECT_EQ(fused.losses, separate.losses);
+      EXPECT_EQ(fused.states, separate.states);
+    }
+}
+
 double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

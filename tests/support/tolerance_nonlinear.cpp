@@ -58,6 +58,14 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
   const auto width = to_weight ? static_cast<std::size_t>(spec::get_int(call.attributes, "width"))
                                : call.inputs[1].data.size();
   const double w = static_cast<double>(width) + kFunction;
+  if (call.op == "add_rms_norm") {
+    // The sum is rounded once; y scales with it, and its mean square too.
+    Bound sum, y = relative(wants[1], g(w) + 2 * unit_roundoff(call.inputs[0].type.dtype));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      sum.errors.push_back(g(2) * (std::abs(x[i]) + std::abs(call.inputs[2].data[i])));
+    y.num_roundings = 2;
+    return {sum, y};
+  }
   if (call.op == "rms_norm") {
     Bound bound = relative(wants[0], g(w));
     bound.num_roundings = 2;
@@ -87,6 +95,10 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
       bound.errors[begin + j] =
           g(3 * w) * rstd *
           (std::abs(weight[j] * dy[begin + j]) + std::abs(x[begin + j]) * rstd * mean);
+    // What the residual is added to is rounded first.
+    for (std::size_t j = begin; call.inputs.size() > 3 && j < begin + width; ++j)
+      bound.errors[j] += operand * std::abs(wants[0].data[j] - call.inputs[3].data[j]) +
+                         g(2) * std::abs(call.inputs[3].data[j]);
   }
   return {bound};
 }
@@ -255,7 +267,7 @@ Bound rope_table_bound(const Values& want) {
 std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants) {
   const std::string_view op = call.op;
   if (op == "swiglu" || op == "swiglu_gradient") return swiglu_bounds(call);
-  if (op.substr(0, 8) == "rms_norm") return rms_norm_bounds(call, wants);
+  if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);

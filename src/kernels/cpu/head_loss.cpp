@@ -23,8 +23,9 @@ namespace {
 using Int = std::int64_t;
 
 constexpr double kMostSum = 1e18;
-// Columns of logits in flight, and rows that share a block's products (a multiple of every vector).
-constexpr Int kStepColumns = 480, kRowUnit = 16, kMostBlockRows = 240;
+// Columns of logits in flight; rows are cut at multiples of every vector, blocks of them also at
+// multiples of every register tile; rows that share a block's products.
+constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows = 240;
 // What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
@@ -228,7 +229,8 @@ class HeadLoss {
     const Int rows = std::min(most_rows, num_live_ - first);
     const int num_threads = args_.team->num_threads();
     const Int blocks = round_up(ceil_div(rows, tiling_.block_rows), num_threads);
-    const Int block_rows = round_up(ceil_div(rows, blocks), kRowUnit);
+    const Int block_rows =
+        std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kTileRows));
     args_.team->for_tasks(ceil_div(rows, block_rows), [&](Int block, int thread) {
       const Int begin = block * block_rows;
       run_block(first, begin, std::min(rows, begin + block_rows), thread);

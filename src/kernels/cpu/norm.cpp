@@ -86,9 +86,28 @@ void unpair(float* x, std::int64_t width) {
   }
 }
 
+// near = x + residual, and sum too where it is another place: sums that bypass the caches are
+// normalised at once and so are kept near.
 template <bool kStreams, class T>
-void input_gradient(const T* x, const float* weight, const T* dy, std::int64_t width,
-                    double epsilon, T* dx) {
+void add_rows(const T* x, const T* residual, std::int64_t width, T* sum, T* near) {
+  const std::int64_t whole = width / kPair * kPair;
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair a = load_pair(x + i), b = load_pair(residual + i);
+    const Pair both{a.first + b.first, a.second + b.second};
+    store_pair<false>(near + i, both);
+    if (kStreams && near != sum) store_pair<kStreams>(sum + i, both);
+  }
+  for_lanes(whole, width, [&](std::int64_t i, int n) {
+    const Floats both = load(x + i, n) + load(residual + i, n);
+    store(near + i, both, n);
+    if (near != sum) store(sum + i, both, n);
+  });
+}
+
+// residual: null, or what is added to the rounded dx.
+template <bool kStreams, bool kAdds, class T>
+void input_gradient(const T* x, const float* weight, const T* dy, const T* residual,
+                    std::int64_t width, double epsilon, T* dx) {
   const float rstd = reciprocal_rms(x, width, epsilon);
   const Floats sums = sum_pairs(
       width,
@@ -107,10 +126,18 @@ void input_gradient(const T* x, const float* weight, const T* dy, std::int64_t w
   const std::int64_t whole = width / kPair * kPair;
   for (std::int64_t i = 0; i < whole; i += kPair) {
     const Pair w = load_pair(weight + i), d = load_pair(dy + i), v = load_pair(x + i);
-    store_pair<kStreams>(dx + i, {of(w.first, d.first, v.first), of(w.second, d.second, v.second)});
+    Pair gradient{of(w.first, d.first, v.first), of(w.second, d.second, v.second)};
+    if constexpr (kAdds) {
+      const Pair before = load_pair(residual + i);
+      gradient = {before.first + round_quickly<T>(gradient.first),
+                  before.second + round_quickly<T>(gradient.second)};
+    }
+    store_pair<kStreams>(dx + i, gradient);
   }
   for_lanes(whole, width, [&](std::int64_t i, int n) {
-    store(dx + i, of(load(weight + i, n), load(dy + i, n), load(x + i, n)), n);
+    Floats gradient = of(load(weight + i, n), load(dy + i, n), load(x + i, n));
+    if constexpr (kAdds) gradient = load(residual + i, n) + round_to<T>(gradient);
+    store(dx + i, gradient, n);
   });
 }
 
@@ -162,6 +189,31 @@ void rms_norm(const Arguments& args) {
   });
 }
 
+void add_rms_norm(const Arguments& args) {
+  const std::int64_t width = size(args.inputs[1]);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  if (width == 0) return;
+  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+    const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
+    const float* weight = paired_weight<T>(args);
+    const auto run = [&](std::int64_t begin, std::int64_t end) {
+      with_stream(streams, [&](auto constant) {
+        constexpr std::int64_t kMostNear = 8192;
+        alignas(64) T kept[constant.value ? kMostNear : 1];
+        for (std::int64_t row = begin; row < end; ++row) {
+          T* sum = args.outputs[0].as<T>() + row * width;
+          T* near = constant.value && width <= kMostNear ? kept : sum;
+          add_rows<constant.value>(args.inputs[0].as<const T>() + row * width,
+                                   args.inputs[2].as<const T>() + row * width, width, sum, near);
+          normalise<constant.value>(near, weight, reciprocal_rms(near, width, epsilon), width,
+                                    args.outputs[1].as<T>() + row * width);
+        }
+      });
+    };
+    args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
+  });
+}
+
 // dx = rstd · (w·dy − x̂ · mean(w·dy·x̂)) with x̂ = x·rstd; rounding counts as the identity.
 void rms_norm_input_gradient(const Arguments& args) {
   const std::int64_t width = size(args.inputs[1]);
@@ -172,10 +224,15 @@ void rms_norm_input_gradient(const Arguments& args) {
     const float* weight = paired_weight<T>(args);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       with_stream(streams, [&](auto constant) {
-        for (std::int64_t row = begin; row < end; ++row)
-          input_gradient<constant.value>(args.inputs[0].as<const T>() + row * width, weight,
-                                         args.inputs[2].as<const T>() + row * width, width, epsilon,
-                                         args.outputs[0].as<T>() + row * width);
+        for (std::int64_t at = begin * width; at < end * width; at += width) {
+          const T *x = args.inputs[0].as<const T>() + at, *dy = args.inputs[2].as<const T>() + at;
+          T* dx = args.outputs[0].as<T>() + at;
+          if (args.inputs.size() > 3)
+            input_gradient<constant.value, true>(x, weight, dy, args.inputs[3].as<const T>() + at,
+                                                 width, epsilon, dx);
+          else
+            input_gradient<constant.value, false, T>(x, weight, dy, nullptr, width, epsilon, dx);
+        }
       });
     };
     args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);

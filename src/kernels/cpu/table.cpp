@@ -110,6 +110,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_packing<2>, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
+    ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
     ANABATIC_VECTOR_ROWS(attention_gradient, kActivations, cpu::attention_gradient_workspace_bytes),
     ANABATIC_SCALAR_ROW(cache_write, kActivations, nullptr),

@@ -14,22 +14,31 @@ double reciprocal_rms(const TensorView& x, std::int64_t begin, std::int64_t widt
   return 1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon);
 }
 
-}  // namespace
-
-void rms_norm(const Arguments& args) {
-  const TensorView &x = args.inputs[0], &weight = args.inputs[1];
+void normalise(const Arguments& args, const TensorView& x, std::size_t output) {
+  const TensorView& weight = args.inputs[1];
   const std::int64_t width = size(weight);
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   for (std::int64_t begin = 0; begin < size(x); begin += width) {
     const double rstd = reciprocal_rms(x, begin, width, epsilon);
     for (std::int64_t j = 0; j < width; ++j) {
       const double normalised = round_to(x.type->dtype, load(x, begin + j) * rstd);
-      store(args.outputs[0], begin + j, load(weight, j) * normalised);
+      store(args.outputs[output], begin + j, load(weight, j) * normalised);
     }
   }
 }
 
-// dx = rstd · (w·dy − x̂ · mean(w·dy·x̂)) with x̂ = x·rstd; rounding counts as the identity.
+}  // namespace
+
+void rms_norm(const Arguments& args) { normalise(args, args.inputs[0], 0); }
+
+void add_rms_norm(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &residual = args.inputs[2], &sum = args.outputs[0];
+  for (std::int64_t i = 0; i < size(x); ++i) store(sum, i, load(x, i) + load(residual, i));
+  normalise(args, sum, 1);
+}
+
+// dx = rstd · (w·dy − x̂ · mean(w·dy·x̂)) with x̂ = x·rstd; rounding counts as the identity. A
+// residual is added to the rounded dx.
 void rms_norm_input_gradient(const Arguments& args) {
   const TensorView &x = args.inputs[0], &weight = args.inputs[1], &dy = args.inputs[2];
   const std::int64_t width = size(weight);
@@ -40,9 +49,13 @@ void rms_norm_input_gradient(const Arguments& args) {
     for (std::int64_t j = 0; j < width; ++j)
       mean += load(weight, j) * load(dy, begin + j) * load(x, begin + j) * rstd;
     mean /= static_cast<double>(width);
-    for (std::int64_t j = 0; j < width; ++j)
-      store(args.outputs[0], begin + j,
-            rstd * (load(weight, j) * load(dy, begin + j) - load(x, begin + j) * rstd * mean));
+    for (std::int64_t j = 0; j < width; ++j) {
+      const std::int64_t i = begin + j;
+      const double dx = rstd * (load(weight, j) * load(dy, i) - load(x, i) * rstd * mean);
+      const bool adds_residual = args.inputs.size() > 3;
+      store(args.outputs[0], i,
+            adds_residual ? load(args.inputs[3], i) + round_to(x.type->dtype, dx) : dx);
+    }
   }
 }
 

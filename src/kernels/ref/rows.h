@@ -53,6 +53,7 @@ void unpermute(const Arguments& args);
 void unpermute_gradient(const Arguments& args);
 
 // norm.cpp
+void add_rms_norm(const Arguments& args);
 void rms_norm(const Arguments& args);
 void rms_norm_input_gradient(const Arguments& args);
 void rms_norm_weight_gradient(const Arguments& args);

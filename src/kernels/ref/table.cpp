@@ -34,6 +34,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(adamw, nullptr),
     ANABATIC_REF_ROW(adamw_pack, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
+    ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),
     ANABATIC_REF_ROW(attention_gradient, ref::attention_gradient_workspace_bytes),
     ANABATIC_REF_ROW(cache_write, nullptr),
