@@ -14,15 +14,15 @@ void for_elements(const Arguments& args, std::int64_t count, Body&& body) {
                        [&](std::int64_t begin, std::int64_t end) { for_lanes(begin, end, body); });
 }
 
-// As for_elements of outputs of T, whole pairs by pairs(i, streams) and the rest by lanes(i,
-// count).
-template <class T, class Pairs, class Lanes>
+// As for_elements of outputs of T, whole runs of kStep elements by pairs(i, streams) and the rest
+// by lanes(i, count).
+template <class T, int kStep = kPair, class Pairs, class Lanes>
 void for_pairs(const Arguments& args, Pairs&& pairs, Lanes&& lanes) {
   const bool streams = may_stream(args, kElementGrain * std::int64_t{sizeof(T)});
   const auto run = [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t whole = begin + (end - begin) / kPair * kPair;
+    const std::int64_t whole = begin + (end - begin) / kStep * kStep;
     with_stream(streams, [&](auto constant) {
-      for (std::int64_t i = begin; i < whole; i += kPair) pairs(i, constant);
+      for (std::int64_t i = begin; i < whole; i += kStep) pairs(i, constant);
     });
     for_lanes(whole, end, lanes);
   };
@@ -42,17 +42,20 @@ struct Decay {
 constexpr float kUnscale = 0x1p-32f;
 
 ANABATIC_INLINE Decay decay(Floats x) {
-  Floats a = reinterpret_cast<Floats>(reinterpret_cast<Words>(x) | 0x80000000u);
-  a = a < -109.0f ? broadcast(-109.0f) : a;
+  const Words magnitude = reinterpret_cast<Words>(x) & 0x7FFFFFFFu,
+              most = reinterpret_cast<Words>(broadcast(109.0f));
+  const Floats a = reinterpret_cast<Floats>(magnitude < most ? magnitude : most);
   // Adding 1.5 · 2^23 rounds to a whole number, which the low bits hold.
-  const Floats shifted = madd(a, broadcast(1.44269504f), broadcast(12582912.0f));
-  const Floats f = madd(a, broadcast(1.44269504f), 12582912.0f - shifted);
-  Floats p = broadcast(0x1p32f * 1.327647196e-03f);
-  p = madd(p, f, broadcast(0x1p32f * 9.675541503e-03f));
-  p = madd(p, f, broadcast(0x1p32f * 5.550713275e-02f));
-  p = madd(p, f, broadcast(0x1p32f * 2.402211972e-01f));
-  p = madd(p, f, broadcast(0x1p32f * 6.931469671e-01f));
-  p = madd(p, f, broadcast(0x1p32f * 1.000000072e+00f));
+  const Floats shifted = madd(a, broadcast(-1.44269504f), broadcast(12582912.0f));
+  const Floats f = madd(a, broadcast(-1.44269504f), 12582912.0f - shifted), f2 = f * f;
+  // Pairs of terms side by side: a chain of five would wait for each.
+  const Floats high =
+      madd(broadcast(0x1p32f * 1.327647196e-03f), f, broadcast(0x1p32f * 9.675541503e-03f));
+  const Floats middle =
+      madd(broadcast(0x1p32f * 5.550713275e-02f), f, broadcast(0x1p32f * 2.402211972e-01f));
+  const Floats low =
+      madd(broadcast(0x1p32f * 6.931469671e-01f), f, broadcast(0x1p32f * 1.000000072e+00f));
+  const Floats p = madd(madd(high, f2, middle), f2, low);
   const Words bits = reinterpret_cast<Words>(p) + (reinterpret_cast<Words>(shifted) << 23);
   const Floats scaled = reinterpret_cast<Floats>(bits);
   return {scaled, 1.0f / madd(scaled, broadcast(kUnscale), broadcast(1.0f))};
@@ -144,14 +147,27 @@ void swiglu_gradient(const Arguments& args) {
     const T *gate = args.inputs[0].as<const T>(), *up = args.inputs[1].as<const T>(),
             *dy = args.inputs[2].as<const T>();
     T *dgate = args.outputs[0].as<T>(), *dup = args.outputs[1].as<T>();
-    for_pairs<T>(
+    // Whole cache lines of each output: streams that take turns within a line are slow.
+    constexpr int kStep = sizeof(T) == sizeof(float) ? kPair : 2 * kPair;
+    for_pairs<T, kStep>(
         args,
-        [=](std::int64_t i, auto streams) {
-          const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dy + i);
-          const SwigluGradient first = swiglu_gradient_of(g.first, u.first, d.first),
-                               second = swiglu_gradient_of(g.second, u.second, d.second);
-          store_pair<streams.value>(dgate + i, {first.gate, second.gate});
-          store_pair<streams.value>(dup + i, {first.up, second.up});
+        [=](std::int64_t begin, auto streams) {
+          Pair to_gate[kStep / kPair], to_up[kStep / kPair];
+#pragma GCC unroll 2
+          for (int k = 0; k < kStep / kPair; ++k) {
+            const std::int64_t i = begin + k * kPair;
+            const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dy + i);
+            const SwigluGradient first = swiglu_gradient_of(g.first, u.first, d.first),
+                                 second = swiglu_gradient_of(g.second, u.second, d.second);
+            to_gate[k] = {first.gate, second.gate};
+            to_up[k] = {first.up, second.up};
+          }
+#pragma GCC unroll 2
+          for (int k = 0; k < kStep / kPair; ++k)
+            store_pair<streams.value>(dgate + begin + k * kPair, to_gate[k]);
+#pragma GCC unroll 2
+          for (int k = 0; k < kStep / kPair; ++k)
+            store_pair<streams.value>(dup + begin + k * kPair, to_up[k]);
         },
         [=](std::int64_t i, int n) {
           const SwigluGradient d =

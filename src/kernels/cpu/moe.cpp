@@ -23,20 +23,26 @@ void sum_slots(const Arguments& args, const TensorView& x, const std::int32_t* s
         for (std::int64_t slot = first; t + kAhead < end && slot < last; ++slot)
           for (std::int64_t i = 0; i < width; i += 64 / std::int64_t{sizeof(T)})
             __builtin_prefetch(row_of(slot + ahead) + i);
-        const auto sum_of_pair = [&](std::int64_t i, std::int64_t count) {
-          Pair sum{};
-          for (std::int64_t slot = first; slot < first + count; ++slot) {
-            const Pair value = load_pair(row_of(slot) + i);
-            const float scale = factor(slot);
-            sum.first += scale * value.first;
-            sum.second += scale * value.second;
+        if (top_k == 2) {  // what most models have: rows and factors stay in registers
+          const T *x0 = row_of(first), *x1 = row_of(first + 1);
+          const float f0 = factor(first), f1 = factor(first + 1);
+          for (std::int64_t i = 0; i < whole; i += kPair) {
+            const Pair a = load_pair(x0 + i), b = load_pair(x1 + i);
+            store_pair<constant.value>(y + i, {(Floats{} + f0 * a.first) + f1 * b.first,
+                                               (Floats{} + f0 * a.second) + f1 * b.second});
           }
-          store_pair<constant.value>(y + i, sum);
-        };
-        if (top_k == 2)  // as a constant it leaves the pointers and factors in registers
-          for (std::int64_t i = 0; i < whole; i += kPair) sum_of_pair(i, 2);
-        else
-          for (std::int64_t i = 0; i < whole; i += kPair) sum_of_pair(i, top_k);
+        } else {
+          for (std::int64_t i = 0; i < whole; i += kPair) {
+            Pair sum{};
+            for (std::int64_t slot = first; slot < last; ++slot) {
+              const Pair value = load_pair(row_of(slot) + i);
+              const float scale = factor(slot);
+              sum.first += scale * value.first;
+              sum.second += scale * value.second;
+            }
+            store_pair<constant.value>(y + i, sum);
+          }
+        }
         for_lanes(whole, width, [&](std::int64_t i, int n) {
           Floats sum{};
           for (std::int64_t slot = first; slot < last; ++slot)
