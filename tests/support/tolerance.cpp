@@ -80,6 +80,7 @@ std::vector<Bound> linear_bounds(const OpCall& call) {
         call.op == "rope" ? rope_magnitudes(call) : products[o].data;
     Bound bound;
     for (const double magnitude : magnitudes) bound.errors.push_back(g * magnitude);
+    bound.num_additions = std::max(1.0, num_operations(call, o));
     bounds.push_back(std::move(bound));
   }
   return bounds;
@@ -126,8 +127,9 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& call,
       if (dtype == DType::kBFloat16) roundoff += unit_roundoff(DType::kFloat32);
       tolerance[i] += roundoff * (std::abs(want) + tolerance[i]);
       if (!before.empty())
-        tolerance[i] +=
-            kLinearConstant * unit_roundoff(dtype) * (std::abs(before[o].data[i]) + std::abs(want));
+        tolerance[i] += kLinearConstant *
+                        (gamma(bounds[o].num_additions, DType::kFloat32) + unit_roundoff(dtype)) *
+                        (std::abs(before[o].data[i]) + std::abs(want));
       if (is_float(dtype)) tolerance[i] += kSmallestNormal;
     }
     tolerances.push_back(std::move(tolerance));

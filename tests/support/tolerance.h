@@ -53,6 +53,8 @@ ParityBounds parity_bounds(std::int64_t num_layers, std::int64_t hidden_size, DT
 struct Bound {
   std::vector<double> errors;  // before the rounding of the output
   double num_roundings = 1;    // to the output's dtype
+  // With `+=`: additions that the value before passes through, for a sum may start with it.
+  double num_additions = 1;
 };
 std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);

@@ -77,6 +77,11 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
       }
     }
   }
+  if (backward) {
+    bounds[1].num_additions = static_cast<double>(classes);
+    bounds[2].num_additions = static_cast<double>(labels.data.size());
+  }
+  bounds[0].num_additions = static_cast<double>(labels.data.size());
   bounds[0].errors = {scale * (loss_error + 4 * kU * magnitude)};
   return bounds;
 }

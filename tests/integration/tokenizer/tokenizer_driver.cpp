@@ -75,11 +75,11 @@ void serve(const Tokenizer& tokenizer) {
   for (std::string line; std::getline(std::cin, line);) {
     nlohmann::json result;
     try {
-      result = answer(tokenizer, parse_json(line));
+      result = answer(tokenizer, anabatic::parse_json(line));
     } catch (const anabatic::Error& error) {
       result = {{"error", error.what()}};
     }
-    std::cout << dump_json(result) << std::endl;
+    std::cout << anabatic::dump_json(result) << std::endl;
   }
 }
 
