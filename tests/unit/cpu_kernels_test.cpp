@@ -110,12 +110,16 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
                   .c_stride = c.columns,
                   .accumulate = c.accumulate};
   device::ThreadTeam team(num_threads);
-  std::vector<std::byte> space(
-      static_cast<std::size_t>(engine.workspace_bytes(gemm) * num_threads + 64), std::byte{0xFF});
+  constexpr Int kGuard = 4096;
+  const Int booked = engine.workspace_bytes(gemm) * num_threads;
+  std::vector<std::byte> space(static_cast<std::size_t>(booked + kGuard + 64), std::byte{0xFF});
   auto* workspace =
       reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(space.data()) + 63) / 64 * 64);
   run_gemms(
       engine, gemm, 1, c.rows, [&](Int) { return gemm; }, team, workspace);
+  EXPECT_TRUE(std::all_of(workspace + booked, workspace + booked + kGuard,
+                          [](std::byte at) { return at == std::byte{0xFF}; }))
+      << "written beyond the workspace, depth " << c.depth;
   if (!is_f32) std::transform(rounded.begin(), rounded.end(), sums.begin(), to_float);
   return sums;
 }
@@ -131,7 +135,7 @@ std::vector<const GemmEngine*> engines() {
 }
 
 TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
-  const std::vector<Case> cases{
+  std::vector<Case> cases{
       {300, 70, 2501, kBf16, kBf16, kBf16, false, true, true, false},    // forward, partial sums
       {300, 70, 2500, kBf16, kBf16, kBf16, false, false, false, false},  // input-gradient
       {70, 300, 1101, kF32, kF32, kF32, false, true, true, false},
@@ -141,6 +145,9 @@ TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
       {131, 95, 1301, kF32, kF32, kF32, true, false, false, true},
       {131, 95, 1301, kBf16, kF32, kF32, true, false, false, false},
       {40, 97, 1200, kF32, kBf16, kBf16, false, false, false, false}};
+  // Whole blocks of rows of a weight-gradient, whose depths end anywhere within pairs and quads.
+  for (const Int depth : {1, 2, 3, 5, 65, 201, 510})
+    cases.push_back({256, 64, depth, kBf16, kBf16, kF32, true, false, false, false});
   int num_runs = 0;
   for (const Case& c : cases) {
     const Operand a(c.rows, c.depth, c.a, c.a_by_columns, 1);

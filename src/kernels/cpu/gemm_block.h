@@ -170,7 +170,7 @@ struct GemmBlock {
     const Int depth = smaller(longest, round_up(larger<Int>(gemm.depth, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
-    const Int a_units = interleaves(gemm) ? rows / kRows * A::tile_stride(depth / A::kUnitDepth)
+    const Int a_units = interleaves(gemm) ? rows / kRows * A::tile_stride(A::units_of(depth))
                                           : rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
