@@ -47,7 +47,10 @@ ANABATIC_INLINE Decay decay(Floats x) {
   const Floats a = reinterpret_cast<Floats>(magnitude < most ? magnitude : most);
   // Adding 1.5 · 2^23 rounds to a whole number, which the low bits hold.
   const Floats shifted = madd(a, broadcast(-1.44269504f), broadcast(12582912.0f));
-  const Floats f = madd(a, broadcast(-1.44269504f), 12582912.0f - shifted), f2 = f * f;
+  // log2(e) in two parts: one float alone is off by 2e-8 of x.
+  const Floats f = madd(a, broadcast(-1.925963e-8f),
+                        madd(a, broadcast(-1.44269504f), 12582912.0f - shifted)),
+               f2 = f * f;
   // Pairs of terms side by side: a chain of five would wait for each.
   const Floats high =
       madd(broadcast(0x1p32f * 1.327647196e-03f), f, broadcast(0x1p32f * 9.675541503e-03f));
