@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products read their weights from derived states in panel order (tensor/panels.h):
 //
-//   state %w "NAME.bf16"  derived from "NAME"     state %p "NAME.packed" @panels  derived from
-//   "NAME" %y = linear(%x, %w)                      ->   %y = linear(%x, %p) %dx =
-//   linear_input_gradient(%dy, %w)          %dx = linear_input_gradient(%dy, %t)
+//   state %w "NAME.bf16" of "NAME"             state %p "NAME.packed" of "NAME", @panels
+//
+//   %y = linear(%x, %w)                   ->   %y = linear(%x, %p)
+//
+//   %dx = linear_input_gradient(%dy, %w)       %dx = linear_input_gradient(%dy, %t)
 //
 // with %t "NAME.packed_transposed", which PassOptions::pack_transposed switches. A copy that
 // nothing reads any more disappears; one with other readers (a tied embedding) stays beside the
