@@ -33,8 +33,10 @@ stage "Python for parity tests"
 python=$PWD/build/venv/bin/python
 if ! "$python" -c 'import torch, transformers, tokenizers, safetensors, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
-  "$python" -m pip install -q --disable-pip-version-check torch==2.13.0 2>&1 | grep -v WARNING || true
-  "$python" -m pip install -q --disable-pip-version-check -r tests/requirements.txt 2>&1 | grep -v WARNING || true
+  for packages in torch==2.13.0 "-r tests/requirements.txt"; do
+    # shellcheck disable=SC2086 # an option and its argument
+    "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  done
   "$python" -c 'import torch, transformers, tokenizers, safetensors, tensorboard'
 fi
 
