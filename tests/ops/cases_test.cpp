@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>  // program_invocation_short_name
 #include <filesystem>
 #include <set>
 
@@ -60,7 +61,7 @@ class OpCases : public ::testing::TestWithParam<std::string> {
         if (!is_under_test(kernel->name) || !supports(*kernel, call)) continue;
         ++num_runs;
         const std::string repro = fmt::format(
-            "ops_test --gtest_filter={}; kernel {}, {}",
+            "{} --gtest_filter={}; kernel {}, {}", program_invocation_short_name,
             ::testing::UnitTest::GetInstance()->current_test_info()->name(), kernel->name, where);
         body(*kernel, call, line, seed, CompareOptions{repro, line.zeros_expected});
       }
