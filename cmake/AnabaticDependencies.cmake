@@ -16,4 +16,6 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
 if(ANABATIC_TESTS)
   find_package(GTest REQUIRED)
+  # Header-only; without it no kernel row is emulated.
+  find_path(ANABATIC_SIMDE simde/x86/avx512/dpbf16.h)
 endif()

@@ -8,9 +8,9 @@
 
 #include "base/philox.h"
 #include "device/thread_team.h"
-#include "device/topology.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_tasks.h"
+#include "support/rows_under_test.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -127,7 +127,7 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
 constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16;
 
 std::vector<const GemmEngine*> engines() {
-  const spec::DeviceSpec device = device::describe_cpu(1);
+  const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
   std::vector<const GemmEngine*> found;
   for (const GemmEngine* engine : {gemm_avx512_bf16(), gemm_avx512(), gemm_avx2(), gemm_portable()})
     if (usable(engine, device)) found.push_back(engine);

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine with AVX-512 and AVX-512-BF16 alone, for a binary whose rows of those are emulated.
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/gemm.h"
+#include "support/rows_under_test.h"
+
+namespace anabatic::testing {
+namespace {
+
+class NeedsAvx2 : public ::testing::Environment {
+  void SetUp() override {
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+      GTEST_SKIP() << "AVX-512 is emulated with AVX2, which this machine has not";
+  }
+};
+const auto* const kNeedsAvx2 = ::testing::AddGlobalTestEnvironment(new NeedsAvx2);
+
+TEST(EmulatedRows, HaveTheirEngines) {
+  EXPECT_NE(kernels::cpu::gemm_avx512(), nullptr);
+  EXPECT_NE(kernels::cpu::gemm_avx512_bf16(), nullptr);
+}
+
+}  // namespace
+
+std::vector<std::string> instruction_sets() {
+  return {"avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
+}
+
+bool is_under_test(std::string_view row) { return row.find("_avx512") != row.npos; }
+
+}  // namespace anabatic::testing
