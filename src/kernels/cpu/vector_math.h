@@ -180,17 +180,6 @@ ANABATIC_INLINE Floats exp(Floats x) {
   return times_power_of_two(madd(p, r * r, r) + 1.0f, n);
 }
 
-// A sigmoid as the product of two factors: for x < -87 it is too small to be a normal number, but
-// what it multiplies may make it one again.
-struct Sigmoid {
-  Floats outer, inner;
-};
-ANABATIC_INLINE Sigmoid sigmoid(Floats x) {
-  const Floats half = exp(-0.5f * (x < 0.0f ? -x : x));
-  const Floats outer = x < 0.0f ? half : broadcast(1.0f);
-  return {outer, outer / (1.0f + half * half)};
-}
-
 // Calls body(i, count) over [begin, end) in steps of kLanes; count is kLanes but for the last.
 template <class Body>
 ANABATIC_INLINE void for_lanes(std::int64_t begin, std::int64_t end, Body&& body) {
