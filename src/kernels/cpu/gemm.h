@@ -21,6 +21,11 @@ struct Matrix {
   bool is_packed = false;
 };
 
+// Rows of A this far apart, contiguous along an even depth and of the dtype that the engine
+// multiplies (f32, or bf16 where it takes nothing else), are read in place; others are copied
+// first.
+inline constexpr std::int64_t kInPlaceRowBytes = 2112;
+
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
 // Where products of gathered rows, scattered rows or with an epilogue fit in: rows of A are copied
 // one by one (PackA), tiles of C are finished one by one (GemmBlock::finish).

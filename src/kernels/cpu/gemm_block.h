@@ -266,6 +266,17 @@ struct GemmBlock {
       A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
   }
 
+  // The units of A where they lie as copy_a would copy them, else null.
+  static const Unit* a_in_place(const Step& step) {
+    const Matrix& a = step.gemm.a;
+    constexpr DType kOwn = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
+    if (interleaves(step.gemm) || a.dtype != kOwn ||
+        a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
+      return nullptr;
+    return reinterpret_cast<const Unit*>(a.data) + step.block.row_begin * A::kRowStride +
+           step.k0 / A::kUnitDepth;
+  }
+
   // The units of A, which stand beside every panel of the block; rows as even as can be.
   template <bool kInterleaved>
   static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
@@ -320,7 +331,11 @@ struct GemmBlock {
                       .first = k0 == 0,
                       .last = k0 + depth >= gemm.depth,
                       .partial = space.partial};
-      copy_a(step, space.a);
+      const Unit* a = a_in_place(step);
+      if (a == nullptr) {
+        copy_a(step, space.a);
+        a = space.a;
+      }
       const std::byte* panels = space.b;
       Int panel_bytes = step.units * kPanel * 4;
       if (gemm.b.is_packed) {
@@ -332,9 +347,9 @@ struct GemmBlock {
                         k0, depth);
       }
       if (interleaves(gemm))
-        multiply<true>(step, space.a, panels, panel_bytes);
+        multiply<true>(step, a, panels, panel_bytes);
       else
-        multiply<false>(step, space.a, panels, panel_bytes);
+        multiply<false>(step, a, panels, panel_bytes);
       k0 += depth;
     } while (k0 < gemm.depth);
   }

@@ -89,7 +89,9 @@ template <class Unit, Int kRows>
 struct PackA {
   static constexpr Int kUnitDepth = sizeof(Unit) == 4 && !__is_same(Unit, float) ? 2 : 1;
   static constexpr Int kMaxUnits = 512;
-  static constexpr Int kRowStride = kMaxUnits + 16;  // rows start in different sets of the cache
+  // Rows start in different sets of the cache.
+  static constexpr Int kRowStride = kInPlaceRowBytes / static_cast<Int>(sizeof(Unit));
+  static_assert(kRowStride > kMaxUnits);
   // Six rows are moved as eight: the next unit overwrites the last two.
   static constexpr Int kWide = kRows == 6 ? 8 : kRows;
 
