@@ -8,6 +8,9 @@
 //   loss = log(Z / e(label));   dx = f·(Σ e·w - S·w_label), dw += e·(f·x), e(label) := -S, f = s/Z
 // where s is the loss's scale. A row with S beyond kMostSum (a logit about 40 above the label's)
 // runs its block again with the largest logit as shift.
+//
+// A stretch of the vocabulary is packed in both directions, once for all rows of a chunk, which
+// pass by in blocks, a step of the stretch at a time.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -16,12 +19,14 @@
 
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/head_loss_rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
 
 using Int = std::int64_t;
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kMostSum = 1e18;
 // Columns of logits in flight; rows are cut at multiples of every vector, blocks of them also at
 // multiples of every register tile; rows that share a block's products.
@@ -29,6 +34,8 @@ constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows 
 // What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
+// What the packed weights of a stretch may take, unless a step takes more.
+constexpr Int kStretchBytes = Int{8} << 20;
 
 struct Shape {
   Int rows, width, classes;
@@ -50,13 +57,22 @@ Int spread(Int elements, Int element_bytes) {
   return round_up(elements, 2 * line) + line;
 }
 
+// The stride of rows that are read in place where they are short enough.
+Int operand_stride(Int elements, DType dtype) {
+  const Int bytes = size_bytes(dtype);
+  return elements * bytes < kInPlaceRowBytes ? kInPlaceRowBytes / bytes : spread(elements, bytes);
+}
+
 // What follows from shape, engine and threads. Sums depend on chunk_rows, which no thread count
 // changes when there are gradients.
 struct Tiling {
   DType operand;   // of what the engine multiplies with x or e
   Int chunk_rows;  // at most
   Int block_rows;  // at most
-  Int x_stride, step_stride;
+  Int x_stride, step_stride, rounded_stride;
+  // Packed weights of a step: columns of the logits, then depth of the input-gradient.
+  Int step_bytes, step_depth_offset;
+  Int stretch_steps;
   Int exponential_bytes;
   Int turned_stride;  // 0 without gradients
 
@@ -71,8 +87,18 @@ struct Tiling {
     chunk_rows =
         std::min(chunk_rows / unit * unit, round_up(std::max<Int>(shape.rows, 1), kRowUnit));
     block_rows = std::min(kMostBlockRows, chunk_rows);
-    x_stride = spread(shape.width, size_bytes(operand));
-    step_stride = spread(std::min(kStepColumns, shape.classes), 4);
+    const Int columns = std::min(kStepColumns, shape.classes);
+    x_stride = operand_stride(shape.width, operand);
+    step_stride = operand_stride(columns, DType::kFloat32);
+    rounded_stride = operand_stride(columns, DType::kBFloat16);
+    step_depth_offset = panel_shape(shape.dtype, columns, shape.width, false).num_elements() *
+                        size_bytes(shape.dtype);
+    step_bytes = step_depth_offset;
+    if (shape.with_gradient)
+      step_bytes += panel_shape(shape.dtype, columns, shape.width, true).num_elements() *
+                    size_bytes(shape.dtype);
+    stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
+                               std::max<Int>(ceil_div(shape.classes, kStepColumns), 1));
     turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
   }
 };
@@ -84,13 +110,15 @@ Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) 
           .column_stride = column_stride};
 }
 
+Matrix packed(DType dtype) { return {.dtype = dtype, .is_packed = true}; }
+
 // The three products; operands' data is filled in by the caller.
 Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
   return {.rows = rows,
           .columns = std::min(kStepColumns, shape.classes),
           .depth = shape.width,
           .a = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
-          .b = matrix(nullptr, shape.dtype, 1, shape.width),
+          .b = packed(shape.dtype),
           .c_stride = tiling.step_stride};
 }
 
@@ -98,8 +126,10 @@ Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) 
   return {.rows = rows,
           .columns = shape.width,
           .depth = std::min(kStepColumns, shape.classes),
-          .a = matrix(nullptr, tiling.operand, tiling.step_stride, 1),
-          .b = matrix(nullptr, shape.dtype, shape.width, 1),
+          .a = tiling.operand == DType::kFloat32
+                   ? matrix(nullptr, DType::kFloat32, tiling.step_stride, 1)
+                   : matrix(nullptr, DType::kBFloat16, tiling.rounded_stride, 1),
+          .b = packed(shape.dtype),
           .c_stride = shape.width};
 }
 
@@ -108,7 +138,7 @@ Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows)
           .columns = shape.width,
           .depth = rows,
           .a = matrix(nullptr, shape.dtype, tiling.turned_stride, 1),
-          .b = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
+          .b = packed(tiling.operand),
           .c_stride = shape.width};
 }
 
@@ -119,7 +149,7 @@ struct Space {
   double* losses;      // of the live rows
   float *of_label, *shift, *largest;
   double* sums;
-  std::byte *x, *turned;
+  std::byte *x, *x_panels, *turned, *weight_panels;
   float* input_gradient;
   std::byte* threads;  // a part for each
   Int thread_bytes, rounded_offset, engine_offset;
@@ -138,11 +168,17 @@ struct Space {
     take(largest, rows);
     take(sums, rows);
     take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
+    take(x_panels,
+         shape.with_gradient ? panel_shape(tiling.operand, rows, shape.width, true).num_elements()
+                             : 0,
+         size_bytes(tiling.operand));
+    take(weight_panels, tiling.stretch_steps * tiling.step_bytes, 1);
     take(turned, tiling.turned_stride * shape.classes, tiling.exponential_bytes);
     take(input_gradient, shape.with_gradient ? rows * shape.width : 0);
-    const Int logits = tiling.block_rows * tiling.step_stride;
-    rounded_offset = logits * 4;
-    engine_offset = rounded_offset + (tiling.operand == DType::kBFloat16 ? logits * 2 : 0);
+    rounded_offset = tiling.block_rows * tiling.step_stride * 4;
+    engine_offset = rounded_offset;
+    if (tiling.operand == DType::kBFloat16)
+      engine_offset += tiling.block_rows * tiling.rounded_stride * 2;
     Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
     if (shape.with_gradient)
       engine_bytes = std::max(
@@ -225,22 +261,52 @@ class HeadLoss {
     });
   }
 
+  // Rows of the chunk that starts at live row `first`, in blocks.
+  struct Chunk {
+    Int first, rows, block_rows;
+  };
+
   void run_chunk(Int first, Int most_rows) {
     const Int rows = std::min(most_rows, num_live_ - first);
-    const int num_threads = args_.team->num_threads();
-    const Int blocks = round_up(ceil_div(rows, tiling_.block_rows), num_threads);
-    const Int block_rows =
-        std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kTileRows));
-    args_.team->for_tasks(ceil_div(rows, block_rows), [&](Int block, int thread) {
-      const Int begin = block * block_rows;
-      run_block(first, begin, std::min(rows, begin + block_rows), thread);
+    const Int blocks = round_up(ceil_div(rows, tiling_.block_rows), args_.team->num_threads());
+    const Chunk chunk{
+        .first = first,
+        .rows = rows,
+        .block_rows = std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kTileRows))};
+    for_rows(chunk, [&](Int r) { start_row(first, r); });
+    run_steps(chunk, &HeadLoss::exponentials);
+    if (find_misfits(rows)) {
+      run_steps(chunk, &HeadLoss::find_largest);
+      for (Int r = 0; r < rows; ++r)
+        if (const float largest = space_.largest[r]; largest < kInfinity)
+          space_.shift[r] = std::max(largest, space_.of_label[r]);
+      run_steps(chunk, &HeadLoss::exponentials);
+    }
+    for_rows(chunk, [&](Int r) { finish_row(first, r); });
+    if (shape_.with_gradient) add_weight_gradient(chunk);
+  }
+
+  template <class Body>
+  void for_rows(const Chunk& chunk, Body&& body) {
+    args_.team->for_range(chunk.rows, kRowUnit, [&](Int begin, Int end) {
+      for (Int r = begin; r < end; ++r) body(r);
     });
-    if (!shape_.with_gradient) return;
-    Gemm gemm = weight_gradient_product(shape_, tiling_, rows);
+  }
+
+  void add_weight_gradient(const Chunk& chunk) {
+    const PanelShape panels = panel_shape(tiling_.operand, chunk.rows, shape_.width, true);
+    const Int operand_bytes = size_bytes(tiling_.operand);
+    args_.team->for_range(shape_.width, kPanelColumns, [&](Int begin, Int end) {
+      stage_.pack_depth(
+          space_.x_panels + begin / kPanelColumns * panels.panel_elements() * operand_bytes,
+          panels.panel_elements(), space_.x + begin * operand_bytes, tiling_.operand,
+          tiling_.x_stride, 0, chunk.rows, end - begin);
+    });
+    Gemm gemm = weight_gradient_product(shape_, tiling_, chunk.rows);
     gemm.a.data = space_.turned;
-    gemm.b.data = space_.x;
+    gemm.b.data = space_.x_panels;
     gemm.c = args_.outputs[2].data;
-    gemm.accumulate = first > 0 || adds(args_, 2);
+    gemm.accumulate = chunk.first > 0 || adds(args_, 2);
     const Blocking most = engine_.blocking(gemm);
     args_.team->for_tasks(ceil_div(shape_.classes, most.rows), [&](Int task, int thread) {
       Gemm part = gemm;
@@ -259,32 +325,24 @@ class HeadLoss {
 
   Int label_of(Int first, Int row) const { return labels_[space_.live[first + row]]; }
 
-  // Rows [begin, end) of the chunk that starts at live row `first`.
-  void run_block(Int first, Int begin, Int end, int thread) {
-    const HeadCopies copies{space_.x, tiling_.operand, tiling_.x_stride};
-    for (Int r = begin; r < end; ++r) {
-      const std::byte* x =
-          args_.inputs[0].data + space_.live[first + r] * shape_.width * element_bytes();
-      space_.of_label[r] = space_.shift[r] =
-          stage_.copy_row(x, weight(label_of(first, r)), shape_.dtype, shape_.width, copies, r);
-    }
-    run_steps(first, begin, end, thread, &HeadLoss::exponentials);
-    // Rows that fit keep an infinity, and their shift, while the largest logits are sought.
-    constexpr float kInfinity = std::numeric_limits<float>::infinity();
-    float* largest = space_.largest;
-    bool all_fit = true;
-    for (Int r = begin; r < end; ++r) {
+  void start_row(Int first, Int r) {
+    const std::byte* x =
+        args_.inputs[0].data + space_.live[first + r] * shape_.width * element_bytes();
+    space_.of_label[r] = space_.shift[r] =
+        stage_.copy_row(x, weight(label_of(first, r)), shape_.dtype, shape_.width,
+                        {space_.x, tiling_.operand, tiling_.x_stride}, r);
+    space_.largest[r] = -kInfinity;
+  }
+
+  // Rows that fit keep an infinity, and their shift, while the largest logits are sought.
+  bool find_misfits(Int rows) {
+    bool any = false;
+    for (Int r = 0; r < rows; ++r) {
       const bool fits = space_.sums[r] <= kMostSum;
-      largest[r] = fits ? kInfinity : -kInfinity;
-      all_fit &= fits;
+      space_.largest[r] = fits ? kInfinity : -kInfinity;
+      any |= !fits;
     }
-    if (!all_fit) {
-      run_steps(first, begin, end, thread, &HeadLoss::find_largest);
-      for (Int r = begin; r < end; ++r)
-        if (largest[r] < kInfinity) space_.shift[r] = std::max(largest[r], space_.of_label[r]);
-      run_steps(first, begin, end, thread, &HeadLoss::exponentials);
-    }
-    for (Int r = begin; r < end; ++r) finish_row(first, r);
+    return any;
   }
 
   // What becomes of one step of a block's logits.
@@ -293,35 +351,82 @@ class HeadLoss {
     HeadLogits logits;
     int thread;
   };
+  using Use = void (HeadLoss::*)(Step&);
 
-  void run_steps(Int first, Int begin, Int end, int thread, void (HeadLoss::*use)(Step&)) {
-    for (Int r = begin; r < end; ++r) space_.sums[r] = 0;
+  // All steps of the blocks that have a row to compute: one whose `largest` is below infinity.
+  void run_steps(const Chunk& chunk, Use use) {
+    const Int stretch = tiling_.stretch_steps * kStepColumns;
+    for (Int column = 0; column < shape_.classes; column += stretch) {
+      pack_stretch(column);
+      const Int end_column = std::min(shape_.classes, column + stretch);
+      args_.team->for_tasks(ceil_div(chunk.rows, chunk.block_rows), [&](Int block, int thread) {
+        const Int begin = block * chunk.block_rows;
+        const Int end = std::min(chunk.rows, begin + chunk.block_rows);
+        if (std::any_of(space_.largest + begin, space_.largest + end,
+                        [](float largest) { return largest < kInfinity; }))
+          for (Int at = column; at < end_column; at += kStepColumns)
+            run_step(chunk.first, begin, end, at, thread, use);
+      });
+    }
+  }
+
+  std::byte* step_panels(Int column) const {
+    return space_.weight_panels +
+           column / kStepColumns % tiling_.stretch_steps * tiling_.step_bytes;
+  }
+
+  // The weights of the stretch that starts at class `first`.
+  void pack_stretch(Int first) {
+    if (packed_ == first) return;
+    packed_ = first;
+    const Int classes = std::min(tiling_.stretch_steps * kStepColumns, shape_.classes - first);
+    args_.team->for_range(classes, kPanelColumns, [&](Int begin, Int end) {
+      for (Int row = first + begin; row < first + end; row += kPanelColumns) {
+        const Int step = row / kStepColumns * kStepColumns, in_step = row - step;
+        const Int count = std::min(kPanelColumns, shape_.classes - row);
+        std::byte* panels = step_panels(row);
+        const Int panel =
+            panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
+        stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
+                            shape_.dtype, shape_.width, count, shape_.width);
+        if (!shape_.with_gradient) continue;
+        const Int columns = std::min(kStepColumns, shape_.classes - step);
+        stage_.pack_depth(panels + tiling_.step_depth_offset,
+                          panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
+                          weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
+                          shape_.width);
+      }
+    });
+  }
+
+  void run_step(Int first, Int begin, Int end, Int column, int thread, Use use) {
     auto* logits = reinterpret_cast<float*>(thread_space(thread));
     Gemm gemm = logits_product(shape_, tiling_, end - begin);
+    gemm.columns = std::min(kStepColumns, shape_.classes - column);
     gemm.a.data = space_.x + begin * tiling_.x_stride * size_bytes(tiling_.operand);
+    gemm.b.data = step_panels(column);
     gemm.c = thread_space(thread);
-    for (Int column = 0; column < shape_.classes; column += kStepColumns) {
-      gemm.columns = std::min(kStepColumns, shape_.classes - column);
-      gemm.b.data = weight(column);
-      multiply(engine_, gemm, engine_space(thread));
-      for (Int r = begin; r < end; ++r)  // the label's own term is added apart
-        if (const Int j = label_of(first, r) - column; 0 <= j && j < gemm.columns)
-          logits[(r - begin) * tiling_.step_stride + j] = -std::numeric_limits<float>::infinity();
-      Step step{begin, end, column, gemm.columns, {}, thread};
-      step.logits = {.logits = logits,
-                     .stride = tiling_.step_stride,
-                     .rows = end - begin,
-                     .columns = gemm.columns,
-                     .shift = space_.shift + begin,
-                     .sums = space_.sums + begin};
-      (this->*use)(step);
-    }
+    multiply(engine_, gemm, engine_space(thread));
+    for (Int r = begin; r < end; ++r)  // the label's own term is added apart
+      if (const Int j = label_of(first, r) - column; 0 <= j && j < gemm.columns)
+        logits[(r - begin) * tiling_.step_stride + j] = -kInfinity;
+    Step step{begin, end, column, gemm.columns, {}, thread};
+    step.logits = {.logits = logits,
+                   .stride = tiling_.step_stride,
+                   .rows = end - begin,
+                   .columns = gemm.columns,
+                   .shift = space_.shift + begin,
+                   .sums = space_.sums + begin,
+                   .rounded = nullptr,
+                   .rounded_stride = tiling_.rounded_stride};
+    (this->*use)(step);
   }
 
   void find_largest(Step& step) { stage_.largest(step.logits, space_.largest + step.begin); }
 
   void exponentials(Step& step) {
     const bool rounds = tiling_.operand == DType::kBFloat16;
+    if (step.column == 0) std::fill_n(step.logits.sums, step.logits.rows, 0.0);
     std::byte* space = thread_space(step.thread);
     if (shape_.with_gradient) {
       if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_.rounded_offset);
@@ -335,7 +440,7 @@ class HeadLoss {
     Gemm gemm = input_gradient_product(shape_, tiling_, step.end - step.begin);
     gemm.depth = step.columns;
     gemm.a.data = rounds ? space + space_.rounded_offset : space;
-    gemm.b.data = weight(step.column);
+    gemm.b.data = step_panels(step.column) + tiling_.step_depth_offset;
     gemm.c = reinterpret_cast<std::byte*>(space_.input_gradient + step.begin * shape_.width);
     gemm.accumulate = step.column > 0;
     multiply(engine_, gemm, engine_space(step.thread));
@@ -374,6 +479,7 @@ class HeadLoss {
   const float scale_;
   double seed_ = 0;  // of every row's own loss
   Int num_live_ = 0;
+  Int packed_ = -1;  // the class that the packed stretch starts at
 };
 
 }  // namespace

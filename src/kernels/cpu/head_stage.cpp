@@ -2,6 +2,7 @@
 #include "kernels/cpu/head_stage.h"
 
 #include "kernels/cpu/call.h"
+#include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -88,7 +89,7 @@ void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
   step.sums[row] += static_cast<double>(sum_lanes(sum));
   if (step.rounded != nullptr)
     for_lanes(0, step.columns, [&](std::int64_t i, int n) {
-      store(step.rounded + row * step.stride + i, load(x + i, n), n);
+      store(step.rounded + row * step.rounded_stride + i, load(x + i, n), n);
     });
 }
 
@@ -132,12 +133,30 @@ void scale_row(const HeadCopies& copies, std::int64_t at_row, std::int64_t width
   });
 }
 
+void pack_rows_as_columns(std::byte* panel, const std::byte* rows, DType dtype, std::int64_t stride,
+                          std::int64_t count, std::int64_t width) {
+  with_float_type(dtype, [&]<class T>(T*) {
+    pack_panel(reinterpret_cast<T*>(panel), at<T>(rows), stride, count, width);
+  });
+}
+
+void pack_rows_as_depth(std::byte* panels, std::int64_t panel_elements, const std::byte* rows,
+                        DType dtype, std::int64_t stride, std::int64_t begin, std::int64_t end,
+                        std::int64_t width) {
+  with_float_type(dtype, [&]<class T>(T*) {
+    pack_depth<false>(reinterpret_cast<T*>(panels), panel_elements, width, at<T>(rows), stride,
+                      begin, end);
+  });
+}
+
 }  // namespace
 
 extern const HeadStage kHeadStage{.copy_row = copy_row,
                                   .exponentials = exponentials,
                                   .largest = largest,
                                   .input_gradient = input_gradient,
+                                  .pack_columns = pack_rows_as_columns,
+                                  .pack_depth = pack_rows_as_depth,
                                   .scale_row = scale_row};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -21,9 +21,10 @@ struct HeadLogits {
   std::int64_t stride, rows, columns;
   const float* shift;  // a row
   double* sums;        // a row; the step's exponentials are added
-  BFloat16* rounded;   // null, or the exponentials again, [rows, stride]
-  std::byte* turned;   // null, or the exponentials with column j at j · turned_stride: room for
-                       // rows rounded up to 16
+  BFloat16* rounded;   // null, or the exponentials again, [rows, rounded_stride]
+  std::int64_t rounded_stride;
+  std::byte* turned;  // null, or the exponentials with column j at j · turned_stride: room for
+                      // rows rounded up to 16
   DType turned_dtype;
   std::int64_t turned_stride;
 };
@@ -45,6 +46,14 @@ struct HeadStage {
   void (*largest)(const HeadLogits& step, float* largest);
   void (*input_gradient)(const HeadGradient& row, const std::byte* label_weight, DType dtype,
                          std::int64_t width);
+  // Up to 16 rows of `width` elements, `stride` apart, to the panel whose columns they are.
+  void (*pack_columns)(std::byte* panel, const std::byte* rows, DType dtype, std::int64_t stride,
+                       std::int64_t count, std::int64_t width);
+  // Rows [begin, end) of `width` elements, which `rows` begins with, to the panels whose depth they
+  // are; `begin` is even, `end` too unless it is the last row.
+  void (*pack_depth)(std::byte* panels, std::int64_t panel_elements, const std::byte* rows,
+                     DType dtype, std::int64_t stride, std::int64_t begin, std::int64_t end,
+                     std::int64_t width);
   // Row `at` of `copies` times `factor`, rounded once.
   void (*scale_row)(const HeadCopies& copies, std::int64_t at, std::int64_t width, float factor);
 };
