@@ -27,7 +27,9 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
   while (num_threads > 1 && num_tasks() < kTasksPerThread * num_threads) {
     // A narrow block copies A more often, a low one reads (or packs) B more often.
-    if (size.columns >= 2 * kMinColumns)
+    if (size.rows > size.columns && size.rows >= 4 * size.row_step)
+      size.rows /= 2;
+    else if (size.columns >= 2 * kMinColumns)
       size.columns /= 2;
     else if (size.rows >= 4 * size.row_step)
       size.rows /= 2;
