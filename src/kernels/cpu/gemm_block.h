@@ -203,15 +203,16 @@ struct GemmBlock {
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
   }
 
-  // `columns` is a constant where the tile is whole, so that the loops become vectors.
-  static __attribute__((always_inline)) void finish_row(const Step& step, float* __restrict sums,
-                                                        std::byte* c, Int j, Int columns) {
+  static void finish_row(const Step& step, float* __restrict sums, std::byte* c, Int j,
+                         Int columns) {
     const Gemm& gemm = step.gemm;
     if (step.last && gemm.bias != nullptr)
       for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
     if (gemm.c_dtype == DType::kBFloat16) {
       auto* out = reinterpret_cast<std::uint16_t*>(c);
-      for (Int n = 0; n < columns; ++n) out[n] = narrow(sums[n]);
+      Int n = 0;
+      for (; n + kPanel <= columns; n += kPanel) Isa::narrow(out + n, sums + n);
+      for (; n < columns; ++n) out[n] = cpu::narrow(sums[n]);
     } else {
       auto* out = reinterpret_cast<float*>(c);
       for (Int n = 0; n < columns; ++n) out[n] = sums[n];
@@ -222,13 +223,9 @@ struct GemmBlock {
   static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* sums) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
-    for (Int r = 0; r < rows; ++r) {
-      std::byte* c = gemm.c + ((i + r) * gemm.c_stride + j) * size;
-      if (columns == kTileColumns)
-        finish_row(step, sums + r * kTileColumns, c, j, kTileColumns);
-      else
-        finish_row(step, sums + r * kTileColumns, c, j, columns);
-    }
+    for (Int r = 0; r < rows; ++r)
+      finish_row(step, sums + r * kTileColumns, gemm.c + ((i + r) * gemm.c_stride + j) * size, j,
+                 columns);
   }
 
   struct Sums {
