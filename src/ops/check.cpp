@@ -133,6 +133,18 @@ void Check::right_operand(const Operand& weight, bool transposed) const {
                      text(packed), to_string(*weight.type)));
 }
 
+Dim Check::gathered_rows(const Operand& x, int row_map) const {
+  if (num_inputs() <= row_map) {
+    if (has("top_k")) fail("expected row_map beside 'top_k', got none");
+    return x.dim(0);
+  }
+  const Operand rows = i32(row_map, "row_map", 1);
+  const std::int64_t top_k = positive_int("top_k");
+  multiple(rows, 0, top_k, "top_k");
+  size(x, 0, rows.size(0) / top_k);
+  return rows.dim(0);
+}
+
 namespace {
 
 template <class T>

@@ -54,6 +54,10 @@ class Check {
   // Row-major, or packed for a product with its right operand: its transpose, or itself.
   void right_operand(const Operand& weight, bool transposed) const;
 
+  // Rows of a product whose operand x is gathered where input `row_map` is present, i32[R]: row p
+  // is row row_map[p] / top_k of x [R / top_k, ...]. Without it the rows of x, and no `top_k`.
+  Dim gathered_rows(const Operand& x, int row_map) const;
+
   std::int64_t positive_int(std::string_view key) const;
   std::int64_t non_negative_int(std::string_view key) const;
   double number(std::string_view key) const;

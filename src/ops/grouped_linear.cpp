@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/grouped_linear.h"
 
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -11,14 +15,16 @@ void check_offsets(const Check& check, const Operand& offsets, const Operand& we
   check.size(offsets, 0, weight.size(0) + 1);
 }
 
+constexpr int kRowMap = 3;
+
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("grouped_linear", inputs, attributes);
+  const Check check("grouped_linear", inputs, attributes, {}, {"top_k"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(x, weight);
   check.right_operand(weight, false);
   check.same_dim(x, 1, weight, 2);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
-  return {typed(x.dtype(), {x.dim(0), weight.dim(1)})};
+  return {typed(x.dtype(), {check.gathered_rows(x, kRowMap), weight.dim(1)})};
 }
 
 std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
@@ -33,11 +39,21 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
 
 std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
                                               const spec::Attributes& attributes) {
-  const Check check("grouped_linear_weight_gradient", inputs, attributes);
+  const Check check("grouped_linear_weight_gradient", inputs, attributes, {},
+                    {"gathered", "top_k"});
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
-  check.same_dim(x, 0, dy, 0);
+  if (check.num_inputs() > kRowMap) {
+    const std::string& gathered = check.string("gathered");
+    if (gathered != "x" && gathered != "dy")
+      check.fail("expected 'gathered' to be x or dy, got '" + gathered + "'");
+    const Operand& other = gathered == "x" ? dy : x;
+    check.gathered_rows(gathered == "x" ? x : dy, kRowMap);
+    check.same_dim(check.i32(kRowMap, "row_map", 1), 0, other, 0);
+  } else {
+    check.same_dim(x, 0, dy, 0);
+  }
   if (offsets.size(0) < 2)
     check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
   return {typed(wide_dtype(x.dtype()), {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)})};
@@ -45,7 +61,9 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
-  if (!of_outputs[0]) return ir::Gradients(3);
+  if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
+  ANABATIC_CHECK(node.inputs.size() == kRowMap,
+                 "[grouped_linear] rows are gathered behind differentiate");
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1], offsets = node.inputs[2];
   const ir::ValueId dy = *of_outputs[0];
   const ir::ValueId dx = builder.add1("grouped_linear_input_gradient", {dy, weight, offsets});
@@ -56,12 +74,12 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs,
-                        product({2, inputs[0].dim(0), inputs[1].dim(1), inputs[1].dim(2)}));
+                        product({2, outputs[0].dim(0), inputs[1].dim(1), inputs[1].dim(2)}));
 }
 
 ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs,
-                        product({2, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(1)}));
+  const std::int64_t rows = std::max(inputs[0].dim(0), inputs[1].dim(0));
+  return streaming_cost(inputs, outputs, product({2, rows, inputs[0].dim(1), inputs[1].dim(1)}));
 }
 
 }  // namespace
@@ -69,8 +87,8 @@ ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::A
 const ir::OpSchema kGroupedLinear{
     .name = "grouped_linear",
     .min_inputs = 3,
-    .max_inputs = 3,
-    .signature = "(x [R,K], weight [E,N,K], offsets i32[E+1]) -> [R,N] like x",
+    .max_inputs = 4,
+    .signature = "(x [R,K], weight [E,N,K], offsets i32[E+1], row_map? i32[R]) -> [R,N] like x",
     .infer = infer,
     .gradient = gradient,
     .cost = cost};
@@ -86,8 +104,8 @@ const ir::OpSchema kGroupedLinearInputGradient{
 const ir::OpSchema kGroupedLinearWeightGradient{
     .name = "grouped_linear_weight_gradient",
     .min_inputs = 3,
-    .max_inputs = 3,
-    .signature = "(x [R,K], dy [R,N], offsets i32[E+1]) -> f32[E,N,K]",
+    .max_inputs = 4,
+    .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K]",
     .infer = infer_weight_gradient,
     .cost = weight_gradient_cost,
     .can_accumulate = true};

@@ -17,6 +17,7 @@
 #include "ops/grouped_linear.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/linear_swiglu.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
@@ -53,11 +54,18 @@ const ir::OpSchema* const kTable[] = {
     &kGlobalNorm,
     &kGroupedLinear,
     &kGroupedLinearInputGradient,
+    &kGroupedLinearSwiglu,
+    &kGroupedLinearSwigluGradient,
+    &kGroupedLinearSwigluGradientWithWeights,
+    &kGroupedLinearSwigluWithProducts,
     &kGroupedLinearWeightGradient,
     &kHeadLoss,
     &kHeadLossWithGradient,
     &kLinear,
     &kLinearInputGradient,
+    &kLinearSwiglu,
+    &kLinearSwigluGradient,
+    &kLinearSwigluWithProducts,
     &kLinearWeightGradient,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,

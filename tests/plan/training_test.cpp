@@ -178,6 +178,55 @@ double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
   return std::sqrt(sum);
 }
 
+TEST(FuseSwigluAndPermute, GiveTheBitsOfTheSeparateOps) {
+  for (const char* kernels : {"ref", ""})
+    for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      StepsOptions options = ref_options();
+      options.end_step = 3;
+      options.compile.only_kernels = kernels;
+      options.compile.precision = precision;
+      auto& disabled = options.compile.disabled_passes;
+      disabled = {"move_router_weight", "fuse_swiglu", "fuse_moe_permute"};
+      const StepsResult separate = run_steps(tied_moe_graph(2), options);
+      const StepsResult dense = run_steps(random_graph(3), options);
+      for (const char* fused : {"fuse_swiglu", "fuse_moe_permute", ""}) {
+        SCOPED_TRACE(fused);
+        disabled = {"move_router_weight", "fuse_swiglu", "fuse_moe_permute"};
+        disabled.erase(fused);
+        if (*fused == 0) disabled = {"move_router_weight"};
+        const StepsResult got = run_steps(tied_moe_graph(2), options);
+        EXPECT_EQ(got.losses, separate.losses);
+        EXPECT_EQ(got.states, separate.states);
+        EXPECT_EQ(run_steps(random_graph(3), options).states, dense.states);
+      }
+    }
+}
+
+// Whole steps stay as near as another implementation may be: the pass rounds in other places.
+TEST(MoveRouterWeight, StaysWithinTheBoundsOfAnotherOrderOfRoundings) {
+  for (const char* kernels : {"ref", ""})
+    for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      const DType dtype = precision == lower::Precision::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+      SCOPED_TRACE(std::string(kernels) + " " + std::string(to_string(dtype)));
+      StepsOptions options = ref_options();
+      options.end_step = 1;
+      options.compile.only_kernels = kernels;
+      options.compile.precision = precision;
+      options.compile.with_update = false;
+      const StepsResult moved = run_steps(moe_graph(2, false), options);
+      options.num_threads = 3;
+      EXPECT_EQ(run_steps(moe_graph(2, false), options).gradients, moved.gradients);
+      options.compile.disabled_passes = {"move_router_weight"};
+      const StepsResult separate = run_steps(moe_graph(2, false), options);
+      EXPECT_NE(moved.gradients, separate.gradients);
+      const ParityBounds bounds = parity_bounds(2, 8, dtype);
+      EXPECT_LE(std::abs(moved.losses[0] - separate.losses[0]),
+                2 * bounds.logits * (1 + std::abs(separate.losses[0])));
+      for (const auto& [name, want] : separate.float_gradients)
+        EXPECT_LE(norm(moved.float_gradients.at(name), want), bounds.gradient * norm(want)) << name;
+    }
+}
+
 TEST(FuseHeadLoss, GivesLossAndGradientsOfTheSeparateOps) {
   for (const bool is_tied : {false, true})
     for (const char* kernels : {"ref", ""})

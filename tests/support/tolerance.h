@@ -59,5 +59,6 @@ struct Bound {
 std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);
 std::vector<Bound> head_loss_bounds(const OpCall& call);
+std::vector<Bound> linear_swiglu_bounds(const OpCall& call);
 
 }  // namespace anabatic::testing

@@ -270,6 +270,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
+  if (op.find("linear_swiglu") != std::string_view::npos) return linear_swiglu_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);

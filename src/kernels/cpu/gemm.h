@@ -11,6 +11,16 @@
 
 namespace anabatic::kernels::cpu {
 
+// Line i of a gathered operand lies where line data[i] / divisor would; null: where line i would.
+// The quotient is data[i] · multiplier >> shift, see row_index.
+struct RowIndex {
+  const std::int32_t* data = nullptr;
+  std::uint64_t multiplier = 0;
+  int shift = 0;
+};
+// divisor in [1, 2^31).
+RowIndex row_index(const std::int32_t* data, std::int64_t divisor);
+
 // Element (i, j) lies at data + i · row_stride + j · column_stride (in elements); one stride is 1.
 // Packed (B only): panels of 16 columns, [columns/16][units of the depth][16] as tensor/panels.h
 // has them; the strides mean nothing.
@@ -19,6 +29,9 @@ struct Matrix {
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
+  // Of the lines along the stride that is not 1: rows of A, or the depth of a weight-gradient. Not
+  // of a B that is contiguous along the depth.
+  RowIndex index{};
 };
 
 // Rows of A this far apart, contiguous along an even depth and of the dtype that the engine
@@ -27,8 +40,7 @@ struct Matrix {
 inline constexpr std::int64_t kInPlaceRowBytes = 2112;
 
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
-// Where products of gathered rows, scattered rows or with an epilogue fit in: rows of A are copied
-// one by one (PackA), tiles of C are finished one by one (GemmBlock::finish).
+// What runs on blocks of C while they are in cache follows `compute`: see linear_swiglu.cpp.
 struct Gemm {
   std::int64_t rows = 0, columns = 0, depth = 0;
   Matrix a, b;

@@ -77,6 +77,13 @@ inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::
   }
 }
 
+// Line i of an operand.
+inline Int line_of(const Matrix& m, Int i) {
+  if (m.index.data == nullptr) return i;
+  const auto at = static_cast<std::uint64_t>(m.index.data[i]);
+  return static_cast<Int>(at * m.index.multiplier >> m.index.shift);
+}
+
 // A row that is read soon: rows lie far apart, so the hardware does not foresee them.
 inline constexpr Int kRowsAhead = 8;
 inline void prefetch_row(const void* row, Int bytes) {
@@ -102,8 +109,14 @@ struct PackA {
   // rows x depth at (i0, k0), contiguous along the depth, as [row][kRowStride].
   template <class T>
   static void by_rows(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
-    const T* from = reinterpret_cast<const T*>(a.data) + i0 * a.row_stride + k0;
-    for (Int i = 0; i < rows; ++i) copy_row(to + i * kRowStride, from + i * a.row_stride, depth);
+    constexpr Int kAhead = 2;
+    const T* from = reinterpret_cast<const T*>(a.data) + k0;
+    for (Int i = 0; i < rows; ++i) {
+      if (a.index.data != nullptr && i + kAhead < rows)
+        prefetch_row(from + line_of(a, i0 + i + kAhead) * a.row_stride,
+                     depth * static_cast<Int>(sizeof(T)));
+      copy_row(to + i * kRowStride, from + line_of(a, i0 + i) * a.row_stride, depth);
+    }
   }
 
   // rows x depth at (i0, k0), contiguous along the rows, as tiles [unit][kRows], tile_stride apart.
@@ -111,18 +124,19 @@ struct PackA {
   template <class T>
   static void interleaved(Unit* to, const Matrix& a, Int i0, Int rows, Int k0, Int depth) {
     constexpr Int kStrip = 24;
-    const T* from = reinterpret_cast<const T*>(a.data) + i0 + k0 * a.column_stride;
+    const T* from = reinterpret_cast<const T*>(a.data) + i0;
+    const auto line = [&](Int k) { return from + line_of(a, k0 + k) * a.column_stride; };
     const Int units = units_of(depth), tiles = blocks_of(rows, kRows);
     for (Int t0 = 0; t0 < tiles; t0 += kStrip)
       for (Int u = 0; u < units; ++u) {
         const Int left = depth - u * kUnitDepth;
-        const T* row = from + u * kUnitDepth * a.column_stride;
+        const T* row = left > 0 ? line(u * kUnitDepth) : from;
         const Int width = smaller(kStrip * kRows, rows - t0 * kRows);
         if (left > kRowsAhead + kUnitDepth)
           for (Int k = 0; k < kUnitDepth; ++k)
-            prefetch_row(row + t0 * kRows + (kRowsAhead + k) * a.column_stride,
+            prefetch_row(line(u * kUnitDepth + kRowsAhead + k) + t0 * kRows,
                          width * static_cast<Int>(sizeof(T)));
-        const T* next = left >= kUnitDepth ? row + (kUnitDepth - 1) * a.column_stride : nullptr;
+        const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) : nullptr;
         for (Int t = t0; t < smaller(tiles, t0 + kStrip); ++t)
           interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows, row + t * kRows,
                                    next != nullptr ? next + t * kRows : nullptr,
@@ -149,46 +163,49 @@ struct PackB {
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {
     const Int units = blocks_of(depth, static_cast<Int>(sizeof(Unit) / sizeof(T)));
-    const T* source = data + k0 * b.row_stride + j0 * b.column_stride;
     constexpr Int kStrip = 4 * kPanel;
     if (b.column_stride == 1) {
       for (Int j = 0; j < columns; j += kStrip)
-        rows(panels + j * units, source + j, b.row_stride, smaller(kStrip, columns - j), depth,
-             units);
+        rows(panels + j * units, data + j0 + j, b, smaller(kStrip, columns - j), k0, depth, units);
       return;
     }
+    const T* source = data + k0 * b.row_stride + j0 * b.column_stride;
     for (Int j = 0; j < columns; j += kPanel)
       transposed(panels + j * units, source + j * b.column_stride, b.column_stride,
                  smaller(kPanel, columns - j), depth);
   }
 
-  // A unit at element `from`, whose next element of the depth is `step` away; `left` of the depth.
-  static float unit(const float* from, Int, Int) { return *from; }
-  static std::uint32_t unit(const std::uint16_t* from, Int step, Int left) {
-    return pair(*from, left > 1 ? from[step] : std::uint16_t{0});
+  // A unit at element `from`, whose next element of the depth is `next`; `left` of the depth.
+  static float unit(const float* from, const float*, Int) { return *from; }
+  static std::uint32_t unit(const std::uint16_t* from, const std::uint16_t* next, Int left) {
+    return pair(*from, left > 1 ? *next : std::uint16_t{0});
   }
 
   // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
   // writes stay a few sequential streams.
   template <class Unit, class T>
-  static void rows(Unit* __restrict panels, const T* __restrict source, Int stride, Int columns,
-                   Int depth, Int units) {
+  static void rows(Unit* __restrict panels, const T* __restrict data, const Matrix& b, Int columns,
+                   Int k0, Int depth, Int units) {
     constexpr Int kUnitDepth = sizeof(Unit) / sizeof(T);
-    for (Int u = 0; u < units; ++u, source += kUnitDepth * stride) {
+    const auto line = [&](Int k) { return data + line_of(b, k0 + k) * b.row_stride; };
+    for (Int u = 0; u < units; ++u) {
       const Int left = depth - u * kUnitDepth;
+      const T* source = line(u * kUnitDepth);
+      const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) : source;
       Unit* row = panels + u * kPanel;
       if (left > kRowsAhead + kUnitDepth)
         for (Int k = 0; k < kUnitDepth; ++k)
-          prefetch_row(source + (kRowsAhead + k) * stride, columns * static_cast<Int>(sizeof(T)));
+          prefetch_row(line(u * kUnitDepth + kRowsAhead + k),
+                       columns * static_cast<Int>(sizeof(T)));
       Int j = 0;
       if (left >= kUnitDepth)
         for (; j + kPanel <= columns; j += kPanel)
           for (Int lane = 0; lane < kPanel; ++lane)
-            row[j * units + lane] = unit(source + j + lane, stride, kUnitDepth);
+            row[j * units + lane] = unit(source + j + lane, next + j + lane, kUnitDepth);
       for (; j < columns; j += kPanel)
         for (Int lane = 0; lane < kPanel; ++lane)
           row[j * units + lane] =
-              j + lane < columns ? unit(source + j + lane, stride, left) : Unit{};
+              j + lane < columns ? unit(source + j + lane, next + j + lane, left) : Unit{};
     }
   }
 
@@ -205,7 +222,8 @@ struct PackB {
     for (; k < depth; k += kUnitDepth) {
       Unit* row = panel + k / kUnitDepth * kPanel;
       for (Int j = 0; j < kPanel; ++j)
-        row[j] = j < width ? unit(source + j * stride + k, 1, depth - k) : Unit{};
+        row[j] = j < width ? unit(source + j * stride + k, source + j * stride + k + 1, depth - k)
+                           : Unit{};
     }
   }
 };

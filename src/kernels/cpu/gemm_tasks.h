@@ -15,11 +15,31 @@ inline std::int64_t even_part(std::int64_t count, std::int64_t most, std::int64_
   return ((count + parts - 1) / parts + step - 1) / step * step;
 }
 
+// What follows a block while it is in cache may ask of its columns: to begin at a multiple of
+// `step`, to be at most `most`. 0: whatever suits the engine.
+struct BlockColumns {
+  std::int64_t step = 0, most = 0;
+};
+
+// The engine's blocks within these bounds.
+inline Blocking bounded_blocking(const GemmEngine& engine, const Gemm& largest,
+                                 const BlockColumns& bounds) {
+  Blocking size = engine.blocking(largest);
+  if (bounds.most > 0) size.columns = std::min(size.columns, bounds.most);
+  if (bounds.step > 0) {
+    size.column_step = bounds.step;
+    size.columns = std::max(size.columns / bounds.step, std::int64_t{1}) * bounds.step;
+  }
+  return size;
+}
+
 // The largest block that gives every thread work. Results do not depend on it.
 inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
-                              std::int64_t total_rows, int num_threads) {
+                              std::int64_t total_rows, int num_threads,
+                              const BlockColumns& bounds = {}) {
   constexpr std::int64_t kMinColumns = 96, kTasksPerThread = 4;
-  Blocking size = engine.blocking(largest);
+  const Blocking most = bounded_blocking(engine, largest, bounds);
+  Blocking size = most;
   const auto num_tasks = [&] {
     return ((total_rows + size.rows - 1) / size.rows) *
            ((largest.columns + size.columns - 1) / size.columns);
@@ -37,20 +57,17 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
       break;
   }
   size.rows = std::max(size.rows / size.row_step, std::int64_t{1}) * size.row_step;
-  size.columns = std::min(even_part(largest.columns, size.columns, size.column_step),
-                          engine.blocking(largest).columns);
+  size.columns = std::min(even_part(largest.columns, size.columns, size.column_step), most.columns);
   return size;
 }
 
-// Runs the blocks of `num_groups` products. `shapes(group)` fills in one of them; `largest` bounds
-// all; `total_rows` is the sum of their rows. `workspace` holds engine.workspace_bytes(largest) for
-// every thread of the team.
-template <class MakeGemm>
-void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
-               std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
-               std::byte* workspace) {
-  const std::int64_t part = engine.workspace_bytes(largest);
-  const Blocking size = task_blocking(engine, largest, total_rows, team.num_threads());
+// Cuts `num_groups` products into blocks, spread over the team: body(group, gemm, block, thread).
+// `make(group)` fills in one of them; `largest` bounds all; `total_rows` is the sum of their rows.
+template <class MakeGemm, class Body>
+void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
+                std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
+                const BlockColumns& bounds, Body&& body) {
+  const Blocking size = task_blocking(engine, largest, total_rows, team.num_threads(), bounds);
   const auto num_blocks = [](std::int64_t count, std::int64_t step) {
     return (count + step - 1) / step;
   };
@@ -71,15 +88,28 @@ void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_g
       const std::int64_t rows = even_part(gemm.rows, size.rows, size.row_step);
       const std::int64_t i = task % row_blocks * rows, j = task / row_blocks * size.columns;
       if (i >= gemm.rows) return;  // the even parts left nothing for the last one
-      engine.compute(gemm,
-                     {.row_begin = i,
-                      .row_end = std::min(gemm.rows, i + rows),
-                      .column_begin = j,
-                      .column_end = std::min(gemm.columns, j + size.columns)},
-                     workspace + thread * part);
+      body(g, gemm,
+           Block{.row_begin = i,
+                 .row_end = std::min(gemm.rows, i + rows),
+                 .column_begin = j,
+                 .column_end = std::min(gemm.columns, j + size.columns)},
+           thread);
       return;
     }
   });
+}
+
+// Computes them all. `workspace` holds engine.workspace_bytes(largest) for every thread of the
+// team.
+template <class MakeGemm>
+void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
+               std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
+               std::byte* workspace) {
+  const std::int64_t part = engine.workspace_bytes(largest);
+  for_blocks(engine, largest, num_groups, total_rows, make, team, {},
+             [&](std::int64_t, const Gemm& gemm, const Block& block, int thread) {
+               engine.compute(gemm, block, workspace + thread * part);
+             });
 }
 
 }  // namespace anabatic::kernels::cpu

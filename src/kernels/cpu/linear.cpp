@@ -2,6 +2,7 @@
 // linear and grouped_linear with their gradients: a linear is one group of all rows.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <span>
 
 #include "base/error.h"
@@ -64,10 +65,10 @@ Gemm weight_gradient_shape(const Product& p) {
 
 bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
 
-// `weight` may be the output.
+// `weight` may be the output. One of x and y may be gathered: it has fewer rows then.
 Product product(const TensorType& x, const TensorType& weight, const TensorType& y) {
   return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
-          .rows = x.dim(0),
+          .rows = std::max(x.dim(0), y.dim(0)),
           .in = weight.dim(-1),
           .out = weight.dim(-2),
           .x = x.dtype,
@@ -94,15 +95,35 @@ Rows rows_of(const std::int32_t* offsets, Int group, Int all) {
   return {offsets[group], offsets[group + 1]};
 }
 
+// The last input of a gathered form.
+RowIndex rows_index(const Arguments& arguments) {
+  constexpr std::size_t kRowMap = 3;
+  if (arguments.inputs.size() <= kRowMap) return {};
+  return row_index(arguments.inputs[kRowMap].as<std::int32_t>(),
+                   spec::get_int(*arguments.attributes, "top_k"));
+}
+
+// Lets `matrix` begin at `line`, whether its lines are gathered or lie `stride` elements apart.
+void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& index, Int line, Int stride) {
+  matrix.data = data;
+  if (index.data == nullptr) {
+    matrix.data += line * stride * size_bytes(matrix.dtype);
+    return;
+  }
+  matrix.index = index;
+  matrix.index.data += line;
+}
+
 // Forward and input-gradient: a group's rows of A and C, and its matrix of the stack.
 void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
                  const std::byte* weight, std::byte* c, const std::int32_t* offsets,
                  const float* bias, const Arguments& arguments) {
+  const RowIndex index = rows_index(arguments);
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
     Gemm gemm = shape;
     gemm.rows = rows.end - rows.begin;
-    gemm.a.data = a + rows.begin * shape.a.row_stride * size_bytes(shape.a.dtype);
+    begin_at(gemm.a, a, index, rows.begin, shape.a.row_stride);
     gemm.b.data = weight + group * p.weight_stride * size_bytes(p.weight);
     gemm.c = c + rows.begin * shape.c_stride * size_bytes(shape.c_dtype);
     gemm.bias = bias;
@@ -136,13 +157,16 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments) {
   const std::int32_t* offsets = offsets_of(arguments, *dw.type);
   const bool accumulate = arguments.accumulate[0];
   const Gemm shape = weight_gradient_shape(p);
+  const RowIndex index = rows_index(arguments);
+  const bool gathers_x =
+      index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
     Gemm gemm = shape;
     gemm.depth = rows.end - rows.begin;
     if (gemm.depth == 0 && accumulate) gemm.rows = 0;
-    gemm.a.data = dy.data + rows.begin * p.out * size_bytes(p.y);
-    gemm.b.data = x.data + rows.begin * p.in * size_bytes(p.x);
+    begin_at(gemm.a, dy.data, gathers_x ? RowIndex{} : index, rows.begin, p.out);
+    begin_at(gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin, p.in);
     gemm.c = dw.data + group * p.in * p.out * size_bytes(p.weight);
     gemm.accumulate = accumulate;
     return gemm;

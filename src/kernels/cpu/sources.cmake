@@ -13,7 +13,8 @@ set(cpu_vector_sources
     optimizer.cpp
     pack.cpp
     rope.cpp
-    router.cpp)
+    router.cpp
+    swiglu_stage.cpp)
 set(cpu_sources
     cpu/attention_shape.cpp
     cpu/call.cpp
@@ -25,6 +26,7 @@ set(cpu_sources
     cpu/gemm_portable.cpp
     cpu/head_loss.cpp
     cpu/linear.cpp
+    cpu/linear_swiglu.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp
@@ -48,7 +50,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
   set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512};-mavx512bf16")
-  set_source_files_properties(cpu/head_loss.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
+  set_source_files_properties(cpu/head_loss.cpp cpu/linear_swiglu.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
 endif()
 foreach(variant IN LISTS cpu_variants)
   list(TRANSFORM cpu_vector_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/ OUTPUT_VARIABLE variant_sources)

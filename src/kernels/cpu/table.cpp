@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/head_loss_rows.h"
 #include "kernels/cpu/linear_rows.h"
+#include "kernels/cpu/linear_swiglu_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -106,6 +107,22 @@ Support supports_avx2(const spec::Problem& problem) {
 #define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
 #endif
 
+#define ANABATIC_SWIGLU_ROW(op, form, engine, isa)                                            \
+  Kernel {                                                                                    \
+    "cpu:" #op "_" #engine, #op,                                                              \
+        cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::supports,         \
+        cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::form##_workspace, \
+        nullptr, cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::form     \
+  }
+#ifdef ANABATIC_CPU_X86
+#define ANABATIC_SWIGLU_ROWS(op, form)                                                          \
+  ANABATIC_SWIGLU_ROW(op, form, avx512_bf16, avx512),                                           \
+      ANABATIC_SWIGLU_ROW(op, form, avx512, avx512), ANABATIC_SWIGLU_ROW(op, form, avx2, avx2), \
+      ANABATIC_SWIGLU_ROW(op, form, portable, portable)
+#else
+#define ANABATIC_SWIGLU_ROWS(op, form) ANABATIC_SWIGLU_ROW(op, form, portable, portable)
+#endif
+
 constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_packing<2>, nullptr),
@@ -124,11 +141,18 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
     ANABATIC_LINEAR_ROWS(grouped_linear, linear),
     ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, linear_input_gradient),
+    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu, forward),
+    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient, gradient),
+    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient_with_weights, gradient),
+    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_products, forward),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, linear_weight_gradient),
     ANABATIC_HEAD_ROWS(head_loss),
     ANABATIC_HEAD_ROWS(head_loss_with_gradient),
     ANABATIC_LINEAR_ROWS(linear, linear),
     ANABATIC_LINEAR_ROWS(linear_input_gradient, linear_input_gradient),
+    ANABATIC_SWIGLU_ROWS(linear_swiglu, forward),
+    ANABATIC_SWIGLU_ROWS(linear_swiglu_gradient, gradient),
+    ANABATIC_SWIGLU_ROWS(linear_swiglu_with_products, forward),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
@@ -162,6 +186,8 @@ constexpr Kernel kRows[] = {
 #undef ANABATIC_SCALAR
 #undef ANABATIC_SCALAR_ROW
 #undef ANABATIC_STREAM_ROWS
+#undef ANABATIC_SWIGLU_ROW
+#undef ANABATIC_SWIGLU_ROWS
 #undef ANABATIC_VECTOR
 #undef ANABATIC_VECTOR_ROWS
 

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
 
 namespace anabatic::kernels::ref {
 namespace {
+
+// The row of an operand that stands for row `row` of the product: itself, or that of its token.
+std::int64_t source_row(const Arguments& args, std::int64_t row) {
+  constexpr std::size_t kRowMap = 3;
+  if (args.attributes->find("top_k") == args.attributes->end()) return row;
+  return load_index(args.inputs[kRowMap], row) / spec::get_int(*args.attributes, "top_k");
+}
 
 // Rows [begin, end) of x times the transpose of the [out, in] matrix that starts at `base`.
 void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t base,
@@ -14,7 +23,7 @@ void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::
     for (std::int64_t n = 0; n < out; ++n) {
       double sum = bias != nullptr ? load(*bias, n) : 0;
       for (std::int64_t k = 0; k < in; ++k)
-        sum += load(x, t * in + k) * load(weight, base + n * in + k);
+        sum += load(x, source_row(args, t) * in + k) * load(weight, base + n * in + k);
       store(args.outputs[0], t * out + n, sum);
     }
 }
@@ -36,10 +45,17 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
                     std::int64_t base) {
   const TensorView &x = args.inputs[0], &dy = args.inputs[1];
   const std::int64_t in = columns(x), out = columns(dy);
+  const bool is_gathered = args.inputs.size() > 3;
+  const bool gathers_x = is_gathered && spec::get_string(*args.attributes, "gathered") == "x";
+  const auto row_of_x = [&](std::int64_t t) { return gathers_x ? source_row(args, t) : t; };
+  const auto row_of_dy = [&](std::int64_t t) {
+    return is_gathered && !gathers_x ? source_row(args, t) : t;
+  };
   for (std::int64_t n = 0; n < out; ++n)
     for (std::int64_t k = 0; k < in; ++k) {
       double sum = 0;
-      for (std::int64_t t = begin; t < end; ++t) sum += load(x, t * in + k) * load(dy, t * out + n);
+      for (std::int64_t t = begin; t < end; ++t)
+        sum += load(x, row_of_x(t) * in + k) * load(dy, row_of_dy(t) * out + n);
       put(args, 0, base + n * in + k, sum);
     }
 }
@@ -75,7 +91,7 @@ void linear_weight_gradient(const Arguments& args) {
 void grouped_linear(const Arguments& args) {
   const TensorView& weight = args.inputs[1];
   const std::int64_t matrix = weight.type->dim(1) * weight.type->dim(2);
-  for_experts(args.inputs[2], rows(args.inputs[0]),
+  for_experts(args.inputs[2], rows(args.outputs[0]),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
                 multiply(args, begin, end, e * matrix);
               });
@@ -92,7 +108,7 @@ void grouped_linear_input_gradient(const Arguments& args) {
 
 void grouped_linear_weight_gradient(const Arguments& args) {
   const std::int64_t matrix = columns(args.inputs[0]) * columns(args.inputs[1]);
-  for_experts(args.inputs[2], rows(args.inputs[0]),
+  for_experts(args.inputs[2], std::max(rows(args.inputs[0]), rows(args.inputs[1])),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
                 if (begin == end && adds(args, 0)) return;
                 outer_products(args, begin, end, e * matrix);

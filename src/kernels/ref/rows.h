@@ -32,6 +32,15 @@ void linear(const Arguments& args);
 void linear_input_gradient(const Arguments& args);
 void linear_weight_gradient(const Arguments& args);
 
+// linear_swiglu.cpp
+void grouped_linear_swiglu(const Arguments& args);
+void grouped_linear_swiglu_gradient(const Arguments& args);
+void grouped_linear_swiglu_gradient_with_weights(const Arguments& args);
+void grouped_linear_swiglu_with_products(const Arguments& args);
+void linear_swiglu(const Arguments& args);
+void linear_swiglu_gradient(const Arguments& args);
+void linear_swiglu_with_products(const Arguments& args);
+
 // loss.cpp
 void cross_entropy(const Arguments& args);
 void cross_entropy_gradient(const Arguments& args);

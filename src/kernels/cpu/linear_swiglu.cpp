@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with swiglu, or its gradient, on each block while it is in cache. A block reads what the
+// product stored, rounded: results have the bits of the ops apart. A task of the forward form
+// computes a block of the gate and the same block of up.
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "kernels/cpu/call.h"
+#include "kernels/cpu/gemm_tasks.h"
+#include "kernels/cpu/linear_swiglu_rows.h"
+#include "tensor/panels.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+// Blocks of gate, up and h stay in a second-level cache beside the rows of A.
+constexpr BlockColumns kForwardColumns{.step = 0, .most = 256};
+constexpr BlockColumns kGradientColumns{.step = kWeightSegment, .most = 0};
+
+bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
+
+// Both forms: rows [rows, depth] times a stack of matrices, to [rows, width].
+struct Shape {
+  Int groups, rows, depth, width;
+  DType dtype;
+  bool is_packed;
+  Int matrix_bytes;
+};
+
+// `transposed`: the weight is multiplied from its other side.
+Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out) {
+  const Int elements = is_panels(weight.layout) ? panel_shape(weight).num_elements()
+                                                : weight.dim(-1) * weight.dim(-2);
+  return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
+          .rows = out.dim(0),
+          .depth = x.dim(1),
+          .width = out.dim(1),
+          .dtype = out.dtype,
+          .is_packed = is_panels(weight.layout),
+          .matrix_bytes = elements * size_bytes(weight.dtype)};
+}
+
+Gemm product_of(const Shape& shape, bool transposed) {
+  return {.rows = shape.rows,
+          .columns = shape.width,
+          .depth = shape.depth,
+          .a = {.dtype = shape.dtype, .row_stride = shape.depth, .column_stride = 1},
+          .b = {.dtype = shape.dtype,
+                .row_stride = transposed ? shape.width : 1,
+                .column_stride = transposed ? 1 : shape.depth,
+                .is_packed = shape.is_packed},
+          .c_dtype = shape.dtype,
+          .c_stride = shape.width};
+}
+
+// What the threads share and what each has of the workspace; a null base only counts.
+struct Space {
+  Space(const GemmEngine& engine, const Gemm& gemm, const BlockColumns& bounds, Int blocks,
+        int num_threads, std::byte* base)
+      : base_(base), engine_bytes_(engine.workspace_bytes(gemm)) {
+    const Blocking most = bounded_blocking(engine, gemm, bounds);
+    stride = std::min(most.columns, round_up(std::max<Int>(gemm.columns, 1), kPanelColumns));
+    const Int rows = std::min(most.rows, round_up(std::max<Int>(gemm.rows, 1), most.row_step));
+    block_bytes = round_up(rows * stride * size_bytes(gemm.c_dtype), 64);
+    thread_bytes_ = engine_bytes_ + blocks * block_bytes;
+    shared_ = thread_bytes_ * num_threads;
+  }
+
+  std::byte* engine(int thread) const { return base_ + thread * thread_bytes_; }
+  std::byte* block(int thread, Int i) const {
+    return engine(thread) + engine_bytes_ + i * block_bytes;
+  }
+  float* shared() const { return reinterpret_cast<float*>(base_ + shared_); }
+  Int bytes(Int num_shared) const { return shared_ + num_shared * static_cast<Int>(sizeof(float)); }
+
+  Int stride = 0, block_bytes = 0;  // of a block: elements from row to row
+
+ private:
+  std::byte* base_;
+  Int engine_bytes_, thread_bytes_ = 0, shared_ = 0;
+};
+
+Int num_rows(const Block& block) { return block.row_end - block.row_begin; }
+Int num_columns(const Block& block) { return block.column_end - block.column_begin; }
+
+// Lets a block of C stand at `data`, rows `stride` apart.
+void place_block(Gemm& gemm, const Block& block, std::byte* data, Int stride) {
+  gemm.c_stride = stride;
+  gemm.c = data - (block.row_begin * stride + block.column_begin) * size_bytes(gemm.c_dtype);
+}
+
+struct Rows {
+  Int begin, end;
+};
+Rows rows_of(const std::int32_t* offsets, Int group, Int all) {
+  if (offsets == nullptr) return {0, all};
+  return {offsets[group], offsets[group + 1]};
+}
+
+class Forward {
+ public:
+  Forward(const GemmEngine& engine, const SwigluStage& stage, const Arguments& args)
+      : engine_(engine),
+        stage_(stage),
+        args_(args),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
+        gemm_(product_of(shape_, false)),
+        space_(engine, gemm_, kForwardColumns, 2, args.team->num_threads(), args.workspace),
+        offsets_(is_grouped(*args.inputs[1].type) ? args.inputs[3].as<std::int32_t>() : nullptr) {
+    if (args.inputs.size() > 4) row_map_ = args.inputs[4].as<std::int32_t>();
+    if (args.inputs.size() > 5) weights_ = args.inputs[5].as<float>();
+    if (const Int top_k = spec::get_int_or(*args.attributes, "top_k", 0); top_k > 0)
+      index_ = row_index(row_map_, top_k);
+  }
+
+  void run() {
+    for_blocks(
+        engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return gate_of(group); },
+        *args_.team, kForwardColumns,
+        [this](Int group, const Gemm& gemm, const Block& block, int thread) {
+          run_block(group, gemm, block, thread);
+        });
+  }
+
+ private:
+  Gemm gate_of(Int group) const {
+    const Rows rows = rows_of(offsets_, group, shape_.rows);
+    Gemm gemm = gemm_;
+    gemm.rows = rows.end - rows.begin;
+    gemm.a.data = args_.inputs[0].data;
+    if (index_.data == nullptr) {
+      gemm.a.data += rows.begin * shape_.depth * size_bytes(shape_.dtype);
+    } else {
+      gemm.a.index = index_;
+      gemm.a.index.data += rows.begin;
+    }
+    gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
+    return gemm;
+  }
+
+  // Element (row, column of the block) of output o.
+  std::byte* output(std::size_t o, Int row, const Block& block) const {
+    return args_.outputs[o].data +
+           (row * shape_.width + block.column_begin) * size_bytes(shape_.dtype);
+  }
+
+  void run_block(Int group, Gemm gemm, const Block& block, int thread) {
+    const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
+    const bool keeps = args_.outputs.size() > 1;
+    const Int stride = keeps ? shape_.width : space_.stride;
+    std::byte* products[2];
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      products[i] = keeps ? output(1 + i, row, block) : space_.block(thread, static_cast<Int>(i));
+      place_block(gemm, block, products[i], stride);
+      gemm.b.data = args_.inputs[1 + i].data + group * shape_.matrix_bytes;
+      engine_.compute(gemm, block, space_.engine(thread));
+    }
+    stage_.forward({.dtype = shape_.dtype,
+                    .rows = num_rows(block),
+                    .columns = num_columns(block),
+                    .gate = products[0],
+                    .up = products[1],
+                    .operand_stride = stride,
+                    .h = output(0, row, block),
+                    .h_stride = shape_.width,
+                    .row_weights = {.weights = weights_,
+                                    .slots = row_map_ != nullptr ? row_map_ + row : nullptr}});
+  }
+
+  const GemmEngine& engine_;
+  const SwigluStage& stage_;
+  const Arguments& args_;
+  const Shape shape_;
+  const Gemm gemm_;
+  const Space space_;
+  const std::int32_t* offsets_;
+  const std::int32_t* row_map_ = nullptr;
+  const float* weights_ = nullptr;
+  RowIndex index_{};  // of rows of x
+};
+
+class Gradient {
+ public:
+  Gradient(const GemmEngine& engine, const SwigluStage& stage, const Arguments& args)
+      : engine_(engine),
+        stage_(stage),
+        args_(args),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
+        gemm_(product_of(shape_, true)),
+        space_(engine, gemm_, kGradientColumns, 1, args.team->num_threads(), args.workspace) {
+    const bool grouped = is_grouped(*args.inputs[1].type);
+    if (grouped) offsets_ = args.inputs[2].as<std::int32_t>();
+    gate_ = args.inputs[grouped ? 3 : 2].data;
+    up_ = args.inputs[grouped ? 4 : 3].data;
+    if (args.inputs.size() < 7) return;
+    row_map_ = args.inputs[5].as<std::int32_t>();
+    weights_ = args.inputs[6].as<float>();
+    index_ = row_index(row_map_, columns(args.inputs[6]));
+    num_segments_ = ceil_div(shape_.width, kWeightSegment);
+  }
+
+  void run() {
+    for_blocks(
+        engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return product(group); },
+        *args_.team, kGradientColumns,
+        [this](Int group, const Gemm& gemm, const Block& block, int thread) {
+          run_block(group, gemm, block, thread);
+        });
+    if (weights_ == nullptr) return;
+    float* dweights = args_.outputs[2].as<float>();
+    args_.team->for_range(shape_.rows, row_grain(num_segments_), [&](Int begin, Int end) {
+      for (Int row = begin; row < end; ++row) {
+        const float* partials = space_.shared() + row * num_segments_;
+        float sum = 0;
+        for (Int s = 0; s < num_segments_; ++s) sum += partials[s];
+        dweights[row_map_[row]] = sum;
+      }
+    });
+  }
+
+ private:
+  Gemm product(Int group) const {
+    const Rows rows = rows_of(offsets_, group, shape_.rows);
+    Gemm gemm = gemm_;
+    gemm.rows = rows.end - rows.begin;
+    gemm.a.data = args_.inputs[0].data;
+    if (weights_ == nullptr) {
+      gemm.a.data += rows.begin * shape_.depth * size_bytes(shape_.dtype);
+    } else {
+      gemm.a.index = index_;
+      gemm.a.index.data += rows.begin;
+    }
+    gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
+    return gemm;
+  }
+
+  void run_block(Int group, Gemm gemm, const Block& block, int thread) {
+    const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
+    const Int at = (row * shape_.width + block.column_begin) * size_bytes(shape_.dtype);
+    std::byte* dh = space_.block(thread, 0);
+    place_block(gemm, block, dh, space_.stride);
+    engine_.compute(gemm, block, space_.engine(thread));
+    stage_.gradient({.dtype = shape_.dtype,
+                     .rows = num_rows(block),
+                     .columns = num_columns(block),
+                     .dh = dh,
+                     .dh_stride = space_.stride,
+                     .gate = gate_ + at,
+                     .up = up_ + at,
+                     .dgate = args_.outputs[0].data + at,
+                     .dup = args_.outputs[1].data + at,
+                     .operand_stride = shape_.width,
+                     .row_weights = {.weights = weights_,
+                                     .slots = weights_ != nullptr ? row_map_ + row : nullptr},
+                     .partials = weights_ != nullptr ? space_.shared() + row * num_segments_ +
+                                                           block.column_begin / kWeightSegment
+                                                     : nullptr,
+                     .partial_stride = num_segments_});
+  }
+
+  const GemmEngine& engine_;
+  const SwigluStage& stage_;
+  const Arguments& args_;
+  const Shape shape_;
+  const Gemm gemm_;
+  const Space space_;
+  const std::int32_t* offsets_ = nullptr;
+  const std::byte *gate_ = nullptr, *up_ = nullptr;
+  const std::int32_t* row_map_ = nullptr;
+  const float* weights_ = nullptr;
+  RowIndex index_{};  // of rows of dy
+  Int num_segments_ = 0;
+};
+
+}  // namespace
+
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem) {
+  const GemmEngine* engine = kEngine();
+  if (engine == nullptr) return no("not in this build");
+  if (!usable(engine, *problem.device)) return no(fmt::format("the device has no {}", engine->isa));
+  const DType dtype = problem.inputs[0].dtype;
+  if (dtype != DType::kFloat32 && dtype != DType::kBFloat16)
+    return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
+  if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
+  return yes();
+}
+
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+Int LinearSwigluRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
+  const Gemm gemm =
+      product_of(shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]), false);
+  return Space(*kEngine(), gemm, kForwardColumns, 2, problem.device->num_threads, nullptr).bytes(0);
+}
+
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+Int LinearSwigluRows<kEngine, kStage>::gradient_workspace(const spec::Problem& problem) {
+  const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
+  const Int num_shared =
+      problem.outputs.size() > 2 ? shape.rows * ceil_div(shape.width, kWeightSegment) : 0;
+  return Space(*kEngine(), product_of(shape, true), kGradientColumns, 1,
+               problem.device->num_threads, nullptr)
+      .bytes(num_shared);
+}
+
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+void LinearSwigluRows<kEngine, kStage>::forward(const Arguments& args) {
+  Forward(*kEngine(), *kStage, args).run();
+}
+
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+void LinearSwigluRows<kEngine, kStage>::gradient(const Arguments& args) {
+  Gradient(*kEngine(), *kStage, args).run();
+}
+
+#ifdef ANABATIC_CPU_X86
+template struct LinearSwigluRows<gemm_avx512_bf16, &avx512::kSwigluStage>;
+template struct LinearSwigluRows<gemm_avx512, &avx512::kSwigluStage>;
+template struct LinearSwigluRows<gemm_avx2, &avx2::kSwigluStage>;
+#endif
+template struct LinearSwigluRows<gemm_portable, &portable::kSwigluStage>;
+
+}  // namespace anabatic::kernels::cpu

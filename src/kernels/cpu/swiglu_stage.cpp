@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cpu/swiglu_stage.h"
+
+#include "kernels/cpu/swiglu_math.h"
+#include "kernels/cpu/vector_pairs.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+static_assert(kWeightSegment % kPair == 0);
+
+// A NaN as store_pair keeps it.
+Floats factor_of(const RowWeights& of, std::int64_t row) {
+  if (of.weights == nullptr) return broadcast(1.0f);
+  return plain_nan(broadcast(of.weights[of.slots[row]]));
+}
+
+template <class T>
+const T* row_of(const std::byte* data, std::int64_t row, std::int64_t stride) {
+  return reinterpret_cast<const T*>(data) + row * stride;
+}
+template <class T>
+T* row_of(std::byte* data, std::int64_t row, std::int64_t stride) {
+  return reinterpret_cast<T*>(data) + row * stride;
+}
+
+template <class T>
+void forward_rows(const SwigluBlock& block) {
+  const std::int64_t whole = block.columns / kPair * kPair;
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const T* gate = row_of<T>(block.gate, r, block.operand_stride);
+    const T* up = row_of<T>(block.up, r, block.operand_stride);
+    T* h = row_of<T>(block.h, r, block.h_stride);
+    const Floats factor = factor_of(block.row_weights, r);
+    for (std::int64_t i = 0; i < whole; i += kPair) {
+      const Pair g = load_pair(gate + i), u = load_pair(up + i);
+      store_pair<false>(
+          h + i, {factor * swiglu_of(g.first, u.first), factor * swiglu_of(g.second, u.second)});
+    }
+    for_lanes(whole, block.columns, [&](std::int64_t i, int n) {
+      store(h + i, factor * swiglu_of(load(gate + i, n), load(up + i, n)), n);
+    });
+  }
+}
+
+struct WithProduct {
+  SwigluGradient gradient;
+  Floats product;  // swiglu(gate, up)
+};
+ANABATIC_INLINE WithProduct with_product_of(Floats gate, Floats up, Floats dy) {
+  const Decay d = decay(gate);
+  return {swiglu_gradient_of(gate, up, dy, d), times_sigmoid(gate, d, gate * up)};
+}
+
+// One row of a block. kWeighted: with partial sums.
+template <class T, bool kWeighted>
+ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t r) {
+  const T* gate = row_of<T>(block.gate, r, block.operand_stride);
+  const T* up = row_of<T>(block.up, r, block.operand_stride);
+  const T* dh = row_of<T>(block.dh, r, block.dh_stride);
+  T* dgate = row_of<T>(block.dgate, r, block.operand_stride);
+  T* dup = row_of<T>(block.dup, r, block.operand_stride);
+  const Floats factor = factor_of(block.row_weights, r);
+  for (std::int64_t begin = 0; begin < block.columns; begin += kWeightSegment) {
+    const std::int64_t left = block.columns - begin,
+                       end = begin + (left < kWeightSegment ? left : kWeightSegment),
+                       whole = begin + (end - begin) / kPair * kPair;
+    Pair sum{};
+    for (std::int64_t i = begin; i < whole; i += kPair) {
+      const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dh + i);
+      const WithProduct first = with_product_of(g.first, u.first, factor * d.first),
+                        second = with_product_of(g.second, u.second, factor * d.second);
+      store_pair<false>(dgate + i, {first.gradient.gate, second.gradient.gate});
+      store_pair<false>(dup + i, {first.gradient.up, second.gradient.up});
+      if (kWeighted) {
+        sum.first = madd(d.first, first.product, sum.first);
+        sum.second = madd(d.second, second.product, sum.second);
+      }
+    }
+    for_lanes(whole, end, [&](std::int64_t i, int n) {
+      const Floats d = load(dh + i, n);
+      const WithProduct value = with_product_of(load(gate + i, n), load(up + i, n), factor * d);
+      store(dgate + i, value.gradient.gate, n);
+      store(dup + i, value.gradient.up, n);
+      if (kWeighted) sum.first = madd(d, value.product, sum.first);
+    });
+    if (kWeighted)
+      block.partials[r * block.partial_stride + begin / kWeightSegment] =
+          sum_lanes(sum.first + sum.second);
+  }
+}
+
+template <class T>
+void gradient_rows(const SwigluGradientBlock& block) {
+  if (block.partials != nullptr)
+    for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, true>(block, r);
+  else
+    for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, false>(block, r);
+}
+
+void forward(const SwigluBlock& block) {
+  with_float_type(block.dtype, [&]<class T>(T*) { forward_rows<T>(block); });
+}
+
+void gradient(const SwigluGradientBlock& block) {
+  with_float_type(block.dtype, [&]<class T>(T*) { gradient_rows<T>(block); });
+}
+
+}  // namespace
+
+const SwigluStage kSwigluStage{.forward = forward, .gradient = gradient};
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What linear_swiglu.cpp does with a block of products while it is in cache, one variant an
+// instruction set. Values are f32 or bf16 as they stand; strides are in elements.
+#pragma once
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace anabatic::kernels::cpu {
+
+// Columns of one partial sum of the gradient of a row's weight: a multiple of every engine's
+// column step and of two vectors.
+inline constexpr std::int64_t kWeightSegment = 96;
+
+// Factors of rows: row r has weights[slots[r]]. Null weights: 1.
+struct RowWeights {
+  const float* weights = nullptr;
+  const std::int32_t* slots = nullptr;
+};
+
+// h = weight · swiglu(gate, up).
+struct SwigluBlock {
+  DType dtype;
+  std::int64_t rows, columns;
+  const std::byte *gate, *up;
+  std::int64_t operand_stride;
+  std::byte* h;
+  std::int64_t h_stride;
+  RowWeights row_weights;
+};
+
+// dgate, dup from dh. partials (null: none): segment s of row r gets Σ dh · swiglu(gate, up) over
+// its columns at partials[r · partial_stride + s].
+struct SwigluGradientBlock {
+  DType dtype;
+  std::int64_t rows, columns;
+  const std::byte* dh;
+  std::int64_t dh_stride;
+  const std::byte *gate, *up;
+  std::byte *dgate, *dup;
+  std::int64_t operand_stride;  // of the four
+  RowWeights row_weights;
+  float* partials;
+  std::int64_t partial_stride;
+};
+
+struct SwigluStage {
+  void (*forward)(const SwigluBlock& block);
+  void (*gradient)(const SwigluGradientBlock& block);
+};
+
+namespace avx512 {
+extern const SwigluStage kSwigluStage;
+}
+namespace avx2 {
+extern const SwigluStage kSwigluStage;
+}
+namespace portable {
+extern const SwigluStage kSwigluStage;
+}
+
+}  // namespace anabatic::kernels::cpu

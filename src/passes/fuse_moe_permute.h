@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of experts read rows of tokens where they lie: the permuted copy never stands.
+//
+//   %r = permute(%x, %map) {top_k=2}
+//   %h = grouped_linear_swiglu(%r, wg, wu, %o)          ->  ...(%x, wg, wu, %o, %map)  {top_k=2}
+//   %y = grouped_linear(%r, w, %o)                      ->  ...(%x, w, %o, %map)  {top_k=2}
+//   %d = grouped_linear_weight_gradient(%r, %dy, %o)    ->  ...(%x, %dy, %o, %map)
+//                                                           {gathered="x" top_k=2}
+//
+// Only where all that read %r are such products; otherwise it stands, and all read it. Rows are
+// copied when a product packs its operand in any case: bits stay equal.
+//
+// Linear in nodes. It stands behind fuse_swiglu, so that rows are gathered once for gate and up.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kFuseMoePermute;
+
+}  // namespace anabatic::passes

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/move_router_weight.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+#include "passes/readers.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+constexpr std::size_t kSwigluRowMap = 4, kSwigluInputs = 6;
+
+// The nodes of one layer.
+struct Layer {
+  NodeId swiglu, down, combine;
+  ValueId row_map;
+  struct Backward {
+    NodeId combine, swiglu, weight;
+  };
+  std::optional<Backward> backward;
+};
+
+class Mover {
+ public:
+  Mover(Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), readers_(graph), keep_(graph.nodes.size(), true) {}
+
+  bool run() {
+    bool changed = false;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].op->name != "unpermute") continue;
+      const std::optional<Layer> layer = find(NodeId{static_cast<std::uint32_t>(i)});
+      if (!layer) continue;
+      rewrite(*layer);
+      changed = true;
+    }
+    if (!changed) return false;
+    ir::keep_nodes(graph_, keep_);
+    ir::sort_nodes(graph_);
+    return true;
+  }
+
+ private:
+  std::string_view op(NodeId id) const { return graph_.node(id).op->name; }
+  NodeId producer(ValueId value) const { return graph_.value(value).producer; }
+  bool is_made_by(ValueId value, std::string_view name) const {
+    return producer(value) != ir::kNoNode && op(producer(value)) == name;
+  }
+
+  std::optional<Layer> find(NodeId combine) const {
+    const Node& node = graph_.node(combine);
+    const ValueId y = node.inputs[0], weights = node.inputs[1], slots = node.inputs[2];
+    if (!is_made_by(y, "grouped_linear") || !is_made_by(slots, "route_sort")) return std::nullopt;
+    Layer layer{.swiglu = ir::kNoNode,
+                .down = producer(y),
+                .combine = combine,
+                .row_map = graph_.node(producer(slots)).outputs[0],
+                .backward = std::nullopt};
+    const Node &sort = graph_.node(producer(slots)), &down = graph_.node(layer.down);
+    const ValueId h = down.inputs[0];
+    if (slots != sort.outputs[1] || down.inputs.size() != 3 || down.inputs[2] != sort.outputs[2])
+      return std::nullopt;
+    const bool keeps = is_made_by(h, "grouped_linear_swiglu_with_products");
+    if (!keeps && !is_made_by(h, "grouped_linear_swiglu")) return std::nullopt;
+    layer.swiglu = producer(h);
+    const Node& swiglu = graph_.node(layer.swiglu);
+    if (swiglu.outputs[0] != h || !takes_weights(swiglu, layer, weights)) return std::nullopt;
+    const std::size_t num_y = readers_.of(y).size();
+    if (num_y == 2) layer.backward = find_backward(layer);
+    if (num_y > 2 || (num_y == 2 && !layer.backward)) return std::nullopt;
+    const std::size_t count = layer.backward ? 2 : 1;
+    if (!readers_.has_only(y, count) || !readers_.has_only(h, count)) return std::nullopt;
+    return layer;
+  }
+
+  // It has none yet, and they are made ahead of it, so that no cycle closes.
+  bool takes_weights(const Node& swiglu, const Layer& layer, ValueId weights) const {
+    if (swiglu.inputs.size() >= kSwigluInputs) return false;
+    if (swiglu.inputs.size() > kSwigluRowMap && swiglu.inputs[kSwigluRowMap] != layer.row_map)
+      return false;
+    const auto is_ahead = [&](ValueId value) {
+      return producer(value) == ir::kNoNode || index(producer(value)) < index(layer.swiglu);
+    };
+    return is_ahead(weights) && is_ahead(layer.row_map);
+  }
+
+  std::optional<Layer::Backward> find_backward(const Layer& layer) const {
+    const Node &forward = graph_.node(layer.combine), &down = graph_.node(layer.down),
+               &swiglu = graph_.node(layer.swiglu);
+    if (swiglu.outputs.size() != 3) return std::nullopt;
+    std::optional<NodeId> combine, gradient, weight;
+    for (const NodeId id : readers_.of(forward.inputs[0]))
+      if (op(id) == "unpermute_gradient") combine = id;
+    if (!combine) return std::nullopt;
+    const Node& node = graph_.node(*combine);
+    for (std::size_t i = 0; i < 3; ++i)
+      if (node.inputs[1 + i] != forward.inputs[i]) return std::nullopt;
+    const ValueId dy = node.outputs[0];
+    if (!readers_.has_only(dy, 2)) return std::nullopt;
+    for (const NodeId id : readers_.of(dy)) {
+      const std::vector<ValueId>& inputs = graph_.node(id).inputs;
+      if (op(id) == "grouped_linear_swiglu_gradient" && inputs[0] == dy &&
+          inputs[2] == down.inputs[2] && inputs[3] == swiglu.outputs[1] &&
+          inputs[4] == swiglu.outputs[2])
+        gradient = id;
+      if (op(id) == "grouped_linear_weight_gradient" && inputs.size() == 3 &&
+          inputs[0] == down.inputs[0] && inputs[1] == dy && inputs[2] == down.inputs[2])
+        weight = id;
+    }
+    if (!gradient || !weight) return std::nullopt;
+    return Layer::Backward{.combine = *combine, .swiglu = *gradient, .weight = *weight};
+  }
+
+  const ir::OpSchema* find_op(const char* name) const {
+    const ir::OpSchema* found = context_.find_op(name);
+    ANABATIC_CHECK(found != nullptr, "[move_router_weight] no op '{}'", name);
+    return found;
+  }
+
+  void rewrite(const Layer& layer) {
+    Node& combine = graph_.node(layer.combine);
+    const ValueId weights = combine.inputs[1];
+    const std::int64_t top_k = graph_.value(weights).type.dim(1);
+    combine.op = find_op("permute_gradient");
+    combine.inputs = {combine.inputs[0], combine.inputs[2]};
+    combine.attributes["top_k"] = top_k;
+    Node& swiglu = graph_.node(layer.swiglu);
+    if (swiglu.inputs.size() == kSwigluRowMap) swiglu.inputs.push_back(layer.row_map);
+    swiglu.inputs.push_back(weights);
+    if (!layer.backward) return;
+
+    const Node& last = graph_.node(layer.backward->combine);
+    const ValueId dout = last.inputs[0];
+    Node& gradient = graph_.node(layer.backward->swiglu);
+    gradient.op = find_op("grouped_linear_swiglu_gradient_with_weights");
+    gradient.inputs[0] = dout;
+    gradient.inputs.insert(gradient.inputs.end(), {layer.row_map, weights});
+    gradient.outputs.push_back(last.outputs[1]);
+    Node& weight = graph_.node(layer.backward->weight);
+    weight.inputs[1] = dout;
+    weight.inputs.push_back(layer.row_map);
+    weight.attributes["gathered"] = std::string("dy");
+    weight.attributes["top_k"] = top_k;
+    keep_[index(layer.backward->combine)] = false;
+  }
+
+  Graph& graph_;
+  const PassContext& context_;
+  Readers readers_;
+  std::vector<bool> keep_;  // by node
+};
+
+bool run(Graph& graph, const PassContext& context) { return Mover(graph, context).run(); }
+
+}  // namespace
+
+const Pass kMoveRouterWeight{
+    .name = "move_router_weight", .needs = {"precision_chosen"}, .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bounds of products with swiglu, or its gradient, behind them. What the products leave is rounded
+// to storage and then goes through silu, whose slope is at most 1.1.
+#include <cmath>
+
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr double kFunction = 8.0, kSlope = 1.1;
+
+double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
+
+std::size_t size(const Values& values, std::int64_t axis) {
+  return static_cast<std::size_t>(values.type.dim(axis));
+}
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+struct Product {
+  double value = 0, error = 0;  // of what is stored
+};
+
+// Row `row` of x times a column of a matrix that begins at `base`, `step` elements from one term to
+// the next.
+Product product_of(const Values& x, std::size_t row, const Values& weight, std::size_t base,
+                   std::size_t step) {
+  const std::size_t depth = size(x, 1);
+  Product product;
+  double magnitude = 0;
+  for (std::size_t k = 0; k < depth; ++k) {
+    const double term = x.data[row * depth + k] * weight.data[base + k * step];
+    product.value += term;
+    magnitude += std::abs(term);
+  }
+  product.error = g(static_cast<double>(depth) + 1) * magnitude;
+  product.error += 2 * unit_roundoff(x.type.dtype) * (std::abs(product.value) + product.error);
+  return product;
+}
+
+// The matrix that each row is multiplied by.
+std::vector<std::size_t> matrices(const Values* offsets, std::size_t num_rows) {
+  std::vector<std::size_t> of_row(num_rows, 0);
+  if (offsets == nullptr) return of_row;
+  for (std::size_t e = 0; e + 1 < offsets->data.size(); ++e)
+    for (auto t = static_cast<std::size_t>(offsets->data[e]);
+         t < static_cast<std::size_t>(offsets->data[e + 1]); ++t)
+      of_row[t] = e;
+  return of_row;
+}
+
+std::vector<Bound> forward_bounds(const OpCall& call) {
+  const Values &x = call.inputs[0], &gate_weight = call.inputs[1], &up_weight = call.inputs[2];
+  const bool grouped = call.inputs.size() > 3;
+  const std::size_t num_rows = size({.type = call.outputs[0]}, 0), depth = size(x, 1),
+                    width = size({.type = call.outputs[0]}, 1);
+  const auto matrix = matrices(grouped ? &call.inputs[3] : nullptr, num_rows);
+  const auto top_k = static_cast<std::size_t>(spec::get_int_or(call.attributes, "top_k", 0));
+  std::vector<Bound> bounds(call.outputs.size());
+  for (std::size_t t = 0; t < num_rows; ++t) {
+    const std::size_t slot =
+        call.inputs.size() > 4 ? static_cast<std::size_t>(call.inputs[4].data[t]) : t;
+    const double factor = call.inputs.size() > 5 ? std::abs(call.inputs[5].data[slot]) : 1;
+    for (std::size_t n = 0; n < width; ++n) {
+      const std::size_t row = top_k > 0 ? slot / top_k : t, base = (matrix[t] * width + n) * depth;
+      const Product gate = product_of(x, row, gate_weight, base, 1),
+                    up = product_of(x, row, up_weight, base, 1);
+      const double h = std::abs(silu(gate.value) * up.value);
+      bounds[0].errors.push_back(factor * (kSlope * gate.error * (std::abs(up.value) + up.error) +
+                                           std::abs(silu(gate.value)) * up.error +
+                                           g(kFunction + std::abs(gate.value)) * h));
+      if (bounds.size() < 3) continue;
+      bounds[1].errors.push_back(gate.error);
+      bounds[2].errors.push_back(up.error);
+    }
+  }
+  return bounds;
+}
+
+std::vector<Bound> gradient_bounds(const OpCall& call) {
+  const Values &dy = call.inputs[0], &weight = call.inputs[1];
+  const bool grouped = weight.type.ndim() == 3, weighted = call.inputs.size() > 5;
+  const Values &gates = call.inputs[grouped ? 3 : 2], &ups = call.inputs[grouped ? 4 : 3];
+  const std::size_t num_rows = size(gates, 0), width = size(gates, 1), depth = size(dy, 1);
+  const auto matrix = matrices(grouped ? &call.inputs[2] : nullptr, num_rows);
+  std::vector<Bound> bounds(call.outputs.size());
+  if (weighted) bounds[2].errors.assign(call.inputs[6].data.size(), 0.0);
+  for (std::size_t t = 0; t < num_rows; ++t) {
+    const std::size_t slot = weighted ? static_cast<std::size_t>(call.inputs[5].data[t]) : t;
+    const std::size_t row = weighted ? slot / size(call.inputs[6], 1) : t;
+    const double factor = weighted ? std::abs(call.inputs[6].data[slot]) : 1;
+    for (std::size_t f = 0; f < width; ++f) {
+      const Product dh = product_of(dy, row, weight, matrix[t] * depth * width + f, width);
+      const double gate = gates.data[t * width + f], up = ups.data[t * width + f];
+      const double s = 1 / (1 + std::exp(-gate)), d = std::abs(dh.value) + dh.error,
+                   c = g(kFunction + std::abs(gate));
+      bounds[0].errors.push_back(factor * std::abs(up) *
+                                 (kSlope * dh.error + c * d * s * (1 + std::abs(gate))));
+      bounds[1].errors.push_back(factor * std::abs(gate) * s * (dh.error + c * d));
+      if (weighted)
+        bounds[2].errors[slot] += std::abs(gate * up) * s *
+                                  (dh.error + (c + g(static_cast<double>(width) + kFunction)) * d);
+    }
+  }
+  return bounds;
+}
+
+}  // namespace
+
+std::vector<Bound> linear_swiglu_bounds(const OpCall& call) {
+  return call.op.find("_gradient") != std::string_view::npos ? gradient_bounds(call)
+                                                             : forward_bounds(call);
+}
+
+}  // namespace anabatic::testing
