@@ -17,6 +17,7 @@
 #include "ops/grouped_linear.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/linear_many.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
@@ -53,11 +54,17 @@ const ir::OpSchema* const kTable[] = {
     &kGlobalNorm,
     &kGroupedLinear,
     &kGroupedLinearInputGradient,
+    &kGroupedLinearMany,
+    &kGroupedLinearManyInputGradient,
+    &kGroupedLinearManyWeightGradient,
     &kGroupedLinearWeightGradient,
     &kHeadLoss,
     &kHeadLossWithGradient,
     &kLinear,
     &kLinearInputGradient,
+    &kLinearMany,
+    &kLinearManyInputGradient,
+    &kLinearManyWeightGradient,
     &kLinearWeightGradient,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,

@@ -167,14 +167,16 @@ struct GemmBlock {
     const Blocking most = blocking(gemm);
     const Int longest =
         interleaves(gemm) ? Isa::kGradientDepth : larger(Isa::kFloatDepth, Isa::kPairDepth);
-    const Int depth = smaller(longest, round_up(larger<Int>(gemm.depth, 1), 2));
+    Int deepest = gemm.depth;
+    for (Int p = 0; p < gemm.num_further; ++p) deepest = larger(deepest, gemm.further[p].depth);
+    const Int depth = smaller(longest, round_up(larger<Int>(deepest, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
     const Int a_units = interleaves(gemm) ? rows / kRows * A::tile_stride(A::units_of(depth))
                                           : rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
-    const bool has_partial = gemm.depth > depth_step(gemm);
+    const bool has_partial = gemm.num_further > 0 || gemm.depth > depth_step(gemm);
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
     const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
@@ -318,6 +320,19 @@ struct GemmBlock {
 
   static void compute(const Gemm& gemm, const Block& block, std::byte* base) {
     const Workspace space = workspace(gemm, base);
+    add_product(gemm, block, space, true, gemm.num_further == 0);
+    Gemm next = gemm;
+    for (Int p = 0; p < gemm.num_further; ++p) {
+      next.a = gemm.further[p].a;
+      next.b = gemm.further[p].b;
+      next.depth = gemm.further[p].depth;
+      add_product(next, block, space, false, p + 1 == gemm.num_further);
+    }
+  }
+
+  // A · B alone, as the first or the last product of the sums.
+  static void add_product(const Gemm& gemm, const Block& block, const Workspace& space,
+                          bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
     const Int longest = depth_step(gemm);
     Int k0 = 0;
@@ -328,8 +343,8 @@ struct GemmBlock {
                       .k0 = k0,
                       .depth = depth,
                       .units = blocks_of(depth, depth_of_b),
-                      .first = k0 == 0,
-                      .last = k0 + depth >= gemm.depth,
+                      .first = is_first && k0 == 0,
+                      .last = is_last && k0 + depth >= gemm.depth,
                       .partial = space.partial};
       const Unit* a = a_in_place(step);
       if (a == nullptr) {

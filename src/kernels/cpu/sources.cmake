@@ -25,6 +25,7 @@ set(cpu_sources
     cpu/gemm_portable.cpp
     cpu/head_loss.cpp
     cpu/linear.cpp
+    cpu/linear_many.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp

@@ -32,6 +32,14 @@ void linear(const Arguments& args);
 void linear_input_gradient(const Arguments& args);
 void linear_weight_gradient(const Arguments& args);
 
+// linear_many.cpp
+void grouped_linear_many(const Arguments& args);
+void grouped_linear_many_input_gradient(const Arguments& args);
+void grouped_linear_many_weight_gradient(const Arguments& args);
+void linear_many(const Arguments& args);
+void linear_many_input_gradient(const Arguments& args);
+void linear_many_weight_gradient(const Arguments& args);
+
 // loss.cpp
 void cross_entropy(const Arguments& args);
 void cross_entropy_gradient(const Arguments& args);
