@@ -6,6 +6,7 @@
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
+#include "passes/fuse_gate_up.h"
 #include "passes/fuse_head_loss.h"
 #include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
@@ -15,19 +16,21 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss,        kPackWeights,
-          kApplyOptimizer, kFuseOptimizer, kFuseNormResidual,    kCommonSubexpression, kDeadCode};
+  return {kPrecision,           kDifferentiate, kAccumulateGradients,
+          kFuseHeadLoss,        kPackWeights,   kFuseGateUp,
+          kApplyOptimizer,      kFuseOptimizer, kFuseNormResidual,
+          kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,        kFuseHeadLoss,        kPackWeights,
+  return {kPrecision,        kFuseHeadLoss,        kPackWeights, kFuseGateUp,
           kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kApplyOptimizer, &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
+                           &kPackWeights, &kFuseGateUp, &kApplyOptimizer, &kFuseOptimizer,
+                           &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }
