@@ -10,27 +10,28 @@
 #include "passes/fuse_head_loss.h"
 #include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
+#include "passes/fuse_qkv.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,           kDifferentiate, kAccumulateGradients,
-          kFuseHeadLoss,        kPackWeights,   kFuseGateUp,
-          kApplyOptimizer,      kFuseOptimizer, kFuseNormResidual,
-          kCommonSubexpression, kDeadCode};
+  return {kPrecision,        kDifferentiate,       kAccumulateGradients,
+          kFuseHeadLoss,     kPackWeights,         kFuseGateUp,
+          kFuseQkv,          kApplyOptimizer,      kFuseOptimizer,
+          kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,        kFuseHeadLoss,        kPackWeights, kFuseGateUp,
-          kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision, kFuseHeadLoss,     kPackWeights,         kFuseGateUp,
+          kFuseQkv,   kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
-                           &kPackWeights, &kFuseGateUp, &kApplyOptimizer, &kFuseOptimizer,
-                           &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+                           &kPackWeights, &kFuseGateUp, &kFuseQkv, &&kApplyOptimizer,
+                           &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

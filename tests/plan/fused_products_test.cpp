@@ -174,5 +174,14 @@ TEST(FuseGateUp, KeepsTheBitsOfWeightGradients) {
                             {"attention", "embedding", "mlp_norm"});
 }
 
+TEST(FuseQkv, GivesTheLossAndGradientsOfTheSeparateOps) {
+  for (const bool has_qk_norm : {false, true})
+    expect_close(block_graph(2, has_qk_norm), "fuse_qkv", 2);
+}
+
+TEST(FuseQkv, KeepsTheBitsOfWeightGradients) {
+  expect_equal_bits_but_for(block_graph(1, true), "fuse_qkv", {"attention_norm", "embedding"});
+}
+
 }  // namespace
 }  // namespace anabatic::testing
