@@ -75,6 +75,7 @@ const ir::OpSchema* const kTable[] = {
     &kRmsNormInputGradient,
     &kRmsNormWeightGradient,
     &kRope,
+    &kRopePair,
     &kRopeTable,
     &kRouteSort,
     &kRouter,

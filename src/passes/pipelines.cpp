@@ -11,26 +11,28 @@
 #include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
 #include "passes/fuse_qkv.h"
+#include "passes/fuse_rope.h"
 #include "passes/pack_weights.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,        kDifferentiate,       kAccumulateGradients,
-          kFuseHeadLoss,     kPackWeights,         kFuseGateUp,
-          kFuseQkv,          kApplyOptimizer,      kFuseOptimizer,
-          kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision,     kDifferentiate,    kAccumulateGradients,
+          kFuseHeadLoss,  kPackWeights,      kFuseGateUp,
+          kFuseQkv,       kFuseRope,         kApplyOptimizer,
+          kFuseOptimizer, kFuseNormResidual, kCommonSubexpression,
+          kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision, kFuseHeadLoss,     kPackWeights,         kFuseGateUp,
-          kFuseQkv,   kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision, kFuseHeadLoss,     kPackWeights,         kFuseGateUp, kFuseQkv,
+          kFuseRope,  kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
-                           &kPackWeights, &kFuseGateUp, &kFuseQkv, &&kApplyOptimizer,
+                           &kPackWeights, &kFuseGateUp, &kFuseQkv, &kFuseRope, &kApplyOptimizer,
                            &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;

@@ -183,5 +183,19 @@ TEST(FuseQkv, KeepsTheBitsOfWeightGradients) {
   expect_equal_bits_but_for(block_graph(1, true), "fuse_qkv", {"attention_norm", "embedding"});
 }
 
+TEST(FuseRope, GivesTheBitsOfTheSeparateOps) {
+  for (const bool has_qk_norm : {false, true})
+    for_precisions([&](StepsOptions options, DType) {
+      options.end_step = 3;
+      options.compile.with_update = true;
+      const ir::Graph graph = block_graph(2, has_qk_norm);
+      const StepsResult joined = run_steps(graph, options);
+      options.compile.disabled_passes = {"fuse_rope"};
+      const StepsResult separate = run_steps(graph, options);
+      EXPECT_EQ(joined.losses, separate.losses);
+      EXPECT_EQ(joined.states, separate.states);
+    });
+}
+
 }  // namespace
 }  // namespace anabatic::testing

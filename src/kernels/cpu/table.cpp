@@ -148,6 +148,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,
                          cpu::column_partials_workspace_bytes),
     ANABATIC_STREAM_ROWS(rope, nullptr),
+    ANABATIC_STREAM_ROWS(rope_pair, cpu::rope_pair_workspace_bytes),
     ANABATIC_SCALAR_ROW(rope_table, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(route_sort, kActivations, cpu::route_sort_workspace_bytes),
     ANABATIC_VECTOR_ROWS(router, kActivations, cpu::router_workspace_bytes),

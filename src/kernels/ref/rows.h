@@ -75,6 +75,7 @@ void sum_squares(const Arguments& args);
 
 // rope.cpp
 void rope(const Arguments& args);
+void rope_pair(const Arguments& args);
 void rope_table(const Arguments& args);
 
 }  // namespace anabatic::kernels::ref

@@ -69,6 +69,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(rms_norm_input_gradient, nullptr),
     ANABATIC_REF_ROW(rms_norm_weight_gradient, nullptr),
     ANABATIC_REF_ROW(rope, nullptr),
+    ANABATIC_REF_ROW(rope_pair, nullptr),
     ANABATIC_REF_ROW(rope_table, nullptr),
     ANABATIC_REF_ROW(route_sort, nullptr),
     ANABATIC_REF_ROW(router, nullptr),
