@@ -22,7 +22,8 @@ std::vector<ValueId> GraphBuilder::add(std::string_view op, std::vector<ValueId>
     types.push_back(graph_.value(id).type);
   }
   std::vector<TensorType> results = schema->infer(types, attributes);
-  ANABATIC_CHECK(results.size() == static_cast<std::size_t>(schema->num_outputs),
+  ANABATIC_CHECK(schema->num_outputs == kAnyNumber ||
+                     results.size() == static_cast<std::size_t>(schema->num_outputs),
                  "[{}] infer gave {} types for {} outputs", op, results.size(),
                  schema->num_outputs);
   const NodeId id{static_cast<std::uint32_t>(graph_.nodes.size())};

@@ -128,7 +128,8 @@ class Verifier {
               (node.op->max_inputs < 0 || num_inputs <= node.op->max_inputs),
           "arity", where, "{} inputs for {}", num_inputs, node.op->signature);
     check(!node.outputs.empty() &&
-              node.outputs.size() == static_cast<std::size_t>(node.op->num_outputs),
+              (node.op->num_outputs == kAnyNumber ||
+               node.outputs.size() == static_cast<std::size_t>(node.op->num_outputs)),
           "arity", where, "{} outputs, expected {}", node.outputs.size(), node.op->num_outputs);
   }
 

@@ -5,6 +5,7 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kRope, kRopeTable;
+// kRopePair: two ropes of one table, of norms or not, as a pass joins them.
+extern const ir::OpSchema kRope, kRopePair, kRopeTable;
 
 }  // namespace anabatic::ops

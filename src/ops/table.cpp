@@ -17,6 +17,7 @@
 #include "ops/grouped_linear.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/linear_many.h"
 #include "ops/linear_swiglu.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/pack.h"
@@ -54,6 +55,9 @@ const ir::OpSchema* const kTable[] = {
     &kGlobalNorm,
     &kGroupedLinear,
     &kGroupedLinearInputGradient,
+    &kGroupedLinearMany,
+    &kGroupedLinearManyInputGradient,
+    &kGroupedLinearManyWeightGradient,
     &kGroupedLinearSwiglu,
     &kGroupedLinearSwigluGradient,
     &kGroupedLinearSwigluGradientWithWeights,
@@ -63,6 +67,9 @@ const ir::OpSchema* const kTable[] = {
     &kHeadLossWithGradient,
     &kLinear,
     &kLinearInputGradient,
+    &kLinearMany,
+    &kLinearManyInputGradient,
+    &kLinearManyWeightGradient,
     &kLinearSwiglu,
     &kLinearSwigluGradient,
     &kLinearSwigluWithProducts,
@@ -76,6 +83,7 @@ const ir::OpSchema* const kTable[] = {
     &kRmsNormInputGradient,
     &kRmsNormWeightGradient,
     &kRope,
+    &kRopePair,
     &kRopeTable,
     &kRouteSort,
     &kRouter,

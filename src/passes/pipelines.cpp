@@ -6,10 +6,13 @@
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
 #include "passes/differentiate.h"
+#include "passes/fuse_gate_up.h"
 #include "passes/fuse_head_loss.h"
 #include "passes/fuse_moe_permute.h"
 #include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
+#include "passes/fuse_qkv.h"
+#include "passes/fuse_rope.h"
 #include "passes/fuse_swiglu.h"
 #include "passes/move_router_weight.h"
 #include "passes/pack_weights.h"
@@ -18,22 +21,24 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss,
-          kPackWeights,    kFuseSwiglu,    kFuseMoePermute,      kMoveRouterWeight,
-          kApplyOptimizer, kFuseOptimizer, kFuseNormResidual,    kCommonSubexpression,
-          kDeadCode};
+  return {
+      kPrecision,  kDifferentiate,  kAccumulateGradients, kFuseHeadLoss,     kPackWeights,
+      kFuseSwiglu, kFuseMoePermute, kMoveRouterWeight,    kFuseGateUp,       kFuseQkv,
+      kFuseRope,   kApplyOptimizer, kFuseOptimizer,       kFuseNormResidual, kCommonSubexpression,
+      kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,        kFuseHeadLoss,     kPackWeights,         kFuseSwiglu, kFuseMoePermute,
-          kMoveRouterWeight, kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision,      kFuseHeadLoss,     kPackWeights,         kFuseSwiglu,
+          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
+          kFuseRope,       kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass :
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kApplyOptimizer, &kFuseOptimizer,
-        &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+        &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv, &kFuseRope,
+        &kApplyOptimizer, &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

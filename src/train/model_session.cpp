@@ -52,8 +52,11 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .weight_decay = optimizer.weight_decay,
                        .clip_grad_norm = optimizer.clip_grad_norm,
                        .decay_norms_and_biases = optimizer.decay_norms_and_biases};
-  for (const std::string& pass : run.compiler.disable_passes)
+  std::set<std::string> disabled = run.fusions.off;
+  disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
+  for (const std::string& pass : disabled)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
+  options.pack_transposed = run.compiler.pack_transposed;
   options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "passes/pipelines.h"
 
 namespace anabatic::train {
 namespace {
@@ -204,6 +205,29 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
                          AT(optimizer.decay_norms_and_biases)));
 }
 
+// "fusions.NAME" for every pass of either pipeline that may be left out.
+void add_fusion_keys(std::vector<ConfigKey>& keys) {
+  std::vector<passes::Pass> all = passes::training_pipeline();
+  for (passes::Pass& pass : passes::inference_pipeline()) all.push_back(std::move(pass));
+  std::set<std::string> seen;
+  for (const passes::Pass& pass : all) {
+    const std::string name(pass.name);
+    if (pass.required || !seen.insert(name).second) continue;
+    keys.push_back({"fusions." + name, "off: leave this optional pass out", false,
+                    [name](RunConfig& config, Values values) {
+                      const auto on = parse_boolean(only(values));
+                      ANABATIC_REQUIRE(on.has_value(), "expected on or off, got '{}'", values[0]);
+                      if (*on)
+                        config.fusions.off.erase(name);
+                      else
+                        config.fusions.off.insert(name);
+                    },
+                    [name](const RunConfig& config) {
+                      return config.fusions.off.contains(name) ? "off" : "on";
+                    }});
+  }
+}
+
 void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
   keys.push_back(
@@ -218,6 +242,10 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(integer("generate.seed", "of sampling", 0, AT(generate.seed)));
   keys.push_back(strings("compiler.disable_passes", "optional passes to leave out",
                          AT(compiler.disable_passes)));
+  keys.push_back(boolean("compiler.pack_transposed",
+                         "keep a second packing of weights, for input-gradients: faster, as many "
+                         "bytes again",
+                         AT(compiler.pack_transposed)));
   keys.push_back(string("compiler.dump", "directory for every artifact", AT(compiler.dump)));
   keys.push_back(boolean("compiler.explain_dispatch", "print why kernels were chosen",
                          AT(compiler.explain_dispatch)));
@@ -237,6 +265,12 @@ const ConfigKey* find_key(std::string_view name) {
 std::string unknown_key(const std::string& name) {
   std::vector<std::string> names;
   for (const ConfigKey& key : config_keys()) names.push_back(key.name);
+  if (name.starts_with("fusions.")) {
+    std::string known;
+    for (const std::string& key : names)
+      if (key.starts_with("fusions.")) known += (known.empty() ? "" : ", ") + key.substr(8);
+    return fmt::format("{}: unknown pass; expected one of {}", name, known);
+  }
   const auto nearest = nearest_word(name, names);
   return nearest ? fmt::format("{}: unknown key; did you mean {}?", name, *nearest)
                  : fmt::format("{}: unknown key", name);
@@ -311,6 +345,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_train_keys(all);
     add_optimizer_keys(all);
     add_other_keys(all);
+    add_fusion_keys(all);
     return all;
   }();
   return keys;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,11 +62,16 @@ struct RunConfig {
   } generate;
   struct Compiler {
     std::vector<std::string> disable_passes;
-    std::string dump;  // a directory for every artifact; empty: none
+    bool pack_transposed = true;  // a second packing of every weight, for input-gradients
+    std::string dump;             // a directory for every artifact; empty: none
     bool explain_dispatch = false;
     bool trivial_planners = false;
     bool poison = false;  // NaN-fill dead memory
   } compiler;
+  // One key for every optional pass, `fusions: {fuse_head_loss: off}`; adds to disable_passes.
+  struct Fusions {
+    std::set<std::string> off;
+  } fusions;
 };
 
 // One key: "train.steps", what it means, and its text both ways. `set` throws InvalidArgument

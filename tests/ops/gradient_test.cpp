@@ -99,6 +99,31 @@ TEST(GroupedLinearGradient, MatchesFiniteDifferencesWithEmptyExperts) {
                   gradient("grouped_linear_weight_gradient", {}, {x, dy, offsets}, {weight.type}));
 }
 
+TEST(LinearManyGradient, MatchesFiniteDifferences) {
+  const Values x = random({3, 5}, 0), a = random({4, 5}, 1), b = random({2, 5}, 2),
+               da = random({3, 4}, 3), db = random({3, 2}, 4);
+  const OpCall forward{"linear_many", {}, {x, a, b}, {da.type, db.type}};
+  expect_gradient(forward, 0, {da.data, db.data},
+                  gradient("linear_many_input_gradient", {}, {da, a, db, b}, {x.type}));
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+    expect_gradient(forward, 1 + i, {da.data, db.data},
+                    gradient("linear_many_weight_gradient", {}, {x, da, db}, {a.type, b.type}, i));
+}
+
+TEST(GroupedLinearManyGradient, MatchesFiniteDifferencesWithEmptyExperts) {
+  const Values x = random({6, 3}, 0), a = random({4, 5, 3}, 1), b = random({4, 2, 3}, 2),
+               da = random({6, 5}, 3), db = random({6, 2}, 4);
+  const Values offsets = integers({0, 0, 4, 4, 6});
+  const OpCall forward{"grouped_linear_many", {}, {x, a, b, offsets}, {da.type, db.type}};
+  expect_gradient(
+      forward, 0, {da.data, db.data},
+      gradient("grouped_linear_many_input_gradient", {}, {da, a, db, b, offsets}, {x.type}));
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+    expect_gradient(forward, 1 + i, {da.data, db.data},
+                    gradient("grouped_linear_many_weight_gradient", {}, {x, da, db, offsets},
+                             {a.type, b.type}, i));
+}
+
 TEST(EmbeddingGradient, MatchesFiniteDifferencesWithRepeatedAndUnseenTokens) {
   const Values table = random({5, 3}, 0), indices = integers({4, 1, 4, 0}), dy = random({4, 3}, 1);
   const OpCall forward{"embedding", {}, {table, indices}, {dy.type}};

@@ -137,6 +137,45 @@ TEST(Rope, ThenItsInverseIsTheIdentity) {
   }
 }
 
+// Row by row: the ops have rows of the same names.
+TEST(RopePair, HasTheBitsOfNormsAndRopes) {
+  constexpr std::int64_t kTokens = 37, kHeadDim = 24;
+  const Values table = random({kTokens, 16}, 2);
+  const Values weights[] = {random({kHeadDim}, 3), random({kHeadDim}, 4)};
+  for (const DType dtype : {kF32, DType::kBFloat16})
+    for (const bool has_norms : {false, true})
+      for (const bool inverse : {false, true}) {
+        const spec::Attributes rotation{{"head_dim", kHeadDim}, {"inverse", inverse}};
+        std::vector<Values> x;
+        std::vector<std::vector<std::vector<Values>>> wants;  // by tensor, row, output
+        for (const std::int64_t heads : {4, 2}) {
+          const TensorType type = tensor_type(dtype, {kTokens, heads * kHeadDim});
+          x.push_back(random_values(type, Regime::kBounded, 5, x.size()));
+          std::vector<std::vector<Values>> normed{{x.back()}}, rotated;
+          if (has_norms)
+            normed = run_all(
+                {"rms_norm", {{"epsilon", 1e-6}}, {x.back(), weights[wants.size()]}, {type}});
+          for (std::size_t row = 0; row < normed.size() || !has_norms; ++row) {
+            auto all = run_all({"rope", rotation, {normed[has_norms ? row : 0][0], table}, {type}});
+            if (!has_norms) rotated = std::move(all);
+            if (!has_norms) break;
+            rotated.push_back(all.at(row));
+          }
+          wants.push_back(std::move(rotated));
+        }
+        OpCall pair{"rope_pair", rotation, {x[0], x[1], table}, {x[0].type, x[1].type}};
+        if (has_norms) {
+          pair.attributes["epsilon"] = 1e-6;
+          pair.inputs.insert(pair.inputs.end(), std::begin(weights), std::end(weights));
+        }
+        const auto got = run_all(pair);
+        ASSERT_EQ(got.size(), wants[0].size());
+        for (std::size_t row = 0; row < got.size(); ++row)
+          for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+            EXPECT_EQ(got[row][i].data, wants[i][row][0].data) << "row " << row;
+      }
+}
+
 TEST(Router, WeightsSumToOneAndCountsSumToRowsTimesTopK) {
   const Values logits = random({40, 9}, 0);
   const OpCall call{"router",

@@ -25,9 +25,17 @@ double num_operations(const OpCall& call, std::size_t output) {
   if (op == "linear") return dim(in[0], 1) + 1;
   if (op == "grouped_linear") return dim(in[0], 1);
   if (op == "linear_input_gradient" || op == "grouped_linear_input_gradient") return dim(in[0], 1);
+  if (op == "linear_many" || op == "grouped_linear_many") return dim(in[0], 1);
+  if (op == "linear_many_input_gradient" || op == "grouped_linear_many_input_gradient") {
+    double depth = 0;  // one sum over all products
+    for (std::size_t i = 0; i + 1 < in.size(); i += 2) depth += dim(in[i], 1);
+    return depth;
+  }
   if (op == "grouped_linear_weight_gradient")  // one of them may be gathered
     return std::max(dim(in[0], 0), dim(in[1], 0));
-  if (op == "linear_weight_gradient" || op == "sum_rows" || op == "embedding_weight_gradient")
+  if (op == "linear_weight_gradient" || op == "linear_many_weight_gradient" ||
+      op == "grouped_linear_many_weight_gradient" || op == "sum_rows" ||
+      op == "embedding_weight_gradient")
     return static_cast<double>(in[op == "embedding_weight_gradient" ? 1 : 0].type.dim(0));
   if (op == "permute_gradient") return static_cast<double>(spec::get_int(call.attributes, "top_k"));
   if (op == "unpermute") return dim(in[1], 1);

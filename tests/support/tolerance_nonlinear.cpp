@@ -50,6 +50,36 @@ std::vector<Bound> swiglu_bounds(const OpCall& call) {
   return bounds;
 }
 
+// Rotated are x, or the norm of x: off by γ_W and the roundings of the normalised value and of its
+// product with the weight. |x1·c| + |x2·s| <= (|x1| + |x2|)·max|table|.
+std::vector<Bound> rope_pair_bounds(const OpCall& call) {
+  const auto head = static_cast<std::size_t>(spec::get_int(call.attributes, "head_dim"));
+  const std::size_t half = columns(call.inputs[2]) / 2;
+  double largest = 1;
+  for (const double value : call.inputs[2].data) largest = std::max(largest, std::abs(value));
+  std::vector<Bound> bounds(2);
+  for (std::size_t o = 0; o < 2; ++o) {
+    Values x = call.inputs[o];
+    double error = 0;
+    if (call.inputs.size() > 3) {
+      const double u = unit_roundoff(x.type.dtype);
+      error = (1 + g(static_cast<double>(head) + kFunction)) * (1 + u) * (1 + u) - 1;
+      const OpCall norm{"rms_norm",
+                        {{"epsilon", spec::get_double(call.attributes, "epsilon")}},
+                        {x, call.inputs[3 + o]},
+                        {x.type}};
+      x.data = run_in_double(norm)[0].data;
+    }
+    for (std::size_t i = 0; i < x.data.size(); ++i) {
+      const std::size_t d = i % head;
+      const std::size_t partner = d < half ? i + half : d < 2 * half ? i - half : i;
+      bounds[o].errors.push_back((error + g(3) * (1 + error)) * largest *
+                                 (std::abs(x.data[i]) + std::abs(x.data[partner])));
+    }
+  }
+  return bounds;
+}
+
 // x·rstd has relative error γ_W (half of the mean's, by the root); its rounding to storage is a
 // second rounding of the output.
 std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> wants) {
@@ -281,6 +311,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
     for (std::size_t o = 3; o < bounds.size(); ++o) bounds[o].num_roundings = 2;
     return bounds;
   }
+  if (op == "rope_pair") return rope_pair_bounds(call);
   if (op == "rope_table") return {rope_table_bound(wants[0])};
   if (op == "clip_factor" || op == "global_norm")
     return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};

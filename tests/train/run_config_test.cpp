@@ -99,6 +99,27 @@ TEST(RunConfig, EveryKeyReadsItsOwnDefaultBack) {
   }
 }
 
+TEST(RunConfig, FusionsSwitchOptionalPassesAndNameTheKnownOnes) {
+  const auto path = write_yaml("fusions: {fuse_head_loss: off, fuse_optimizer: on}\n");
+  const RunConfig config = load_run_config(
+      path, {{"fusions.fuse_norm_residual", {"off"}}, {"compiler.disable_passes", {"dead_code"}}});
+  EXPECT_EQ(config.fusions.off, (std::set<std::string>{"fuse_head_loss", "fuse_norm_residual"}));
+  EXPECT_EQ(config.compiler.disable_passes, std::vector<std::string>{"dead_code"});
+  EXPECT_TRUE(load_run_config(path, {{"fusions.fuse_head_loss", {"on"}}}).fusions.off.empty());
+  EXPECT_EQ(load_run_config(write_yaml(to_yaml(config)), {}).fusions.off, config.fusions.off);
+
+  const auto message = [](const std::string& yaml) {
+    return message_of([&] { load_run_config(write_yaml(yaml), {}); });
+  };
+  EXPECT_THAT(message("fusions: {fuse_hed_loss: off}"),
+              ::testing::AllOf(HasSubstr("fusions.fuse_hed_loss: unknown pass; expected one of"),
+                               HasSubstr("fuse_head_loss, ")));
+  EXPECT_THAT(message("fusions: {differentiate: off}"),
+              HasSubstr("fusions.differentiate: unknown pass"));
+  EXPECT_THAT(message("fusions: {fuse_optimizer: sometimes}"),
+              HasSubstr("fusions.fuse_optimizer: expected on or off, got 'sometimes'"));
+}
+
 TEST(RunConfig, PromisesTheKeysOfTheDocumentation) {
   std::set<std::string> names;
   for (const ConfigKey& key : config_keys()) names.insert(key.name);

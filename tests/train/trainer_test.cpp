@@ -126,6 +126,16 @@ TEST(Trainer, GivesEqualBitsWithTrivialPlannersPassesOffAndPoison) {
               checkpoint_bytes(Trainer(run).train().checkpoint));
 }
 
+TEST(Trainer, GivesEqualBitsInLessMemoryWithoutTransposedPackings) {
+  const TemporaryDirectory both_folder, one_folder;
+  RunConfig both = tiny_run(both_folder.path()), one = tiny_run(one_folder.path());
+  both.train.precision = one.train.precision = "bf16";
+  one.compiler.pack_transposed = false;
+  const TrainResult want = Trainer(both).train(), got = Trainer(one).train();
+  EXPECT_TRUE(checkpoint_bytes(want.checkpoint) == checkpoint_bytes(got.checkpoint));
+  EXPECT_LT(got.planned_memory_bytes, want.planned_memory_bytes);
+}
+
 TEST(Trainer, KeepsTheNewestCheckpoints) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "base/philox.h"
@@ -93,7 +94,8 @@ std::vector<float> expected(const Case& c, const Operand& a, const Operand& b,
 }
 
 std::vector<float> computed(const GemmEngine& engine, const Case& c, const Operand& a,
-                            const Matrix& b, const std::vector<float>& bias, int num_threads) {
+                            const Matrix& b, const std::vector<float>& bias, int num_threads,
+                            std::span<const Operands> further = {}) {
   const auto count = static_cast<std::size_t>(c.rows * c.columns);
   std::vector<float> sums(count, 3.0f);
   std::vector<BFloat16> rounded(count);
@@ -108,7 +110,9 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
                               : reinterpret_cast<std::byte*>(rounded.data()),
                   .c_dtype = c.c,
                   .c_stride = c.columns,
-                  .accumulate = c.accumulate};
+                  .accumulate = c.accumulate,
+                  .further = further.data(),
+                  .num_further = static_cast<Int>(further.size())};
   device::ThreadTeam team(num_threads);
   constexpr Int kGuard = 4096;
   const Int booked = engine.workspace_bytes(gemm) * num_threads;
@@ -168,6 +172,54 @@ TEST(GemmEngine, EqualsWholeNumberSumsBeyondOneBlock) {
     }
   }
   EXPECT_GE(num_runs, 2 * static_cast<int>(cases.size()));
+}
+
+// Depths of one block and of several, in either order; the longest need not be the first.
+TEST(GemmEngine, SumsFurtherProductsBeforeItRounds) {
+  const std::vector<std::vector<Int>> depths{{7, 1100}, {1101, 3, 600}, {64, 64}};
+  int num_runs = 0;
+  for (const DType dtype : {kF32, kBf16})
+    for (const bool is_packed : {false, true})
+      for (const auto& lengths : depths) {
+        const Case c{130, 70, 0, dtype, dtype, dtype, false, false, true, false};
+        std::vector<Operand> a, b;
+        std::vector<Packed> packed;
+        std::vector<Operands> parts;
+        std::vector<float> want(static_cast<std::size_t>(c.rows * c.columns), 0.0f);
+        for (std::size_t p = 0; p < lengths.size(); ++p) {
+          Case part = c;
+          part.depth = lengths[p];
+          part.c = kF32;
+          part.has_bias = false;
+          a.emplace_back(c.rows, part.depth, dtype, false, 2 * p + 1);
+          b.emplace_back(part.depth, c.columns, dtype, false, 2 * p + 2);
+          packed.emplace_back(b[p], part.depth, c.columns);
+          const std::vector<float> sums = expected(part, a[p], b[p], {});
+          for (std::size_t i = 0; i < want.size(); ++i) want[i] += sums[i];
+          parts.push_back({.a = a[p].matrix,
+                           .b = is_packed ? packed[p].matrix : b[p].matrix,
+                           .depth = part.depth});
+        }
+        std::vector<float> bias(static_cast<std::size_t>(c.columns), 2.0f);
+        for (float& value : want) {
+          value += 2.0f;
+          if (dtype == kBf16) value = to_float(to_bfloat16(value));
+        }
+        for (const GemmEngine* engine : engines()) {
+          if (!engine->accepts(dtype, dtype)) continue;
+          for (const int num_threads : {1, 3}) {
+            ++num_runs;
+            Case first = c;
+            first.depth = lengths[0];
+            EXPECT_EQ(computed(*engine, first, a[0], parts[0].b, bias, num_threads,
+                               std::span(parts).subspan(1)),
+                      want)
+                << (engine->isa != nullptr ? engine->isa : "portable") << ", " << num_threads
+                << " threads, first depth " << lengths[0] << (is_packed ? ", packed" : "");
+          }
+        }
+      }
+  EXPECT_GE(num_runs, 24);
 }
 
 }  // namespace

@@ -39,8 +39,17 @@ struct Matrix {
 // first.
 inline constexpr std::int64_t kInPlaceRowBytes = 2112;
 
+// A further product of the rows and columns of a Gemm. Dtypes, the strides that are 1 and packing
+// are those of the first.
+struct Operands {
+  Matrix a, b;
+  std::int64_t depth = 0;
+};
+
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
 // What runs on blocks of C while they are in cache follows `compute`: see linear_swiglu.cpp.
+//
+// `further` products go into the same sums, in their order behind the first, before C is rounded.
 struct Gemm {
   std::int64_t rows = 0, columns = 0, depth = 0;
   Matrix a, b;
@@ -49,6 +58,8 @@ struct Gemm {
   DType c_dtype = DType::kFloat32;  // bf16 is rounded once, half to even
   std::int64_t c_stride = 0;
   bool accumulate = false;  // f32 C only
+  const Operands* further = nullptr;
+  std::int64_t num_further = 0;
 };
 
 struct Block {
@@ -64,7 +75,7 @@ struct GemmEngine {
   const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
   bool (*accepts)(DType a, DType b);
   Blocking (*blocking)(const Gemm&);
-  // Of one thread, a multiple of 64; never falls as rows, columns or depth grow.
+  // Of one thread, a multiple of 64; never falls as rows, columns or depths grow.
   std::int64_t (*workspace_bytes)(const Gemm&);
   // The block is at most `blocking` large; the workspace is 64-byte aligned.
   void (*compute)(const Gemm&, const Block&, std::byte* workspace);

@@ -173,7 +173,9 @@ struct GemmBlock {
     const Blocking most = blocking(gemm);
     const Int longest =
         interleaves(gemm) ? Isa::kGradientDepth : larger(Isa::kFloatDepth, Isa::kPairDepth);
-    const Int depth = smaller(longest, round_up(larger<Int>(gemm.depth, 1), 2));
+    Int deepest = gemm.depth;
+    for (Int p = 0; p < gemm.num_further; ++p) deepest = larger(deepest, gemm.further[p].depth);
+    const Int depth = smaller(longest, round_up(larger<Int>(deepest, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
     const Int a_units = interleaves(gemm) ? smaller(rows, gradient_rows()) / kRows *
@@ -181,7 +183,8 @@ struct GemmBlock {
                                           : rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
-    const bool has_partial = gemm.depth > depth_step(gemm) && gemm.c_dtype != DType::kFloat32;
+    const bool has_partial =
+        gemm.c_dtype != DType::kFloat32 && (gemm.num_further > 0 || gemm.depth > depth_step(gemm));
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
     const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
@@ -280,7 +283,7 @@ struct GemmBlock {
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
     constexpr DType kOwn = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
-    if (interleaves(step.gemm) || a.dtype != kOwn ||
+    if (interleaves(step.gemm) || a.index.data != nullptr || a.dtype != kOwn ||
         a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
       return nullptr;
     return reinterpret_cast<const Unit*>(a.data) + step.row_begin * A::kRowStride +
@@ -328,6 +331,19 @@ struct GemmBlock {
 
   static void compute(const Gemm& gemm, const Block& block, std::byte* base) {
     const Workspace space = workspace(gemm, base);
+    add_product(gemm, block, space, true, gemm.num_further == 0);
+    Gemm next = gemm;
+    for (Int p = 0; p < gemm.num_further; ++p) {
+      next.a = gemm.further[p].a;
+      next.b = gemm.further[p].b;
+      next.depth = gemm.further[p].depth;
+      add_product(next, block, space, false, p + 1 == gemm.num_further);
+    }
+  }
+
+  // A · B alone, as the first or the last product of the sums.
+  static void add_product(const Gemm& gemm, const Block& block, const Workspace& space,
+                          bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
     const Int longest = depth_step(gemm);
     const Int part_rows = interleaves(gemm) ? gradient_rows() : blocking(gemm).rows;
@@ -351,8 +367,8 @@ struct GemmBlock {
                         .k0 = k0,
                         .depth = depth,
                         .units = units,
-                        .first = k0 == 0,
-                        .last = k0 + depth >= gemm.depth,
+                        .first = is_first && k0 == 0,
+                        .last = is_last && k0 + depth >= gemm.depth,
                         .row_begin = row,
                         .row_end = smaller(block.row_end, row + part_rows),
                         .partial = space.partial};

@@ -2,82 +2,14 @@
 // linear and grouped_linear with their gradients: a linear is one group of all rows.
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <span>
-
-#include "base/error.h"
 #include "kernels/cpu/gemm_tasks.h"
+#include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
-#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
 
 using Int = std::int64_t;
-
-Matrix matrix(const std::byte* data, DType dtype, Int row_stride, Int column_stride) {
-  return {.data = data, .dtype = dtype, .row_stride = row_stride, .column_stride = column_stride};
-}
-
-// Shapes by the roles of the three ops: x [rows, in], weight [groups, out, in], y [rows, out].
-struct Product {
-  Int groups, rows, in, out;
-  DType x, weight, y;
-  bool is_packed;     // the weight
-  Int weight_stride;  // elements from one matrix to the next
-};
-
-Matrix right_operand(const Product& p, Int row_stride, Int column_stride) {
-  Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
-  b.is_packed = p.is_packed;
-  return b;
-}
-
-Gemm forward_shape(const Product& p) {
-  return {.rows = p.rows,
-          .columns = p.out,
-          .depth = p.in,
-          .a = matrix(nullptr, p.x, p.in, 1),
-          .b = right_operand(p, 1, p.in),
-          .c_dtype = p.y,
-          .c_stride = p.out};
-}
-
-Gemm input_gradient_shape(const Product& p) {
-  return {.rows = p.rows,
-          .columns = p.in,
-          .depth = p.out,
-          .a = matrix(nullptr, p.y, p.out, 1),
-          .b = right_operand(p, p.in, 1),
-          .c_dtype = p.x,
-          .c_stride = p.in};
-}
-
-Gemm weight_gradient_shape(const Product& p) {
-  return {.rows = p.out,
-          .columns = p.in,
-          .depth = p.rows,
-          .a = matrix(nullptr, p.y, 1, p.out),
-          .b = matrix(nullptr, p.x, p.in, 1),
-          .c_dtype = p.weight,
-          .c_stride = p.in};
-}
-
-bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
-
-// `weight` may be the output. One of x and y may be gathered: it has fewer rows then.
-Product product(const TensorType& x, const TensorType& weight, const TensorType& y) {
-  return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
-          .rows = std::max(x.dim(0), y.dim(0)),
-          .in = weight.dim(-1),
-          .out = weight.dim(-2),
-          .x = x.dtype,
-          .weight = weight.dtype,
-          .y = y.dtype,
-          .is_packed = is_panels(weight.layout),
-          .weight_stride = is_panels(weight.layout) ? panel_shape(weight).num_elements()
-                                                    : weight.dim(-1) * weight.dim(-2)};
-}
 
 std::int64_t all_threads(const GemmEngine& engine, const Gemm& gemm, const spec::Problem& problem) {
   return engine.workspace_bytes(gemm) * problem.device->num_threads;
@@ -85,14 +17,6 @@ std::int64_t all_threads(const GemmEngine& engine, const Gemm& gemm, const spec:
 
 const std::int32_t* offsets_of(const Arguments& arguments, const TensorType& weight) {
   return is_grouped(weight) ? arguments.inputs[2].as<std::int32_t>() : nullptr;
-}
-
-struct Rows {
-  Int begin, end;
-};
-Rows rows_of(const std::int32_t* offsets, Int group, Int all) {
-  if (offsets == nullptr) return {0, all};
-  return {offsets[group], offsets[group + 1]};
 }
 
 // The last input of a gathered form.
@@ -183,8 +107,9 @@ Product product_of(const spec::Problem& problem) {
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
 
-// Row-major operands, or a packed weight; floats are f32 or bf16.
-Support supports_types(const spec::Problem& problem) {
+}  // namespace
+
+Support supports_linear_types(const spec::Problem& problem) {
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {
       if (type.layout != kRowMajor && !is_panels(type.layout))
@@ -203,11 +128,9 @@ Support supports_engine(Engine engine, const spec::Problem& problem) {
   return yes();
 }
 
-}  // namespace
-
 template <Engine E>
 Support LinearRows<E>::supports(const spec::Problem& problem) {
-  if (Support types = supports_types(problem); !types) return types;
+  if (Support types = supports_linear_types(problem); !types) return types;
   if (E == Engine::kAvx512Bf16) {
     const bool is_weight_gradient = text(problem.op).ends_with("_weight_gradient");
     if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of linear and grouped_linear, one a GEMM engine, behind table.cpp.
+// The rows of linear and grouped_linear, one a GEMM engine, behind table.cpp; linear_many.cpp has
+// those of several weights.
 #pragma once
 #include "kernels/cpu/gemm.h"
 #include "kernels/kernel.h"
@@ -26,6 +27,18 @@ inline const GemmEngine* engine_of(Engine engine) {
 
 template <Engine E>
 struct LinearRows {
+  static Support supports(const spec::Problem& problem);
+  static std::int64_t linear_workspace(const spec::Problem& problem);
+  static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);
+  static std::int64_t linear_weight_gradient_workspace(const spec::Problem& problem);
+  static void linear(const Arguments& arguments);
+  static void linear_input_gradient(const Arguments& arguments);
+  static void linear_weight_gradient(const Arguments& arguments);
+};
+
+// linear_many and grouped_linear_many, with the same members.
+template <Engine E>
+struct LinearManyRows {
   static Support supports(const spec::Problem& problem);
   static std::int64_t linear_workspace(const spec::Problem& problem);
   static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);

@@ -1,76 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "kernels/cpu/vector_pairs.h"
+#include "kernels/cpu/norm_rows.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
-
-// Σ term(i, count) over [0, width), in an order that depends on width alone: pair(i) gives the
-// terms of a whole pair, lanes(i, count) those of at most a vector.
-template <class PairTerms, class LaneTerms>
-ANABATIC_INLINE Floats sum_pairs(std::int64_t width, PairTerms&& pair, LaneTerms&& lanes) {
-  Floats sums[4] = {};
-  std::int64_t i = 0;
-  for (; i + 2 * kPair <= width; i += 2 * kPair) {
-    pair(i, sums[0], sums[1]);
-    pair(i + kPair, sums[2], sums[3]);
-  }
-  for (; i + kPair <= width; i += kPair) pair(i, sums[0], sums[1]);
-  for_lanes(i, width, [&](std::int64_t j, int n) { lanes(j, n, sums[2]); });
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-// 1 / sqrt(mean square + epsilon) of x[width].
-template <class T>
-float reciprocal_rms(const T* x, std::int64_t width, double epsilon) {
-  const double sum = sum_lanes(sum_pairs(
-      width,
-      [&](std::int64_t i, Floats& first, Floats& second) {
-        const Pair value = load_pair(x + i);
-        first = madd(value.first, value.first, first);
-        second = madd(value.second, value.second, second);
-      },
-      [&](std::int64_t i, int n, Floats& sum_of_lanes) {
-        const Floats value = load(x + i, n);
-        sum_of_lanes = madd(value, value, sum_of_lanes);
-      }));
-  return static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon));
-}
-
-// The weight in the workspace, whole pairs in load_pair's order of T, its NaNs as store_pair keeps
-// them.
-template <class T>
-const float* paired_weight(const Arguments& args) {
-  const float* weight = args.inputs[1].as<const float>();
-  if constexpr (sizeof(T) == sizeof(float)) return weight;
-  const std::int64_t width = size(args.inputs[1]), whole = width / kPair * kPair;
-  float* paired = reinterpret_cast<float*>(args.workspace);
-  for (std::int64_t i = 0; i < width; ++i) {
-    const std::int64_t lane = i % kPair;
-    const float value =
-        weight[i] == weight[i] ? weight[i] : std::numeric_limits<float>::quiet_NaN();
-    paired[i < whole ? i - lane + lane / 2 + lane % 2 * kLanes : i] = value;
-  }
-  return paired;
-}
-
-// y = weight · round(x · rstd), the weight from paired_weight.
-template <bool kStreams, class T>
-void normalise(const T* x, const float* weight, float rstd, std::int64_t width, T* y) {
-  const std::int64_t whole = width / kPair * kPair;
-  for (std::int64_t i = 0; i < whole; i += kPair) {
-    const Pair value = load_pair(x + i), w = load_pair(weight + i);
-    store_pair<kStreams>(y + i, {w.first * round_quickly<T>(value.first * rstd),
-                                 w.second * round_quickly<T>(value.second * rstd)});
-  }
-  for_lanes(whole, width, [&](std::int64_t i, int n) {
-    store(y + i, load(weight + i, n) * round_to<T>(load(x + i, n) * rstd), n);
-  });
-}
 
 // Whole pairs from load_pair's order of T to the plain one.
 template <class T>
@@ -175,7 +110,7 @@ void rms_norm(const Arguments& args) {
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
-    const float* weight = paired_weight<T>(args);
+    const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       with_stream(streams, [&](auto constant) {
         for (std::int64_t row = begin; row < end; ++row) {
@@ -195,7 +130,7 @@ void add_rms_norm(const Arguments& args) {
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
-    const float* weight = paired_weight<T>(args);
+    const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       with_stream(streams, [&](auto constant) {
         constexpr std::int64_t kMostNear = 8192;
@@ -221,7 +156,7 @@ void rms_norm_input_gradient(const Arguments& args) {
   if (width == 0) return;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)});
-    const float* weight = paired_weight<T>(args);
+    const float* weight = paired_weight<T>(args.inputs[1], args.workspace);
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       with_stream(streams, [&](auto constant) {
         for (std::int64_t at = begin * width; at < end * width; at += width) {

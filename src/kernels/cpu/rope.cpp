@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "kernels/cpu/vector_pairs.h"
+#include "kernels/cpu/norm_rows.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
@@ -50,48 +50,92 @@ ANABATIC_INLINE void rotate(const T* x, const Turns& turns, std::int64_t count, 
   });
 }
 
-// Columns of every head beyond the rotated ones.
+// One tensor of a call, all of whose rows rotate by one table.
 template <class T>
-void copy_rest(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t rotary,
-               std::int64_t head_dim) {
-  const T* x = args.inputs[0].as<const T>();
-  T* y = args.outputs[0].as<T>();
-  if (x == y || rotary == head_dim) return;
-  const std::int64_t width = columns(args.inputs[0]);
-  for (std::int64_t head = begin * width; head < end * width; head += head_dim)
-    std::copy(x + head + rotary, x + head + head_dim, y + head + rotary);
+struct Rotation {
+  const T* x;
+  T* y;  // may be x
+  std::int64_t width;
+  const float* weight = nullptr;  // from paired_weight: x is normalised first
+  double epsilon = 0;
+};
+
+// Heads up to this long are normalised beside, so that the results may bypass the caches.
+inline constexpr std::int64_t kMostNear = 1024;
+
+template <bool kStreams, class T>
+void rotate_head(const Rotation<T>& part, std::int64_t at, const Turns& turns, std::int64_t first,
+                 std::int64_t count, std::int64_t half, std::int64_t head_dim) {
+  const T* x = part.x + at;
+  T* y = part.y + at;
+  alignas(64) T kept[kStreams ? kMostNear : 1];
+  if (part.weight != nullptr) {
+    T* near = kStreams ? kept : y;
+    // The first couples of a head normalise all of it.
+    if (kStreams || first == 0)
+      normalise<false>(x, part.weight, reciprocal_rms(x, head_dim, part.epsilon), head_dim, near);
+    x = near;
+  }
+  rotate<kStreams>(x + first, turns, count, half, y + first);
+  if (first == 0 && x != y) std::copy(x + 2 * half, x + head_dim, y + 2 * half);
+}
+
+template <class T, std::size_t N>
+void rotate_rows(const Arguments& args, const Rotation<T> (&parts)[N], const TensorView& table) {
+  const std::int64_t head_dim = spec::get_int(*args.attributes, "head_dim");
+  const std::int64_t rotary = columns(table), half = rotary / 2;
+  const float sign = spec::get_bool_or(*args.attributes, "inverse", false) ? -1.0f : 1.0f;
+  // Every couple's halves must begin where a vector may.
+  const std::int64_t bytes = sizeof(T);
+  bool streams = half * bytes % 64 == 0 && head_dim * bytes % 64 == 0;
+  std::int64_t width = 0;
+  for (const Rotation<T>& part : parts) {
+    width += part.width;
+    streams = streams && may_stream(args, part.width * bytes) &&
+              (part.weight == nullptr || head_dim <= kMostNear);
+  }
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    Turns turns;
+    with_stream(streams, [&](auto constant) {
+      for (std::int64_t t = begin; t < end; ++t)
+        for (std::int64_t first = 0; first == 0 || first < half; first += Turns::kMost) {
+          const std::int64_t count = std::min(Turns::kMost, half - first);
+          const float* row = table.as<const float>() + t * rotary + first;
+          pair_turns<T>(row, count, 1.0f, turns.cosines);
+          pair_turns<T>(row + half, count, sign, turns.sines);
+          for (const Rotation<T>& part : parts)
+            for (std::int64_t at = t * part.width; at < (t + 1) * part.width; at += head_dim)
+              rotate_head<constant.value>(part, at, turns, first, count, half, head_dim);
+        }
+    });
+  };
+  args.team->for_range(rows(table), row_grain(width), run);
 }
 
 }  // namespace
 
 // May write over x.
 void rope(const Arguments& args) {
-  const std::int64_t head_dim = spec::get_int(*args.attributes, "head_dim");
-  const std::int64_t width = columns(args.inputs[0]), rotary = columns(args.inputs[1]),
-                     half = rotary / 2;
-  const float sign = spec::get_bool_or(*args.attributes, "inverse", false) ? -1.0f : 1.0f;
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    // Every couple's halves must begin where a vector may.
-    const std::int64_t bytes = sizeof(T);
-    const bool streams =
-        may_stream(args, width * bytes) && half * bytes % 64 == 0 && head_dim * bytes % 64 == 0;
-    const auto run = [&](std::int64_t begin, std::int64_t end) {
-      Turns turns;
-      with_stream(streams, [&](auto constant) {
-        for (std::int64_t t = begin; t < end; ++t)
-          for (std::int64_t first = 0; first < half; first += Turns::kMost) {
-            const std::int64_t count = std::min(Turns::kMost, half - first);
-            const float* table = args.inputs[1].as<const float>() + t * rotary + first;
-            pair_turns<T>(table, count, 1.0f, turns.cosines);
-            pair_turns<T>(table + half, count, sign, turns.sines);
-            for (std::int64_t head = t * width + first; head < (t + 1) * width; head += head_dim)
-              rotate<constant.value>(args.inputs[0].as<const T>() + head, turns, count, half,
-                                     args.outputs[0].as<T>() + head);
-          }
-      });
-      copy_rest<T>(args, begin, end, rotary, head_dim);
-    };
-    args.team->for_range(rows(args.inputs[0]), row_grain(width), run);
+    const Rotation<T> parts[]{
+        {args.inputs[0].as<const T>(), args.outputs[0].as<T>(), columns(args.inputs[0])}};
+    rotate_rows(args, parts, args.inputs[1]);
+  });
+}
+
+// May write over both.
+void rope_pair(const Arguments& args) {
+  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+    Rotation<T> parts[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      parts[i] = {args.inputs[i].as<const T>(), args.outputs[i].as<T>(), columns(args.inputs[i])};
+      if (args.inputs.size() == 3) continue;
+      const TensorView& weight = args.inputs[3 + i];
+      parts[i].epsilon = spec::get_double(*args.attributes, "epsilon");
+      parts[i].weight = paired_weight<T>(
+          weight, args.workspace + static_cast<std::int64_t>(i * sizeof(float)) * size(weight));
+    }
+    rotate_rows(args, parts, args.inputs[2]);
   });
 }
 

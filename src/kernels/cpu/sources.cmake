@@ -26,6 +26,7 @@ set(cpu_sources
     cpu/gemm_portable.cpp
     cpu/head_loss.cpp
     cpu/linear.cpp
+    cpu/linear_many.cpp
     cpu/linear_swiglu.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp

@@ -80,17 +80,18 @@ Support supports_avx2(const spec::Problem& problem) {
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
 
-#define ANABATIC_LINEAR_ROW(op, form, variant, engine)                            \
-  Kernel {                                                                        \
-    "cpu:" #op "_" #variant, #op, cpu::LinearRows<cpu::Engine::engine>::supports, \
-        cpu::LinearRows<cpu::Engine::engine>::form##_workspace, nullptr,          \
-        cpu::LinearRows<cpu::Engine::engine>::form                                \
+#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                \
+  Kernel {                                                                  \
+    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports, \
+        cpu::rows<cpu::Engine::engine>::form##_workspace, nullptr,          \
+        cpu::rows<cpu::Engine::engine>::form                                \
   }
-// `form`: the op without "grouped_"; a linear is one group of all rows.
-#define ANABATIC_LINEAR_ROWS(op, form)                                                            \
-  ANABATIC_LINEAR_ROW(op, form, avx512_bf16, kAvx512Bf16),                                        \
-      ANABATIC_LINEAR_ROW(op, form, avx512, kAvx512), ANABATIC_LINEAR_ROW(op, form, avx2, kAvx2), \
-      ANABATIC_LINEAR_ROW(op, form, portable, kPortable)
+// `form`: the op without "grouped_" and "_many"; a linear is one group of all rows.
+#define ANABATIC_LINEAR_ROWS(op, rows, form)                     \
+  ANABATIC_LINEAR_ROW(op, rows, form, avx512_bf16, kAvx512Bf16), \
+      ANABATIC_LINEAR_ROW(op, rows, form, avx512, kAvx512),      \
+      ANABATIC_LINEAR_ROW(op, rows, form, avx2, kAvx2),          \
+      ANABATIC_LINEAR_ROW(op, rows, form, portable, kPortable)
 
 #define ANABATIC_HEAD_ROW(op, engine, isa)                                                      \
   Kernel {                                                                                      \
@@ -139,21 +140,28 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
-    ANABATIC_LINEAR_ROWS(grouped_linear, linear),
-    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, linear),
+    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
+                         linear_weight_gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu, forward),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient, gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient_with_weights, gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_products, forward),
-    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_HEAD_ROWS(head_loss),
     ANABATIC_HEAD_ROWS(head_loss_with_gradient),
-    ANABATIC_LINEAR_ROWS(linear, linear),
-    ANABATIC_LINEAR_ROWS(linear_input_gradient, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear, LinearRows, linear),
+    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
+    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
     ANABATIC_SWIGLU_ROWS(linear_swiglu, forward),
     ANABATIC_SWIGLU_ROWS(linear_swiglu_gradient, gradient),
     ANABATIC_SWIGLU_ROWS(linear_swiglu_with_products, forward),
-    ANABATIC_LINEAR_ROWS(linear_weight_gradient, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(pack, supports_packing<1>, nullptr),
@@ -164,6 +172,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,
                          cpu::column_partials_workspace_bytes),
     ANABATIC_STREAM_ROWS(rope, nullptr),
+    ANABATIC_STREAM_ROWS(rope_pair, cpu::rope_pair_workspace_bytes),
     ANABATIC_SCALAR_ROW(rope_table, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(route_sort, kActivations, cpu::route_sort_workspace_bytes),
     ANABATIC_VECTOR_ROWS(router, kActivations, cpu::router_workspace_bytes),

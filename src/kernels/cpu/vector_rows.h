@@ -39,6 +39,7 @@
   void pack(const Arguments& args);                      \
   /* rope.cpp */                                         \
   void rope(const Arguments& args);                      \
+  void rope_pair(const Arguments& args);                 \
   /* router.cpp */                                       \
   void router(const Arguments& args);                    \
   void router_gradient(const Arguments& args);
@@ -63,6 +64,7 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem);
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem);
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
+std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem);
 std::int64_t router_workspace_bytes(const spec::Problem& problem);
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem);
 // One byte when the results had better bypass the caches, none otherwise.

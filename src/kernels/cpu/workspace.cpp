@@ -23,6 +23,12 @@ std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem) {
   return problem.inputs[1].num_elements() * std::int64_t{sizeof(float)};
 }
 
+// The weights of two norms, where there are any.
+std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem) {
+  if (problem.inputs.size() == 3) return 0;
+  return 2 * problem.inputs[3].num_elements() * std::int64_t{sizeof(float)};
+}
+
 // Counts and sums for each block of rows.
 std::int64_t router_workspace_bytes(const spec::Problem& problem) {
   return ceil_div(problem.inputs[0].dim(0), kRowBlock) * 2 * problem.inputs[0].dim(1) *

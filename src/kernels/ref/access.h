@@ -78,6 +78,9 @@ inline std::int64_t rows(const TensorView& view) { return view.type->dim(0); }
 inline std::int64_t columns(const TensorView& view) { return view.type->dim(-1); }
 inline std::int64_t size(const TensorView& view) { return view.type->num_elements(); }
 
+// y = rms_norm of x's runs of the weight's size; y may be x. In norm.cpp.
+void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y);
+
 // log Σ exp of `count` elements from `begin`; -inf for none.
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);
 

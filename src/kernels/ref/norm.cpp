@@ -14,27 +14,28 @@ double reciprocal_rms(const TensorView& x, std::int64_t begin, std::int64_t widt
   return 1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon);
 }
 
-void normalise(const Arguments& args, const TensorView& x, std::size_t output) {
-  const TensorView& weight = args.inputs[1];
+}  // namespace
+
+void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y) {
   const std::int64_t width = size(weight);
-  const double epsilon = spec::get_double(*args.attributes, "epsilon");
   for (std::int64_t begin = 0; begin < size(x); begin += width) {
     const double rstd = reciprocal_rms(x, begin, width, epsilon);
     for (std::int64_t j = 0; j < width; ++j) {
       const double normalised = round_to(x.type->dtype, load(x, begin + j) * rstd);
-      store(args.outputs[output], begin + j, load(weight, j) * normalised);
+      store(y, begin + j, load(weight, j) * normalised);
     }
   }
 }
 
-}  // namespace
-
-void rms_norm(const Arguments& args) { normalise(args, args.inputs[0], 0); }
+void rms_norm(const Arguments& args) {
+  normalise(args.inputs[0], args.inputs[1], spec::get_double(*args.attributes, "epsilon"),
+            args.outputs[0]);
+}
 
 void add_rms_norm(const Arguments& args) {
   const TensorView &x = args.inputs[0], &residual = args.inputs[2], &sum = args.outputs[0];
   for (std::int64_t i = 0; i < size(x); ++i) store(sum, i, load(x, i) + load(residual, i));
-  normalise(args, sum, 1);
+  normalise(sum, args.inputs[1], spec::get_double(*args.attributes, "epsilon"), args.outputs[1]);
 }
 
 // dx = rstd · (w·dy − x̂ · mean(w·dy·x̂)) with x̂ = x·rstd; rounding counts as the identity. A

@@ -27,10 +27,13 @@ void rope_table(const Arguments& args) {
     }
 }
 
-void rope(const Arguments& args) {
-  const TensorView &x = args.inputs[0], &table = args.inputs[1], &y = args.outputs[0];
-  const std::int64_t head_dim = spec::get_int(*args.attributes, "head_dim");
-  const double sign = spec::get_bool_or(*args.attributes, "inverse", false) ? -1.0 : 1.0;
+namespace {
+
+// y may be x.
+void rotate(const TensorView& x, const TensorView& table, const TensorView& y,
+            const spec::Attributes& attributes) {
+  const std::int64_t head_dim = spec::get_int(attributes, "head_dim");
+  const double sign = spec::get_bool_or(attributes, "inverse", false) ? -1.0 : 1.0;
   const std::int64_t width = columns(x), rotary = columns(table), half = rotary / 2;
   for (std::int64_t t = 0; t < rows(x); ++t)
     for (std::int64_t begin = t * width; begin < (t + 1) * width; begin += head_dim) {
@@ -43,6 +46,23 @@ void rope(const Arguments& args) {
       }
       for (std::int64_t i = rotary; i < head_dim; ++i) store(y, begin + i, load(x, begin + i));
     }
+}
+
+}  // namespace
+
+void rope(const Arguments& args) {
+  rotate(args.inputs[0], args.inputs[1], args.outputs[0], *args.attributes);
+}
+
+void rope_pair(const Arguments& args) {
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    const TensorView *x = &args.inputs[i], *y = &args.outputs[i];
+    if (args.inputs.size() > 3) {
+      normalise(*x, args.inputs[3 + i], spec::get_double(*args.attributes, "epsilon"), *y);
+      x = y;
+    }
+    rotate(*x, args.inputs[2], *y, *args.attributes);
+  }
 }
 
 }  // namespace anabatic::kernels::ref

@@ -32,6 +32,13 @@ void linear(const Arguments& args);
 void linear_input_gradient(const Arguments& args);
 void linear_weight_gradient(const Arguments& args);
 
+// linear_many.cpp
+void grouped_linear_many(const Arguments& args);
+void grouped_linear_many_input_gradient(const Arguments& args);
+void grouped_linear_many_weight_gradient(const Arguments& args);
+void linear_many(const Arguments& args);
+void linear_many_input_gradient(const Arguments& args);
+void linear_many_weight_gradient(const Arguments& args);
 // linear_swiglu.cpp
 void grouped_linear_swiglu(const Arguments& args);
 void grouped_linear_swiglu_gradient(const Arguments& args);
@@ -76,6 +83,7 @@ void sum_squares(const Arguments& args);
 
 // rope.cpp
 void rope(const Arguments& args);
+void rope_pair(const Arguments& args);
 void rope_table(const Arguments& args);
 
 }  // namespace anabatic::kernels::ref

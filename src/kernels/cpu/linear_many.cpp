@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several products of one input, or into one gradient, as one task list. Its Gemms stand in a table
+// at the start of the workspace, so a call may have any number of them.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/cpu/gemm_tasks.h"
+#include "kernels/cpu/linear_products.h"
+#include "kernels/cpu/linear_rows.h"
+
+namespace anabatic::kernels::cpu {
+namespace {
+
+using Int = std::int64_t;
+
+// How the operands of a form's p-th product are found among inputs and outputs.
+enum class Form { kForward, kInputGradient, kWeightGradient };
+
+template <Form F>
+Int num_products(std::size_t num_inputs, std::size_t num_outputs) {
+  return static_cast<Int>(F == Form::kInputGradient ? num_inputs / 2 : num_outputs);
+}
+
+struct Places {
+  std::size_t x, weight, y;
+  bool x_is_output, weight_is_output, y_is_output;
+};
+template <Form F>
+Places places(Int p) {
+  const auto i = static_cast<std::size_t>(p);
+  if (F == Form::kForward) return {0, 1 + i, i, false, false, true};
+  if (F == Form::kInputGradient) return {0, 2 * i + 1, 2 * i, true, false, false};
+  return {0, i, 1 + i, false, true, false};
+}
+
+// Of types or of views.
+template <class List>
+const auto& operand(const List& inputs, const List& outputs, bool is_output, std::size_t i) {
+  return is_output ? outputs[i] : inputs[i];
+}
+
+template <Form F>
+Product product_of(const spec::Problem& problem, Int p) {
+  const Places at = places<F>(p);
+  return product(operand(problem.inputs, problem.outputs, at.x_is_output, at.x),
+                 operand(problem.inputs, problem.outputs, at.weight_is_output, at.weight),
+                 operand(problem.inputs, problem.outputs, at.y_is_output, at.y));
+}
+
+template <Form F>
+Gemm shape_of(const Product& p) {
+  if (F == Form::kForward) return forward_shape(p);
+  if (F == Form::kInputGradient) return input_gradient_shape(p);
+  return weight_gradient_shape(p);
+}
+
+// Gemms of one list read A in one way. Weight-gradients read it by columns, unless it is a column.
+bool reads_rows(const Gemm& gemm) { return gemm.a.column_stride == 1; }
+
+void enclose(std::optional<Gemm>& bound, const Gemm& gemm) {
+  if (!bound) bound = gemm;
+  Gemm& largest = *bound;
+  largest.rows = std::max(largest.rows, gemm.rows);
+  largest.columns = std::max(largest.columns, gemm.columns);
+  largest.depth = std::max(largest.depth, gemm.depth);
+}
+
+// Sums of an input-gradient are one Gemm a group, others one a group and weight.
+template <Form F>
+struct TableSize {
+  Int gemms, further;  // entries
+  TableSize(Int groups, Int count)
+      : gemms(F == Form::kInputGradient ? groups : groups * count),
+        further(F == Form::kInputGradient ? groups * (count - 1) : 0) {}
+  Int further_at() const { return gemms * static_cast<Int>(sizeof(Gemm)); }
+  Int bytes() const {
+    return (further_at() + further * static_cast<Int>(sizeof(Operands)) + 63) / 64 * 64;
+  }
+};
+
+template <Form F>
+Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
+  const Int count = num_products<F>(problem.inputs.size(), problem.outputs.size());
+  std::optional<Gemm> largest[2];
+  for (Int p = 0; p < count; ++p) {
+    const Gemm gemm = shape_of<F>(product_of<F>(problem, p));
+    enclose(largest[reads_rows(gemm) ? 1 : 0], gemm);
+  }
+  const std::vector<Operands> further(static_cast<std::size_t>(count));
+  Int most = 0;
+  for (std::optional<Gemm>& gemm : largest) {
+    if (!gemm) continue;
+    if (F == Form::kInputGradient) {
+      gemm->further = further.data();
+      gemm->num_further = count - 1;
+    }
+    most = std::max(most, engine.workspace_bytes(*gemm));
+  }
+  return TableSize<F>(product_of<F>(problem, 0).groups, count).bytes() +
+         most * problem.device->num_threads;
+}
+
+// The Gemm of one group and weight. `rows` are the group's.
+template <Form F>
+Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offsets) {
+  const Places at = places<F>(p);
+  const TensorView& x = operand(args.inputs, args.outputs, at.x_is_output, at.x);
+  const TensorView& weight = operand(args.inputs, args.outputs, at.weight_is_output, at.weight);
+  const TensorView& y = operand(args.inputs, args.outputs, at.y_is_output, at.y);
+  const Product shape = product(*x.type, *weight.type, *y.type);
+  const Rows rows = rows_of(offsets, group, shape.rows);
+  std::byte* x_rows = x.data + rows.begin * shape.in * size_bytes(shape.x);
+  std::byte* y_rows = y.data + rows.begin * shape.out * size_bytes(shape.y);
+  std::byte* matrix = weight.data + group * shape.weight_stride * size_bytes(shape.weight);
+  Gemm gemm = shape_of<F>(shape);
+  if (F == Form::kWeightGradient) {
+    gemm.depth = rows.end - rows.begin;
+    gemm.accumulate = args.accumulate[at.weight];
+    if (gemm.depth == 0 && gemm.accumulate) gemm.rows = 0;
+    gemm.a.data = y_rows;
+    gemm.b.data = x_rows;
+    gemm.c = matrix;
+    return gemm;
+  }
+  gemm.rows = rows.end - rows.begin;
+  gemm.a.data = F == Form::kForward ? x_rows : y_rows;
+  gemm.b.data = matrix;
+  gemm.c = F == Form::kForward ? y_rows : x_rows;
+  return gemm;
+}
+
+// One list of all Gemms that read A by rows, or of all others.
+template <Form F>
+void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
+  const Int count = num_products<F>(args.inputs.size(), args.outputs.size());
+  const TensorType& weight =
+      *operand(args.inputs, args.outputs, F == Form::kWeightGradient, places<F>(0).weight).type;
+  const Int groups = is_grouped(weight) ? weight.dim(0) : 1;
+  const std::int32_t* offsets =
+      is_grouped(weight) ? args.inputs.back().as<const std::int32_t>() : nullptr;
+  const TableSize<F> size(groups, count);
+  auto* table = reinterpret_cast<Gemm*>(args.workspace);
+  auto* further = reinterpret_cast<Operands*>(args.workspace + size.further_at());
+  std::optional<Gemm> largest;
+  Int num_gemms = 0, total_rows = 0;
+  // The weights of a group stand together: they read the same rows.
+  for (Int group = 0; group < groups; ++group)
+    for (Int p = 0; p < count; ++p) {
+      Gemm gemm = gemm_of<F>(args, p, group, offsets);
+      if (reads_rows(gemm) != by_rows) continue;
+      if (F == Form::kInputGradient) {
+        Operands* others = further + group * (count - 1);
+        gemm.further = others;
+        gemm.num_further = count - 1;
+        if (p > 0) {
+          enclose(largest, gemm);
+          std::construct_at(others + p - 1,
+                            Operands{.a = gemm.a, .b = gemm.b, .depth = gemm.depth});
+          continue;
+        }
+      }
+      enclose(largest, gemm);
+      std::construct_at(table + num_gemms++, gemm);
+      total_rows += gemm.rows;
+    }
+  if (!largest) return;
+  run_gemms(
+      engine, *largest, num_gemms, total_rows, [&](Int i) { return table[i]; }, *args.team,
+      args.workspace + size.bytes());
+}
+
+template <Form F>
+void run(const GemmEngine& engine, const Arguments& args) {
+  run_list<F>(engine, args, true);
+  if (F == Form::kWeightGradient) run_list<F>(engine, args, false);
+}
+
+}  // namespace
+
+template <Engine E>
+Support LinearManyRows<E>::supports(const spec::Problem& problem) {
+  if (Support types = supports_linear_types(problem); !types) return types;
+  if (E == Engine::kAvx512Bf16)
+    for (const TensorType& type : problem.inputs)
+      if (type.dtype == DType::kFloat32) return no("expected bf16 operands");
+  return supports_engine(E, problem);
+}
+
+template <Engine E>
+std::int64_t LinearManyRows<E>::linear_workspace(const spec::Problem& problem) {
+  return workspace<Form::kForward>(*engine_of(E), problem);
+}
+template <Engine E>
+std::int64_t LinearManyRows<E>::linear_input_gradient_workspace(const spec::Problem& problem) {
+  return workspace<Form::kInputGradient>(*engine_of(E), problem);
+}
+template <Engine E>
+std::int64_t LinearManyRows<E>::linear_weight_gradient_workspace(const spec::Problem& problem) {
+  return workspace<Form::kWeightGradient>(*engine_of(E), problem);
+}
+
+template <Engine E>
+void LinearManyRows<E>::linear(const Arguments& arguments) {
+  run<Form::kForward>(*engine_of(E), arguments);
+}
+template <Engine E>
+void LinearManyRows<E>::linear_input_gradient(const Arguments& arguments) {
+  run<Form::kInputGradient>(*engine_of(E), arguments);
+}
+template <Engine E>
+void LinearManyRows<E>::linear_weight_gradient(const Arguments& arguments) {
+  run<Form::kWeightGradient>(*engine_of(E), arguments);
+}
+
+template struct LinearManyRows<Engine::kAvx512Bf16>;
+template struct LinearManyRows<Engine::kAvx512>;
+template struct LinearManyRows<Engine::kAvx2>;
+template struct LinearManyRows<Engine::kPortable>;
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What linear.cpp and linear_many.cpp share: the three products of a weight as Gemms.
+#pragma once
+#include <algorithm>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/linear_rows.h"
+#include "tensor/panels.h"
+
+namespace anabatic::kernels::cpu {
+
+inline Matrix matrix(const std::byte* data, DType dtype, std::int64_t row_stride,
+                     std::int64_t column_stride) {
+  return {.data = data, .dtype = dtype, .row_stride = row_stride, .column_stride = column_stride};
+}
+
+// Shapes by the roles of the three ops: x [rows, in], weight [groups, out, in], y [rows, out].
+struct Product {
+  std::int64_t groups, rows, in, out;
+  DType x, weight, y;
+  bool is_packed;              // the weight
+  std::int64_t weight_stride;  // elements from one matrix to the next
+};
+
+inline Matrix right_operand(const Product& p, std::int64_t row_stride, std::int64_t column_stride) {
+  Matrix b = matrix(nullptr, p.weight, row_stride, column_stride);
+  b.is_packed = p.is_packed;
+  return b;
+}
+
+inline Gemm forward_shape(const Product& p) {
+  return {.rows = p.rows,
+          .columns = p.out,
+          .depth = p.in,
+          .a = matrix(nullptr, p.x, p.in, 1),
+          .b = right_operand(p, 1, p.in),
+          .c_dtype = p.y,
+          .c_stride = p.out};
+}
+
+inline Gemm input_gradient_shape(const Product& p) {
+  return {.rows = p.rows,
+          .columns = p.in,
+          .depth = p.out,
+          .a = matrix(nullptr, p.y, p.out, 1),
+          .b = right_operand(p, p.in, 1),
+          .c_dtype = p.x,
+          .c_stride = p.in};
+}
+
+inline Gemm weight_gradient_shape(const Product& p) {
+  return {.rows = p.out,
+          .columns = p.in,
+          .depth = p.rows,
+          .a = matrix(nullptr, p.y, 1, p.out),
+          .b = matrix(nullptr, p.x, p.in, 1),
+          .c_dtype = p.weight,
+          .c_stride = p.in};
+}
+
+inline bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
+
+// `weight` may be the output. One of x and y may be gathered: it has fewer rows then.
+inline Product product(const TensorType& x, const TensorType& weight, const TensorType& y) {
+  return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
+          .rows = std::max(x.dim(0), y.dim(0)),
+          .in = weight.dim(-1),
+          .out = weight.dim(-2),
+          .x = x.dtype,
+          .weight = weight.dtype,
+          .y = y.dtype,
+          .is_packed = is_panels(weight.layout),
+          .weight_stride = is_panels(weight.layout) ? panel_shape(weight).num_elements()
+                                                    : weight.dim(-1) * weight.dim(-2)};
+}
+
+struct Rows {
+  std::int64_t begin, end;
+};
+inline Rows rows_of(const std::int32_t* offsets, std::int64_t group, std::int64_t all) {
+  if (offsets == nullptr) return {0, all};
+  return {offsets[group], offsets[group + 1]};
+}
+
+// Row-major operands, or packed weights; floats are f32 or bf16.
+Support supports_linear_types(const spec::Problem& problem);
+// Whether it was built, and the device can run it.
+Support supports_engine(Engine engine, const spec::Problem& problem);
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/ref/access.h"
+#include "kernels/ref/rows.h"
+
+namespace anabatic::kernels::ref {
+namespace {
+
+// y_p = x · weight_p' for every p.
+void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t group) {
+  const TensorView& x = args.inputs[0];
+  for (std::size_t p = 0; p < args.outputs.size(); ++p) {
+    const TensorView& weight = args.inputs[1 + p];
+    const std::int64_t in = columns(x), out = columns(args.outputs[p]), base = group * out * in;
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t n = 0; n < out; ++n) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < in; ++k)
+          sum += load(x, t * in + k) * load(weight, base + n * in + k);
+        store(args.outputs[p], t * out + n, sum);
+      }
+  }
+}
+
+// dx = sum over p of dy_p · weight_p.
+void multiply_transposed(const Arguments& args, std::int64_t begin, std::int64_t end,
+                         std::int64_t group) {
+  const std::int64_t in = columns(args.outputs[0]);
+  for (std::int64_t t = begin; t < end; ++t)
+    for (std::int64_t k = 0; k < in; ++k) {
+      double sum = 0;
+      for (std::size_t p = 0; p < args.inputs.size() / 2; ++p) {
+        const TensorView &dy = args.inputs[2 * p], &weight = args.inputs[2 * p + 1];
+        const std::int64_t out = columns(dy), base = group * out * in;
+        for (std::int64_t n = 0; n < out; ++n)
+          sum += load(dy, t * out + n) * load(weight, base + n * in + k);
+      }
+      store(args.outputs[0], t * in + k, sum);
+    }
+}
+
+// dw_p = dy_p' · x for every p.
+void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
+                    std::int64_t group) {
+  const TensorView& x = args.inputs[0];
+  for (std::size_t p = 0; p < args.outputs.size(); ++p) {
+    if (begin == end && adds(args, p)) continue;
+    const TensorView& dy = args.inputs[1 + p];
+    const std::int64_t in = columns(x), out = columns(dy), base = group * out * in;
+    for (std::int64_t n = 0; n < out; ++n)
+      for (std::int64_t k = 0; k < in; ++k) {
+        double sum = 0;
+        for (std::int64_t t = begin; t < end; ++t)
+          sum += load(x, t * in + k) * load(dy, t * out + n);
+        put(args, p, base + n * in + k, sum);
+      }
+  }
+}
+
+using Body = void (*)(const Arguments&, std::int64_t begin, std::int64_t end, std::int64_t group);
+
+void all_rows(const Arguments& args, Body body) { body(args, 0, rows(args.inputs[0]), 0); }
+
+// The offsets are the last input.
+void rows_by_expert(const Arguments& args, Body body) {
+  const TensorView& offsets = args.inputs.back();
+  for (std::int64_t e = 0; e + 1 < rows(offsets); ++e) {
+    const std::int64_t begin = load_index(offsets, e), end = load_index(offsets, e + 1);
+    ANABATIC_REQUIRE(
+        0 <= begin && begin <= end && end <= rows(args.inputs[0]),
+        "[grouped_linear_many] expected ascending offsets within {} rows, got [{}, {})",
+        rows(args.inputs[0]), begin, end);
+    body(args, begin, end, e);
+  }
+}
+
+}  // namespace
+
+void linear_many(const Arguments& args) { all_rows(args, multiply); }
+void linear_many_input_gradient(const Arguments& args) { all_rows(args, multiply_transposed); }
+void linear_many_weight_gradient(const Arguments& args) { all_rows(args, outer_products); }
+
+void grouped_linear_many(const Arguments& args) { rows_by_expert(args, multiply); }
+void grouped_linear_many_input_gradient(const Arguments& args) {
+  rows_by_expert(args, multiply_transposed);
+}
+void grouped_linear_many_weight_gradient(const Arguments& args) {
+  rows_by_expert(args, outer_products);
+}
+
+}  // namespace anabatic::kernels::ref

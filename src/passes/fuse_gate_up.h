@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gate and up of a dense or sparse MLP as one op each way, in segments "mlp" and "experts".
+//
+//   %g = linear(%x, wg), %u = linear(%x, wu)     ->   %g, %u = linear_many(%x, wg, wu)
+//
+//   %a = linear_input_gradient(%dg, wg)          ->   %d = linear_many_input_gradient(%dg, wg,
+//   %b = linear_input_gradient(%du, wu)                      %du, wu)
+//   %d = add(%a, %b)
+//
+//   %w = linear_weight_gradient(%x, %dg)         ->   %w, %v = linear_many_weight_gradient(%x,
+//   %v = linear_weight_gradient(%x, %du)                     %dg, %du)
+//
+// and likewise grouped_linear. Products and weight-gradients keep their bits. An input-gradient is
+// rounded once, not three times: where the storage dtype has unit roundoff u, the two differ by at
+// most u (|a| + |b|) + 2 u |a + b| beside what the order of a sum in f32 makes.
+//
+// A product with a bias, or with a weight that a node makes, stays; so does a contribution to a
+// gradient that has others.
+//
+// Linear in nodes. It stands behind pack_weights, which knows single products alone.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kFuseGateUp;
+
+}  // namespace anabatic::passes

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/join_products.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::ValueId;
+
+bool is_grouped(const Node& node) { return node.op->name.starts_with("grouped_"); }
+
+class Joiner {
+ public:
+  Joiner(Graph& graph, const PassContext& context, std::string_view pass,
+         std::span<const std::string_view> segments)
+      : graph_(graph),
+        context_(context),
+        pass_(pass),
+        segments_(segments),
+        readers_(graph.values.size()),
+        is_output_(graph.values.size(), false),
+        keep_(graph.nodes.size(), true) {
+    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+      for (const ValueId input : graph.nodes[i].inputs) readers_[index(input)].push_back(i);
+    for (const ValueId output : graph.outputs) is_output_[index(output)] = true;
+    for (const ir::State& state : graph.states) is_output_[index(state.after)] = true;
+  }
+
+  bool run() {
+    std::map<Key, std::vector<std::size_t>> forward, weight_gradients;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (!is_in_segments(node)) continue;
+      if (is_plain_product(node)) forward[key_of(node)].push_back(i);
+      if (is_weight_gradient(node)) weight_gradients[key_of(node)].push_back(i);
+    }
+    bool changed = false;
+    for (auto& [key, members] : forward) changed |= join_forward(members);
+    for (auto& [key, members] : weight_gradients) changed |= join_weight_gradients(members);
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i)
+      if (graph_.nodes[i].op->name == "add") changed |= join_sum(i);
+    if (changed) ir::keep_nodes(graph_, keep_);
+    return changed;
+  }
+
+ private:
+  // Members of one join: op, x, offsets (of groups), and the layout of what stands beside x.
+  using Key = std::tuple<std::string_view, ValueId, ValueId, Layout>;
+
+  const TensorType& type(ValueId value) const { return graph_.value(value).type; }
+
+  Key key_of(const Node& node) const {
+    return {node.op->name, node.inputs[0], is_grouped(node) ? node.inputs[2] : ir::kNoValue,
+            type(node.inputs[1]).layout};
+  }
+
+  bool is_in_segments(const Node& node) const {
+    return std::find(segments_.begin(), segments_.end(), text(node.tag.segment)) != segments_.end();
+  }
+
+  // Optional inputs (a bias, a map of rows) are more than a join can carry.
+  static bool is_op(const Node& node, std::string_view name, std::size_t num_inputs) {
+    return node.op->name == name && node.inputs.size() == num_inputs;
+  }
+
+  // y like x; a weight that is there from the start.
+  bool is_plain_product(const Node& node) const {
+    if (!is_op(node, "grouped_linear", 3) && !is_op(node, "linear", 2)) return false;
+    return type(node.outputs[0]).dtype == type(node.inputs[0]).dtype &&
+           graph_.value(node.inputs[1]).producer == ir::kNoNode;
+  }
+
+  static bool is_weight_gradient(const Node& node) {
+    return is_op(node, "linear_weight_gradient", 2) ||
+           is_op(node, "grouped_linear_weight_gradient", 3);
+  }
+
+  const ir::OpSchema* many(bool grouped, std::string_view form) const {
+    const std::string name =
+        std::string(grouped ? "grouped_" : "") + "linear_many" + std::string(form);
+    const ir::OpSchema* op = context_.find_op(name);
+    ANABATIC_CHECK(op != nullptr, "[{}] no op '{}'", pass_, name);
+    return op;
+  }
+
+  // Members stand in the order of nodes; the joined node takes the place of member `at`.
+  void join(const std::vector<std::size_t>& members, std::string_view form, std::size_t at) {
+    const Node& first = graph_.nodes[members[0]];
+    const bool grouped = is_grouped(first);
+    Node joined{.op = many(grouped, form), .inputs = {first.inputs[0]}, .tag = first.tag};
+    for (const std::size_t i : members) {
+      joined.inputs.push_back(graph_.nodes[i].inputs[1]);
+      joined.outputs.push_back(graph_.nodes[i].outputs[0]);
+      keep_[i] = false;
+    }
+    if (grouped) joined.inputs.push_back(first.inputs[2]);
+    graph_.nodes[at] = std::move(joined);
+    keep_[at] = true;
+  }
+
+  void drop_other_tags(std::vector<std::size_t>& members) const {
+    const ir::Tag tag = graph_.nodes[members[0]].tag;
+    std::erase_if(members, [&](std::size_t i) { return graph_.nodes[i].tag != tag; });
+  }
+
+  // In place of the first: x and weights are there by then.
+  bool join_forward(std::vector<std::size_t>& members) {
+    drop_other_tags(members);
+    if (members.size() < 2) return false;
+    join(members, "", members.front());
+    return true;
+  }
+
+  // In place of the last, which every reader must stand behind. A gradient of several contributions
+  // keeps their order by staying out.
+  bool join_weight_gradients(std::vector<std::size_t>& members) {
+    drop_other_tags(members);
+    const std::size_t last = members.back();
+    std::erase_if(members, [&](std::size_t i) {
+      const std::vector<std::size_t>& readers = readers_[index(graph_.nodes[i].outputs[0])];
+      return std::any_of(readers.begin(), readers.end(), [&](std::size_t reader) {
+        const Node& node = graph_.nodes[reader];
+        return reader < last || (node.op->name == "accumulate" && node.inputs.size() != 2);
+      });
+    });
+    if (members.size() < 2) return false;
+    join(members, "_weight_gradient", members.back());
+    return true;
+  }
+
+  // The input-gradient that makes `value` for this sum alone, else null.
+  const Node* summand(ValueId value, const TensorType& sum) const {
+    const ir::NodeId id = graph_.value(value).producer;
+    if (id == ir::kNoNode || is_output_[index(value)] || readers_[index(value)].size() != 1)
+      return nullptr;
+    const Node& node = graph_.node(id);
+    const bool is_product = node.op->name.ends_with("linear_input_gradient") ||
+                            node.op->name.ends_with("linear_many_input_gradient");
+    if (!is_product || !is_in_segments(node) || type(value) != sum ||
+        type(node.inputs[0]).dtype != sum.dtype)
+      return nullptr;
+    return &node;
+  }
+
+  // In place of the sum.
+  bool join_sum(std::size_t i) {
+    const Node add = graph_.nodes[i];
+    const TensorType& sum = type(add.outputs[0]);
+    const Node *a = summand(add.inputs[0], sum), *b = summand(add.inputs[1], sum);
+    if (a == nullptr || b == nullptr || a == b || a->tag != b->tag) return false;
+    const bool grouped = is_grouped(*a);
+    if (grouped != is_grouped(*b) || type(a->inputs[1]).layout != type(b->inputs[1]).layout ||
+        (grouped && a->inputs.back() != b->inputs.back()))
+      return false;
+    Node joined{.op = many(grouped, "_input_gradient"), .outputs = {add.outputs[0]}, .tag = a->tag};
+    for (const Node* part : {a, b})
+      joined.inputs.insert(joined.inputs.end(), part->inputs.begin(),
+                           part->inputs.end() - (grouped ? 1 : 0));
+    if (grouped) joined.inputs.push_back(a->inputs.back());
+    for (const ValueId input : add.inputs) keep_[index(graph_.value(input).producer)] = false;
+    graph_.nodes[i] = std::move(joined);
+    return true;
+  }
+
+  Graph& graph_;
+  const PassContext& context_;
+  std::string_view pass_;
+  std::span<const std::string_view> segments_;
+  std::vector<std::vector<std::size_t>> readers_;  // by value: nodes, once an input
+  std::vector<bool> is_output_;                    // by value; ends of states too
+  std::vector<bool> keep_;                         // by node
+};
+
+}  // namespace
+
+bool join_products(Graph& graph, const PassContext& context, std::string_view pass,
+                   std::span<const std::string_view> segments) {
+  return Joiner(graph, context, pass, segments).run();
+}
+
+}  // namespace anabatic::passes
