@@ -2,8 +2,15 @@
 #include "device/memory.h"
 
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -19,6 +26,26 @@ namespace {
 
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 constexpr std::size_t kPageBytes = 4096;
+
+// Spreads pages that are not touched yet over the memory nodes that the process may use: threads
+// take tasks as they come, so none owns a range that its node could hold. A wish: may fail.
+void spread_over_nodes(void* data, std::size_t bytes) {
+#if defined(__linux__)
+  constexpr unsigned long kMaxNodes = 1024;
+  constexpr std::size_t kWordBits = 8 * sizeof(unsigned long);
+  std::array<unsigned long, kMaxNodes / kWordBits> nodes{};
+  if (syscall(SYS_get_mempolicy, nullptr, nodes.data(), kMaxNodes, nullptr,
+              static_cast<unsigned long>(MPOL_F_MEMS_ALLOWED)) != 0)
+    return;
+  int count = 0;
+  for (const unsigned long word : nodes) count += std::popcount(word);
+  if (count > 1)
+    (void)syscall(SYS_mbind, data, bytes, MPOL_INTERLEAVE, nodes.data(), kMaxNodes, 0UL);
+#else
+  (void)data;
+  (void)bytes;
+#endif
+}
 
 // The number behind "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
 std::int64_t proc_bytes(const char* path, const std::string& key) {
@@ -56,6 +83,7 @@ Memory::Memory(std::int64_t bytes) : bytes_(bytes) {
 #ifdef MADV_HUGEPAGE
   if (alignment == kHugePageBytes) madvise(data_, size, MADV_HUGEPAGE);  // a wish: may fail
 #endif
+  spread_over_nodes(data_, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
   for (std::size_t i = 0; i < size; i += kPageBytes)
     *reinterpret_cast<volatile std::byte*>(data_ + i) = std::byte{0};
 }

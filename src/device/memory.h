@@ -6,7 +6,8 @@
 
 namespace anabatic::device {
 
-// Zeroed bytes, aligned to huge pages when large and touched, so that a step meets no page fault.
+// Zeroed bytes, aligned to huge pages when large, spread over memory nodes and touched, so that a
+// step meets no page fault.
 class Memory {
  public:
   Memory() = default;

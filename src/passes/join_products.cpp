@@ -77,9 +77,10 @@ class Joiner {
            graph_.value(node.inputs[1]).producer == ir::kNoNode;
   }
 
+  // Of the plain form.
   static bool is_weight_gradient(const Node& node) {
-    return node.op->name == "linear_weight_gradient" ||
-           node.op->name == "grouped_linear_weight_gradient";
+    return node.attributes.empty() && (node.op->name == "linear_weight_gradient" ||
+                                       node.op->name == "grouped_linear_weight_gradient");
   }
 
   const ir::OpSchema* many(bool grouped, std::string_view form) const {

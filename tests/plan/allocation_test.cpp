@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step allocates nothing: every path to the heap is counted.
+// A step allocates nothing: every path to the heap is counted. Its threads meet no page fault.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <new>
+#include <vector>
 
 #include "device/thread_team.h"
 #include "device/topology.h"
@@ -69,7 +74,10 @@ TEST(Allocations, AreCounted) {
   delete number;
 }
 
-long allocations_of_step(lower::Precision precision, const std::string& only_kernels) {
+// What `count` says more after each step of two micro-batches than before it, from the third on.
+std::vector<long> counts_of_steps(lower::Precision precision, const std::string& only_kernels,
+                                  const std::function<long(device::ThreadTeam&)>& count) {
+  constexpr int kSteps = 6, kFirst = 2;
   StepsOptions options;
   options.compile.precision = precision;
   options.compile.only_kernels = only_kernels;
@@ -79,24 +87,51 @@ long allocations_of_step(lower::Precision precision, const std::string& only_ker
   device::ThreadTeam team(2);
   runtime::Executor executor(compiled.program, store, team);
   initialise(compiled, store, options.seed);
-  long worst = 0;
-  for (int step = 0; step < 4; ++step)
+  std::vector<long> counts;
+  for (int step = 0; step < kSteps; ++step) {
+    long sum = 0;
     for (bool is_first : {true, false}) {
       fill_inputs(compiled, executor, options, step, is_first ? 0 : 1);
-      const long before = num_allocations;
+      const long before = count(team);
       executor.run(spec::Action::kForward, is_first);
       executor.run(spec::Action::kBackward, is_first);
       if (!is_first) executor.run(spec::Action::kUpdate);
-      if (step >= 2) worst = std::max<long>(worst, num_allocations - before);
+      sum += count(team) - before;
     }
-  return worst;
+    if (step >= kFirst) counts.push_back(sum);
+  }
+  return counts;
+}
+
+// Of all threads of the team so far.
+long page_faults(device::ThreadTeam& team) {
+  std::atomic<long> sum{0};
+  team.run([&](int) {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    sum += usage.ru_minflt + usage.ru_majflt;
+  });
+  return sum;
 }
 
 TEST(Allocations, DoNotHappenInAStep) {
   for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
     for (const char* kernels : {"", "ref"})
-      EXPECT_EQ(allocations_of_step(precision, kernels), 0)
+      EXPECT_THAT(counts_of_steps(precision, kernels,
+                                  [](device::ThreadTeam&) { return num_allocations.load(); }),
+                  ::testing::Each(0))
           << (precision == lower::Precision::kBf16 ? "bf16 " : "fp32 ") << kernels;
+}
+
+// The system may take a page away and give it back; what faults in every step is the step's own.
+TEST(PageFaults, DoNotBelongToAStep) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer maps its shadow as it goes";
+#endif
+  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+    const std::vector<long> faults = counts_of_steps(precision, "", page_faults);
+    EXPECT_EQ(*std::min_element(faults.begin(), faults.end()), 0);
+  }
 }
 
 }  // namespace

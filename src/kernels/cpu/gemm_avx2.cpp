@@ -40,6 +40,23 @@ struct Avx2 {
   static Vector load_sums(const float* from) { return _mm256_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm256_storeu_ps(to, value); }
 
+  // bf16 bits in the lower halves, as kernels::cpu::narrow has them.
+  static __m256i bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x), half = _mm256_srli_epi32(bits, 16);
+    const __m256i to_even =
+        _mm256_add_epi32(_mm256_and_si256(half, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7FFF));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, to_even), 16);
+    const __m256i quiet = _mm256_or_si256(half, _mm256_set1_epi32(0x40));
+    return _mm256_blendv_epi8(rounded, quiet,
+                              _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  }
+  // Sixteen sums to bf16.
+  static void narrow(std::uint16_t* to, const float* from) {
+    const __m256i low = bf16(_mm256_loadu_ps(from)), high = bf16(_mm256_loadu_ps(from + 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                        _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xD8));
+  }
+
   static void transpose(void* to, const std::byte* from, Int stride) {
     auto* words = static_cast<float*>(to);
     for (int half = 0; half < 2; ++half, from += 8 * stride, words += 8) {

@@ -3,7 +3,7 @@
 
 #if defined(__AVX512F__)
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/transpose_avx512.h"
+#include "kernels/cpu/gemm_words_avx512.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -33,6 +33,7 @@ struct Avx512 {
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
+  static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
   static void transpose(void* to, const std::byte* from, Int stride) {
     transpose_words(to, from, stride);
   }

@@ -28,7 +28,9 @@ struct GemmBlock {
     const Block& block;
     Int k0, depth, units;  // units of B
     bool first, last;
-    float* partial;  // [block rows, block columns]: sums between blocks of the depth
+    Int row_begin, row_end;  // of the part of the block that A holds
+    float*
+        partial;  // [block rows, block columns]: sums between blocks of the depth, unless C is f32
   };
 
   struct Floats {
@@ -144,9 +146,13 @@ struct GemmBlock {
     return round_up(blocks_of(gemm.depth, blocks_of(gemm.depth, longest)), 2);
   }
 
+  // Of weight-gradients: rows of A packed at a time, beside panels of B that many such parts read.
+  static constexpr Int gradient_rows() { return Isa::kGradientRows / kRows * kRows; }
+  static constexpr Int kGradientParts = 8;
+
   static Blocking blocking(const Gemm& gemm) {
     if (interleaves(gemm))
-      return {.rows = Isa::kGradientRows / kRows * kRows,
+      return {.rows = kGradientParts * gradient_rows(),
               .columns = Isa::kGradientColumns,
               .row_step = kRows,
               .column_step = kTileColumns};
@@ -172,11 +178,13 @@ struct GemmBlock {
     const Int depth = smaller(longest, round_up(larger<Int>(deepest, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
-    const Int a_units = interleaves(gemm) ? rows / kRows * A::tile_stride(A::units_of(depth))
+    const Int a_units = interleaves(gemm) ? smaller(rows, gradient_rows()) / kRows *
+                                                A::tile_stride(A::units_of(depth))
                                           : rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
-    const bool has_partial = gemm.num_further > 0 || gemm.depth > depth_step(gemm);
+    const bool has_partial =
+        (gemm.num_further > 0 || gemm.depth > depth_step(gemm)) && gemm.c_dtype != DType::kFloat32;
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
     const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
@@ -192,67 +200,70 @@ struct GemmBlock {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
     const std::byte* c = gemm.c + (i * gemm.c_stride + j) * size;
-    const Int rows = smaller(kRows, step.block.row_end - i);
+    const Int rows = smaller(kRows, step.row_end - i);
     for (Int r = 0; r < rows; ++r)
       for (Int n = 0; n < kTileColumns * size; n += 64)
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
   }
 
-  // `columns` is a constant where the tile is whole, so that the loops become vectors.
-  static __attribute__((always_inline)) void finish_row(const Gemm& gemm, float* __restrict sums,
-                                                        std::byte* c, Int j, Int columns) {
-    if (gemm.bias != nullptr)
+  static void finish_row(const Step& step, float* __restrict sums, std::byte* c, Int j,
+                         Int columns) {
+    const Gemm& gemm = step.gemm;
+    if (step.last && gemm.bias != nullptr)
       for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
     if (gemm.c_dtype == DType::kBFloat16) {
       auto* out = reinterpret_cast<std::uint16_t*>(c);
-      for (Int n = 0; n < columns; ++n) out[n] = narrow(sums[n]);
+      Int n = 0;
+      for (; n + kPanel <= columns; n += kPanel) Isa::narrow(out + n, sums + n);
+      for (; n < columns; ++n) out[n] = cpu::narrow(sums[n]);
     } else {
       auto* out = reinterpret_cast<float*>(c);
       for (Int n = 0; n < columns; ++n) out[n] = sums[n];
     }
   }
 
-  // Sums over the whole depth, [rows][kTileColumns], to C: where epilogues go.
-  static void finish(const Gemm& gemm, Int i, Int j, Int rows, Int columns, float* sums) {
+  // Sums, [rows][kTileColumns], to C: over the whole depth unless C is f32.
+  static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* sums) {
+    const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
-    for (Int r = 0; r < rows; ++r) {
-      std::byte* c = gemm.c + ((i + r) * gemm.c_stride + j) * size;
-      if (columns == kTileColumns)
-        finish_row(gemm, sums + r * kTileColumns, c, j, kTileColumns);
-      else
-        finish_row(gemm, sums + r * kTileColumns, c, j, columns);
-    }
+    for (Int r = 0; r < rows; ++r)
+      finish_row(step, sums + r * kTileColumns, gemm.c + ((i + r) * gemm.c_stride + j) * size, j,
+                 columns);
   }
 
   struct Sums {
     Floats from, to;
   };
 
-  // Where a tile's sums come from and go to. Partial sums have room for whole tiles; in C only a
-  // whole f32 tile stands, others pass by `buffer`, [kRows][kTileColumns].
+  // Where a tile's sums come from and go to. Between blocks of the depth they stand in C where it
+  // is f32, else in `partial`, which has room for whole tiles; tiles that C has no room for, and
+  // those that are to be finished, pass by `buffer`, [kRows][kTileColumns].
   static Sums sums_of(const Step& step, Int i, Int j, bool is_whole, Int rows, Int columns,
                       float* buffer) {
     const Gemm& gemm = step.gemm;
     const Block& block = step.block;
-    const Int stride = round_up(block.column_end - block.column_begin, kTileColumns);
-    const Floats local{buffer, kTileColumns};
-    const Floats partial{step.partial + (i - block.row_begin) * stride + (j - block.column_begin),
-                         stride};
-    Sums at{.from = step.first ? Floats{nullptr, 0} : partial, .to = step.last ? local : partial};
-    if (gemm.c_dtype != DType::kFloat32) return at;
+    const Floats none{nullptr, 0}, local{buffer, kTileColumns};
+    if (gemm.c_dtype != DType::kFloat32) {
+      const Int stride = round_up(block.column_end - block.column_begin, kTileColumns);
+      const Floats partial{step.partial + (i - block.row_begin) * stride + (j - block.column_begin),
+                           stride};
+      return {.from = step.first ? none : partial, .to = step.last ? local : partial};
+    }
     const Floats c{reinterpret_cast<float*>(gemm.c) + i * gemm.c_stride + j, gemm.c_stride};
-    if (step.last && is_whole && gemm.bias == nullptr) at.to = c;
-    if (!step.first || !gemm.accumulate) return at;
-    at.from = is_whole ? c : local;
-    if (!is_whole)
+    const bool continues = !step.first || gemm.accumulate;
+    if (is_whole) {
+      const bool finishes = step.last && gemm.bias != nullptr;
+      return {.from = continues ? c : none, .to = finishes ? local : c};
+    }
+    if (continues)
       for (Int r = 0; r < rows; ++r)
         for (Int n = 0; n < columns; ++n) buffer[r * kTileColumns + n] = c.data[r * c.stride + n];
-    return at;
+    return {.from = continues ? local : none, .to = local};
   }
 
   static void copy_a(const Step& step, Unit* to) {
     const Matrix& a = step.gemm.a;
-    const Int i = step.block.row_begin, rows = step.block.row_end - i;
+    const Int i = step.row_begin, rows = step.row_end - i;
     if constexpr (__is_same(Unit, float)) {
       if (a.dtype == DType::kFloat32) {
         if (interleaves(step.gemm))
@@ -275,15 +286,15 @@ struct GemmBlock {
     if (interleaves(step.gemm) || a.dtype != kOwn ||
         a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
       return nullptr;
-    return reinterpret_cast<const Unit*>(a.data) + step.block.row_begin * A::kRowStride +
+    return reinterpret_cast<const Unit*>(a.data) + step.row_begin * A::kRowStride +
            step.k0 / A::kUnitDepth;
   }
 
-  // The units of A, which stand beside every panel of the block; rows as even as can be.
+  // The units of A beside every panel of the block; rows as even as can be.
   template <bool kInterleaved>
   static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
     const Block& block = step.block;
-    const Int rows = block.row_end - block.row_begin;
+    const Int rows = step.row_end - step.row_begin;
     const Int tiles = blocks_of(rows, kRows);
     const Int a_units = A::units_of(step.depth);
     alignas(64) float sums[kRows * kTileColumns];
@@ -299,9 +310,10 @@ struct GemmBlock {
         const Int count =
             kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
         const Int next = i + count;
-        if (step.last && next < rows) prefetch(step, block.row_begin + next, j);
+        if ((step.last || step.gemm.c_dtype == DType::kFloat32) && next < rows)
+          prefetch(step, step.row_begin + next, j);
         const bool is_whole = columns == kTileColumns && (!kInterleaved || count == kRows);
-        const Sums at = sums_of(step, block.row_begin + i, j, is_whole, count, columns, sums);
+        const Sums at = sums_of(step, step.row_begin + i, j, is_whole, count, columns, sums);
         tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(
             {.units = step.units,
              .a = kInterleaved ? a + t * A::tile_stride(a_units) : a + i * A::kRowStride,
@@ -311,8 +323,7 @@ struct GemmBlock {
              .ahead_step = ahead_step,
              .from = at.from,
              .to = at.to});
-        if (at.to.data == sums && step.last)
-          finish(step.gemm, block.row_begin + i, j, count, columns, sums);
+        if (at.to.data == sums) finish(step, step.row_begin + i, j, count, columns, sums);
         i += count;
       }
     }
@@ -335,24 +346,13 @@ struct GemmBlock {
                           bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
     const Int longest = depth_step(gemm);
+    const Int part_rows = interleaves(gemm) ? gradient_rows() : blocking(gemm).rows;
     Int k0 = 0;
     do {
       const Int depth = smaller(longest, gemm.depth - k0);
-      const Step step{.gemm = gemm,
-                      .block = block,
-                      .k0 = k0,
-                      .depth = depth,
-                      .units = blocks_of(depth, depth_of_b),
-                      .first = is_first && k0 == 0,
-                      .last = is_last && k0 + depth >= gemm.depth,
-                      .partial = space.partial};
-      const Unit* a = a_in_place(step);
-      if (a == nullptr) {
-        copy_a(step, space.a);
-        a = space.a;
-      }
+      const Int units = blocks_of(depth, depth_of_b);
       const std::byte* panels = space.b;
-      Int panel_bytes = step.units * kPanel * 4;
+      Int panel_bytes = units * kPanel * 4;
       if (gemm.b.is_packed) {
         panel_bytes = blocks_of(gemm.depth, depth_of_b) * kPanel * 4;
         panels =
@@ -361,10 +361,27 @@ struct GemmBlock {
         PackB<Isa>::run(space.b, gemm.b, block.column_begin, block.column_end - block.column_begin,
                         k0, depth);
       }
-      if (interleaves(gemm))
-        multiply<true>(step, a, panels, panel_bytes);
-      else
-        multiply<false>(step, a, panels, panel_bytes);
+      for (Int row = block.row_begin; row < block.row_end; row += part_rows) {
+        const Step step{.gemm = gemm,
+                        .block = block,
+                        .k0 = k0,
+                        .depth = depth,
+                        .units = units,
+                        .first = is_first && k0 == 0,
+                        .last = is_last && k0 + depth >= gemm.depth,
+                        .row_begin = row,
+                        .row_end = smaller(block.row_end, row + part_rows),
+                        .partial = space.partial};
+        const Unit* a = a_in_place(step);
+        if (a == nullptr) {
+          copy_a(step, space.a);
+          a = space.a;
+        }
+        if (interleaves(gemm))
+          multiply<true>(step, a, panels, panel_bytes);
+        else
+          multiply<false>(step, a, panels, panel_bytes);
+      }
       k0 += depth;
     } while (k0 < gemm.depth);
   }

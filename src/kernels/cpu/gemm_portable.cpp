@@ -33,6 +33,9 @@ struct Portable {
   }
   static void store_sums(float* to, Vector value) { __builtin_memcpy(to, &value, sizeof value); }
 
+  static void narrow(std::uint16_t* to, const float* from) {
+    for (Int n = 0; n < kPanel; ++n) to[n] = cpu::narrow(from[n]);
+  }
   static void transpose(void* to, const std::byte* from, Int stride) {
     for (Int j = 0; j < kPanel; ++j)
       for (Int k = 0; k < kSquare; ++k)

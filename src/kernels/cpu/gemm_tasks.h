@@ -27,7 +27,9 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
   while (num_threads > 1 && num_tasks() < kTasksPerThread * num_threads) {
     // A narrow block copies A more often, a low one reads (or packs) B more often.
-    if (size.columns >= 2 * kMinColumns)
+    if (size.rows > size.columns && size.rows >= 4 * size.row_step)
+      size.rows /= 2;
+    else if (size.columns >= 2 * kMinColumns)
       size.columns /= 2;
     else if (size.rows >= 4 * size.row_step)
       size.rows /= 2;
@@ -54,16 +56,26 @@ void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_g
   };
   std::int64_t num_tasks = 0;
   for (std::int64_t g = 0; g < num_groups; ++g) {
-    const Gemm gemm = make(g);
+    const Gemm& gemm = make(g);
     num_tasks += num_blocks(gemm.rows, size.rows) * num_blocks(gemm.columns, size.columns);
   }
+  // A thread's tasks ascend, so it looks for the next one where it found the last.
+  struct alignas(64) Cursor {
+    std::int64_t group = 0, first_task = 0;
+  };
+  constexpr int kMostCursors = 64;
+  Cursor cursors[kMostCursors];
   team.for_tasks(num_tasks, [&](std::int64_t task, int thread) {
-    for (std::int64_t g = 0; g < num_groups; ++g) {
-      const Gemm gemm = make(g);
+    Cursor none;
+    Cursor& at = thread < kMostCursors ? cursors[thread] : none;
+    task -= at.first_task;
+    for (std::int64_t g = at.group; g < num_groups; ++g) {
+      const Gemm& gemm = make(g);
       const std::int64_t row_blocks = num_blocks(gemm.rows, size.rows);
       const std::int64_t count = row_blocks * num_blocks(gemm.columns, size.columns);
       if (task >= count) {
         task -= count;
+        at = {g + 1, at.first_task + count};
         continue;
       }
       const std::int64_t rows = even_part(gemm.rows, size.rows, size.row_step);

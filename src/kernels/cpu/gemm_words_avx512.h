@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// A 16 x 16 transpose of 32-bit elements in registers; only for translation units built for
-// AVX-512.
+// What both AVX-512 engines do with 32-bit elements; only for translation units built for AVX-512.
 #pragma once
 #include <immintrin.h>
 
+#include <cstdint>
+
 namespace anabatic::kernels::cpu {
 namespace {
+
+// Sixteen sums to bf16, as kernels::cpu::narrow has it.
+inline void narrow_words(std::uint16_t* to, const float* from) {
+  const __m512 x = _mm512_loadu_ps(from);
+  const __m512i bits = _mm512_castps_si512(x), half = _mm512_srli_epi32(bits, 16);
+  const __m512i to_even =
+      _mm512_add_epi32(_mm512_and_si512(half, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7FFF));
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, to_even), 16);
+  const __m512i quiet = _mm512_or_si512(half, _mm512_set1_epi32(0x40));
+  const __m512i words =
+      _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(words));
+}
 
 inline void transpose_16x16(__m512i* r) {
   __m512i t[16];
