@@ -27,7 +27,7 @@ struct OpSchema {
   std::string_view name;
   // Number of inputs: [min_inputs, max_inputs]; max_inputs -1 is variadic.
   int min_inputs = 0, max_inputs = 0;
-  int num_outputs = 1;  // kAnyNumber: as many as infer says
+  int num_outputs = 1;         // kAnyNumber: as many as infer says
   std::string_view signature;  // "(x [tokens,in], weight [out,in], bias? [out]) -> y [tokens,out]":
                                // for docs and errors
 

@@ -17,6 +17,12 @@
 // A product with a bias, or with a weight that a node makes, stays; so does a contribution to a
 // gradient that has others.
 //
+// Measured in the time of one thread of a shared, busy Milan VM (AVX2), bf16, both weights packed,
+// separate over joined: input-gradient 1.02 at 512 rows an expert of 512 x 1536, 1.09 at 256 rows
+// of 512 x 256, 1.11 at 16 rows, 1.05 dense 2048 x 576 x 1536; forward 1.00 to 1.05.
+// Weight-gradients gain nothing on one thread (0.96 to 1.05 in runs that differ by as much). Other
+// runs showed half of the gains.
+//
 // Linear in nodes. It stands behind pack_weights, which knows single products alone.
 #pragma once
 #include "passes/pass.h"

@@ -13,6 +13,9 @@
 // and the weight-gradients as in fuse_gate_up, whose rules and bound hold here: one rounding takes
 // the place of five. Where products have a bias, their gradients are joined alone.
 //
+// Measured as fuse_gate_up, rows 2048: input-gradient 1.12 (576 to 576, 192, 192) and 1.10 (512 to
+// 512, 256, 256), half of that in other runs; forward and weight-gradients 1.00.
+//
 // Linear in nodes. It stands behind pack_weights, which knows single products alone.
 #pragma once
 #include "passes/pass.h"

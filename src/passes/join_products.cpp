@@ -81,9 +81,10 @@ class Joiner {
            graph_.value(node.inputs[1]).producer == ir::kNoNode;
   }
 
+  // Of the plain form.
   static bool is_weight_gradient(const Node& node) {
-    return is_op(node, "linear_weight_gradient", 2) ||
-           is_op(node, "grouped_linear_weight_gradient", 3);
+    return node.attributes.empty() && (is_op(node, "linear_weight_gradient", 2) ||
+                                       is_op(node, "grouped_linear_weight_gradient", 3));
   }
 
   const ir::OpSchema* many(bool grouped, std::string_view form) const {

@@ -73,16 +73,26 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
   };
   std::int64_t num_tasks = 0;
   for (std::int64_t g = 0; g < num_groups; ++g) {
-    const Gemm gemm = make(g);
+    const Gemm& gemm = make(g);
     num_tasks += num_blocks(gemm.rows, size.rows) * num_blocks(gemm.columns, size.columns);
   }
+  // A thread's tasks ascend, so it looks for the next one where it found the last.
+  struct alignas(64) Cursor {
+    std::int64_t group = 0, first_task = 0;
+  };
+  constexpr int kMostCursors = 64;
+  Cursor cursors[kMostCursors];
   team.for_tasks(num_tasks, [&](std::int64_t task, int thread) {
-    for (std::int64_t g = 0; g < num_groups; ++g) {
-      const Gemm gemm = make(g);
+    Cursor none;
+    Cursor& at = thread < kMostCursors ? cursors[thread] : none;
+    task -= at.first_task;
+    for (std::int64_t g = at.group; g < num_groups; ++g) {
+      const Gemm& gemm = make(g);
       const std::int64_t row_blocks = num_blocks(gemm.rows, size.rows);
       const std::int64_t count = row_blocks * num_blocks(gemm.columns, size.columns);
       if (task >= count) {
         task -= count;
+        at = {g + 1, at.first_task + count};
         continue;
       }
       const std::int64_t rows = even_part(gemm.rows, size.rows, size.row_step);

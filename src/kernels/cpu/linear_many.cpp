@@ -145,30 +145,31 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   auto* further = reinterpret_cast<Operands*>(args.workspace + size.further_at());
   std::optional<Gemm> largest;
   Int num_gemms = 0, total_rows = 0;
-  // The weights of a group stand together: they read the same rows.
-  for (Int group = 0; group < groups; ++group)
-    for (Int p = 0; p < count; ++p) {
-      Gemm gemm = gemm_of<F>(args, p, group, offsets);
-      if (reads_rows(gemm) != by_rows) continue;
-      if (F == Form::kInputGradient) {
-        Operands* others = further + group * (count - 1);
-        gemm.further = others;
-        gemm.num_further = count - 1;
-        if (p > 0) {
-          enclose(largest, gemm);
-          std::construct_at(others + p - 1,
-                            Operands{.a = gemm.a, .b = gemm.b, .depth = gemm.depth});
-          continue;
-        }
+  // The weights of a group stand together, for they read the same rows; but gradients of one
+  // weight, for they are written as one stream.
+  constexpr bool kByWeight = F == Form::kWeightGradient;
+  for (Int i = 0; i < groups * count; ++i) {
+    const Int group = kByWeight ? i % groups : i / count, p = kByWeight ? i / groups : i % count;
+    Gemm gemm = gemm_of<F>(args, p, group, offsets);
+    if (reads_rows(gemm) != by_rows) continue;
+    if (F == Form::kInputGradient) {
+      Operands* others = further + group * (count - 1);
+      gemm.further = others;
+      gemm.num_further = count - 1;
+      if (p > 0) {
+        enclose(largest, gemm);
+        std::construct_at(others + p - 1, Operands{.a = gemm.a, .b = gemm.b, .depth = gemm.depth});
+        continue;
       }
-      enclose(largest, gemm);
-      std::construct_at(table + num_gemms++, gemm);
-      total_rows += gemm.rows;
     }
+    enclose(largest, gemm);
+    std::construct_at(table + num_gemms++, gemm);
+    total_rows += gemm.rows;
+  }
   if (!largest) return;
   run_gemms(
-      engine, *largest, num_gemms, total_rows, [&](Int i) { return table[i]; }, *args.team,
-      args.workspace + size.bytes());
+      engine, *largest, num_gemms, total_rows, [&](Int i) -> const Gemm& { return table[i]; },
+      *args.team, args.workspace + size.bytes());
 }
 
 template <Form F>

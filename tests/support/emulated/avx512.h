@@ -5,18 +5,23 @@
 #pragma once
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <immintrin.h>
+#include <simde/x86/avx512/add.h>
 #include <simde/x86/avx512/and.h>
 #include <simde/x86/avx512/cast.h>
+#include <simde/x86/avx512/cmp.h>
 #include <simde/x86/avx512/dpbf16.h>
 #include <simde/x86/avx512/fmadd.h>
 #include <simde/x86/avx512/loadu.h>
 #include <simde/x86/avx512/max.h>
 #include <simde/x86/avx512/min.h>
+#include <simde/x86/avx512/mov.h>
+#include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/setzero.h>
 #include <simde/x86/avx512/shuffle.h>
 #include <simde/x86/avx512/slli.h>
 #include <simde/x86/avx512/sqrt.h>
+#include <simde/x86/avx512/srli.h>
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/unpackhi.h>
 #include <simde/x86/avx512/unpacklo.h>
@@ -51,15 +56,25 @@ inline __m512 times_power_of_two(__m512 x, __m512 n) {
   return x;
 }
 
+inline __m256i low_halves(__m512i x) {
+  std::uint32_t words[16];
+  std::uint16_t halves[16];
+  __builtin_memcpy(words, &x, sizeof words);
+  for (int i = 0; i < 16; ++i) halves[i] = static_cast<std::uint16_t>(words[i]);
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
+}
+
 }  // namespace
 }  // namespace anabatic::emulated
 
+#undef _mm512_cvtepi32_epi16
 #undef _mm512_dpbf16_ps
 #undef _mm512_load_ps
 #undef _mm512_load_si512
 #undef _mm512_scalef_ps
 #undef _mm512_store_si512
 #undef _mm512_stream_si512
+#define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))
