@@ -44,6 +44,9 @@ struct Gemm {
   DType c_dtype = DType::kFloat32;  // bf16 is rounded once, half to even
   std::int64_t c_stride = 0;
   bool accumulate = false;  // f32 C only
+  // A is that of the last call on this workspace, for the same rows of a block: where its copy is
+  // still whole, it is not made again.
+  bool repeats_a = false;
 };
 
 struct Block {

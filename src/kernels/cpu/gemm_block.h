@@ -196,13 +196,33 @@ struct GemmBlock {
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
   }
 
-  // `columns` is a constant where the tile is whole, so that the loops become vectors.
+  // A row of a whole tile as narrow() has it: of a loop over a constant count g++ makes scalars.
+  static void narrow_row(std::uint16_t* out, const float* sums) {
+    constexpr Int kWords = 8;
+    using Words = std::uint32_t __attribute__((vector_size(32)));
+    using Halves = std::uint16_t __attribute__((vector_size(16)));
+    static_assert(kTileColumns % kWords == 0);
+    for (Int n = 0; n < kTileColumns; n += kWords) {
+      Words bits;
+      __builtin_memcpy(&bits, sums + n, sizeof bits);
+      const Words rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+      const Words chosen = (bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded;
+      const Halves halves = __builtin_convertvector(chosen, Halves);
+      __builtin_memcpy(out + n, &halves, sizeof halves);
+    }
+  }
+
+  // `columns` is a constant where the tile is whole.
   static __attribute__((always_inline)) void finish_row(const Gemm& gemm, float* __restrict sums,
                                                         std::byte* c, Int j, Int columns) {
     if (gemm.bias != nullptr)
       for (Int n = 0; n < columns; ++n) sums[n] += gemm.bias[j + n];
     if (gemm.c_dtype == DType::kBFloat16) {
       auto* out = reinterpret_cast<std::uint16_t*>(c);
+      if (columns == kTileColumns) {
+        narrow_row(out, sums);
+        return;
+      }
       for (Int n = 0; n < columns; ++n) out[n] = narrow(sums[n]);
     } else {
       auto* out = reinterpret_cast<float*>(c);
@@ -320,7 +340,7 @@ struct GemmBlock {
                       .first = k0 == 0,
                       .last = k0 + depth >= gemm.depth,
                       .partial = space.partial};
-      copy_a(step, space.a);
+      if (!gemm.repeats_a || !step.first || !step.last) copy_a(step, space.a);
       const std::byte* panels = space.b;
       Int panel_bytes = step.units * kPanel * 4;
       if (gemm.b.is_packed) {
