@@ -60,6 +60,9 @@ struct Gemm {
   bool accumulate = false;  // f32 C only
   const Operands* further = nullptr;
   std::int64_t num_further = 0;
+  // A is that of the last call on this workspace, for the same rows of a block: where its copy is
+  // still whole, it is not made again.
+  bool repeats_a = false;
 };
 
 struct Block {

@@ -374,7 +374,7 @@ struct GemmBlock {
                         .partial = space.partial};
         const Unit* a = a_in_place(step);
         if (a == nullptr) {
-          copy_a(step, space.a);
+          if (!gemm.repeats_a || !step.first || !step.last) copy_a(step, space.a);
           a = space.a;
         }
         if (interleaves(gemm))

@@ -15,20 +15,14 @@ inline std::int64_t even_part(std::int64_t count, std::int64_t most, std::int64_
   return ((count + parts - 1) / parts + step - 1) / step * step;
 }
 
-// What follows a block while it is in cache may ask of its columns: to begin at a multiple of
-// `step`, to be at most `most`. 0: whatever suits the engine.
-struct BlockColumns {
-  std::int64_t step = 0, most = 0;
-};
-
-// The engine's blocks within these bounds.
+// The engine's largest blocks, whose columns begin at multiples of `column_multiple` too (0: of
+// whatever suits the engine), a multiple of its step.
 inline Blocking bounded_blocking(const GemmEngine& engine, const Gemm& largest,
-                                 const BlockColumns& bounds) {
+                                 std::int64_t column_multiple) {
   Blocking size = engine.blocking(largest);
-  if (bounds.most > 0) size.columns = std::min(size.columns, bounds.most);
-  if (bounds.step > 0) {
-    size.column_step = bounds.step;
-    size.columns = std::max(size.columns / bounds.step, std::int64_t{1}) * bounds.step;
+  if (column_multiple > 0) {
+    size.column_step = column_multiple;
+    size.columns = std::max(size.columns / column_multiple, std::int64_t{1}) * column_multiple;
   }
   return size;
 }
@@ -36,9 +30,9 @@ inline Blocking bounded_blocking(const GemmEngine& engine, const Gemm& largest,
 // The largest block that gives every thread work. Results do not depend on it.
 inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
                               std::int64_t total_rows, int num_threads,
-                              const BlockColumns& bounds = {}) {
+                              std::int64_t column_multiple = 0) {
   constexpr std::int64_t kMinColumns = 96, kTasksPerThread = 4;
-  const Blocking most = bounded_blocking(engine, largest, bounds);
+  const Blocking most = bounded_blocking(engine, largest, column_multiple);
   Blocking size = most;
   const auto num_tasks = [&] {
     return ((total_rows + size.rows - 1) / size.rows) *
@@ -66,8 +60,9 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
 template <class MakeGemm, class Body>
 void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
                 std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
-                const BlockColumns& bounds, Body&& body) {
-  const Blocking size = task_blocking(engine, largest, total_rows, team.num_threads(), bounds);
+                std::int64_t column_multiple, Body&& body) {
+  const Blocking size =
+      task_blocking(engine, largest, total_rows, team.num_threads(), column_multiple);
   const auto num_blocks = [](std::int64_t count, std::int64_t step) {
     return (count + step - 1) / step;
   };
@@ -116,7 +111,7 @@ void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_g
                std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
                std::byte* workspace) {
   const std::int64_t part = engine.workspace_bytes(largest);
-  for_blocks(engine, largest, num_groups, total_rows, make, team, {},
+  for_blocks(engine, largest, num_groups, total_rows, make, team, 0,
              [&](std::int64_t, const Gemm& gemm, const Block& block, int thread) {
                engine.compute(gemm, block, workspace + thread * part);
              });

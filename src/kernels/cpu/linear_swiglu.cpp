@@ -15,9 +15,11 @@ namespace {
 
 using Int = std::int64_t;
 
-// Blocks of gate, up and h stay in a second-level cache beside the rows of A.
-constexpr BlockColumns kForwardColumns{.step = 0, .most = 256};
-constexpr BlockColumns kGradientColumns{.step = kWeightSegment, .most = 0};
+// Columns of one partial sum of the gradient of a row's weight: fixed, so that bits do not depend
+// on the blocks that the number of threads asks for. Blocks begin at multiples of it.
+Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
+  return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
+}
 
 bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
 
@@ -57,10 +59,10 @@ Gemm product_of(const Shape& shape, bool transposed) {
 
 // What the threads share and what each has of the workspace; a null base only counts.
 struct Space {
-  Space(const GemmEngine& engine, const Gemm& gemm, const BlockColumns& bounds, Int blocks,
+  Space(const GemmEngine& engine, const Gemm& gemm, Int column_multiple, Int blocks,
         int num_threads, std::byte* base)
       : base_(base), engine_bytes_(engine.workspace_bytes(gemm)) {
-    const Blocking most = bounded_blocking(engine, gemm, bounds);
+    const Blocking most = bounded_blocking(engine, gemm, column_multiple);
     stride = std::min(most.columns, round_up(std::max<Int>(gemm.columns, 1), kPanelColumns));
     const Int rows = std::min(most.rows, round_up(std::max<Int>(gemm.rows, 1), most.row_step));
     block_bytes = round_up(rows * stride * size_bytes(gemm.c_dtype), 64);
@@ -107,7 +109,7 @@ class Forward {
         args_(args),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, false)),
-        space_(engine, gemm_, kForwardColumns, 2, args.team->num_threads(), args.workspace),
+        space_(engine, gemm_, 0, 2, args.team->num_threads(), args.workspace),
         offsets_(is_grouped(*args.inputs[1].type) ? args.inputs[3].as<std::int32_t>() : nullptr) {
     if (args.inputs.size() > 4) row_map_ = args.inputs[4].as<std::int32_t>();
     if (args.inputs.size() > 5) weights_ = args.inputs[5].as<float>();
@@ -118,7 +120,7 @@ class Forward {
   void run() {
     for_blocks(
         engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return gate_of(group); },
-        *args_.team, kForwardColumns,
+        *args_.team, 0,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -155,6 +157,7 @@ class Forward {
       products[i] = keeps ? output(1 + i, row, block) : space_.block(thread, static_cast<Int>(i));
       place_block(gemm, block, products[i], stride);
       gemm.b.data = args_.inputs[1 + i].data + group * shape_.matrix_bytes;
+      gemm.repeats_a = i > 0;
       engine_.compute(gemm, block, space_.engine(thread));
     }
     stage_.forward({.dtype = shape_.dtype,
@@ -189,7 +192,8 @@ class Gradient {
         args_(args),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, true)),
-        space_(engine, gemm_, kGradientColumns, 1, args.team->num_threads(), args.workspace) {
+        segment_(segment_of(engine, gemm_)),
+        space_(engine, gemm_, segment_, 1, args.team->num_threads(), args.workspace) {
     const bool grouped = is_grouped(*args.inputs[1].type);
     if (grouped) offsets_ = args.inputs[2].as<std::int32_t>();
     gate_ = args.inputs[grouped ? 3 : 2].data;
@@ -198,13 +202,13 @@ class Gradient {
     row_map_ = args.inputs[5].as<std::int32_t>();
     weights_ = args.inputs[6].as<float>();
     index_ = row_index(row_map_, columns(args.inputs[6]));
-    num_segments_ = ceil_div(shape_.width, kWeightSegment);
+    num_segments_ = ceil_div(shape_.width, segment_);
   }
 
   void run() {
     for_blocks(
         engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return product(group); },
-        *args_.team, kGradientColumns,
+        *args_.team, segment_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -255,8 +259,9 @@ class Gradient {
                      .row_weights = {.weights = weights_,
                                      .slots = weights_ != nullptr ? row_map_ + row : nullptr},
                      .partials = weights_ != nullptr ? space_.shared() + row * num_segments_ +
-                                                           block.column_begin / kWeightSegment
+                                                           block.column_begin / segment_
                                                      : nullptr,
+                     .segment = segment_,
                      .partial_stride = num_segments_});
   }
 
@@ -265,6 +270,7 @@ class Gradient {
   const Arguments& args_;
   const Shape shape_;
   const Gemm gemm_;
+  const Int segment_;
   const Space space_;
   const std::int32_t* offsets_ = nullptr;
   const std::byte *gate_ = nullptr, *up_ = nullptr;
@@ -292,16 +298,17 @@ template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
 Int LinearSwigluRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
   const Gemm gemm =
       product_of(shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]), false);
-  return Space(*kEngine(), gemm, kForwardColumns, 2, problem.device->num_threads, nullptr).bytes(0);
+  return Space(*kEngine(), gemm, 0, 2, problem.device->num_threads, nullptr).bytes(0);
 }
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
 Int LinearSwigluRows<kEngine, kStage>::gradient_workspace(const spec::Problem& problem) {
   const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
+  const Gemm gemm = product_of(shape, true);
+  const Int segment = segment_of(*kEngine(), gemm);
   const Int num_shared =
-      problem.outputs.size() > 2 ? shape.rows * ceil_div(shape.width, kWeightSegment) : 0;
-  return Space(*kEngine(), product_of(shape, true), kGradientColumns, 1,
-               problem.device->num_threads, nullptr)
+      problem.outputs.size() > 2 ? shape.rows * ceil_div(shape.width, segment) : 0;
+  return Space(*kEngine(), gemm, segment, 1, problem.device->num_threads, nullptr)
       .bytes(num_shared);
 }
 

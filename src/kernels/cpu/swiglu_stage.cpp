@@ -7,8 +7,6 @@
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-static_assert(kWeightSegment % kPair == 0);
-
 // A NaN as store_pair keeps it.
 Floats factor_of(const RowWeights& of, std::int64_t row) {
   if (of.weights == nullptr) return broadcast(1.0f);
@@ -24,6 +22,12 @@ T* row_of(std::byte* data, std::int64_t row, std::int64_t stride) {
   return reinterpret_cast<T*>(data) + row * stride;
 }
 
+// Pieces of rows lie far apart, and the hardware does not foresee them: while one is computed, the
+// same columns of the next row are fetched. Elements from one row to the next; 0 for the last.
+std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride) {
+  return row + 1 < rows ? stride : 0;
+}
+
 template <class T>
 void forward_rows(const SwigluBlock& block) {
   const std::int64_t whole = block.columns / kPair * kPair;
@@ -32,7 +36,9 @@ void forward_rows(const SwigluBlock& block) {
     const T* up = row_of<T>(block.up, r, block.operand_stride);
     T* h = row_of<T>(block.h, r, block.h_stride);
     const Floats factor = factor_of(block.row_weights, r);
+    const std::int64_t ahead = step_ahead(r, block.rows, block.h_stride);
     for (std::int64_t i = 0; i < whole; i += kPair) {
+      __builtin_prefetch(h + i + ahead, 1);
       const Pair g = load_pair(gate + i), u = load_pair(up + i);
       store_pair<false>(
           h + i, {factor * swiglu_of(g.first, u.first), factor * swiglu_of(g.second, u.second)});
@@ -61,12 +67,17 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
   T* dgate = row_of<T>(block.dgate, r, block.operand_stride);
   T* dup = row_of<T>(block.dup, r, block.operand_stride);
   const Floats factor = factor_of(block.row_weights, r);
-  for (std::int64_t begin = 0; begin < block.columns; begin += kWeightSegment) {
+  const std::int64_t ahead = step_ahead(r, block.rows, block.operand_stride);
+  for (std::int64_t begin = 0; begin < block.columns; begin += block.segment) {
     const std::int64_t left = block.columns - begin,
-                       end = begin + (left < kWeightSegment ? left : kWeightSegment),
+                       end = begin + (left < block.segment ? left : block.segment),
                        whole = begin + (end - begin) / kPair * kPair;
     Pair sum{};
     for (std::int64_t i = begin; i < whole; i += kPair) {
+      __builtin_prefetch(gate + i + ahead);
+      __builtin_prefetch(up + i + ahead);
+      __builtin_prefetch(dgate + i + ahead, 1);
+      __builtin_prefetch(dup + i + ahead, 1);
       const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dh + i);
       const WithProduct first = with_product_of(g.first, u.first, factor * d.first),
                         second = with_product_of(g.second, u.second, factor * d.second);
@@ -85,7 +96,7 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
       if (kWeighted) sum.first = madd(d, value.product, sum.first);
     });
     if (kWeighted)
-      block.partials[r * block.partial_stride + begin / kWeightSegment] =
+      block.partials[r * block.partial_stride + begin / block.segment] =
           sum_lanes(sum.first + sum.second);
   }
 }

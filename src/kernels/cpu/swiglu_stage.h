@@ -8,10 +8,6 @@
 
 namespace anabatic::kernels::cpu {
 
-// Columns of one partial sum of the gradient of a row's weight: a multiple of every engine's
-// column step and of two vectors.
-inline constexpr std::int64_t kWeightSegment = 96;
-
 // Factors of rows: row r has weights[slots[r]]. Null weights: 1.
 struct RowWeights {
   const float* weights = nullptr;
@@ -29,8 +25,8 @@ struct SwigluBlock {
   RowWeights row_weights;
 };
 
-// dgate, dup from dh. partials (null: none): segment s of row r gets Σ dh · swiglu(gate, up) over
-// its columns at partials[r · partial_stride + s].
+// dgate, dup from dh. partials (null: none): the s-th `segment` columns of row r give Σ dh ·
+// swiglu(gate, up) to partials[r · partial_stride + s]. A segment is a multiple of 32.
 struct SwigluGradientBlock {
   DType dtype;
   std::int64_t rows, columns;
@@ -41,7 +37,7 @@ struct SwigluGradientBlock {
   std::int64_t operand_stride;  // of the four
   RowWeights row_weights;
   float* partials;
-  std::int64_t partial_stride;
+  std::int64_t segment, partial_stride;
 };
 
 struct SwigluStage {
