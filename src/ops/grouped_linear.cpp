@@ -33,14 +33,15 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
 
 std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
                                               const spec::Attributes& attributes) {
-  const Check check("grouped_linear_weight_gradient", inputs, attributes);
+  const Check check("grouped_linear_weight_gradient", inputs, attributes, {}, {"layout"});
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
   check.same_dim(x, 0, dy, 0);
   if (offsets.size(0) < 2)
     check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
-  return {typed(wide_dtype(x.dtype()), {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)})};
+  return {laid_out(check, typed(wide_dtype(x.dtype()),
+                                {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)}))};
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,

@@ -30,11 +30,11 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
 
 std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
                                               const spec::Attributes& attributes) {
-  const Check check("linear_weight_gradient", inputs, attributes);
+  const Check check("linear_weight_gradient", inputs, attributes, {}, {"layout"});
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
   check.same_dtype(x, dy);
   check.same_dim(x, 0, dy, 0);
-  return {typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)})};
+  return {laid_out(check, typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}))};
 }
 
 // Products take operands of one dtype: the gradient of an f32 output of bf16 operands is cast

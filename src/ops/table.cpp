@@ -38,6 +38,7 @@ const ir::OpSchema* const kTable[] = {
     &kAccumulate,
     &kAdamw,
     &kAdamwPack,
+    &kAdamwPackTransposed,
     &kAdd,
     &kAddRmsNorm,
     &kAttention,

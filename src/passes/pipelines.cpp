@@ -10,24 +10,27 @@
 #include "passes/fuse_norm_residual.h"
 #include "passes/fuse_optimizer.h"
 #include "passes/pack_weights.h"
+#include "passes/panel_states.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate, kAccumulateGradients, kFuseHeadLoss,        kPackWeights,
-          kApplyOptimizer, kFuseOptimizer, kFuseNormResidual,    kCommonSubexpression, kDeadCode};
+  return {kPrecision,           kDifferentiate, kAccumulateGradients,
+          kFuseHeadLoss,        kPackWeights,   kPanelStates,
+          kApplyOptimizer,      kFuseOptimizer, kFuseNormResidual,
+          kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,        kFuseHeadLoss,        kPackWeights,
+  return {kPrecision,        kFuseHeadLoss,        kPackWeights, kPanelStates,
           kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kApplyOptimizer, &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+  for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
+                           &kPackWeights, &kPanelStates, &kApplyOptimizer, &kFuseOptimizer,
+                           &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -126,6 +126,34 @@ TEST(Trainer, GivesEqualBitsWithTrivialPlannersPassesOffAndPoison) {
               checkpoint_bytes(Trainer(run).train().checkpoint));
 }
 
+// Odd sides, two micro-batches, validations in between, and a resume that changes the layout.
+TEST(Trainer, GivesEqualBitsWithStatesInPanelsOrRows) {
+  const std::string sizes = "\"hidden_size\": 24, \"intermediate_size\": 21";
+  for (const char* precision : {"fp32", "bf16"}) {
+    std::string rows;
+    for (const bool in_panels : {false, true}) {
+      const TemporaryDirectory folder;
+      RunConfig run = tiny_run(folder.path(), sizes);
+      run.train.precision = precision;
+      run.train.gradient_accumulation_steps = 2;
+      run.train.validate_every = 2;
+      run.train.save_every = 3;
+      run.train.keep_last = 0;
+      run.data.validation = {
+          anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+      if (!in_panels) run.compiler.disable_passes = {"panel_states"};
+      const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+      if (!in_panels) rows = bytes;
+      EXPECT_TRUE(bytes == rows) << precision;
+      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+      run.compiler.disable_passes.clear();
+      if (in_panels) run.compiler.disable_passes = {"panel_states"};
+      EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == rows)
+          << precision << ", resumed";
+    }
+  }
+}
+
 TEST(Trainer, KeepsTheNewestCheckpoints) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());

@@ -21,7 +21,8 @@ struct Matrix {
   bool is_packed = false;
 };
 
-// C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
+// C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major, or
+// panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
 // Where products of gathered rows, scattered rows or with an epilogue fit in: rows of A are copied
 // one by one (PackA), tiles of C are finished one by one (GemmBlock::finish).
 struct Gemm {
@@ -29,9 +30,11 @@ struct Gemm {
   Matrix a, b;
   const float* bias = nullptr;
   std::byte* c = nullptr;
-  DType c_dtype = DType::kFloat32;  // bf16 is rounded once, half to even
-  std::int64_t c_stride = 0;
-  bool accumulate = false;  // f32 C only
+  DType c_dtype = DType::kFloat32;   // bf16 is rounded once, half to even
+  std::int64_t c_stride = 0;         // from row to row; 16 in panels
+  std::int64_t c_panel_stride = 16;  // from one 16 columns to the next
+  bool c_in_panels = false;          // f32 C without bias only
+  bool accumulate = false;           // f32 C only
 };
 
 struct Block {

@@ -31,9 +31,15 @@ struct GemmBlock {
     float* partial;  // [block rows, block columns]: sums between blocks of the depth
   };
 
+  // From row to row, and from one panel's columns to the next.
   struct Floats {
     float* data;
     Int stride;
+    Int panel_stride = kPanel;
+
+    float* vector(int row, int v) const {
+      return data + row * stride + v / kPanelVectors * panel_stride + v % kPanelVectors * kLanes;
+    }
   };
 
   // What a tile reads, and what is to be prefetched meanwhile.
@@ -64,8 +70,7 @@ struct GemmBlock {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v)
-          sum[i][v] = Isa::load_sums(in.from.data + i * in.from.stride + v * kLanes);
+        for (int v = 0; v < V; ++v) sum[i][v] = Isa::load_sums(in.from.vector(i, v));
     }
     const auto add = [&](const Unit* a, const typename Isa::Packed* right)
         __attribute__((always_inline)) {
@@ -109,8 +114,7 @@ struct GemmBlock {
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v)
-        Isa::store_sums(in.to.data + i * in.to.stride + v * kLanes, sum[i][v]);
+      for (int v = 0; v < V; ++v) Isa::store_sums(in.to.vector(i, v), sum[i][v]);
   }
 
   template <class BUnit, int V, int... R>
@@ -185,12 +189,23 @@ struct GemmBlock {
   }
   static Int workspace_bytes(const Gemm& gemm) { return workspace(gemm, nullptr).bytes; }
 
+  // Element (i, j) of C; j is a multiple of 16.
+  static Int place_of(const Gemm& gemm, Int i, Int j) {
+    return i * gemm.c_stride + j / kPanel * gemm.c_panel_stride;
+  }
+
   // The first line of each row of a tile of C, ahead of its turn.
   static void prefetch(const Step& step, Int i, Int j) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
-    const std::byte* c = gemm.c + (i * gemm.c_stride + j) * size;
     const Int rows = smaller(kRows, step.block.row_end - i);
+    if (gemm.c_in_panels) {
+      for (Int p = 0; p < kTilePanels; ++p)
+        for (Int r = 0; r < rows; ++r)
+          __builtin_prefetch(gemm.c + place_of(gemm, i + r, j + p * kPanel) * size, 1);
+      return;
+    }
+    const std::byte* c = gemm.c + place_of(gemm, i, j) * size;
     for (Int r = 0; r < rows; ++r)
       for (Int n = 0; n < kTileColumns * size; n += 64)
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
@@ -213,8 +228,15 @@ struct GemmBlock {
   // Sums over the whole depth, [rows][kTileColumns], to C: where epilogues go.
   static void finish(const Gemm& gemm, Int i, Int j, Int rows, Int columns, float* sums) {
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
+    if (gemm.c_in_panels) {
+      for (Int r = 0; r < rows; ++r)
+        for (Int n = 0; n < columns; n += kPanel)
+          finish_row(gemm, sums + r * kTileColumns + n,
+                     gemm.c + place_of(gemm, i + r, j + n) * size, j + n, kPanel);
+      return;
+    }
     for (Int r = 0; r < rows; ++r) {
-      std::byte* c = gemm.c + ((i + r) * gemm.c_stride + j) * size;
+      std::byte* c = gemm.c + place_of(gemm, i + r, j) * size;
       if (columns == kTileColumns)
         finish_row(gemm, sums + r * kTileColumns, c, j, kTileColumns);
       else
@@ -226,8 +248,8 @@ struct GemmBlock {
     Floats from, to;
   };
 
-  // Where a tile's sums come from and go to. Partial sums have room for whole tiles; in C only a
-  // whole f32 tile stands, others pass by `buffer`, [kRows][kTileColumns].
+  // Where a tile's sums come from and go to. Partial sums have room for whole tiles; in C only
+  // whole vectors of f32 stand, other tiles pass by `buffer`, [kRows][kTileColumns].
   static Sums sums_of(const Step& step, Int i, Int j, bool is_whole, Int rows, Int columns,
                       float* buffer) {
     const Gemm& gemm = step.gemm;
@@ -238,13 +260,16 @@ struct GemmBlock {
                          stride};
     Sums at{.from = step.first ? Floats{nullptr, 0} : partial, .to = step.last ? local : partial};
     if (gemm.c_dtype != DType::kFloat32) return at;
-    const Floats c{reinterpret_cast<float*>(gemm.c) + i * gemm.c_stride + j, gemm.c_stride};
+    const Floats c{reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j), gemm.c_stride,
+                   gemm.c_panel_stride};
     if (step.last && is_whole && gemm.bias == nullptr) at.to = c;
     if (!step.first || !gemm.accumulate) return at;
     at.from = is_whole ? c : local;
     if (!is_whole)
       for (Int r = 0; r < rows; ++r)
-        for (Int n = 0; n < columns; ++n) buffer[r * kTileColumns + n] = c.data[r * c.stride + n];
+        for (Int n = 0; n < columns; ++n)
+          buffer[r * kTileColumns + n] =
+              c.data[r * c.stride + n / kPanel * c.panel_stride + n % kPanel];
     return at;
   }
 
@@ -273,9 +298,12 @@ struct GemmBlock {
     const Int rows = block.row_end - block.row_begin;
     const Int tiles = blocks_of(rows, kRows);
     const Int a_units = A::units_of(step.depth);
+    // B's lanes beyond its last column are zero, and so become those of C's panels.
+    const Int column_end =
+        step.gemm.c_in_panels ? round_up(block.column_end, kPanel) : block.column_end;
     alignas(64) float sums[kRows * kTileColumns];
-    for (Int j = block.column_begin; j < block.column_end; j += kTileColumns) {
-      const Int columns = smaller(kTileColumns, block.column_end - j);
+    for (Int j = block.column_begin; j < column_end; j += kTileColumns) {
+      const Int columns = smaller(kTileColumns, column_end - j);
       const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
       const Int vectors = blocks_of(columns, kLanes);
       const bool has_next = j + kTileColumns < block.column_end;
@@ -287,7 +315,7 @@ struct GemmBlock {
             kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
         const Int next = i + count;
         if (step.last && next < rows) prefetch(step, block.row_begin + next, j);
-        const bool is_whole = columns == kTileColumns && (!kInterleaved || count == kRows);
+        const bool is_whole = columns % kPanel == 0 && (!kInterleaved || count == kRows);
         const Sums at = sums_of(step, block.row_begin + i, j, is_whole, count, columns, sums);
         tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(
             {.units = step.units,

@@ -52,7 +52,18 @@ Gemm input_gradient_shape(const Product& p) {
           .c_stride = p.in};
 }
 
+// Towards panels it is the transpose: the panels' rows are x's columns.
 Gemm weight_gradient_shape(const Product& p) {
+  if (p.is_packed)
+    return {.rows = p.in,
+            .columns = p.out,
+            .depth = p.rows,
+            .a = matrix(nullptr, p.x, 1, p.in),
+            .b = matrix(nullptr, p.y, p.out, 1),
+            .c_dtype = p.weight,
+            .c_stride = kPanelColumns,
+            .c_panel_stride = p.in * kPanelColumns,
+            .c_in_panels = true};
   return {.rows = p.out,
           .columns = p.in,
           .depth = p.rows,
@@ -141,13 +152,16 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments) {
     Gemm gemm = shape;
     gemm.depth = rows.end - rows.begin;
     if (gemm.depth == 0 && accumulate) gemm.rows = 0;
-    gemm.a.data = dy.data + rows.begin * p.out * size_bytes(p.y);
-    gemm.b.data = x.data + rows.begin * p.in * size_bytes(p.x);
-    gemm.c = dw.data + group * p.in * p.out * size_bytes(p.weight);
+    const std::byte* from_dy = dy.data + rows.begin * p.out * size_bytes(p.y);
+    const std::byte* from_x = x.data + rows.begin * p.in * size_bytes(p.x);
+    gemm.a.data = p.is_packed ? from_x : from_dy;
+    gemm.b.data = p.is_packed ? from_dy : from_x;
+    gemm.c = dw.data + group * p.weight_stride * size_bytes(p.weight);
     gemm.accumulate = accumulate;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, p.groups * p.out, make, *arguments.team, arguments.workspace);
+  run_gemms(engine, shape, p.groups, p.groups * shape.rows, make, *arguments.team,
+            arguments.workspace);
 }
 
 Product product_of(const spec::Problem& problem) {

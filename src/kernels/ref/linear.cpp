@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
 
@@ -44,6 +46,13 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
     }
 }
 
+// What lies beyond the sides of panels is zero.
+void clear_padding(const Arguments& args) {
+  const TensorView& dw = args.outputs[0];
+  if (dw.type->layout != kRowMajor && !adds(args, 0))
+    std::memset(dw.data, 0, static_cast<std::size_t>(dw.type->num_bytes()));
+}
+
 // Calls body(begin, end, expert) for the rows of every expert.
 template <class Body>
 void for_experts(const TensorView& offsets, std::int64_t num_rows, Body&& body) {
@@ -69,6 +78,7 @@ void linear_input_gradient(const Arguments& args) {
 }
 
 void linear_weight_gradient(const Arguments& args) {
+  clear_padding(args);
   outer_products(args, 0, rows(args.inputs[0]), 0);
 }
 
@@ -91,6 +101,7 @@ void grouped_linear_input_gradient(const Arguments& args) {
 }
 
 void grouped_linear_weight_gradient(const Arguments& args) {
+  clear_padding(args);
   const std::int64_t matrix = columns(args.inputs[0]) * columns(args.inputs[1]);
   for_experts(args.inputs[2], rows(args.inputs[0]),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {

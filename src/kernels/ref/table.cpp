@@ -33,6 +33,7 @@ Support supports(const spec::Problem& problem) {
 constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(adamw, nullptr),
     ANABATIC_REF_ROW(adamw_pack, nullptr),
+    ANABATIC_REF_ROW(adamw_pack_transposed, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
     ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),
