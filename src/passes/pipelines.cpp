@@ -2,6 +2,7 @@
 #include "passes/pipelines.h"
 
 #include "passes/accumulate_gradients.h"
+#include "passes/accumulate_in_gemm.h"
 #include "passes/apply_optimizer.h"
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
@@ -16,10 +17,9 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,           kDifferentiate, kAccumulateGradients,
-          kFuseHeadLoss,        kPackWeights,   kPanelStates,
-          kApplyOptimizer,      kFuseOptimizer, kFuseNormResidual,
-          kCommonSubexpression, kDeadCode};
+  return {kPrecision,     kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
+          kPackWeights,   kPanelStates,      kApplyOptimizer,      kAccumulateInGemm,
+          kFuseOptimizer, kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -29,8 +29,8 @@ std::vector<Pass> inference_pipeline() {
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass : {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss,
-                           &kPackWeights, &kPanelStates, &kApplyOptimizer, &kFuseOptimizer,
-                           &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+                           &kPackWeights, &kPanelStates, &kApplyOptimizer, &kAccumulateInGemm,
+                           &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -35,6 +35,9 @@ struct Gemm {
   std::int64_t c_panel_stride = 16;  // from one 16 columns to the next
   bool c_in_panels = false;          // f32 C without bias only
   bool accumulate = false;           // f32 C only
+  // Null, or of f32 C without bias: the sum of squares of each tile of the result, [row tiles]
+  // [column tiles], tiles as large as Blocking's steps.
+  double* squares = nullptr;
 };
 
 struct Block {

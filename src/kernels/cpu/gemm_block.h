@@ -273,6 +273,25 @@ struct GemmBlock {
     return at;
   }
 
+  // Of a tile as it stands in C: in one order, whatever block holds it.
+  static double sum_squares(const Floats& tile, Int rows, Int columns) {
+    double lanes[kPanel] = {};
+    for (Int r = 0; r < rows; ++r)
+      for (Int j = 0; j < columns; j += kPanel) {
+        const float* row = tile.data + r * tile.stride + j / kPanel * tile.panel_stride;
+        if (columns - j >= kPanel)
+          for (Int n = 0; n < kPanel; ++n) lanes[n] += double{row[n]} * double{row[n]};
+        else
+          for (Int n = 0; n < columns - j; ++n) lanes[n] += double{row[n]} * double{row[n]};
+      }
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    return sum;
+  }
+  static double& squares_of(const Gemm& gemm, Int i, Int j) {
+    return gemm.squares[i / kRows * blocks_of(gemm.columns, kTileColumns) + j / kTileColumns];
+  }
+
   static void copy_a(const Step& step, Unit* to) {
     const Matrix& a = step.gemm.a;
     const Int i = step.block.row_begin, rows = step.block.row_end - i;
@@ -326,6 +345,8 @@ struct GemmBlock {
              .ahead_step = ahead_step,
              .from = at.from,
              .to = at.to});
+        if (step.last && step.gemm.squares != nullptr)
+          squares_of(step.gemm, block.row_begin + i, j) = sum_squares(at.to, count, columns);
         if (at.to.data == sums && step.last)
           finish(step.gemm, block.row_begin + i, j, count, columns, sums);
         i += count;

@@ -128,7 +128,7 @@ void sweep(const Arguments& args) {
 // the packings read while they are near. `packed` and `transposed` may be null.
 template <class To, bool kStreamed>
 void sweep_panels(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
-  constexpr std::int64_t kTaskRows = 512, kRows = 64;
+  constexpr std::int64_t kTaskRows = 512, kRows = 32;
   const AdamW update(args);
   const TensorType& type = *args.outputs[0].type;
   const PanelShape shape = panel_shape(type);

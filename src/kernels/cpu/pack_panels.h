@@ -102,6 +102,11 @@ ANABATIC_INLINE Words unit_words(const BFloat16* row, const BFloat16* next) {
   Halves first, second{};
   std::memcpy(&first, row, sizeof first);
   if (next != nullptr) std::memcpy(&second, next, sizeof second);
+#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+  return reinterpret_cast<Words>(_mm256_or_si256(
+      _mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(first)),
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(second)), 16)));
+#endif
   return __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
 }
 

@@ -110,4 +110,14 @@ void grouped_linear_weight_gradient(const Arguments& args) {
               });
 }
 
+void linear_weight_gradient_squares(const Arguments& args) {
+  linear_weight_gradient(args);
+  sum_squares({.inputs = args.outputs.first(1), .outputs = args.outputs.subspan(1)});
+}
+
+void grouped_linear_weight_gradient_squares(const Arguments& args) {
+  grouped_linear_weight_gradient(args);
+  sum_squares({.inputs = args.outputs.first(1), .outputs = args.outputs.subspan(1)});
+}
+
 }  // namespace anabatic::kernels::ref

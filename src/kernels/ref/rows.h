@@ -28,9 +28,11 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 void grouped_linear(const Arguments& args);
 void grouped_linear_input_gradient(const Arguments& args);
 void grouped_linear_weight_gradient(const Arguments& args);
+void grouped_linear_weight_gradient_squares(const Arguments& args);
 void linear(const Arguments& args);
 void linear_input_gradient(const Arguments& args);
 void linear_weight_gradient(const Arguments& args);
+void linear_weight_gradient_squares(const Arguments& args);
 
 // loss.cpp
 void cross_entropy(const Arguments& args);
