@@ -11,7 +11,7 @@
 #include "passes/differentiate.h"
 #include "train/derived_states.h"
 #include "train/model_session.h"
-#include "train/parameters.h"
+#include "train/state_rows.h"
 
 namespace anabatic::bench {
 namespace {
@@ -54,12 +54,15 @@ struct Instance {
       std::fill_n(view.data, view.type->num_bytes(), std::byte{0});
     }
     for (const Name name : parameters) {
-      const std::span<float> values = train::state_values(store, name);
-      team.for_range(static_cast<std::int64_t>(values.size()), 1024,
-                     [&](std::int64_t begin, std::int64_t end) {
-                       for (std::int64_t i = begin; i < end; ++i)
-                         values[static_cast<std::size_t>(i)] = made.value(text(name), i);
-                     });
+      const TensorView state = store.find(name);
+      train::for_row_blocks(state, [&](std::int64_t first, std::span<float> block) {
+        team.for_range(static_cast<std::int64_t>(block.size()), 1024,
+                       [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t i = begin; i < end; ++i)
+                           block[static_cast<std::size_t>(i)] = made.value(text(name), first + i);
+                       });
+        train::write_rows(state, first, block);
+      });
     }
     train::refresh_derived(derived, store, team, device);
   }
@@ -169,19 +172,23 @@ class GraphBenchmark final : public Benchmark {
                      reference.gradient(name));
       return;
     }
+    const auto values_of = [&](Instance& side, Name state) {
+      const std::int64_t count = reference.store.find(state).type->num_elements();
+      std::vector<float> values(static_cast<std::size_t>(count));
+      train::read_rows(side.store.find(state), 0, values);
+      return values;
+    };
     const auto changes = [&](Instance& side) {
-      const std::span<const float> values = train::state_values(side.store, name);
-      std::vector<float> change(train::state_values(reference.store, name).size());
+      std::vector<float> change = values_of(side, name);
       for (std::size_t i = 0; i < change.size(); ++i)
-        change[i] = values[i] - side.made.value(text(name), static_cast<std::int64_t>(i));
+        change[i] -= side.made.value(text(name), static_cast<std::int64_t>(i));
       return change;
     };
     comparison.add(fmt::format("the change of {}", text(name)), changes(instance_),
                    changes(reference));
     for (const char* moment : {"first_moment", "second_moment"}) {
       const Name state = intern(fmt::format("{}.{}", moment, text(name)));
-      comparison.add(text(state), train::state_values(instance_.store, state),
-                     train::state_values(reference.store, state));
+      comparison.add(text(state), values_of(instance_, state), values_of(reference, state));
     }
   }
 

@@ -18,7 +18,8 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
       {.options = {.precision = options.precision,
                    .optimizer = options.optimizer,
                    .pack_transposed = options.pack_transposed,
-                   .with_update = options.with_update},
+                   .with_update = options.with_update,
+                   .state_layouts = &options.state_layouts},
        .find_op = ops::find_op},
       {.disabled = options.disabled_passes, .dump_directory = options.dump_directory});
 

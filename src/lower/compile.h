@@ -27,10 +27,11 @@ struct CompileOptions {
   std::set<std::string, std::less<>>
       disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
   bool trivial_planners = false;
-  std::string only_kernels{};     // "ref": only rows whose name starts with it; empty: all
-  std::string dump_directory{};   // empty: none; else every artifact is written there: the graph
-                                  // after each pass, plan.txt, program.txt
-  bool explain_dispatch = false;  // prints each rejection to the log
+  std::string only_kernels{};    // "ref": only rows whose name starts with it; empty: all
+  std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
+                                 // after each pass, plan.txt, program.txt
+  passes::StateLayouts state_layouts{};  // of states that other programs hold already
+  bool explain_dispatch = false;         // prints each rejection to the log
 };
 
 struct Compiled {

@@ -46,19 +46,33 @@ void initialize(const ModelConfig& config, std::string_view state, std::span<flo
   ANABATIC_REQUIRE(static_cast<std::int64_t>(values.size()) == parameter.num_elements(),
                    "[initialize] {}: expected {} values, got {}", state, parameter.num_elements(),
                    values.size());
+  initialize(config, state, 0, values, seed);
+}
+
+void initialize(const ModelConfig& config, std::string_view state, std::int64_t first,
+                std::span<float> values, std::uint64_t seed) {
+  const Parameter parameter = find_parameter(config, state);
+  const std::int64_t end = first + static_cast<std::int64_t>(values.size());
+  ANABATIC_REQUIRE(0 <= first && end <= parameter.num_elements(),
+                   "[initialize] {}: expected elements within {}, got [{}, {})", state,
+                   parameter.num_elements(), first, end);
   if (parameter.kind == ParameterKind::kNorm || parameter.kind == ParameterKind::kBias) {
     std::fill(values.begin(), values.end(), parameter.kind == ParameterKind::kNorm ? 1.0f : 0.0f);
     return;
   }
   const std::uint64_t stream = stream_of(state);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(config.initializer_range * random_normal(seed, stream, i));
+  // Of the embedding's padding row, if any.
+  std::int64_t zero_begin = 0, zero_end = 0;
   if (parameter.kind == ParameterKind::kEmbedding && config.pad_token_id >= 0) {
-    const auto width = static_cast<std::size_t>(config.hidden_size);
-    const std::span<float> row =
-        values.subspan(static_cast<std::size_t>(config.pad_token_id) * width, width);
-    std::fill(row.begin(), row.end(), 0.0f);
+    zero_begin = config.pad_token_id * config.hidden_size;
+    zero_end = zero_begin + config.hidden_size;
   }
+  for (std::int64_t i = first; i < end; ++i)
+    values[static_cast<std::size_t>(i - first)] =
+        zero_begin <= i && i < zero_end
+            ? 0.0f
+            : static_cast<float>(config.initializer_range *
+                                 random_normal(seed, stream, static_cast<std::uint64_t>(i)));
 }
 
 }  // namespace anabatic::model

@@ -15,5 +15,8 @@ namespace anabatic::model {
 // `values` has another size.
 void initialize(const ModelConfig& config, std::string_view state, std::span<float> values,
                 std::uint64_t seed);
+// Its elements [first, first + values.size()), row-major.
+void initialize(const ModelConfig& config, std::string_view state, std::int64_t first,
+                std::span<float> values, std::uint64_t seed);
 
 }  // namespace anabatic::model

@@ -51,20 +51,22 @@ WeightMap make_weight_map(const ModelConfig& config, WeightSpelling spelling, DT
 // InvalidArgument lists every tensor that is missing, surplus, or of another shape or dtype.
 WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory);
 
-// The f32 buffer of a state, of exactly its number of elements.
-using StateBuffer = std::function<std::span<float>(std::string_view state)>;
-using StateValues = std::function<std::span<const float>(std::string_view state)>;
+// Takes and gives elements [first, first + values.size()) of a state, row-major.
+using StateWriter =
+    std::function<void(std::string_view state, std::int64_t first, std::span<const float> values)>;
+using StateReader =
+    std::function<void(std::string_view state, std::int64_t first, std::span<float> values)>;
 
 // Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
 // `lm_head.weight` in the files must equal the embedding, or stand in for it.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
-                         const StateBuffer& buffer);
+                         const StateWriter& write);
 
 enum class SaveDType : std::uint8_t { kSource, kFloat32 };
 
 // Writes model.safetensors, or shards and an index, into an existing directory. Values round to
 // nearest even.
 void export_weights(const WeightMap& map, const std::filesystem::path& directory, SaveDType dtype,
-                    const StateValues& values, const io::SafetensorsWriterOptions& options = {});
+                    const StateReader& read, const io::SafetensorsWriterOptions& options = {});
 
 }  // namespace anabatic::model

@@ -5,6 +5,6 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kAdamw, kAdamwPack;
+extern const ir::OpSchema kAdamw, kAdamwPack, kAdamwPackTransposed;
 
 }  // namespace anabatic::ops

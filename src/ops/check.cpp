@@ -220,6 +220,14 @@ TensorType with_dtype(TensorType type, DType dtype) {
   return type;
 }
 
+TensorType laid_out(const Check& check, TensorType type) {
+  if (!check.has("layout")) return type;
+  if (check.string("layout") != text(panels_layout(false)))
+    check.fail(fmt::format("expected layout 'panels' or none, got '{}'", check.string("layout")));
+  type.layout = panels_layout(false);
+  return type;
+}
+
 TensorType typed(DType dtype, std::initializer_list<Dim> dims) {
   return {.dtype = dtype, .shape = {dims}};
 }

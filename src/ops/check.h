@@ -85,6 +85,8 @@ class Check {
 DType wide_dtype(DType dtype);
 
 TensorType with_dtype(TensorType type, DType dtype);
+// `type` as the optional attribute "layout" asks for it: row-major, or "panels".
+TensorType laid_out(const Check& check, TensorType type);
 // Row-major, with the dimensions (and symbols) of the operands they come from.
 TensorType typed(DType dtype, std::initializer_list<Dim> dims);
 

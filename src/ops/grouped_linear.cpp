@@ -37,10 +37,7 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   return {typed(dy.dtype(), {dy.dim(0), weight.dim(2)})};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
-  const Check check("grouped_linear_weight_gradient", inputs, attributes, {},
-                    {"gathered", "top_k"});
+std::vector<TensorType> weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
@@ -56,7 +53,23 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   }
   if (offsets.size(0) < 2)
     check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
-  return {typed(wide_dtype(x.dtype()), {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)})};
+  return {laid_out(check, typed(wide_dtype(x.dtype()),
+                                {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)}))};
+}
+
+std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  return weight_gradient_types(Check("grouped_linear_weight_gradient", inputs, attributes, {},
+                                     {"gathered", "layout", "top_k"}));
+}
+
+std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
+                                                      const spec::Attributes& attributes) {
+  std::vector<TensorType> types =
+      weight_gradient_types(Check("grouped_linear_weight_gradient_squares", inputs, attributes, {},
+                                  {"gathered", "layout", "top_k"}));
+  types.push_back(typed(DType::kFloat64, {}));
+  return types;
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
@@ -107,6 +120,16 @@ const ir::OpSchema kGroupedLinearWeightGradient{
     .max_inputs = 4,
     .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K]",
     .infer = infer_weight_gradient,
+    .cost = weight_gradient_cost,
+    .can_accumulate = true};
+
+const ir::OpSchema kGroupedLinearWeightGradientSquares{
+    .name = "grouped_linear_weight_gradient_squares",
+    .min_inputs = 3,
+    .max_inputs = 4,
+    .num_outputs = 2,
+    .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K], f64[]",
+    .infer = infer_weight_gradient_squares,
     .cost = weight_gradient_cost,
     .can_accumulate = true};
 

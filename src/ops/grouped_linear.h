@@ -5,6 +5,7 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kGroupedLinear, kGroupedLinearInputGradient, kGroupedLinearWeightGradient;
+extern const ir::OpSchema kGroupedLinear, kGroupedLinearInputGradient, kGroupedLinearWeightGradient,
+    kGroupedLinearWeightGradientSquares;
 
 }  // namespace anabatic::ops

@@ -28,13 +28,24 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   return {typed(check.dtype("output_dtype"), {dy.dim(0), weight.dim(1)})};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
-  const Check check("linear_weight_gradient", inputs, attributes);
+std::vector<TensorType> weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
   check.same_dtype(x, dy);
   check.same_dim(x, 0, dy, 0);
-  return {typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)})};
+  return {laid_out(check, typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}))};
+}
+
+std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  return weight_gradient_types(Check("linear_weight_gradient", inputs, attributes, {}, {"layout"}));
+}
+
+std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
+                                                      const spec::Attributes& attributes) {
+  std::vector<TensorType> types = weight_gradient_types(
+      Check("linear_weight_gradient_squares", inputs, attributes, {}, {"layout"}));
+  types.push_back(typed(DType::kFloat64, {}));
+  return types;
 }
 
 // Products take operands of one dtype: the gradient of an f32 output of bf16 operands is cast
@@ -88,5 +99,15 @@ const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
                                          .infer = infer_weight_gradient,
                                          .cost = weight_gradient_cost,
                                          .can_accumulate = true};
+
+const ir::OpSchema kLinearWeightGradientSquares{
+    .name = "linear_weight_gradient_squares",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .num_outputs = 2,
+    .signature = "(x [T,K], dy [T,N]) -> f32[N,K], f64[]",
+    .infer = infer_weight_gradient_squares,
+    .cost = weight_gradient_cost,
+    .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -5,6 +5,7 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kLinear, kLinearInputGradient, kLinearWeightGradient;
+extern const ir::OpSchema kLinear, kLinearInputGradient, kLinearWeightGradient,
+    kLinearWeightGradientSquares;
 
 }  // namespace anabatic::ops

@@ -15,11 +15,11 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const Operand x = check.floating(0, "x");
   if (x.type->ndim() != 2 && x.type->ndim() != 3)
     check.fail("expected x to be a matrix or a stack of matrices, got " + to_string(*x.type));
-  check.row_major(x);
-  const Layout layout = intern(check.string("layout"));
-  if (!is_panels(layout))
-    check.fail("expected layout 'panels' or 'panels_transposed', got '" +
-               std::string(text(layout)) + "'");
+  check.right_operand(x, false);
+  const std::string& name = check.string("layout");
+  const Layout layout = name == kRowMajorName ? kRowMajor : intern(name);
+  if (layout != kRowMajor && !is_panels(layout))
+    check.fail("expected layout 'panels', 'panels_transposed' or 'row_major', got '" + name + "'");
   TensorType type = with_dtype(*x.type, check.dtype("dtype"));
   type.layout = layout;
   return {type};

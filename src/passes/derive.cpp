@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "ops/pack.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -12,12 +13,15 @@ ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
                            const TensorType& derived) {
   const TensorType type = derived, source = builder.type(primary);
   const std::string dtype(to_string(type.dtype));
-  ANABATIC_CHECK(source.layout == kRowMajor && source.shape == type.shape &&
+  ANABATIC_CHECK((source.layout == kRowMajor || source.layout == panels_layout(false)) &&
+                     source.shape == type.shape &&
                      (type.layout == kRowMajor || is_panels(type.layout)),
                  "[derive] no op makes {} from {}", to_string(type), to_string(source));
-  if (type.layout != kRowMajor)
+  if (type.layout != kRowMajor || source.layout != kRowMajor)
     return builder.add1("pack", {primary},
-                        {{"dtype", dtype}, {"layout", std::string(text(type.layout))}});
+                        {{"dtype", dtype},
+                         {"layout", std::string(type.layout == kRowMajor ? ops::kRowMajorName
+                                                                         : text(type.layout))}});
   return builder.add1("cast", {primary},
                       {{"dtype", dtype}, {"rounding", std::string("half_away")}});
 }

@@ -6,8 +6,8 @@
 
 namespace anabatic::passes {
 
-// Adds the node that makes a value of type `derived` from `primary`: a `pack` for a packed layout,
-// else a `cast`, half away from zero. InternalError when no op does it.
+// Adds the node that makes a value of type `derived` from `primary`: a `pack` where either is
+// packed, else a `cast`, half away from zero. InternalError when no op does it.
 ir::ValueId add_derivation(ir::GraphBuilder& builder, ir::ValueId primary,
                            const TensorType& derived);
 

@@ -42,12 +42,18 @@ bool run(Graph& graph, const PassContext& context) {
     const auto found = packings.find(node.outputs[0]);
     if (found == packings.end()) continue;
     const auto [plain, transposed] = found->second;
-    if (plain == kNone || transposed == kNone) continue;
-    const DType dtype = graph.value(graph.nodes[plain].outputs[0]).type.dtype;
-    if (graph.value(graph.nodes[transposed].outputs[0]).type.dtype != dtype) continue;
-    node.op = context.find_op("adamw_pack");
+    if (transposed == kNone) continue;
+    const bool in_panels = graph.value(node.outputs[0]).type.layout == panels_layout(false);
+    if (plain == kNone && !in_panels) continue;
+    const auto dtype_of = [&](std::size_t pack) {
+      return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
+    };
+    const DType dtype = dtype_of(transposed);
+    if (plain != kNone && dtype_of(plain) != dtype) continue;
+    node.op = context.find_op(plain != kNone ? "adamw_pack" : "adamw_pack_transposed");
     node.attributes["dtype"] = std::string(to_string(dtype));
     for (const std::size_t pack : {plain, transposed}) {
+      if (pack == kNone) continue;
       const ValueId packed = graph.nodes[pack].outputs[0];
       node.outputs.push_back(packed);
       graph.value(packed).producer = static_cast<ir::NodeId>(i);

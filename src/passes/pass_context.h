@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every pass may read besides the graph. Passes write neither of these.
 #pragma once
+#include <functional>
+#include <map>
+#include <string>
+
 #include "ir/op_schema.h"
 #include "spec/training.h"
+#include "tensor/tensor_type.h"
 
 namespace anabatic::passes {
+
+// Of states by name.
+using StateLayouts = std::map<std::string, Layout, std::less<>>;
 
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
   bool pack_transposed = true;  // keep a second packing of weights, for input-gradients
   bool with_update = true;      // false: gradients only, no optimizer
+  // What stands already, put there by other programs over the same states.
+  const StateLayouts* state_layouts = nullptr;
 };
 
 struct PassContext {

@@ -2,6 +2,7 @@
 #include "passes/pipelines.h"
 
 #include "passes/accumulate_gradients.h"
+#include "passes/accumulate_in_gemm.h"
 #include "passes/apply_optimizer.h"
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
@@ -16,29 +17,44 @@
 #include "passes/fuse_swiglu.h"
 #include "passes/move_router_weight.h"
 #include "passes/pack_weights.h"
+#include "passes/panel_states.h"
 #include "passes/precision.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {
-      kPrecision,  kDifferentiate,  kAccumulateGradients, kFuseHeadLoss,     kPackWeights,
-      kFuseSwiglu, kFuseMoePermute, kMoveRouterWeight,    kFuseGateUp,       kFuseQkv,
-      kFuseRope,   kApplyOptimizer, kFuseOptimizer,       kFuseNormResidual, kCommonSubexpression,
-      kDeadCode};
+  return {kPrecision,
+          kDifferentiate,
+          kAccumulateGradients,
+          kFuseHeadLoss,
+          kPackWeights,
+          kPanelStates,
+          kFuseSwiglu,
+          kFuseMoePermute,
+          kMoveRouterWeight,
+          kFuseGateUp,
+          kFuseQkv,
+          kFuseRope,
+          kApplyOptimizer,
+          kAccumulateInGemm,
+          kFuseOptimizer,
+          kFuseNormResidual,
+          kCommonSubexpression,
+          kDeadCode};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,      kFuseHeadLoss,     kPackWeights,         kFuseSwiglu,
-          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
-          kFuseRope,       kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision,        kFuseHeadLoss,        kPackWeights, kPanelStates, kFuseSwiglu,
+          kFuseMoePermute,   kMoveRouterWeight,    kFuseGateUp,  kFuseQkv,     kFuseRope,
+          kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass* pass :
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv, &kFuseRope,
-        &kApplyOptimizer, &kFuseOptimizer, &kFuseNormResidual, &kCommonSubexpression, &kDeadCode})
+        &kPanelStates, &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv,
+        &kFuseRope, &kApplyOptimizer, &kAccumulateInGemm, &kFuseOptimizer, &kFuseNormResidual,
+        &kCommonSubexpression, &kDeadCode})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -26,6 +26,10 @@ PanelShape panel_shape(const TensorType& type) {
   return panel_shape(type.dtype, type.dim(-2), type.dim(-1), type.layout == panels_layout(true));
 }
 
+std::int64_t stored_elements(const TensorType& type) {
+  return type.num_bytes() / size_bytes(type.dtype);
+}
+
 std::int64_t element_offset(const TensorType& type, std::int64_t i) {
   if (type.layout == kRowMajor || !is_panels(type.layout)) return i;
   const PanelShape shape = panel_shape(type);

@@ -39,6 +39,9 @@ PanelShape panel_shape(DType dtype, std::int64_t rows, std::int64_t columns, boo
 // Of the matrices of a packed type; InternalError for another one.
 PanelShape panel_shape(const TensorType& type);
 
+// Elements that the bytes of a type hold: with what lies beyond the sides of panels.
+std::int64_t stored_elements(const TensorType& type);
+
 // Where the i-th element in row-major order lies, in elements: i itself unless the type is packed.
 std::int64_t element_offset(const TensorType& type, std::int64_t i);
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -13,6 +12,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "train/checkpoint_directory.h"
+#include "train/state_rows.h"
 
 namespace anabatic::train {
 namespace {
@@ -43,10 +43,6 @@ void copy_companions(const fs::path& from, const fs::path& to) {
       fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
 }
 
-std::span<const std::byte> bytes_of(const TensorView& view) {
-  return {view.data, static_cast<std::size_t>(view.type->num_bytes())};
-}
-
 std::vector<std::int64_t> sizes_of(const TensorType& type) {
   std::vector<std::int64_t> sizes;
   for (const Dim& dim : type.shape) sizes.push_back(dim.bound);
@@ -63,7 +59,8 @@ void write_states(const fs::path& file, ModelSession& session) {
   }
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
   for (const Name name : session.saved_states())
-    writer.write(text(name), bytes_of(session.store().find(name)));
+    for_row_bytes(session.store().find(name),
+                  [&](std::span<const std::byte> block) { writer.write(text(name), block); });
   writer.finish();
 }
 
@@ -89,12 +86,13 @@ void read_states(const fs::path& file, ModelSession& session) {
                    problems);
   for (const Name name : session.saved_states()) {
     std::span<const std::byte> bytes = source.find(text(name))->data;
-    std::byte* to = session.store().find(name).data;
+    const TensorView state = session.store().find(name);
+    std::int64_t first = 0;
     while (!bytes.empty()) {  // in blocks whose pages are given back
       const auto block = bytes.first(std::min(bytes.size(), std::size_t{4} << 20));
-      std::memcpy(to, block.data(), block.size());
+      write_row_bytes(state, first, block);
       io::release_pages(block);
-      to += block.size();
+      first += static_cast<std::int64_t>(block.size()) / size_bytes(state.type->dtype);
       bytes = bytes.subspan(block.size());
     }
   }

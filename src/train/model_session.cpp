@@ -11,7 +11,7 @@
 #include "model/weights.h"
 #include "passes/pipelines.h"
 #include "train/derived_states.h"
-#include "train/parameters.h"
+#include "train/state_rows.h"
 
 namespace anabatic::train {
 namespace {
@@ -115,8 +115,10 @@ ModelSession::ModelSession(const RunConfig& run, bool measure)
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
   auto bound = std::make_unique<BoundProgram>();
-  bound->compiled = lower::compile(model::build_graph(config_, request.build),
-                                   compile_options(run_, request), device_);
+  lower::CompileOptions options = compile_options(run_, request);
+  for (const Name name : store_.names())
+    options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+  bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison =
@@ -144,8 +146,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
 void ModelSession::load_parameters() {
   if (run_.model.init == "random") {
     for (const ir::State& state : parameters_)
-      model::initialize(config_, text(state.name), state_values(store_, state.name),
-                        static_cast<std::uint64_t>(run_.train.seed));
+      for_row_blocks(store_.find(state.name), [&](std::int64_t first, std::span<float> block) {
+        model::initialize(config_, text(state.name), first, block,
+                          static_cast<std::uint64_t>(run_.train.seed));
+        write_rows(store_.find(state.name), first, block);
+      });
     weight_map_ = model::make_weight_map(config_);
     return;
   }
@@ -157,9 +162,11 @@ void ModelSession::load_parameters() {
                     "model.safetensors.index.json, found neither; model.init: random starts from "
                     "config.json alone",
                     directory.string()));
-  weight_map_ = model::import_weights(config_, directory, [&](std::string_view state) {
-    return state_values(store_, intern(state));
-  });
+  weight_map_ = model::import_weights(
+      config_, directory,
+      [&](std::string_view state, std::int64_t first, std::span<const float> values) {
+        write_rows(store_.find(intern(state)), first, values);
+      });
 }
 
 void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
@@ -178,9 +185,10 @@ void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
 void ModelSession::export_model(const std::filesystem::path& directory) {
   const auto dtype =
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
-  model::export_weights(weight_map_, directory, dtype, [&](std::string_view state) {
-    return state_values(store_, intern(state));
-  });
+  model::export_weights(weight_map_, directory, dtype,
+                        [&](std::string_view state, std::int64_t first, std::span<float> values) {
+                          read_rows(store_.find(intern(state)), first, values);
+                        });
 }
 
 }  // namespace anabatic::train

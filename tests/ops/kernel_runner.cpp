@@ -78,6 +78,8 @@ std::string check_buffers(const std::vector<HostTensor>& inputs,
                           const OpCall& call) {
   for (std::size_t o = 0; o < outputs.size(); ++o)
     if (!outputs[o].bytes().guards_intact()) return fmt::format("wrote outside of output {}", o);
+  for (std::size_t o = 0; o < outputs.size(); ++o)
+    if (!outputs[o].padding_is_zero()) return fmt::format("left what pads output {} not zero", o);
   if (!workspace.guards_intact()) return "wrote outside of its workspace";
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].bytes().guards_intact()) return fmt::format("wrote outside of input {}", i);

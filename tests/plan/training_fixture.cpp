@@ -85,6 +85,17 @@ std::vector<std::byte> copy(const TensorView& view) {
   return {view.data, view.data + view.type->num_bytes()};
 }
 
+// In row-major order; derived packings come as they are.
+std::vector<std::byte> copy_rows(const TensorView& view) {
+  if (view.type->layout != panels_layout(false) || view.type->dtype != DType::kFloat32)
+    return copy(view);
+  std::vector<std::byte> rows(static_cast<std::size_t>(view.type->num_elements()) * sizeof(float));
+  for (std::int64_t i = 0; i < view.type->num_elements(); ++i)
+    std::memcpy(rows.data() + static_cast<std::size_t>(i) * sizeof(float),
+                view.as<float>() + element_offset(*view.type, i), sizeof(float));
+  return rows;
+}
+
 }  // namespace
 
 ir::Graph random_graph(std::uint64_t seed) {
@@ -176,8 +187,12 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kParameter) continue;
     const TensorView view = store.find(state.name);
-    fill_floats({view.data, static_cast<std::size_t>(view.type->num_bytes())}, seed,
-                stream_of(text(state.name)), 0.5);
+    std::vector<std::byte> rows(static_cast<std::size_t>(view.type->num_elements()) *
+                                sizeof(float));
+    fill_floats(rows, seed, stream_of(text(state.name)), 0.5);
+    for (std::int64_t i = 0; i < view.type->num_elements(); ++i)
+      std::memcpy(view.as<float>() + element_offset(*view.type, i),
+                  rows.data() + static_cast<std::size_t>(i) * sizeof(float), sizeof(float));
   }
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kDerived) continue;
@@ -185,10 +200,11 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
     std::memset(to.data, 0, static_cast<std::size_t>(to.type->num_bytes()));
     for (std::int64_t i = 0; i < from.type->num_elements(); ++i) {
       const std::int64_t at = element_offset(*to.type, i);
+      const float value = from.as<float>()[element_offset(*from.type, i)];
       if (to.type->dtype == DType::kBFloat16)
-        to.as<BFloat16>()[at] = to_bfloat16_half_away(from.as<float>()[i]);
+        to.as<BFloat16>()[at] = to_bfloat16_half_away(value);
       else
-        to.as<float>()[at] = from.as<float>()[i];
+        to.as<float>()[at] = value;
     }
   }
 }
@@ -247,7 +263,8 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
         }
     if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
   }
-  for (Name name : store.names()) result.states[std::string(text(name))] = copy(store.find(name));
+  for (Name name : store.names())
+    result.states[std::string(text(name))] = copy_rows(store.find(name));
   return result;
 }
 

@@ -86,6 +86,17 @@ Values HostTensor::values() const {
   return result;
 }
 
+bool HostTensor::padding_is_zero() const {
+  const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype);
+  std::vector<bool> is_padding(static_cast<std::size_t>(stored), true);
+  for (std::int64_t i = 0; i < size(); ++i)
+    is_padding[static_cast<std::size_t>(element_offset(*type_, i))] = false;
+  for (std::int64_t i = 0; i < stored * width; ++i)
+    if (is_padding[static_cast<std::size_t>(i / width)] && view().data[i] != std::byte{0})
+      return false;
+  return true;
+}
+
 HostTensor HostTensor::clone() const {
   HostTensor copy(type());
   if (bytes_.size() > 0) std::memcpy(copy.bytes_.data(), bytes_.data(), bytes_.size());

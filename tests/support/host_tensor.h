@@ -43,6 +43,8 @@ class HostTensor {
   double get(std::int64_t i) const;
   void set(std::int64_t i, double value);  // rounded to nearest even
   Values values() const;
+  // Whether what lies beyond the sides of panels is zero.
+  bool padding_is_zero() const;
   HostTensor clone() const;
   bool same_bits(const HostTensor& other) const;
 

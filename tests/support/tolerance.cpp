@@ -31,9 +31,9 @@ double num_operations(const OpCall& call, std::size_t output) {
     for (std::size_t i = 0; i + 1 < in.size(); i += 2) depth += dim(in[i], 1);
     return depth;
   }
-  if (op == "grouped_linear_weight_gradient")  // one of them may be gathered
+  if (op.starts_with("grouped_linear_weight_gradient"))  // one of them may be gathered
     return std::max(dim(in[0], 0), dim(in[1], 0));
-  if (op == "linear_weight_gradient" || op == "linear_many_weight_gradient" ||
+  if (op.find("linear_weight_gradient") != op.npos || op == "linear_many_weight_gradient" ||
       op == "grouped_linear_many_weight_gradient" || op == "sum_rows" ||
       op == "embedding_weight_gradient")
     return static_cast<double>(in[op == "embedding_weight_gradient" ? 1 : 0].type.dim(0));
@@ -95,7 +95,24 @@ std::vector<Bound> linear_bounds(const OpCall& call) {
   return bounds;
 }
 
+// |(w + e)² - w²| <= (2|w| + |e|)·|e|, and the rounding of a sum of doubles.
+double squares_tolerance(const Values& want, std::span<const Values> before,
+                         const std::vector<double>& errors) {
+  double tolerance = 0, sum = 0;
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    const double value = std::abs(want.data[i] + (before.empty() ? 0.0 : before[0].data[i]));
+    tolerance += (2 * value + errors[i]) * errors[i];
+    sum += value * value;
+  }
+  return tolerance +
+         kLinearConstant * gamma(static_cast<double>(errors.size()) + 1, DType::kFloat64) * sum;
+}
+
 }  // namespace
+
+bool sums_its_squares(std::string_view op) {
+  return op.ends_with("_squares") && op != "sum_squares";
+}
 
 double unit_roundoff(DType dtype) {
   switch (dtype) {
@@ -143,7 +160,15 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& call,
     }
     tolerances.push_back(std::move(tolerance));
   }
+  if (sums_its_squares(call.op))
+    tolerances[1] = {squares_tolerance(wants[0], before, tolerances[0])};
   return tolerances;
+}
+
+double sum_of_squares(const Values& values) {
+  double sum = 0;
+  for (const double value : values.data) sum += value * value;
+  return sum;
 }
 
 std::vector<double> agreement_tolerances(const Values& want, DType dtype) {

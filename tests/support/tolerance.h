@@ -3,6 +3,7 @@
 // Numerical Algorithms" (2002), chapter 3: |got - want| <= c·γ_K·Σ|a||b| + u_out·|want|.
 #pragma once
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "support/reference.h"
@@ -27,6 +28,10 @@ double gamma(double num_operations, DType accumulator);
 std::vector<std::vector<double>> output_tolerances(const OpCall& call,
                                                    std::span<const Values> wants,
                                                    std::span<const Values> before = {});
+
+// Whether output 1 of the op is the sum of squares of what output 0 holds afterwards; never `+=`.
+bool sums_its_squares(std::string_view op);
+double sum_of_squares(const Values& values);
 
 // Two computations of one small formula, each in `dtype` with at most a few hundred operations
 // behind a value.

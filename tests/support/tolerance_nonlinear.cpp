@@ -305,9 +305,10 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);
   if (op == "adamw") return adamw_bounds(call, wants);
-  if (op == "adamw_pack") {  // the packings are the parameter, rounded once more
+  if (op == "adamw_pack" || op == "adamw_pack_transposed") {
+    // The packings are the parameter, rounded once more.
     std::vector<Bound> bounds = adamw_bounds(call, wants);
-    bounds.insert(bounds.end(), 2, bounds[0]);
+    bounds.insert(bounds.end(), call.outputs.size() - 3, bounds[0]);
     for (std::size_t o = 3; o < bounds.size(); ++o) bounds[o].num_roundings = 2;
     return bounds;
   }

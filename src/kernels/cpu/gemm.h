@@ -46,7 +46,8 @@ struct Operands {
   std::int64_t depth = 0;
 };
 
-// C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major.
+// C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major, or
+// panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
 // What runs on blocks of C while they are in cache follows `compute`: see linear_swiglu.cpp.
 //
 // `further` products go into the same sums, in their order behind the first, before C is rounded.
@@ -55,14 +56,19 @@ struct Gemm {
   Matrix a, b;
   const float* bias = nullptr;
   std::byte* c = nullptr;
-  DType c_dtype = DType::kFloat32;  // bf16 is rounded once, half to even
-  std::int64_t c_stride = 0;
-  bool accumulate = false;  // f32 C only
+  DType c_dtype = DType::kFloat32;   // bf16 is rounded once, half to even
+  std::int64_t c_stride = 0;         // from row to row; 16 in panels
+  std::int64_t c_panel_stride = 16;  // from one 16 columns to the next
+  bool c_in_panels = false;          // f32 C without bias only
+  bool accumulate = false;           // f32 C only
   const Operands* further = nullptr;
   std::int64_t num_further = 0;
   // A is that of the last call on this workspace, for the same rows of a block: where its copy is
   // still whole, it is not made again.
   bool repeats_a = false;
+  // Null, or of f32 C without bias: the sum of squares of each tile of the result, [row tiles]
+  // [column tiles], tiles as large as Blocking's steps.
+  double* squares = nullptr;
 };
 
 struct Block {

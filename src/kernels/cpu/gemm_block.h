@@ -33,9 +33,15 @@ struct GemmBlock {
         partial;  // [block rows, block columns]: sums between blocks of the depth, unless C is f32
   };
 
+  // From row to row, and from one panel's columns to the next.
   struct Floats {
     float* data;
     Int stride;
+    Int panel_stride = kPanel;
+
+    float* vector(int row, int v) const {
+      return data + row * stride + v / kPanelVectors * panel_stride + v % kPanelVectors * kLanes;
+    }
   };
 
   // What a tile reads, and what is to be prefetched meanwhile.
@@ -66,8 +72,7 @@ struct GemmBlock {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v)
-          sum[i][v] = Isa::load_sums(in.from.data + i * in.from.stride + v * kLanes);
+        for (int v = 0; v < V; ++v) sum[i][v] = Isa::load_sums(in.from.vector(i, v));
     }
     const auto add = [&](const Unit* a, const typename Isa::Packed* right)
         __attribute__((always_inline)) {
@@ -111,8 +116,7 @@ struct GemmBlock {
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v)
-        Isa::store_sums(in.to.data + i * in.to.stride + v * kLanes, sum[i][v]);
+      for (int v = 0; v < V; ++v) Isa::store_sums(in.to.vector(i, v), sum[i][v]);
   }
 
   template <class BUnit, int V, int... R>
@@ -195,12 +199,23 @@ struct GemmBlock {
   }
   static Int workspace_bytes(const Gemm& gemm) { return workspace(gemm, nullptr).bytes; }
 
+  // Element (i, j) of C; j is a multiple of 16.
+  static Int place_of(const Gemm& gemm, Int i, Int j) {
+    return i * gemm.c_stride + j / kPanel * gemm.c_panel_stride;
+  }
+
   // The first line of each row of a tile of C, ahead of its turn.
   static void prefetch(const Step& step, Int i, Int j) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
-    const std::byte* c = gemm.c + (i * gemm.c_stride + j) * size;
     const Int rows = smaller(kRows, step.row_end - i);
+    if (gemm.c_in_panels) {
+      for (Int p = 0; p < kTilePanels; ++p)
+        for (Int r = 0; r < rows; ++r)
+          __builtin_prefetch(gemm.c + place_of(gemm, i + r, j + p * kPanel) * size, 1);
+      return;
+    }
+    const std::byte* c = gemm.c + place_of(gemm, i, j) * size;
     for (Int r = 0; r < rows; ++r)
       for (Int n = 0; n < kTileColumns * size; n += 64)
         __builtin_prefetch(c + r * gemm.c_stride * size + n, 1);
@@ -226,8 +241,15 @@ struct GemmBlock {
   static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* sums) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
+    if (gemm.c_in_panels) {
+      for (Int r = 0; r < rows; ++r)
+        for (Int n = 0; n < columns; n += kPanel)
+          finish_row(step, sums + r * kTileColumns + n,
+                     gemm.c + place_of(gemm, i + r, j + n) * size, j + n, kPanel);
+      return;
+    }
     for (Int r = 0; r < rows; ++r)
-      finish_row(step, sums + r * kTileColumns, gemm.c + ((i + r) * gemm.c_stride + j) * size, j,
+      finish_row(step, sums + r * kTileColumns, gemm.c + place_of(gemm, i + r, j) * size, j,
                  columns);
   }
 
@@ -236,8 +258,8 @@ struct GemmBlock {
   };
 
   // Where a tile's sums come from and go to. Between blocks of the depth they stand in C where it
-  // is f32, else in `partial`, which has room for whole tiles; tiles that C has no room for, and
-  // those that are to be finished, pass by `buffer`, [kRows][kTileColumns].
+  // is f32, else in `partial`, which has room for whole tiles; tiles that are no whole vectors of
+  // C, and those that are to be finished, pass by `buffer`, [kRows][kTileColumns].
   static Sums sums_of(const Step& step, Int i, Int j, bool is_whole, Int rows, Int columns,
                       float* buffer) {
     const Gemm& gemm = step.gemm;
@@ -249,7 +271,8 @@ struct GemmBlock {
                            stride};
       return {.from = step.first ? none : partial, .to = step.last ? local : partial};
     }
-    const Floats c{reinterpret_cast<float*>(gemm.c) + i * gemm.c_stride + j, gemm.c_stride};
+    const Floats c{reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j), gemm.c_stride,
+                   gemm.c_panel_stride};
     const bool continues = !step.first || gemm.accumulate;
     if (is_whole) {
       const bool finishes = step.last && gemm.bias != nullptr;
@@ -257,8 +280,29 @@ struct GemmBlock {
     }
     if (continues)
       for (Int r = 0; r < rows; ++r)
-        for (Int n = 0; n < columns; ++n) buffer[r * kTileColumns + n] = c.data[r * c.stride + n];
+        for (Int n = 0; n < columns; ++n)
+          buffer[r * kTileColumns + n] =
+              c.data[r * c.stride + n / kPanel * c.panel_stride + n % kPanel];
     return {.from = continues ? local : none, .to = local};
+  }
+
+  // Of a tile as it stands in C: in one order, whatever block holds it.
+  static double sum_squares(const Floats& tile, Int rows, Int columns) {
+    double lanes[kPanel] = {};
+    for (Int r = 0; r < rows; ++r)
+      for (Int j = 0; j < columns; j += kPanel) {
+        const float* row = tile.data + r * tile.stride + j / kPanel * tile.panel_stride;
+        if (columns - j >= kPanel)
+          for (Int n = 0; n < kPanel; ++n) lanes[n] += double{row[n]} * double{row[n]};
+        else
+          for (Int n = 0; n < columns - j; ++n) lanes[n] += double{row[n]} * double{row[n]};
+      }
+    double sum = 0;
+    for (const double lane : lanes) sum += lane;
+    return sum;
+  }
+  static double& squares_of(const Gemm& gemm, Int i, Int j) {
+    return gemm.squares[i / kRows * blocks_of(gemm.columns, kTileColumns) + j / kTileColumns];
   }
 
   static void copy_a(const Step& step, Unit* to) {
@@ -297,9 +341,12 @@ struct GemmBlock {
     const Int rows = step.row_end - step.row_begin;
     const Int tiles = blocks_of(rows, kRows);
     const Int a_units = A::units_of(step.depth);
+    // B's lanes beyond its last column are zero, and so become those of C's panels.
+    const Int column_end =
+        step.gemm.c_in_panels ? round_up(block.column_end, kPanel) : block.column_end;
     alignas(64) float sums[kRows * kTileColumns];
-    for (Int j = block.column_begin; j < block.column_end; j += kTileColumns) {
-      const Int columns = smaller(kTileColumns, block.column_end - j);
+    for (Int j = block.column_begin; j < column_end; j += kTileColumns) {
+      const Int columns = smaller(kTileColumns, column_end - j);
       const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
       const Int vectors = blocks_of(columns, kLanes);
       const bool has_next = j + kTileColumns < block.column_end;
@@ -312,7 +359,7 @@ struct GemmBlock {
         const Int next = i + count;
         if ((step.last || step.gemm.c_dtype == DType::kFloat32) && next < rows)
           prefetch(step, step.row_begin + next, j);
-        const bool is_whole = columns == kTileColumns && (!kInterleaved || count == kRows);
+        const bool is_whole = columns % kPanel == 0 && (!kInterleaved || count == kRows);
         const Sums at = sums_of(step, step.row_begin + i, j, is_whole, count, columns, sums);
         tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(
             {.units = step.units,
@@ -323,6 +370,8 @@ struct GemmBlock {
              .ahead_step = ahead_step,
              .from = at.from,
              .to = at.to});
+        if (step.last && step.gemm.squares != nullptr)
+          squares_of(step.gemm, step.row_begin + i, j) = sum_squares(at.to, count, columns);
         if (at.to.data == sums) finish(step, step.row_begin + i, j, count, columns, sums);
         i += count;
       }

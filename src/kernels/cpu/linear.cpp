@@ -74,7 +74,16 @@ void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
               offsets_of(arguments, *weight.type), nullptr, arguments);
 }
 
-void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments) {
+// Of one product's Gemm::squares.
+Int num_tiles(const GemmEngine& engine, const Gemm& gemm) {
+  const Blocking size = engine.blocking(gemm);
+  return (gemm.rows + size.row_step - 1) / size.row_step *
+         ((gemm.columns + size.column_step - 1) / size.column_step);
+}
+
+// `squares`: null, or of every group's tiles.
+void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
+                         double* squares = nullptr) {
   const TensorView &x = arguments.inputs[0], &dy = arguments.inputs[1];
   const TensorView& dw = arguments.outputs[0];
   const Product p = product(*x.type, *dw.type, *dy.type);
@@ -84,25 +93,52 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments) {
   const RowIndex index = rows_index(arguments);
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
+  const Int tiles = num_tiles(engine, shape);
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
     Gemm gemm = shape;
     gemm.depth = rows.end - rows.begin;
-    if (gemm.depth == 0 && accumulate) gemm.rows = 0;
-    begin_at(gemm.a, dy.data, gathers_x ? RowIndex{} : index, rows.begin, p.out);
-    begin_at(gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin, p.in);
-    gemm.c = dw.data + group * p.in * p.out * size_bytes(p.weight);
+    if (gemm.depth == 0 && accumulate && squares == nullptr) gemm.rows = 0;
+    begin_at(p.is_packed ? gemm.b : gemm.a, dy.data, gathers_x ? RowIndex{} : index, rows.begin,
+             p.out);
+    begin_at(p.is_packed ? gemm.a : gemm.b, x.data, gathers_x ? index : RowIndex{}, rows.begin,
+             p.in);
+    gemm.c = dw.data + group * p.weight_stride * size_bytes(p.weight);
     gemm.accumulate = accumulate;
+    if (squares != nullptr) gemm.squares = squares + group * tiles;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, p.groups * p.out, make, *arguments.team, arguments.workspace);
+  run_gemms(engine, shape, p.groups, p.groups * shape.rows, make, *arguments.team,
+            arguments.workspace);
+}
+
+// The tiles' sums lie behind the engine's workspace.
+Int engine_bytes(const GemmEngine& engine, const Gemm& shape, Int num_threads) {
+  return (engine.workspace_bytes(shape) * num_threads + 63) / 64 * 64;
+}
+
+void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& arguments) {
+  const Product p =
+      product(*arguments.inputs[0].type, *arguments.outputs[0].type, *arguments.inputs[1].type);
+  const Gemm shape = weight_gradient_shape(p);
+  auto* squares = reinterpret_cast<double*>(
+      arguments.workspace + engine_bytes(engine, shape, arguments.team->num_threads()));
+  run_weight_gradient(engine, arguments, squares);
+  const Int count = p.groups * num_tiles(engine, shape);
+  double sum = 0;
+  for (Int i = 0; i < count; ++i) sum += squares[i];
+  *arguments.outputs[1].as<double>() = sum;
+}
+
+bool is_weight_gradient(std::string_view op) {
+  return op.find("_weight_gradient") != std::string_view::npos;
 }
 
 Product product_of(const spec::Problem& problem) {
   const std::string_view op = text(problem.op);
   if (op.ends_with("_input_gradient"))
     return product(problem.outputs[0], problem.inputs[1], problem.inputs[0]);
-  if (op.ends_with("_weight_gradient"))
+  if (is_weight_gradient(op))
     return product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
@@ -110,12 +146,14 @@ Product product_of(const spec::Problem& problem) {
 }  // namespace
 
 Support supports_linear_types(const spec::Problem& problem) {
+  const bool has_squares = text(problem.op).ends_with("_squares");
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {
       if (type.layout != kRowMajor && !is_panels(type.layout))
         return no(fmt::format("expected row-major or packed operands, got {}", to_string(type)));
       if (type.dtype != DType::kFloat32 && type.dtype != DType::kBFloat16 &&
-          type.dtype != DType::kInt32)
+          type.dtype != DType::kInt32 &&
+          !(has_squares && type.dtype == DType::kFloat64 && &type == &problem.outputs.back()))
         return no(fmt::format("expected f32 or bf16, got {}", to_string(type.dtype)));
     }
   return yes();
@@ -132,9 +170,9 @@ template <Engine E>
 Support LinearRows<E>::supports(const spec::Problem& problem) {
   if (Support types = supports_linear_types(problem); !types) return types;
   if (E == Engine::kAvx512Bf16) {
-    const bool is_weight_gradient = text(problem.op).ends_with("_weight_gradient");
     if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)
-      return no(is_weight_gradient ? "expected bf16 x and dy" : "expected bf16 rows and weight");
+      return no(is_weight_gradient(text(problem.op)) ? "expected bf16 x and dy"
+                                                     : "expected bf16 rows and weight");
   }
   return supports_engine(E, problem);
 }
@@ -155,6 +193,14 @@ std::int64_t LinearRows<E>::linear_weight_gradient_workspace(const spec::Problem
 }
 
 template <Engine E>
+std::int64_t LinearRows<E>::linear_weight_gradient_squares_workspace(const spec::Problem& problem) {
+  const Product p = product_of(problem);
+  const Gemm shape = weight_gradient_shape(p);
+  return engine_bytes(*engine_of(E), shape, problem.device->num_threads) +
+         p.groups * num_tiles(*engine_of(E), shape) * Int{sizeof(double)};
+}
+
+template <Engine E>
 void LinearRows<E>::linear(const Arguments& arguments) {
   run_forward(*engine_of(E), arguments);
 }
@@ -165,6 +211,10 @@ void LinearRows<E>::linear_input_gradient(const Arguments& arguments) {
 template <Engine E>
 void LinearRows<E>::linear_weight_gradient(const Arguments& arguments) {
   run_weight_gradient(*engine_of(E), arguments);
+}
+template <Engine E>
+void LinearRows<E>::linear_weight_gradient_squares(const Arguments& arguments) {
+  run_weight_gradient_squares(*engine_of(E), arguments);
 }
 
 template struct LinearRows<Engine::kAvx512Bf16>;

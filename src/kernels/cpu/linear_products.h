@@ -48,7 +48,18 @@ inline Gemm input_gradient_shape(const Product& p) {
           .c_stride = p.in};
 }
 
+// Towards panels it is the transpose: the panels' rows are x's columns.
 inline Gemm weight_gradient_shape(const Product& p) {
+  if (p.is_packed)
+    return {.rows = p.in,
+            .columns = p.out,
+            .depth = p.rows,
+            .a = matrix(nullptr, p.x, 1, p.in),
+            .b = matrix(nullptr, p.y, p.out, 1),
+            .c_dtype = p.weight,
+            .c_stride = kPanelColumns,
+            .c_panel_stride = p.in * kPanelColumns,
+            .c_in_panels = true};
   return {.rows = p.out,
           .columns = p.in,
           .depth = p.rows,

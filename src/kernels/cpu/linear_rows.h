@@ -31,9 +31,11 @@ struct LinearRows {
   static std::int64_t linear_workspace(const spec::Problem& problem);
   static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);
   static std::int64_t linear_weight_gradient_workspace(const spec::Problem& problem);
+  static std::int64_t linear_weight_gradient_squares_workspace(const spec::Problem& problem);
   static void linear(const Arguments& arguments);
   static void linear_input_gradient(const Arguments& arguments);
   static void linear_weight_gradient(const Arguments& arguments);
+  static void linear_weight_gradient_squares(const Arguments& arguments);
 };
 
 // linear_many and grouped_linear_many, with the same members.

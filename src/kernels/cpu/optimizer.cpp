@@ -124,11 +124,68 @@ void sweep(const Arguments& args) {
   });
 }
 
+// Every state in panels: one task updates a few hundred rows of one panel, a few at a time, which
+// the packings read while they are near. `packed` and `transposed` may be null.
+template <class To, bool kStreamed>
+void sweep_panels(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
+  constexpr std::int64_t kTaskRows = 512, kRows = 32;
+  const AdamW update(args);
+  const TensorType& type = *args.outputs[0].type;
+  const PanelShape shape = panel_shape(type);
+  const PanelShape plain = packed != nullptr ? panel_shape(*packed->type) : shape;
+  const PanelShape turned = transposed != nullptr ? panel_shape(*transposed->type) : shape;
+  const std::int64_t matrices = type.ndim() == 3 ? type.dim(0) : 1;
+  const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
+  args.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
+    constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
+    alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
+    const std::int64_t panel = task / parts, begin = task % parts * kTaskRows;
+    const std::int64_t matrix = panel / shape.num_panels();
+    const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
+    const std::int64_t columns = std::min(kPanelColumns, shape.columns - column);
+    const PanelTargets<To> targets{
+        .panel = packed != nullptr ? packed->as<To>() + panel * plain.panel_elements() : nullptr,
+        .transposed =
+            transposed != nullptr ? transposed->as<To>() + matrix * turned.num_elements() : nullptr,
+        .panel_elements = turned.panel_elements(),
+        .first_column = column,
+        .columns = columns};
+    const std::int64_t end = std::min(shape.depth, begin + kTaskRows);
+    for (std::int64_t k = begin; k < end; k += kRows) {
+      const std::int64_t rows = std::min(kRows, end - k);
+      const std::int64_t at = panel * shape.panel_elements() + k * kPanelColumns;
+      update(at, at + rows * kPanelColumns, kRounds ? copy : nullptr);
+      // 0 / 0 when epsilon is 0: what lies beyond the columns stays zero.
+      for (std::int64_t row = 0; columns < kPanelColumns && row < rows; ++row)
+        for (std::int64_t lane = columns; lane < kPanelColumns; ++lane) {
+          for (float* out : update.out) out[at + row * kPanelColumns + lane] = 0;
+          if (kRounds) copy[row * kPanelColumns + lane] = {};
+        }
+      if constexpr (kRounds)
+        targets.template write<kStreamed>(copy, k, k + rows);
+      else
+        targets.template write<kStreamed>(args.outputs[0].as<float>() + at, k, k + rows);
+    }
+    if (kStreamed) stream_end();
+  });
+}
+
+template <class To>
+void run_sweep(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
+  const bool streams = size(args.outputs[0]) >= kStreamedElements;
+  if (is_panels(args.outputs[0].type->layout))
+    streams ? sweep_panels<To, true>(args, packed, transposed)
+            : sweep_panels<To, false>(args, packed, transposed);
+  else
+    streams ? sweep<To, true>(args) : sweep<To, false>(args);
+}
+
 }  // namespace
 
 // Workspace: double of each block.
 void sum_squares(const Arguments& args) {
-  const std::int64_t count = size(args.inputs[0]), num_blocks = ceil_div(count, kElementBlock);
+  const std::int64_t count = stored_elements(*args.inputs[0].type),
+                     num_blocks = ceil_div(count, kElementBlock);
   auto* partials = reinterpret_cast<double*>(args.workspace);
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const T* x = args.inputs[0].as<const T>();
@@ -144,6 +201,9 @@ void sum_squares(const Arguments& args) {
 }
 
 void adamw(const Arguments& args) {
+  if (args.outputs[0].type->num_elements() == 0) return;
+  if (is_panels(args.outputs[0].type->layout))
+    return sweep_panels<float, false>(args, nullptr, nullptr);
   const AdamW update(args);
   args.team->for_range(size(args.inputs[0]), kElementGrain,
                        [&](std::int64_t begin, std::int64_t end) { update(begin, end); });
@@ -151,12 +211,15 @@ void adamw(const Arguments& args) {
 
 void adamw_pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
-  with_float_type(args.outputs[3].type->dtype, [&]<class To>(To*) {
-    if (size(args.outputs[0]) < kStreamedElements)
-      sweep<To, false>(args);
-    else
-      sweep<To, true>(args);
-  });
+  with_float_type(args.outputs[3].type->dtype,
+                  [&]<class To>(To*) { run_sweep<To>(args, &args.outputs[3], &args.outputs[4]); });
+}
+
+// States in panels only.
+void adamw_pack_transposed(const Arguments& args) {
+  if (args.outputs[0].type->num_elements() == 0) return;
+  with_float_type(args.outputs[3].type->dtype,
+                  [&]<class To>(To*) { run_sweep<To>(args, nullptr, &args.outputs[3]); });
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

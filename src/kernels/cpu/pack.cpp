@@ -52,10 +52,75 @@ void pack_as(const Arguments& args) {
   });
 }
 
+// One task packs a few hundred rows of an f32 panel.
+template <class To>
+void pack_panels(const Arguments& args) {
+  constexpr std::int64_t kTaskRows = 512, kRows = 64;
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const PanelShape shape = panel_shape(*x.type), packed = panel_shape(*y.type);
+  const bool transposed = y.type->layout == panels_layout(true);
+  const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
+  const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
+  args.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
+    constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
+    alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
+    const std::int64_t panel = task / parts, begin = task % parts * kTaskRows;
+    const std::int64_t matrix = panel / shape.num_panels();
+    const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
+    const PanelTargets<To> targets{
+        .panel = transposed ? nullptr : y.as<To>() + panel * packed.panel_elements(),
+        .transposed = transposed ? y.as<To>() + matrix * packed.num_elements() : nullptr,
+        .panel_elements = packed.panel_elements(),
+        .first_column = column,
+        .columns = std::min(kPanelColumns, shape.columns - column)};
+    const std::int64_t end = std::min(shape.depth, begin + kTaskRows);
+    for (std::int64_t k = begin; k < end; k += kRows) {
+      const std::int64_t rows = std::min(kRows, end - k);
+      const float* from = x.as<const float>() + panel * shape.panel_elements() + k * kPanelColumns;
+      if constexpr (kRounds) {
+        round_weights(copy, from, rows * kPanelColumns);
+        targets.template write<false>(copy, k, k + rows);
+      } else {
+        targets.template write<false>(from, k, k + rows);
+      }
+    }
+  });
+}
+
+// The row-major matrix of f32 panels.
+template <class To>
+void unpack(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const PanelShape shape = panel_shape(*x.type);
+  const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
+  args.team->for_tasks(matrices * shape.num_panels(), [&](std::int64_t panel) {
+    const std::int64_t matrix = panel / shape.num_panels();
+    const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
+    const float* from = x.as<const float>() + panel * shape.panel_elements();
+    for (std::int64_t n = column; n < std::min(shape.columns, column + kPanelColumns); ++n) {
+      To* to = y.as<To>() + (matrix * shape.columns + n) * shape.depth;
+      float row[kLanes];
+      for (std::int64_t k = 0; k < shape.depth; k += kLanes) {
+        const std::int64_t count = std::min<std::int64_t>(kLanes, shape.depth - k);
+        for (std::int64_t i = 0; i < count; ++i)
+          row[i] = from[(k + i) * kPanelColumns + n - column];
+        if constexpr (sizeof(To) == sizeof(BFloat16))
+          round_weights(to + k, row, count);
+        else
+          std::memcpy(to + k, row, static_cast<std::size_t>(count) * sizeof(float));
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
+  if (args.inputs[0].type->layout != kRowMajor)
+    return with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) {
+      args.outputs[0].type->layout == kRowMajor ? unpack<To>(args) : pack_panels<To>(args);
+    });
   with_float_type(args.inputs[0].type->dtype, [&]<class From>(From*) {
     with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) { pack_as<To, From>(args); });
   });

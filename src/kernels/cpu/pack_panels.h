@@ -18,15 +18,16 @@ ANABATIC_INLINE void exchange(Words& a, Words& b, std::integer_sequence<int, kLa
   a = first;
 }
 
-// A kLanes x kLanes transpose of words: off-diagonal blocks change places, small ones first.
-template <int kStep = 1>
+// A transpose of kCount x kCount words, kLanes / kCount of them side by side: off-diagonal blocks
+// change places, small ones first.
+template <int kCount = kLanes, int kStep = 1>
 ANABATIC_INLINE void transpose(Words* rows) {
-  if constexpr (kStep < kLanes) {
+  if constexpr (kStep < kCount) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i)
+    for (int i = 0; i < kCount; ++i)
       if ((i & kStep) == 0)
         exchange<kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, kLanes>{});
-    transpose<2 * kStep>(rows);
+    transpose<kCount, 2 * kStep>(rows);
   }
 }
 
@@ -50,7 +51,7 @@ ANABATIC_INLINE void stream_end() {
 }
 
 // Up to 16 rows of `depth` elements, `stride` apart, to the panel whose columns they are.
-template <class T>
+template <bool kStreamed = false, class T>
 void pack_panel(T* panel, const T* source, std::int64_t stride, std::int64_t rows,
                 std::int64_t depth) {
   constexpr std::int64_t kDepth = kUnitDepth<T>, kSquare = kLanes * kDepth;
@@ -65,7 +66,24 @@ void pack_panel(T* panel, const T* source, std::int64_t stride, std::int64_t row
         transpose(block);
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i)
-          store_words<false>(panel + (k + i * kDepth) * kPanelColumns + column * kDepth, block[i]);
+          store_words<kStreamed>(panel + (k + i * kDepth) * kPanelColumns + column * kDepth,
+                                 block[i]);
+      }
+  if constexpr (kLanes == kPanelColumns && kDepth == 2)  // two rows of 16 elements fill a vector
+    if (rows == kPanelColumns)
+      for (; k + kPanelColumns <= depth; k += kPanelColumns) {
+        constexpr int kHalf = kLanes / 2;
+        Words block[kHalf];
+#pragma GCC unroll 8
+        for (int i = 0; i < kHalf; ++i) {
+          std::memcpy(&block[i], source + i * stride + k, sizeof block[i] / 2);
+          std::memcpy(reinterpret_cast<std::byte*>(&block[i]) + sizeof block[i] / 2,
+                      source + (i + kHalf) * stride + k, sizeof block[i] / 2);
+        }
+        transpose<kHalf>(block);
+#pragma GCC unroll 8
+        for (int i = 0; i < kHalf; ++i)
+          store_words<kStreamed>(panel + (k + i * kDepth) * kPanelColumns, block[i]);
       }
   for (; k < depth; k += kDepth)
     for (std::int64_t column = 0; column < kPanelColumns; ++column)
@@ -84,6 +102,11 @@ ANABATIC_INLINE Words unit_words(const BFloat16* row, const BFloat16* next) {
   Halves first, second{};
   std::memcpy(&first, row, sizeof first);
   if (next != nullptr) std::memcpy(&second, next, sizeof second);
+#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+  return reinterpret_cast<Words>(_mm256_or_si256(
+      _mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(first)),
+      _mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(second)), 16)));
+#endif
   return __builtin_convertvector(first, Words) | __builtin_convertvector(second, Words) << 16;
 }
 
@@ -115,6 +138,28 @@ void pack_depth(T* panels, std::int64_t panel_elements, std::int64_t columns, co
     }
   }
 }
+
+// Where an f32 panel's elements go: rows of the depth [begin, end), at `rows` as [row][16], lanes
+// beyond the last column zero. Both may be null. `begin` is a multiple of 16; `end` too unless it
+// is the depth.
+template <class T>
+struct PanelTargets {
+  T* panel;       // of layout panels: the one of the same columns
+  T* transposed;  // of layout panels_transposed: of the matrix
+  std::int64_t panel_elements, first_column, columns;  // of `transposed`; `columns` at most 16
+
+  template <bool kStreamed>
+  void write(const T* rows, std::int64_t begin, std::int64_t end) const {
+    if (panel != nullptr)
+      pack_depth<kStreamed>(panel, 0, kPanelColumns, rows, kPanelColumns, begin, end);
+    if (transposed == nullptr) return;
+    for (std::int64_t k = begin; k < end; k += kPanelColumns)
+      pack_panel<kStreamed>(
+          transposed + k / kPanelColumns * panel_elements + first_column * kPanelColumns,
+          rows + (k - begin) * kPanelColumns, kPanelColumns,
+          end - k < kPanelColumns ? end - k : kPanelColumns, columns);
+  }
+};
 
 // Weights as bf16, half away from zero.
 inline void round_weights(BFloat16* to, const float* from, std::int64_t count) {

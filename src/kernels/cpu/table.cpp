@@ -6,6 +6,7 @@
 #include "kernels/cpu/linear_swiglu_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels {
 namespace {
@@ -33,17 +34,28 @@ Support supports(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// Row-major inputs; the last kPacked outputs are packed.
-template <std::size_t kPacked>
-Support supports_packing(const spec::Problem& problem) {
+// Row-major or packed, all but f64 outputs.
+template <bool kOutputsF64>
+Support supports_panels(const spec::Problem& problem) {
+  const auto unpacked = [](TensorType type) {
+    if (is_panels(type.layout)) type.layout = kRowMajor;
+    return type;
+  };
   for (std::size_t i = 0; i < problem.inputs.size(); ++i)
-    if (Support support = check(problem.inputs[i], false, "input", i); !support) return support;
-  for (std::size_t i = 0; i < problem.outputs.size(); ++i) {
-    TensorType type = problem.outputs[i];
-    if (i + kPacked >= problem.outputs.size()) type.layout = kRowMajor;
-    if (Support support = check(type, false, "output", i); !support) return support;
-  }
+    if (Support support = check(unpacked(problem.inputs[i]), false, "input", i); !support)
+      return support;
+  for (std::size_t i = 0; i < problem.outputs.size(); ++i)
+    if (Support support = check(unpacked(problem.outputs[i]), kOutputsF64, "output", i); !support)
+      return support;
   return yes();
+}
+// From a row-major matrix, or from f32 panels.
+Support supports_packing(const spec::Problem& problem) {
+  const TensorType& x = problem.inputs[0];
+  if (x.layout != kRowMajor && (x.layout != panels_layout(false) || x.dtype != DType::kFloat32))
+    return no(fmt::format("expected rows or f32 panels, got {}", to_string(x)));
+  if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
+  return supports_panels<false>(problem);
 }
 constexpr auto kActivations = supports<false, false>;
 constexpr auto kF64Inputs = supports<true, false>;
@@ -125,8 +137,9 @@ Support supports_avx2(const spec::Problem& problem) {
 #endif
 
 constexpr Kernel kRows[] = {
-    ANABATIC_VECTOR_ROWS(adamw, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_pack, supports_packing<2>, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw, supports_panels<false>, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_pack, supports_panels<false>, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_panels<false>, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
@@ -151,6 +164,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient_with_weights, gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_products, forward),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient_squares, LinearRows,
+                         linear_weight_gradient_squares),
     ANABATIC_HEAD_ROWS(head_loss),
     ANABATIC_HEAD_ROWS(head_loss_with_gradient),
     ANABATIC_LINEAR_ROWS(linear, LinearRows, linear),
@@ -162,9 +177,11 @@ constexpr Kernel kRows[] = {
     ANABATIC_SWIGLU_ROWS(linear_swiglu_gradient, gradient),
     ANABATIC_SWIGLU_ROWS(linear_swiglu_with_products, forward),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows,
+                         linear_weight_gradient_squares),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(pack, supports_packing<1>, nullptr),
+    ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
     ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
     ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),
@@ -181,7 +198,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(router_z_loss_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(scale, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(sum_squares, kF64Outputs, cpu::sum_squares_workspace_bytes),
+    ANABATIC_VECTOR_ROWS(sum_squares, supports_panels<true>, cpu::sum_squares_workspace_bytes),
     ANABATIC_STREAM_ROWS(swiglu, nullptr),
     ANABATIC_STREAM_ROWS(swiglu_gradient, nullptr),
     ANABATIC_STREAM_ROWS(unpermute, nullptr),

@@ -34,6 +34,7 @@
   /* optimizer.cpp */                                    \
   void adamw(const Arguments& args);                     \
   void adamw_pack(const Arguments& args);                \
+  void adamw_pack_transposed(const Arguments& args);     \
   void sum_squares(const Arguments& args);               \
   /* pack.cpp */                                         \
   void pack(const Arguments& args);                      \

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/vector_rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -36,7 +37,7 @@ std::int64_t router_workspace_bytes(const spec::Problem& problem) {
 }
 
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
-  return ceil_div(problem.inputs[0].num_elements(), kElementBlock) * std::int64_t{sizeof(double)};
+  return ceil_div(stored_elements(problem.inputs[0]), kElementBlock) * std::int64_t{sizeof(double)};
 }
 
 // Results of more than half of the last cache are read from memory anyway: they need not pass

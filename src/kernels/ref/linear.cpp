@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
@@ -60,6 +61,13 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
     }
 }
 
+// What lies beyond the sides of panels is zero.
+void clear_padding(const Arguments& args) {
+  const TensorView& dw = args.outputs[0];
+  if (dw.type->layout != kRowMajor && !adds(args, 0))
+    std::memset(dw.data, 0, static_cast<std::size_t>(dw.type->num_bytes()));
+}
+
 // Calls body(begin, end, expert) for the rows of every expert.
 template <class Body>
 void for_experts(const TensorView& offsets, std::int64_t num_rows, Body&& body) {
@@ -85,6 +93,7 @@ void linear_input_gradient(const Arguments& args) {
 }
 
 void linear_weight_gradient(const Arguments& args) {
+  clear_padding(args);
   outer_products(args, 0, rows(args.inputs[0]), 0);
 }
 
@@ -107,12 +116,23 @@ void grouped_linear_input_gradient(const Arguments& args) {
 }
 
 void grouped_linear_weight_gradient(const Arguments& args) {
+  clear_padding(args);
   const std::int64_t matrix = columns(args.inputs[0]) * columns(args.inputs[1]);
   for_experts(args.inputs[2], std::max(rows(args.inputs[0]), rows(args.inputs[1])),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
                 if (begin == end && adds(args, 0)) return;
                 outer_products(args, begin, end, e * matrix);
               });
+}
+
+void linear_weight_gradient_squares(const Arguments& args) {
+  linear_weight_gradient(args);
+  sum_squares({.inputs = args.outputs.first(1), .outputs = args.outputs.subspan(1)});
+}
+
+void grouped_linear_weight_gradient_squares(const Arguments& args) {
+  grouped_linear_weight_gradient(args);
+  sum_squares({.inputs = args.outputs.first(1), .outputs = args.outputs.subspan(1)});
 }
 
 }  // namespace anabatic::kernels::ref

@@ -61,4 +61,6 @@ void adamw_pack(const Arguments& args) {
     pack({.inputs = args.outputs.first(1), .outputs = {&packed, 1}, .attributes = args.attributes});
 }
 
+void adamw_pack_transposed(const Arguments& args) { adamw_pack(args); }
+
 }  // namespace anabatic::kernels::ref

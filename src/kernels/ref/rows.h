@@ -28,9 +28,11 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 void grouped_linear(const Arguments& args);
 void grouped_linear_input_gradient(const Arguments& args);
 void grouped_linear_weight_gradient(const Arguments& args);
+void grouped_linear_weight_gradient_squares(const Arguments& args);
 void linear(const Arguments& args);
 void linear_input_gradient(const Arguments& args);
 void linear_weight_gradient(const Arguments& args);
+void linear_weight_gradient_squares(const Arguments& args);
 
 // linear_many.cpp
 void grouped_linear_many(const Arguments& args);
@@ -77,6 +79,7 @@ void rms_norm_weight_gradient(const Arguments& args);
 // optimizer.cpp
 void adamw(const Arguments& args);
 void adamw_pack(const Arguments& args);
+void adamw_pack_transposed(const Arguments& args);
 void clip_factor(const Arguments& args);
 void global_norm(const Arguments& args);
 void sum_squares(const Arguments& args);

@@ -33,6 +33,7 @@ Support supports(const spec::Problem& problem) {
 constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(adamw, nullptr),
     ANABATIC_REF_ROW(adamw_pack, nullptr),
+    ANABATIC_REF_ROW(adamw_pack_transposed, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
     ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),
@@ -56,6 +57,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(grouped_linear_swiglu_gradient_with_weights, nullptr),
     ANABATIC_REF_ROW(grouped_linear_swiglu_with_products, nullptr),
     ANABATIC_REF_ROW(grouped_linear_weight_gradient, nullptr),
+    ANABATIC_REF_ROW(grouped_linear_weight_gradient_squares, nullptr),
     ANABATIC_REF_ROW(head_loss, ref::head_loss_workspace_bytes),
     ANABATIC_REF_ROW(head_loss_with_gradient, ref::head_loss_workspace_bytes),
     ANABATIC_REF_ROW(linear, nullptr),
@@ -67,6 +69,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(linear_swiglu_gradient, nullptr),
     ANABATIC_REF_ROW(linear_swiglu_with_products, nullptr),
     ANABATIC_REF_ROW(linear_weight_gradient, nullptr),
+    ANABATIC_REF_ROW(linear_weight_gradient_squares, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss_gradient, nullptr),
     ANABATIC_REF_ROW(pack, nullptr),

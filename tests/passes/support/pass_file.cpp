@@ -8,6 +8,7 @@
 #include "ops/table.h"
 #include "passes/pass_runner.h"
 #include "passes/support/line_diff.h"
+#include "tensor/panels.h"
 
 namespace anabatic::passes {
 namespace {
@@ -31,6 +32,12 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.optimizer.clip_grad_norm = std::stod(value);
   } else if (key == "weight_decay") {
     options.optimizer.weight_decay = std::stod(value);
+  } else if (key == "panels") {  // of this state, which another program holds
+    (*file.state_layouts)[value] = panels_layout(false);
+    options.state_layouts = file.state_layouts.get();
+  } else if (key == "rows") {
+    (*file.state_layouts)[value] = kRowMajor;
+    options.state_layouts = file.state_layouts.get();
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
     options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;

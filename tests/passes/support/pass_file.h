@@ -11,6 +11,7 @@
 // Both graphs are compared as the printer prints them, so spacing and numbers are free.
 #pragma once
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "passes/pass.h"
@@ -19,6 +20,8 @@ namespace anabatic::passes {
 
 struct PassFile {
   PassContext context{};
+  // What the context's options point at.
+  std::shared_ptr<StateLayouts> state_layouts = std::make_shared<StateLayouts>();
   bool is_idempotent = true;  // a second run must say "unchanged"; `option idempotent=no` lifts it
   bool expects_error = false;
   std::string input, expected;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configs and weight files for the tests of model.
 #pragma once
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -62,12 +63,19 @@ inline States random_states(const ModelConfig& config, std::uint64_t seed) {
   return states;
 }
 
-inline StateValues values_of(const States& states) {
-  return [&](std::string_view name) { return std::span<const float>(states.find(name)->second); };
+inline StateReader values_of(const States& states) {
+  return [&](std::string_view name, std::int64_t first, std::span<float> values) {
+    const std::vector<float>& all = states.find(name)->second;
+    std::copy_n(all.begin() + first, values.size(), values.begin());
+  };
 }
 
-inline StateBuffer buffers_of(States& states) {
-  return [&](std::string_view name) { return std::span<float>(states.find(name)->second); };
+inline StateWriter buffers_of(States& states) {
+  return [&](std::string_view name, std::int64_t first, std::span<const float> values) {
+    std::vector<float>& all = states.find(name)->second;
+    if (static_cast<std::size_t>(first) + values.size() <= all.size())
+      std::copy(values.begin(), values.end(), all.begin() + first);
+  };
 }
 
 }  // namespace anabatic::model

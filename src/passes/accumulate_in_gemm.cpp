@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/accumulate_in_gemm.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+bool is_product(const Node& node) {
+  return node.op->name == "linear_weight_gradient" ||
+         node.op->name == "grouped_linear_weight_gradient";
+}
+
+// Contributions are added in the order of their nodes.
+NodeId last_writer(const Graph& graph, const Node& sum) {
+  NodeId last{0};
+  for (std::size_t i = 1; i < sum.inputs.size(); ++i)
+    last = std::max(last, graph.value(sum.inputs[i]).producer);
+  return last;
+}
+
+// Of the gradient state that ends with this value; null when none does.
+const ir::State* gradient_state(const Graph& graph, ValueId after) {
+  for (const ir::State& state : graph.states)
+    if (state.kind == ir::StateKind::kGradient && state.after == after) return &state;
+  return nullptr;
+}
+
+bool run(Graph& graph, const PassContext& context) {
+  ir::GraphBuilder builder(graph, context.find_op);
+  std::vector<bool> keep(graph.nodes.size(), true);
+  bool changed = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node node = graph.nodes[i];
+    if (node.op->name != "sum_squares" || node.tag.phase != ir::Phase::kUpdate) continue;
+    const NodeId id = graph.value(node.inputs[0]).producer;
+    if (id == ir::kNoNode || graph.node(id).op->name != "accumulate") continue;
+    const ir::State* gradient = gradient_state(graph, node.inputs[0]);
+    const NodeId writer = last_writer(graph, graph.node(id));
+    if (gradient == nullptr || !is_product(graph.node(writer))) continue;
+
+    const ValueId squares = node.outputs[0];
+    Node& product = graph.node(writer);
+    product.op = context.find_op(std::string(product.op->name) + "_squares");
+    ANABATIC_CHECK(product.op != nullptr, "[accumulate_in_gemm] no op with squares");
+    product.outputs.push_back(squares);
+    graph.value(squares).producer = writer;
+    builder.state("squares." + std::string(text(gradient->name)), graph.value(squares).type,
+                  ir::StateKind::kGradient);
+    graph.states.back().after = squares;
+    graph.nodes[i].outputs.clear();
+    keep[i] = false;
+    changed = true;
+  }
+  if (changed) ir::keep_nodes(graph, keep);
+  return changed;
+}
+
+}  // namespace
+
+const Pass kAccumulateInGemm{.name = "accumulate_in_gemm", .needs = {"updated"}, .run = run};
+
+}  // namespace anabatic::passes

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A gradient's sum of squares comes from the product that adds the last contribution to it:
+//
+//   %d = linear_weight_gradient(%x, %dy)         %d, %s = linear_weight_gradient_squares(%x, %dy)
+//   %g = accumulate(%before, ..., %d)       ->   %g = accumulate(%before, ..., %d)
+//   %s = sum_squares(%g)                         state "squares.gradients.NAME" -> %s
+//
+// so that the global norm costs no pass over the gradient. Every micro-batch forms the sum, and the
+// last one's stands: a tile is squared as it is written, whatever stood there before. It is a state
+// because it goes from the backward action to the update. Only where the last writer, in the order
+// of nodes, is such a product; embeddings, norms and the head keep their `sum_squares`. Each tile
+// sums in f64, tiles in ascending order: bits do not depend on threads, but on the instruction
+// set, and they differ from those of `sum_squares` by roundings of f64. Linear in nodes. It stands
+// behind apply_optimizer, whose sums it takes.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kAccumulateInGemm;
+
+}  // namespace anabatic::passes
