@@ -15,6 +15,7 @@ set(cpu_vector_sources
     rope.cpp
     router.cpp)
 set(cpu_sources
+    cpu/attention_buffers.cpp
     cpu/attention_shape.cpp
     cpu/call.cpp
     cpu/copies.cpp

@@ -55,7 +55,7 @@ namespace portable {
 ANABATIC_VECTOR_ROWS
 }
 
-// attention_shape.cpp
+// attention_buffers.cpp
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
 std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 
