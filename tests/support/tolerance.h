@@ -3,6 +3,7 @@
 // Numerical Algorithms" (2002), chapter 3: |got - want| <= c·γ_K·Σ|a||b| + u_out·|want|.
 #pragma once
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "support/reference.h"
@@ -23,10 +24,11 @@ double gamma(double num_operations, DType accumulator);
 
 // Element by element for every output of a call, from its inputs and `wants`, the outputs in
 // double. Kernels accumulate in f32 and round each output once to its dtype. `before`, when given,
-// holds what each output was added to.
+// holds what each output was added to. `row`: the kernel's name, where it allows itself more.
 std::vector<std::vector<double>> output_tolerances(const OpCall& call,
                                                    std::span<const Values> wants,
-                                                   std::span<const Values> before = {});
+                                                   std::span<const Values> before = {},
+                                                   std::string_view row = {});
 
 // Two computations of one small formula, each in `dtype` with at most a few hundred operations
 // behind a value.
@@ -56,8 +58,10 @@ struct Bound {
   // With `+=`: additions that the value before passes through, for a sum may start with it.
   double num_additions = 1;
 };
-std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
-std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);
+std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants,
+                                    std::string_view row);
+std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants,
+                                    std::string_view row);
 std::vector<Bound> head_loss_bounds(const OpCall& call);
 
 }  // namespace anabatic::testing

@@ -8,7 +8,11 @@
 // key_begin: decoding gives the bits of the full forward.
 #include <cmath>
 
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/attention_pair_block.h"
+#else
 #include "kernels/cpu/attention_block.h"
+#endif
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {

@@ -10,7 +10,11 @@
 #include <atomic>
 #include <thread>
 
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/attention_pair_step.h"
+#else
 #include "kernels/cpu/attention_step.h"
+#endif
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
