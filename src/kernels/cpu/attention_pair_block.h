@@ -71,24 +71,26 @@ struct ForwardBlock {
 
   // The scores of a row tile and 16 · kCount keys from `j` on: exponentials to weights, and added
   // to the totals. `key` is the first of them, counted as ranges are. False, and nothing added,
-  // where a row needs a new maximum. Unless kEdge, every row sees all keys and has a maximum.
-  template <int kCount, bool kEdge>
+  // where a row needs a new maximum. Unless kMasked, every row sees all keys; unless kFirst, every
+  // row that sees one has a maximum.
+  template <int kCount, bool kMasked, bool kFirst>
   __attribute__((noinline)) bool fold(std::int64_t tile, std::int64_t j, std::int64_t key) const {
     PairSums<kCount> p = {};
     score<kCount>(tile, j, p);
     const Floats factor = to_base_2();
     float* minus_largest = buffers.minus_largest + tile * kRows;
+    const std::int64_t of_head = tile % tiles_per_head * kRows;
     Floats added[kRows];
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      const std::uint64_t sees = kEdge ? visible(tile, i, key) : ~std::uint64_t{0};
-      if (kEdge && is_first(tile, i, key) && sees != 0)
+      const std::uint64_t sees = kMasked ? visible(of_head + i, key) : ~std::uint64_t{0};
+      if (kFirst && is_first(of_head + i, key) && sees != 0)
         minus_largest[i] = -largest<kCount>(p[i], factor, sees);
       const Floats shift = broadcast(minus_largest[i]);
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
-        p[i][v] = exp2_roughly(madd(p[i][v], factor, shift));
-        if constexpr (kEdge) p[i][v] = _mm512_maskz_mov_ps(lanes_of(sees, v), p[i][v]);
+        const Floats x = madd(p[i][v], factor, shift);
+        p[i][v] = kMasked ? exp2_roughly(x, lanes_of(sees, v)) : exp2_roughly(x);
       }
       added[i] = store_weights<kCount>(p[i], weights(tile) + i * kPairStride + j / 2);
     }
@@ -117,14 +119,13 @@ struct ForwardBlock {
     return sum;
   }
 
-  std::uint64_t visible(std::int64_t tile, std::int64_t i, std::int64_t key) const {
-    const std::int64_t row = tile % tiles_per_head * kRows + i;
+  // Of a row of a head, whichever head.
+  std::uint64_t visible(std::int64_t row, std::int64_t key) const {
     return visible_keys(buffers.begins[row] - key, buffers.ends[row] - key);
   }
-  // Whether the keys from `key` on hold the first one of a row.
-  bool is_first(std::int64_t tile, std::int64_t i, std::int64_t key) const {
-    const std::int64_t begin = buffers.begins[tile % tiles_per_head * kRows + i];
-    return begin >= key && begin < key + kPairScores;
+  // Whether the keys from `key` on hold its first one.
+  bool is_first(std::int64_t row, std::int64_t key) const {
+    return buffers.begins[row] >= key && buffers.begins[row] < key + kPairScores;
   }
 
   // The largest of the scores that a row sees, in base 2.
@@ -155,15 +156,14 @@ struct ForwardBlock {
     const Floats factor = to_base_2();
     for (std::int64_t i = 0; i < kRows; ++i) {
       const std::int64_t row = tile * kRows + i;
-      const std::uint64_t sees = visible(tile, i, key);
+      const std::uint64_t sees = visible(tile % tiles_per_head * kRows + i, key);
       Floats scores[kPanels], p[kPanels];
       for (int v = 0; v < kPanels; ++v)
         scores[v] = load(buffers.scores + i * kPairScores + v * kLanes);
       const auto exponentials = [&] {
         for (int v = 0; v < kPanels; ++v)
-          p[v] = _mm512_maskz_mov_ps(
-              lanes_of(sees, v),
-              exp2_roughly(madd(scores[v], factor, broadcast(buffers.minus_largest[row]))));
+          p[v] = exp2_roughly(madd(scores[v], factor, broadcast(buffers.minus_largest[row])),
+                              lanes_of(sees, v));
         return store_weights<kPanels>(p, weights(tile) + i * kPairStride + j / 2);
       };
       Floats added = exponentials();
@@ -210,12 +210,16 @@ struct ForwardBlock {
   void fold_keys(std::int64_t tile, std::int64_t j, std::int64_t key, std::int64_t& begin) const {
     const TileRange& sees = range(tile);
     if (sees.begin >= key + kPairScores || sees.end <= key) return;
-    // The first keys of a row are an edge: its maximum is not known yet.
-    const bool is_inner = sees.full_begin < key && key + kPairScores <= sees.full_end;
+    const bool is_first = sees.full_begin >= key,
+               is_full = sees.full_begin <= key && key + kPairScores <= sees.full_end;
     const bool is_done =
-        is_inner ? fold<kPanels, false>(tile, j, key)
-                 : with_panels(std::min<std::int64_t>(sees.end - key, kPairScores),
-                               [&]<int kCount>() { return fold<kCount, true>(tile, j, key); });
+        is_full
+            ? (is_first ? fold<kPanels, false, true>(tile, j, key)
+                        : fold<kPanels, false, false>(tile, j, key))
+            : with_panels(std::min<std::int64_t>(sees.end - key, kPairScores), [&]<int kCount>() {
+                return is_first ? fold<kCount, true, true>(tile, j, key)
+                                : fold<kCount, true, false>(tile, j, key);
+              });
     if (!is_done) fold_slowly(tile, j, key, begin);
   }
 

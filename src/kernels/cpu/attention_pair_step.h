@@ -87,8 +87,8 @@ struct GradientStep {
                          ceil_div(shape.key_width, 2));
     const Floats factor = broadcast(shape.scale * kLog2E);
     const auto weight = [&](int i, int v, std::uint64_t sees) {
-      const Floats x = exp2_roughly(madd(sums[i][v], factor, broadcast(b.minus_lse[row + i])));
-      p[i][v] = kMasked ? _mm512_maskz_mov_ps(lanes_of(sees, v), x) : x;
+      const Floats x = madd(sums[i][v], factor, broadcast(b.minus_lse[row + i]));
+      p[i][v] = kMasked ? exp2_roughly(x, lanes_of(sees, v)) : exp2_roughly(x);
       return p[i][v];
     };
     Word* weights = b.weights_across + row / 2 * kPairAcrossStride + key;

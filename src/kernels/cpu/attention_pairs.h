@@ -187,20 +187,23 @@ ANABATIC_INLINE auto with_panels(std::int64_t columns, Body&& body) {
 
 // 2^x with a relative error below 2^-13, a 32nd of what its rounding to bf16 adds: a minimax
 // polynomial above the next lower whole number, 1 for x = 0. 0 far below, infinity far above.
-ANABATIC_INLINE Floats exp2_roughly(Floats x) {
+ANABATIC_INLINE Floats fraction_of_exp2(Floats x) {
   const Floats rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   Floats p = madd(broadcast(7.70670623e-2f), rest, broadcast(2.27644965e-1f));
   p = madd(p, rest, broadcast(6.95116818e-1f));
-  p = madd(p, rest, broadcast(1.0f));
-  return _mm512_scalef_ps(p, x);
+  return madd(p, rest, broadcast(1.0f));
+}
+ANABATIC_INLINE Floats exp2_roughly(Floats x) { return _mm512_scalef_ps(fraction_of_exp2(x), x); }
+// 0 in other lanes.
+ANABATIC_INLINE Floats exp2_roughly(Floats x, __mmask16 lanes) {
+  return _mm512_maskz_scalef_ps(lanes, fraction_of_exp2(x), x);
 }
 
 // Bit i: key i of a register tile of scores lies within [begin, end), both counted from its first.
 ANABATIC_INLINE std::uint64_t visible_keys(std::int64_t begin, std::int64_t end) {
-  const auto below = [](std::int64_t key) {
-    return key >= 64 ? ~std::uint64_t{0} : key > 0 ? (std::uint64_t{1} << key) - 1 : 0;
-  };
-  return below(end) & ~below(begin);
+  begin = std::max(begin, std::int64_t{0});
+  end = std::min(end, kPairScores);
+  return begin < end ? ~std::uint64_t{0} << begin & ~std::uint64_t{0} >> (kPairScores - end) : 0;
 }
 // The lanes of vector v.
 ANABATIC_INLINE __mmask16 lanes_of(std::uint64_t keys, int v) {

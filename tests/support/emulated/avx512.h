@@ -105,6 +105,7 @@ inline float largest_lane(__m512 x) {
 #undef _mm512_load_ps
 #undef _mm512_load_si512
 #undef _mm512_maskz_loadu_epi16
+#undef _mm512_maskz_scalef_ps
 #undef _mm512_reduce_max_ps
 #undef _mm512_reduce_ps
 #undef _mm512_scalef_ps
@@ -115,6 +116,8 @@ inline float largest_lane(__m512 x) {
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))
 #define _mm512_maskz_loadu_epi16(mask, p) anabatic::emulated::load_masked(mask, p)
+#define _mm512_maskz_scalef_ps(mask, x, n) \
+  simde_mm512_maskz_mov_ps(mask, anabatic::emulated::times_power_of_two(x, n))
 #define _mm512_reduce_max_ps(x) anabatic::emulated::largest_lane(x)
 #define _mm512_reduce_ps(x, floor) anabatic::emulated::above_floor(x)
 #define _mm512_scalef_ps(x, n) anabatic::emulated::times_power_of_two(x, n)
