@@ -19,6 +19,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
 using Buffers = ForwardBlock::Buffers;
+constexpr AttentionBlocking kBlocking = Buffers::kBlocking;
 constexpr std::int64_t kTileKeys = ForwardBlock::kTileKeys;
 
 struct Forward {
@@ -77,9 +78,9 @@ void attention(const Arguments& args) {
   const AttentionShape shape(args);
   const Forward forward{args, shape, checked_key_ranges(args, shape)};
   Pieces pieces(args.workspace), measure(nullptr);
-  const AttentionSpace space(shape, Buffers::kBlocking, pieces);
-  const std::span<const RowBlock> blocks = cut_rows(
-      forward.ranges, shape.num_rows, shape.rows_per_task(Buffers::kBlocking), space.row_blocks);
+  const AttentionSpace space(shape, kBlocking, pieces);
+  const std::span<const RowBlock> blocks =
+      cut_rows(forward.ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks);
   Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
   const auto num_blocks = static_cast<std::int64_t>(blocks.size()),

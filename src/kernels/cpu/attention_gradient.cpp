@@ -21,6 +21,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
 using Buffers = GradientStep::Buffers;
+constexpr AttentionBlocking kBlocking = Buffers::kBlocking;
 
 struct Gradient {
   const Arguments& args;
@@ -94,8 +95,7 @@ struct Gradient {
                 std::int64_t head, bool has_next) const {
     step.pack_rows(queries<T>(head), douts<T>(head), rows);
     if (has_next) {  // the rows before these
-      const std::int64_t count =
-          std::min<std::int64_t>(rows.first, Buffers::kBlocking.gradient_rows);
+      const std::int64_t count = std::min<std::int64_t>(rows.first, kBlocking.gradient_rows);
       prefetch(queries<T>(head), rows.first - count, count);
       prefetch(douts<T>(head), rows.first - count, count);
     }
@@ -143,11 +143,11 @@ void attention_gradient(const Arguments& args) {
   const AttentionShape shape(args);
   const KeyRanges ranges = checked_key_ranges(args, shape);
   Pieces pieces(args.workspace);
-  const AttentionGradientSpace space(shape, Buffers::kBlocking, pieces);
+  const AttentionGradientSpace space(shape, kBlocking, pieces);
   const std::span<RowBlock> row_blocks =
-      cut_rows(ranges, shape.num_rows, Buffers::kBlocking.gradient_rows, space.row_blocks);
+      cut_rows(ranges, shape.num_rows, kBlocking.gradient_rows, space.row_blocks);
   const std::span<KeyBlock> key_blocks =
-      cut_keys(ranges, shape.num_rows, shape.num_keys, Buffers::kBlocking.gradient_keys, row_blocks,
+      cut_keys(ranges, shape.num_rows, shape.num_keys, kBlocking.gradient_keys, row_blocks,
                space.key_blocks);
   std::fill_n(space.turns, shape.num_heads * static_cast<std::int64_t>(row_blocks.size()), 0);
   const Gradient gradient{args, shape, ranges, space, row_blocks, key_blocks};

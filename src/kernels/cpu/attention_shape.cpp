@@ -112,13 +112,13 @@ std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std
   return cut;
 }
 
-AttentionSpace::AttentionSpace(const AttentionShape& shape, const AttentionBlocking& blocking,
+AttentionSpace::AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking,
                                Pieces& pieces)
     : row_blocks(
           pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task(blocking)))) {}
 
 AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape,
-                                               const AttentionBlocking& blocking, Pieces& pieces)
+                                               AttentionBlocking blocking, Pieces& pieces)
     : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, blocking.gradient_rows))),
       key_blocks(pieces.take<KeyBlock>(
           max_key_blocks(shape.num_rows, shape.num_keys, blocking.gradient_keys))),

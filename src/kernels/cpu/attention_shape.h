@@ -47,7 +47,7 @@ struct AttentionShape {
   std::int64_t group() const { return num_heads / num_kv_heads; }
   // Heads of one group that a forward task holds: they share its packed keys.
   std::int64_t heads_per_task() const;
-  std::int64_t rows_per_task(const AttentionBlocking& blocking) const {
+  std::int64_t rows_per_task(AttentionBlocking blocking) const {
     return blocking.rows / heads_per_task() / kTileRows * kTileRows;
   }
 };
@@ -118,7 +118,7 @@ struct TileRange {
 // What the threads of a forward share.
 struct AttentionSpace {
   RowBlock* row_blocks;
-  AttentionSpace(const AttentionShape& shape, const AttentionBlocking& blocking, Pieces& pieces);
+  AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
 // The same of the backward. `minus_lse` (base 2) and `minus_delta` are [heads, rows]; `dq` holds
@@ -129,8 +129,7 @@ struct AttentionGradientSpace {
   KeyBlock* key_blocks;
   std::int32_t* turns;
   float *minus_lse, *minus_delta, *dq;
-  AttentionGradientSpace(const AttentionShape& shape, const AttentionBlocking& blocking,
-                         Pieces& pieces);
+  AttentionGradientSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
 }  // namespace anabatic::kernels::cpu

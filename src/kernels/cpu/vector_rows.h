@@ -48,7 +48,7 @@ namespace anabatic::kernels::cpu {
 namespace avx512_bf16 {
 void attention(const Arguments& args);
 void attention_gradient(const Arguments& args);
-}
+}  // namespace avx512_bf16
 namespace avx512 {
 ANABATIC_VECTOR_ROWS
 }
