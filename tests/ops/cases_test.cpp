@@ -102,7 +102,7 @@ class OpCases : public ::testing::TestWithParam<std::string> {
   void expect_bounded(const kernels::Kernel& kernel, const OpCall& call,
                       std::span<const Values> before, const CompareOptions& options) {
     std::vector<Values> wants = run_in_double(call);
-    const auto tolerances = output_tolerances(call, wants, before);
+    const auto tolerances = output_tolerances(call, wants, before, kernel.name);
     const RunResult got = run(kernel, call, {.before = before}, options.repro);
     for (std::size_t o = 0; o < wants.size(); ++o) {
       wants[o].type = call.outputs[o];

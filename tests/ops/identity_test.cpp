@@ -232,11 +232,13 @@ TEST(Attention, OfOneKeyIsItsValueAndLseItsScore) {
 }
 
 // The last of `num_rows` rows, alone when `alone`, over as many keys.
-OpCall last_row_of_attention(std::int64_t num_rows, std::int64_t window, bool alone) {
-  const Values q = random({num_rows, 32}, 0), k = random({num_rows, 16}, 1),
-               v = random({num_rows, 16}, 2);
+OpCall last_row_of_attention(DType dtype, std::int64_t num_rows, std::int64_t window, bool alone) {
+  const auto of_rows = [&](std::int64_t width, std::uint64_t stream) {
+    return random_values(tensor_type(dtype, {num_rows, width}), Regime::kBounded, 5, stream);
+  };
+  const Values q = of_rows(32, 0), k = of_rows(16, 1), v = of_rows(16, 2);
   const std::int64_t first = alone ? num_rows - 1 : 0, count = num_rows - first;
-  Values rows{tensor_type(kF32, {count, 32}), {q.data.begin() + 32 * first, q.data.end()}};
+  Values rows{tensor_type(dtype, {count, 32}), {q.data.begin() + 32 * first, q.data.end()}};
   Values begin{tensor_type(kI32, {count}), {}}, end = begin;
   for (std::int64_t t = first; t < num_rows; ++t) {
     begin.data.push_back(0);
@@ -252,19 +254,20 @@ OpCall last_row_of_attention(std::int64_t num_rows, std::int64_t window, bool al
 }
 
 TEST(Attention, OfOneRowHasTheBitsThatItHasAmongOthers) {
-  for (const std::int64_t num_rows : {7, 129, 200})
-    for (const std::int64_t window : {0, 5, 150}) {
-      const auto together = run_all(last_row_of_attention(num_rows, window, false)),
-                 alone = run_all(last_row_of_attention(num_rows, window, true));
-      ASSERT_EQ(together.size(), alone.size());
-      for (std::size_t i = 0; i < alone.size(); ++i)
-        for (std::size_t o = 0; o < 2; ++o) {
-          const std::vector<double>&all = together[i][o].data, &one = alone[i][o].data;
-          EXPECT_TRUE(std::equal(one.rbegin(), one.rend(), all.rbegin()))
-              << "row kernel " << i << " output " << o << " of " << num_rows << " rows, window "
-              << window;
-        }
-    }
+  for (const DType dtype : {kF32, DType::kBFloat16})
+    for (const std::int64_t num_rows : {7, 129, 200, 300})
+      for (const std::int64_t window : {0, 5, 150}) {
+        const auto together = run_all(last_row_of_attention(dtype, num_rows, window, false)),
+                   alone = run_all(last_row_of_attention(dtype, num_rows, window, true));
+        ASSERT_EQ(together.size(), alone.size());
+        for (std::size_t i = 0; i < alone.size(); ++i)
+          for (std::size_t o = 0; o < 2; ++o) {
+            const std::vector<double>&all = together[i][o].data, &one = alone[i][o].data;
+            EXPECT_TRUE(std::equal(one.rbegin(), one.rend(), all.rbegin()))
+                << to_string(dtype) << ", row kernel " << i << " output " << o << " of " << num_rows
+                << " rows, window " << window;
+          }
+      }
 }
 
 TEST(ClipFactor, IsNaNForANormThatIsNotFinite) {

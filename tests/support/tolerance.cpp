@@ -135,13 +135,15 @@ double gamma(double num_operations, DType accumulator) {
 
 std::vector<std::vector<double>> output_tolerances(const OpCall& call,
                                                    std::span<const Values> wants,
-                                                   std::span<const Values> before) {
+                                                   std::span<const Values> before,
+                                                   std::string_view row) {
   std::vector<Bound> bounds;
   if (copies_only(call.op))
     for (const Values& want : wants)
       bounds.push_back({.errors = std::vector<double>(want.data.size(), 0.0)});
   else
-    bounds = num_operations(call, 0) >= 0 ? linear_bounds(call) : nonlinear_bounds(call, wants);
+    bounds =
+        num_operations(call, 0) >= 0 ? linear_bounds(call) : nonlinear_bounds(call, wants, row);
   std::vector<std::vector<double>> tolerances;
   for (std::size_t o = 0; o < wants.size(); ++o) {
     const DType dtype = call.outputs[o].dtype;

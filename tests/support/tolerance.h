@@ -24,10 +24,11 @@ double gamma(double num_operations, DType accumulator);
 
 // Element by element for every output of a call, from its inputs and `wants`, the outputs in
 // double. Kernels accumulate in f32 and round each output once to its dtype. `before`, when given,
-// holds what each output was added to.
+// holds what each output was added to. `row`: the kernel's name, where it allows itself more.
 std::vector<std::vector<double>> output_tolerances(const OpCall& call,
                                                    std::span<const Values> wants,
-                                                   std::span<const Values> before = {});
+                                                   std::span<const Values> before = {},
+                                                   std::string_view row = {});
 
 // Whether output 1 of the op is the sum of squares of what output 0 holds afterwards; never `+=`.
 bool sums_its_squares(std::string_view op);
@@ -61,8 +62,10 @@ struct Bound {
   // With `+=`: additions that the value before passes through, for a sum may start with it.
   double num_additions = 1;
 };
-std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants);
-std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants);
+std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants,
+                                    std::string_view row);
+std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants,
+                                    std::string_view row);
 std::vector<Bound> head_loss_bounds(const OpCall& call);
 std::vector<Bound> linear_swiglu_bounds(const OpCall& call);
 

@@ -294,7 +294,8 @@ Bound rope_table_bound(const Values& want) {
 
 }  // namespace
 
-std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants) {
+std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants,
+                                    std::string_view row) {
   const std::string_view op = call.op;
   if (op == "swiglu" || op == "swiglu_gradient") return swiglu_bounds(call);
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
@@ -316,7 +317,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "rope_table") return {rope_table_bound(wants[0])};
   if (op == "clip_factor" || op == "global_norm")
     return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};
-  if (op == "attention" || op == "attention_gradient") return attention_bounds(call, wants);
+  if (op == "attention" || op == "attention_gradient") return attention_bounds(call, wants, row);
   throw InvalidArgument(
       fmt::format("[tolerance] no bound for op '{}'; add one to tests/support/tolerance*.cpp", op));
 }

@@ -7,175 +7,20 @@
 // row computes depends on its own keys alone, and tiles begin at multiples of their size from its
 // key_begin: decoding gives the bits of the full forward.
 #include <cmath>
-#include <limits>
 
-#include "kernels/cpu/attention_tiles.h"
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/attention_pair_block.h"
+#else
+#include "kernels/cpu/attention_block.h"
+#endif
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// The largest exponential, and sum of a few, that a row adds without a new maximum.
-constexpr float kLargest = 0x1p40f;
-
-// All lanes hold at most kLargest; NaN does not.
-ANABATIC_INLINE bool is_small(Floats x) {
-  const Ints small = x <= kLargest;
-  int all = -1;
-#if ANABATIC_ISA_LANES == 8
-  all = _mm256_movemask_ps(reinterpret_cast<__m256>(small)) == 0xFF;
-#else
-  for (int i = 0; i < kLanes; ++i) all &= small[i];
-#endif
-  return all != 0;
-}
-
-struct ForwardBlock {
-  const AttentionShape& shape;
-  const AttentionBuffers& buffers;
-  std::int64_t tiles_per_head, num_tiles;  // of rows
-  std::int64_t num_rows() const { return num_tiles * kRows; }
-  std::int64_t key_width() const { return padded(shape.key_width); }
-  std::int64_t value_width() const { return padded(shape.value_width); }
-
-  const TileRange& range(std::int64_t tile) const { return buffers.tiles[tile % tiles_per_head]; }
-  float* scores(std::int64_t tile) const {
-    return buffers.scores + tile % (kStripRows / kRows) * kRows * kScoreStride;
-  }
-  // Lanes of the sum of a row's exponentials.
-  float* totals(std::int64_t row) const { return buffers.totals + row * kLanes; }
-
-  // scores := queries of a tile · keys of a panel - maximum.
-  void score(std::int64_t tile, const float* keys, float* scores) const {
-    Sums sums;
-    fill(sums, buffers.minus_largest + tile * kRows);
-    multiply_add_panels(sums, buffers.queries + tile * kRows * kPanel, num_rows(), keys,
-                        key_width());
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i) {
-      store(scores + i * kScoreStride, sums[i][0]);
-      store(scores + i * kScoreStride + kLanes, sums[i][1]);
-    }
-  }
-
-  // Turns the scores of a tile into exponentials and adds them to the totals. `before` scores of
-  // the same strip stand left of them.
-  void fold_full(std::int64_t tile, std::int64_t before, float* scores) const {
-#pragma GCC unroll 3
-    for (std::int64_t i = 0; i < kRows; i += 2, scores += 2 * kScoreStride) {
-      float* next = scores + kScoreStride;
-      Floats p[] = {load(scores), load(scores + kLanes), load(next), load(next + kLanes)};
-      exp2(p);
-      const std::int64_t row = tile * kRows + i;
-      add_full(row, p[0], p[1], before, scores);
-      add_full(row + 1, p[2], p[3], before, next);
-    }
-  }
-
-  ANABATIC_INLINE void add_full(std::int64_t row, Floats first, Floats second, std::int64_t before,
-                                float* scores) const {
-    const Floats added = first + second;
-    if (!is_small(added)) return fold_row(row, {0, kPanel, false}, before, scores);
-    store(scores, first);
-    store(scores + kLanes, second);
-    store(totals(row), load(totals(row)) + added);
-  }
-
-  void fold_masked(std::int64_t tile, std::int64_t key, std::int64_t before, float* scores) const {
-    for (std::int64_t i = 0; i < kRows; ++i) {
-      const std::int64_t of_head = tile % tiles_per_head * kRows + i;
-      const auto begin = static_cast<std::int32_t>(buffers.begins[of_head] - key),
-                 end = static_cast<std::int32_t>(buffers.ends[of_head] - key);
-      fold_row(tile * kRows + i, {begin, end, begin >= 0}, before, scores + i * kScoreStride);
-    }
-  }
-
-  // The keys of a panel that a row sees; whether it is the first panel that it sees.
-  struct PanelRange {
-    std::int32_t begin, end;
-    bool is_first;
-  };
-
-  __attribute__((noinline)) void fold_row(std::int64_t row, PanelRange sees, std::int64_t before,
-                                          float* scores) const {
-    if (sees.begin >= std::min<std::int32_t>(sees.end, kPanel) || sees.end <= 0) {
-      store(scores, Floats{});
-      store(scores + kLanes, Floats{});
-      return;
-    }
-    const Ints lanes[kVectors] = {within(0, sees.begin, sees.end), within(1, sees.begin, sees.end)};
-    const Floats x[kVectors] = {load(scores), load(scores + kLanes)};
-    const auto exponentials = [&](float top) {
-      Floats p[] = {x[0] - top, x[1] - top};
-      exp2(p);
-      const Floats first = lanes[0] ? p[0] : Floats{}, second = lanes[1] ? p[1] : Floats{};
-      store(scores, first);
-      store(scores + kLanes, second);
-      return first + second;
-    };
-    const auto top = [&] {
-      return max_lanes(
-          max(lanes[0] ? x[0] : broadcast(-kInfinity), lanes[1] ? x[1] : broadcast(-kInfinity)));
-    };
-    float more = sees.is_first ? top() : 0.0f;
-    Floats added = exponentials(more);
-    if (!sees.is_first && !is_small(added)) {
-      more = top();
-      Floats factor[] = {broadcast(-more)};
-      exp2(factor);
-      scale_row(row, factor[0][0], before, scores);
-      added = exponentials(more);
-    }
-    buffers.minus_largest[row] -= more;
-    store(totals(row), load(totals(row)) + added);
-  }
-
-  // What a row has summed so far, and the scores of this strip that are not in its sums yet.
-  void scale_row(std::int64_t row, float factor, std::int64_t before, float* scores) const {
-    store(totals(row), factor * load(totals(row)));
-    for (std::int64_t j = 0; j < value_width(); j += kLanes) {
-      float* sum = buffers.sums + (j / kPanel * num_rows() + row) * kPanel + j % kPanel;
-      store(sum, factor * load(sum));
-    }
-    for (std::int64_t j = -before; j < 0; j += kLanes) store(scores + j, factor * load(scores + j));
-  }
-
-  // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
-  void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
-                  std::int64_t count) const {
-    const auto first_panel = [&](const TileRange& sees) {
-      return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
-    };
-    for (std::int64_t j = 0; j < count; j += kPanel) {
-      const std::int64_t panel = key + j;
-      const auto sees_panel = [&](const TileRange& sees) {
-        return sees.begin < panel + kPanel && sees.end > panel;
-      };
-      for (std::int64_t tile = first; tile < last; ++tile)
-        if (sees_panel(range(tile))) score(tile, buffers.keys + j * key_width(), scores(tile) + j);
-      for (std::int64_t tile = first; tile < last; ++tile) {
-        const TileRange& sees = range(tile);
-        if (!sees_panel(sees)) continue;
-        // The first panel of a row is not full: its maximum is not known yet.
-        if (sees.full_begin < panel && panel + kPanel <= sees.full_end)
-          fold_full(tile, j - first_panel(sees), scores(tile) + j);
-        else
-          fold_masked(tile, panel, j - first_panel(sees), scores(tile) + j);
-      }
-    }
-    for (std::int64_t j = 0; j < value_width(); j += kPanel)
-      for (std::int64_t tile = first; tile < last; ++tile) {
-        const std::int64_t begin = first_panel(range(tile)),
-                           end = std::min<std::int64_t>(range(tile).end - key, count);
-        if (begin < end)
-          multiply<kScoreStride, 1, true>(
-              scores(tile) + begin, buffers.values + j * kTileKeys + begin * kPanel, end - begin,
-              buffers.sums + (j * num_rows() + tile * kRows * kPanel));
-      }
-  }
-};
+using Buffers = ForwardBlock::Buffers;
+constexpr AttentionBlocking kBlocking = Buffers::kBlocking;
+constexpr std::int64_t kTileKeys = ForwardBlock::kTileKeys;
 
 struct Forward {
   const Arguments& args;
@@ -183,12 +28,11 @@ struct Forward {
   KeyRanges ranges;
 
   template <class T>
-  void block(const RowBlock& rows, std::int64_t head, const AttentionBuffers& b) const {
+  void block(const RowBlock& rows, std::int64_t head, const Buffers& b) const {
     const std::int64_t heads = shape.heads_per_task(), kv_head = head / shape.group(),
                        tiles = ceil_div(rows.count, kRows), padded_rows = tiles * kRows;
     const ForwardBlock block{shape, b, tiles, tiles * heads};
-    const std::int64_t num_rows = block.num_rows(), origin = ranges.key_begin[rows.first],
-                       end = rows.end - origin;
+    const std::int64_t origin = ranges.key_begin[rows.first], end = rows.end - origin;
     const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
         v(args.inputs[2], kv_head, shape.value_width);
     const auto prefetch_keys = [&](std::int64_t key) {
@@ -198,16 +42,14 @@ struct Forward {
     std::int64_t key = (rows.begin - origin) / kTileKeys * kTileKeys;
     prefetch_keys(key);
     for (std::int64_t h = 0; h < heads; ++h)
-      pack_head<T>(rows, head + h, b.queries + h * padded_rows * kPanel, num_rows);
-    std::fill(b.sums, b.sums + num_rows * block.value_width(), 0.0f);
-    std::fill(b.totals, b.totals + num_rows * kLanes, 0.0f);
-    std::fill(b.minus_largest, b.minus_largest + num_rows, 0.0f);
+      block.pack_queries(HeadRows<const T>(args.inputs[0], head + h, shape.key_width), rows,
+                         h * padded_rows);
+    block.clear();
 
     find_ranges(ranges, rows, origin, shape.num_keys, b.begins, b.ends, b.tiles);
     for (; key < end; key += kTileKeys) {
       const std::int64_t count = std::min(kTileKeys, end - key);
-      pack_across(k, origin + key, count, b.keys);
-      pack(v, origin + key, count, 1.0f, kTileKeys, b.values);
+      block.pack_keys(k, v, origin + key, count);
       prefetch_keys(key + kTileKeys);
       for (std::int64_t tile = 0; tile < block.num_tiles; tile += kStripRows / kRows)
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
@@ -218,19 +60,13 @@ struct Forward {
   }
 
   template <class T>
-  void pack_head(const RowBlock& rows, std::int64_t head, float* to, std::int64_t num_rows) const {
-    pack(HeadRows<const T>(args.inputs[0], head, shape.key_width), rows.first, rows.count,
-         shape.scale * kLog2E, num_rows, to);
-  }
-
-  template <class T>
   void write_row(const ForwardBlock& block, std::int64_t t, std::int64_t head,
                  std::int64_t row) const {
     const KeyRange keys = ranges.of(t);
     const bool is_empty = keys.begin >= keys.end;
     const float total = sum_lanes(load(block.totals(row)));
-    const HeadRows<T> out(args.outputs[0], head, shape.value_width);
-    unpack_row(block.buffers.sums, block.num_rows(), row, is_empty ? 0.0f : 1.0f / total, out, t);
+    block.write_row(row, is_empty ? 0.0f : 1.0f / total,
+                    HeadRows<T>(args.outputs[0], head, shape.value_width), t);
     args.outputs[1].as<float>()[t * shape.num_heads + head] =
         is_empty ? -kInfinity : (std::log2(total) - block.buffers.minus_largest[row]) * kLn2;
   }
@@ -242,20 +78,19 @@ void attention(const Arguments& args) {
   const AttentionShape shape(args);
   const Forward forward{args, shape, checked_key_ranges(args, shape)};
   Pieces pieces(args.workspace), measure(nullptr);
-  const AttentionSpace space(shape, pieces);
+  const AttentionSpace space(shape, kBlocking, pieces);
   const std::span<const RowBlock> blocks =
-      cut_rows(forward.ranges, shape.num_rows, shape.rows_per_task(), space.row_blocks);
-  AttentionBuffers(shape, measure);
+      cut_rows(forward.ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks);
+  Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
   const auto num_blocks = static_cast<std::int64_t>(blocks.size()),
              head_tasks = shape.num_heads / shape.heads_per_task();
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+  with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     // The last rows of a document see the most keys: they go first.
     args.team->for_tasks(num_blocks * head_tasks, [&](std::int64_t task, int thread) {
       Pieces of_thread(of_threads + thread * measure.used_bytes());
       forward.block<T>(blocks[static_cast<std::size_t>(num_blocks - 1 - task / head_tasks)],
-                       task % head_tasks * shape.heads_per_task(),
-                       AttentionBuffers(shape, of_thread));
+                       task % head_tasks * shape.heads_per_task(), Buffers(shape, of_thread));
     });
   });
 }

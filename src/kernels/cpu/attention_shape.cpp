@@ -2,7 +2,6 @@
 #include "kernels/cpu/attention_shape.h"
 
 #include "base/error.h"
-#include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu {
 
@@ -74,17 +73,16 @@ std::span<RowBlock> cut_rows(const KeyRanges& ranges, std::int64_t num_rows, std
   return {blocks, count};
 }
 
-std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys) {
-  return ceil_div(num_keys, kGradientKeys) + std::min(num_rows, num_keys) + 1;
+std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys, std::int64_t most) {
+  return ceil_div(num_keys, most) + std::min(num_rows, num_keys) + 1;
 }
 
 std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t num_keys,
-                             std::span<RowBlock> row_blocks, KeyBlock* blocks) {
+                             std::int64_t most, std::span<RowBlock> row_blocks, KeyBlock* blocks) {
   std::size_t count = 0;
   std::int64_t first = 0;
   const auto cut_until = [&](std::int64_t last) {
-    const std::int64_t piece =
-        first < last ? even_piece(last - first, kGradientKeys, kWidestPanel) : 0;
+    const std::int64_t piece = first < last ? even_piece(last - first, most, kWidestPanel) : 0;
     for (; first < last; first = std::min(first + piece, last))
       blocks[count++] = {.first = static_cast<std::int32_t>(first),
                          .count = static_cast<std::int32_t>(std::min(piece, last - first)),
@@ -114,67 +112,20 @@ std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std
   return cut;
 }
 
-AttentionSpace::AttentionSpace(const AttentionShape& shape, Pieces& pieces)
-    : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task()))) {}
+AttentionSpace::AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking,
+                               Pieces& pieces)
+    : row_blocks(
+          pieces.take<RowBlock>(max_row_blocks(shape.num_rows, shape.rows_per_task(blocking)))) {}
 
-AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
-    : queries(pieces.take(kBlockRows * shape.padded_key_width())),
-      keys(pieces.take(kTileKeys * shape.padded_key_width())),
-      values(pieces.take(kTileKeys * shape.padded_value_width())),
-      scores(pieces.take(kStripRows * kScoreStride)),
-      sums(pieces.take(kBlockRows * shape.padded_value_width())),
-      minus_largest(pieces.take(kBlockRows)),
-      totals(pieces.take(kBlockRows * kWidestPanel / 2)),
-      begins(pieces.take<std::int32_t>(kBlockRows)),
-      ends(pieces.take<std::int32_t>(kBlockRows)),
-      tiles(pieces.take<TileRange>(kBlockRows / kTileRows)) {}
-
-AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape, Pieces& pieces)
-    : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, kGradientRows))),
-      key_blocks(pieces.take<KeyBlock>(max_key_blocks(shape.num_rows, shape.num_keys))),
+AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape,
+                                               AttentionBlocking blocking, Pieces& pieces)
+    : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, blocking.gradient_rows))),
+      key_blocks(pieces.take<KeyBlock>(
+          max_key_blocks(shape.num_rows, shape.num_keys, blocking.gradient_keys))),
       turns(pieces.take<std::int32_t>(shape.num_heads *
-                                      max_row_blocks(shape.num_rows, kGradientRows))),
+                                      max_row_blocks(shape.num_rows, blocking.gradient_rows))),
       minus_lse(pieces.take(shape.num_heads * shape.num_rows)),
       minus_delta(pieces.take(shape.num_heads * shape.num_rows)),
       dq(pieces.take(shape.num_heads * shape.num_rows * shape.padded_key_width())) {}
-
-AttentionGradientBuffers::AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces)
-    : keys(pieces.take(kGradientKeys * shape.padded_key_width())),
-      keys_across(pieces.take(kGradientKeys * shape.padded_key_width())),
-      values_across(pieces.take(kGradientKeys * shape.padded_value_width())),
-      queries(pieces.take(kGradientRows * shape.padded_key_width())),
-      douts(pieces.take(kGradientRows * shape.padded_value_width())),
-      minus_lse(pieces.take(kGradientRows)),
-      minus_delta(pieces.take(kGradientRows)),
-      weights(pieces.take(kGradientRows * kGradientStride)),
-      gradients(pieces.take(kGradientRows * kGradientStride)),
-      dq(pieces.take(kGradientRows * shape.padded_key_width())),
-      dk(pieces.take(kGradientKeys * shape.padded_key_width())),
-      dv(pieces.take(kGradientKeys * shape.padded_value_width())),
-      begins(pieces.take<std::int32_t>(kGradientRows)),
-      ends(pieces.take<std::int32_t>(kGradientRows)),
-      tiles(pieces.take<TileRange>(kGradientRows / kTileRows)) {}
-
-namespace {
-
-template <class Space, class Buffers>
-std::int64_t workspace_bytes(const spec::Problem& problem) {
-  const AttentionShape shape(problem.inputs[0], problem.inputs[1], problem.inputs[2],
-                             *problem.attributes);
-  Pieces shared(nullptr), of_thread(nullptr);
-  Space(shape, shared);
-  Buffers(shape, of_thread);
-  return shared.used_bytes() + problem.device->num_threads * of_thread.used_bytes();
-}
-
-}  // namespace
-
-std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
-  return workspace_bytes<AttentionSpace, AttentionBuffers>(problem);
-}
-
-std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem) {
-  return workspace_bytes<AttentionGradientSpace, AttentionGradientBuffers>(problem);
-}
 
 }  // namespace anabatic::kernels::cpu

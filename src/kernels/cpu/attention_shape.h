@@ -12,19 +12,24 @@ namespace anabatic::kernels::cpu {
 // Rows of a register tile, and columns of the widest panel of any instruction set.
 inline constexpr std::int64_t kTileRows = 6, kWidestPanel = 32;
 
-// Forward. A task holds (heads x rows) query rows while tiles of keys pass by; scores stand for one
-// strip of rows at a time. Packing a tile of keys costs about 2 % at so many rows.
-inline constexpr std::int64_t kBlockRows = 192, kTileKeys = 128, kStripRows = 24;
+// Rows of a strip of the forward: scores stand for one at a time.
+inline constexpr std::int64_t kStripRows = 24;
 
-// Backward. A task holds a block of keys while blocks of rows pass by.
-inline constexpr std::int64_t kGradientRows = 96, kGradientKeys = 96;
+// What a call is cut into. Forward: a task holds (heads x rows) query rows while tiles of keys pass
+// by. Backward: a task holds a block of keys while blocks of rows pass by.
+struct AttentionBlocking {
+  std::int64_t rows, keys, gradient_rows, gradient_keys;
 
-// Floats between rows of scores; no power of two, for they are also read along columns.
-inline constexpr std::int64_t kScoreStride = kTileKeys + 16, kGradientStride = kGradientKeys + 16;
+  constexpr bool is_whole() const {
+    return rows % kStripRows == 0 && kStripRows % kTileRows == 0 &&
+           gradient_rows % kTileRows == 0 && gradient_keys % kTileRows == 0 &&
+           keys % kWidestPanel == 0 && gradient_keys % kWidestPanel == 0;
+  }
+};
 
-static_assert(kBlockRows % kStripRows == 0 && kStripRows % kTileRows == 0);
-static_assert(kGradientRows % kTileRows == 0 && kGradientKeys % kTileRows == 0);
-static_assert(kTileKeys % kWidestPanel == 0 && kGradientKeys % kWidestPanel == 0);
+// Of kernels in fp32. Packing a tile of keys costs about 2 % at so many rows.
+inline constexpr AttentionBlocking kFloatBlocking{192, 128, 96, 96};
+static_assert(kFloatBlocking.is_whole());
 
 struct AttentionShape {
   std::int64_t num_rows, num_keys, num_heads, num_kv_heads, window, key_width, value_width;
@@ -42,8 +47,8 @@ struct AttentionShape {
   std::int64_t group() const { return num_heads / num_kv_heads; }
   // Heads of one group that a forward task holds: they share its packed keys.
   std::int64_t heads_per_task() const;
-  std::int64_t rows_per_task() const {
-    return kBlockRows / heads_per_task() / kTileRows * kTileRows;
+  std::int64_t rows_per_task(AttentionBlocking blocking) const {
+    return blocking.rows / heads_per_task() / kTileRows * kTileRows;
   }
 };
 
@@ -82,10 +87,10 @@ std::int64_t max_row_blocks(std::int64_t num_rows, std::int64_t most);
 std::span<RowBlock> cut_rows(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t most,
                              RowBlock* blocks);
 
-// Cuts all keys into blocks of at most kGradientKeys, and at the beginnings of documents.
-std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys);
+// Cuts all keys into blocks of at most `most`, and at the beginnings of documents.
+std::int64_t max_key_blocks(std::int64_t num_rows, std::int64_t num_keys, std::int64_t most);
 std::span<KeyBlock> cut_keys(const KeyRanges& ranges, std::int64_t num_rows, std::int64_t num_keys,
-                             std::span<RowBlock> row_blocks, KeyBlock* blocks);
+                             std::int64_t most, std::span<RowBlock> row_blocks, KeyBlock* blocks);
 
 // Hands out pieces of a workspace, each 64-byte aligned. From null it measures.
 class Pieces {
@@ -110,16 +115,10 @@ struct TileRange {
   std::int32_t begin, end, full_begin, full_end;
 };
 
-// What the threads of a forward share, and what each holds.
+// What the threads of a forward share.
 struct AttentionSpace {
   RowBlock* row_blocks;
-  AttentionSpace(const AttentionShape& shape, Pieces& pieces);
-};
-struct AttentionBuffers {
-  float *queries, *keys, *values, *scores, *sums, *minus_largest, *totals;
-  std::int32_t *begins, *ends;
-  TileRange* tiles;
-  AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
+  AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
 // The same of the backward. `minus_lse` (base 2) and `minus_delta` are [heads, rows]; `dq` holds
@@ -130,16 +129,7 @@ struct AttentionGradientSpace {
   KeyBlock* key_blocks;
   std::int32_t* turns;
   float *minus_lse, *minus_delta, *dq;
-  AttentionGradientSpace(const AttentionShape& shape, Pieces& pieces);
-};
-struct AttentionGradientBuffers {
-  float *keys, *keys_across, *values_across;         // of the block of keys
-  float *queries, *douts, *minus_lse, *minus_delta;  // of the block of rows
-  float *weights, *gradients;                        // p and ds, [rows, kGradientStride]
-  float *dq, *dk, *dv;
-  std::int32_t *begins, *ends;
-  TileRange* tiles;
-  AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces);
+  AttentionGradientSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
 }  // namespace anabatic::kernels::cpu

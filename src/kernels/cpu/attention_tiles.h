@@ -5,33 +5,23 @@
 // lanes; a panel is two vectors wide). They serve as the right operand, and as the left one row by
 // row. Panels across: the same of the transposed matrix, [rows / 16, columns, 16].
 #pragma once
-#include <algorithm>
-
-#include "kernels/cpu/attention_shape.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/attention_buffers.h"
+#include "kernels/cpu/attention_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 // 6 x 2 sums, two vectors on the right and one on the left fill 16 registers.
-inline constexpr int kVectors = 2, kPanel = kVectors * kLanes, kRows = kTileRows;
+inline constexpr int kVectors = 2, kPanel = kVectors * kLanes;
 static_assert(kWidestPanel % kPanel == 0);
-
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 using Sums = Floats[kRows][kVectors];
 
+template <class Body>
+void with_operand_type(DType dtype, Body&& body) {
+  with_float_type(dtype, body);
+}
+
 constexpr std::int64_t padded(std::int64_t width) { return round_up(width, kPanel); }
-
-// One head of a tensor: row t lies at data + t · stride.
-template <class T>
-struct HeadRows {
-  T* data;
-  std::int64_t stride, width;
-
-  HeadRows(const TensorView& view, std::int64_t head, std::int64_t head_width)
-      : data(view.as<T>() + head * head_width), stride(columns(view)), width(head_width) {}
-  T* row(std::int64_t t) const { return data + t * stride; }
-};
 
 // Exchanges the off-diagonal halves of every 2·kStep x 2·kStep block, then goes on with the next
 // power of two.
@@ -50,18 +40,6 @@ ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
     r[i + kStep] = __builtin_shuffle(a, b, second);
   }
   if constexpr (2 * kStep < kLanes) transpose_lanes<2 * kStep>(r);
-}
-
-// Rows of one head lie far apart: hardware does not foresee them.
-inline constexpr std::int64_t kPrefetchRows = 8;
-
-// Brings rows [first, first + count) into the second cache.
-template <class T>
-void prefetch(const HeadRows<const T>& from, std::int64_t first, std::int64_t count) {
-  constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
-  for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t j = 0; j < from.width; j += kLine)
-      __builtin_prefetch(from.row(first + i) + j, 0, 2);
 }
 
 // What a row of `count` more elements has of a vector; zeros beyond.
@@ -222,30 +200,6 @@ ANABATIC_INLINE Ints lane_index(int v) {
 ANABATIC_INLINE Ints within(int v, std::int32_t begin, std::int32_t end) {
   const Ints index = lane_index(v);
   return (index >= begin) & (index < end);
-}
-
-// Ranges of rows and of their register tiles, in keys from `origin` on and cut to [0, count). Rows
-// that fill the last tile see what the last row sees.
-inline void find_ranges(const KeyRanges& ranges, const RowBlock& rows, std::int64_t origin,
-                        std::int64_t count, std::int32_t* begins, std::int32_t* ends,
-                        TileRange* tiles) {
-  const auto cut = [&](std::int64_t key) {
-    return static_cast<std::int32_t>(std::clamp<std::int64_t>(key - origin, 0, count));
-  };
-  for (std::int32_t i = 0; i < rows.count; i += kRows) {
-    TileRange tile{INT32_MAX, 0, 0, INT32_MAX};
-    for (std::int32_t r = i; r < i + kRows; ++r) {
-      const KeyRange keys = ranges.of(rows.first + std::min(r, rows.count - 1));
-      begins[r] = cut(keys.begin);
-      ends[r] = cut(keys.end);
-      tile.full_begin = std::max(tile.full_begin, begins[r]);
-      tile.full_end = std::min(tile.full_end, ends[r]);
-      if (begins[r] >= ends[r]) continue;
-      tile.begin = std::min(tile.begin, begins[r]);
-      tile.end = std::max(tile.end, ends[r]);
-    }
-    tiles[i / kRows] = tile;
-  }
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

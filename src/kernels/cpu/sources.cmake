@@ -15,7 +15,10 @@ set(cpu_vector_sources
     rope.cpp
     router.cpp
     swiglu_stage.cpp)
+# Those that have a form of their own with VDPBF16PS.
+set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp)
 set(cpu_sources
+    cpu/attention_buffers.cpp
     cpu/attention_shape.cpp
     cpu/call.cpp
     cpu/copies.cpp
@@ -35,7 +38,7 @@ set(cpu_sources
 
 set(cpu_variants portable)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND cpu_variants avx2 avx512)
+  list(APPEND cpu_variants avx2 avx512 avx512_bf16)
   set(cpu_flags_avx2 -mavx2 -mfma)
   # -Wno-maybe-uninitialized, -Wno-uninitialized: g++ 12 reports its own AVX-512 headers (GCC bug 105593).
   set(cpu_flags_avx512
@@ -48,13 +51,18 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       -mprefer-vector-width=512
       -Wno-maybe-uninitialized
       -Wno-uninitialized)
+  set(cpu_flags_avx512_bf16 ${cpu_flags_avx512} -mavx512bf16)
   set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
-  set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512};-mavx512bf16")
+  set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512_bf16}")
   set_source_files_properties(cpu/head_loss.cpp cpu/linear_swiglu.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
 endif()
 foreach(variant IN LISTS cpu_variants)
-  list(TRANSFORM cpu_vector_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/ OUTPUT_VARIABLE variant_sources)
+  set(variant_sources ${cpu_vector_sources})
+  if(DEFINED cpu_vector_sources_${variant})
+    set(variant_sources ${cpu_vector_sources_${variant}})
+  endif()
+  list(TRANSFORM variant_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
   add_library(anabatic_kernels_cpu_${variant} OBJECT ${variant_sources})
   target_link_libraries(anabatic_kernels_cpu_${variant} PRIVATE anabatic_device)
   target_compile_options(anabatic_kernels_cpu_${variant} PRIVATE $<$<CONFIG:Release>:-O3> -fno-math-errno ${cpu_flags_${variant}})

@@ -72,6 +72,15 @@ Support supports_avx2(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
+// Floats are bf16 but for the log-sum-exp of attention.
+[[maybe_unused]] Support supports_pairs(const spec::Problem& problem) {
+  if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");
+  const DType dtype = problem.inputs[0].dtype;
+  if (dtype != DType::kBFloat16)
+    return no(fmt::format("input 0 is {}; this row takes bf16", to_string(dtype)));
+  return kActivations(problem);
+}
+
 #define ANABATIC_SCALAR_ROW(op, types, workspace) ANABATIC_SCALAR(op, types, workspace, nullptr)
 #define ANABATIC_SCALAR(op, types, workspace, prepare) \
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::op }
@@ -81,6 +90,10 @@ Support supports_avx2(const spec::Problem& problem) {
   ANABATIC_VECTOR(op, kActivations, workspace, cpu::prepare_stream)
 
 #ifdef ANABATIC_CPU_X86
+#define ANABATIC_ATTENTION_ROWS(op)                                       \
+  Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_pairs,        \
+         cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op}, \
+      ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
 #define ANABATIC_VECTOR(op, types, workspace, prepare)                                            \
   Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, prepare, cpu::avx512::op}, \
       Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, prepare, cpu::avx2::op},   \
@@ -88,6 +101,8 @@ Support supports_avx2(const spec::Problem& problem) {
     "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op                                 \
   }
 #else
+#define ANABATIC_ATTENTION_ROWS(op) \
+  ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
 #define ANABATIC_VECTOR(op, types, workspace, prepare) \
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
@@ -142,8 +157,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_panels<false>, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(attention, kActivations, cpu::attention_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(attention_gradient, kActivations, cpu::attention_gradient_workspace_bytes),
+    ANABATIC_ATTENTION_ROWS(attention),
+    ANABATIC_ATTENTION_ROWS(attention_gradient),
     ANABATIC_SCALAR_ROW(cache_write, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(cast, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
@@ -205,6 +220,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
 };
 
+#undef ANABATIC_ATTENTION_ROWS
 #undef ANABATIC_HEAD_ROW
 #undef ANABATIC_HEAD_ROWS
 #undef ANABATIC_LINEAR_ROW

@@ -12,7 +12,11 @@
 #include "tensor/dtype.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#if defined(__AVX512BF16__)
+#define ANABATIC_ISA avx512_bf16
+#else
 #define ANABATIC_ISA avx512
+#endif
 #define ANABATIC_ISA_LANES 16
 #elif defined(__AVX2__) && defined(__FMA__)
 #define ANABATIC_ISA avx2

@@ -47,6 +47,10 @@
 
 namespace anabatic::kernels::cpu {
 
+namespace avx512_bf16 {
+void attention(const Arguments& args);
+void attention_gradient(const Arguments& args);
+}  // namespace avx512_bf16
 namespace avx512 {
 ANABATIC_VECTOR_ROWS
 }
@@ -57,9 +61,11 @@ namespace portable {
 ANABATIC_VECTOR_ROWS
 }
 
-// attention_shape.cpp
+// attention_buffers.cpp; pairs: of avx512_bf16
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
 std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
+std::int64_t attention_pairs_workspace_bytes(const spec::Problem& problem);
+std::int64_t attention_gradient_pairs_workspace_bytes(const spec::Problem& problem);
 
 // workspace.cpp
 std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem);

@@ -26,7 +26,9 @@
 #include <simde/x86/avx512/unpackhi.h>
 #include <simde/x86/avx512/unpacklo.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 namespace anabatic::emulated {
 namespace {
@@ -64,20 +66,73 @@ inline __m256i low_halves(__m512i x) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves));
 }
 
+// To even; denormals become zero, NaN stays NaN.
+inline std::uint16_t to_bf16(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  if ((bits & 0x7F800000u) == 0) bits &= 0x80000000u;
+  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// The second operand stands first.
+inline __m512bh two_to_bf16(__m512 high, __m512 low) {
+  std::uint16_t both[32];
+  for (int i = 0; i < 16; ++i) {
+    both[i] = to_bf16(low[i]);
+    both[16 + i] = to_bf16(high[i]);
+  }
+  __m512bh result;
+  std::memcpy(&result, both, sizeof both);
+  return result;
+}
+
+// What the mask leaves out is not read.
+inline __m512i load_masked(std::uint32_t mask, const void* p) {
+  std::uint16_t elements[32] = {};
+  for (int i = 0; i < 32; ++i)
+    if (mask >> i & 1u)
+      std::memcpy(elements + i, static_cast<const char*>(p) + 2 * i, sizeof elements[i]);
+  return simde_mm512_loadu_si512(elements);
+}
+
+// What stands above the next lower whole number.
+inline __m512 above_floor(__m512 x) {
+  for (int i = 0; i < 16; ++i) x[i] = std::isinf(x[i]) ? 0.0f : x[i] - std::floor(x[i]);
+  return x;
+}
+
+inline float largest_lane(__m512 x) {
+  float largest = x[0];
+  for (int i = 1; i < 16; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
 }  // namespace
 }  // namespace anabatic::emulated
 
 #undef _mm512_cvtepi32_epi16
+#undef _mm512_cvtne2ps_pbh
 #undef _mm512_dpbf16_ps
 #undef _mm512_load_ps
 #undef _mm512_load_si512
+#undef _mm512_maskz_loadu_epi16
+#undef _mm512_maskz_scalef_ps
+#undef _mm512_reduce_max_ps
+#undef _mm512_reduce_ps
 #undef _mm512_scalef_ps
 #undef _mm512_store_si512
 #undef _mm512_stream_si512
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
+#define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))
+#define _mm512_maskz_loadu_epi16(mask, p) anabatic::emulated::load_masked(mask, p)
+#define _mm512_maskz_scalef_ps(mask, x, n) \
+  simde_mm512_maskz_mov_ps(mask, anabatic::emulated::times_power_of_two(x, n))
+#define _mm512_reduce_max_ps(x) anabatic::emulated::largest_lane(x)
+#define _mm512_reduce_ps(x, floor) anabatic::emulated::above_floor(x)
 #define _mm512_scalef_ps(x, n) anabatic::emulated::times_power_of_two(x, n)
 #define _mm512_store_si512(p, x) simde_mm512_storeu_si512(anabatic::emulated::aligned(p), x)
 #define _mm512_stream_si512(p, x) simde_mm512_storeu_si512(anabatic::emulated::aligned(p), x)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each thread of an attention call holds in its workspace: operands in fp32 (attention_tiles.h
+// says how they lie), or words of two bf16 (attention_pairs.h).
+#pragma once
+#include "kernels/cpu/attention_shape.h"
+
+namespace anabatic::kernels::cpu {
+
+// Floats between rows of scores; no power of two, for they are also read along columns.
+inline constexpr std::int64_t kScoreStride = kFloatBlocking.keys + 16,
+                              kGradientStride = kFloatBlocking.gradient_keys + 16;
+
+struct AttentionBuffers {
+  static constexpr AttentionBlocking kBlocking = kFloatBlocking;
+
+  float *queries, *keys, *values, *scores, *sums, *minus_largest, *totals;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
+  AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
+};
+
+struct AttentionGradientBuffers {
+  static constexpr AttentionBlocking kBlocking = kFloatBlocking;
+
+  float *keys, *keys_across, *values_across;         // of the block of keys
+  float *queries, *douts, *minus_lse, *minus_delta;  // of the block of rows
+  float *weights, *gradients;                        // p and ds, [rows, kGradientStride]
+  float *dq, *dk, *dv;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
+  AttentionGradientBuffers(const AttentionShape& shape, Pieces& pieces);
+};
+
+using Word = std::uint32_t;  // two neighbours along the depth of a product, the first one low
+
+// Larger blocks than in fp32: beside products of twice the speed, packing costs twice as much.
+inline constexpr AttentionBlocking kPairBlocking{384, 256, 192, 192};
+static_assert(kPairBlocking.is_whole());
+
+// Columns of a panel of words, and keys of a register tile of scores.
+inline constexpr std::int64_t kPairPanel = 16, kPairScores = 64;
+static_assert(kPairBlocking.keys % kPairScores == 0 &&
+              kPairBlocking.gradient_keys % kPairScores == 0);
+
+// Words between rows of probabilities that are pairs of keys, and between those that are pairs of
+// rows; no powers of two.
+inline constexpr std::int64_t kPairStride = kPairBlocking.keys / 2 + 16,
+                              kPairGradientStride = kPairBlocking.gradient_keys / 2 + 16,
+                              kPairAcrossStride = kPairBlocking.gradient_keys + 16;
+
+struct AttentionPairBuffers {
+  static constexpr AttentionBlocking kBlocking = kPairBlocking;
+
+  Word *queries, *keys, *values, *weights;
+  float *scores, *sums, *minus_largest, *totals;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
+  AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces);
+};
+
+// Of an operand that stands on the left of one product and on the right of another: rows, pairs
+// along the width; panels, pairs of rows.
+struct AttentionGradientPairBuffers {
+  static constexpr AttentionBlocking kBlocking = kPairBlocking;
+
+  Word *key_panels, *keys_across, *values_across;             // of the block of keys
+  Word *query_rows, *query_panels, *dout_rows, *dout_panels;  // of the block of rows
+  Word *weights_across, *gradients_across, *gradient_rows;    // p and ds
+  float *minus_lse, *minus_delta, *dq, *dk, *dv;
+  std::int32_t *begins, *ends;
+  TileRange* tiles;
+  AttentionGradientPairBuffers(const AttentionShape& shape, Pieces& pieces);
+};
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of rows of attention's forward against tiles of keys, by products of bf16 pairs.
+//
+// Scores become probabilities in the registers that summed them. A row is rounded to bf16 for the
+// product with the values; its total sums what was not rounded.
+#pragma once
+#include <limits>
+
+#include "kernels/cpu/attention_pairs.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// The largest sum of a few exponentials that a row adds without a new maximum.
+constexpr float kLargest = 0x1p40f;
+
+ANABATIC_INLINE bool is_small(Floats x) {
+  return _mm512_cmp_ps_mask(x, broadcast(kLargest), _CMP_NLE_UQ) == 0;
+}
+
+struct ForwardBlock {
+  using Buffers = AttentionPairBuffers;
+  static constexpr std::int64_t kTileKeys = Buffers::kBlocking.keys;
+
+  const AttentionShape& shape;
+  const Buffers& buffers;
+  std::int64_t tiles_per_head, num_tiles;  // of rows
+  std::int64_t num_rows() const { return num_tiles * kRows; }
+  std::int64_t key_words() const { return shape.padded_key_width() / 2; }
+  std::int64_t value_width() const { return round_up(shape.value_width, kPairPanel); }
+
+  const TileRange& range(std::int64_t tile) const { return buffers.tiles[tile % tiles_per_head]; }
+  // The probabilities of a row tile, from the first key of the tile of keys on.
+  Word* weights(std::int64_t tile) const {
+    return buffers.weights + tile % (kStripRows / kRows) * kRows * kPairStride;
+  }
+  // Lanes of the sum of a row's exponentials.
+  float* totals(std::int64_t row) const { return buffers.totals + row * kLanes; }
+  Floats to_base_2() const { return broadcast(shape.scale * kLog2E); }
+
+  // Before the first tile of keys.
+  void clear() const {
+    std::fill(buffers.sums, buffers.sums + num_rows() * value_width(), 0.0f);
+    std::fill(buffers.totals, buffers.totals + num_rows() * kLanes, 0.0f);
+    std::fill(buffers.minus_largest, buffers.minus_largest + num_rows(), 0.0f);
+  }
+  // Rows of a head, as those from `at` on.
+  void pack_queries(const HeadRows<const BFloat16>& from, const RowBlock& rows,
+                    std::int64_t at) const {
+    copy_rows(from, rows.first, rows.count, key_words(), buffers.queries + at * key_words());
+  }
+  void pack_keys(const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v,
+                 std::int64_t first, std::int64_t count) const {
+    pack_across(k, first, count, key_words(), buffers.keys);
+    pack_row_pairs(v, first, count, kTileKeys, buffers.values);
+  }
+  void write_row(std::int64_t row, float factor, const HeadRows<BFloat16>& to,
+                 std::int64_t t) const {
+    write_sums(buffers.sums + row * value_width(), factor, to, t);
+  }
+
+  // sums := queries of a row tile · keys from `j` of the tile of keys on.
+  template <int kCount>
+  ANABATIC_INLINE void score(std::int64_t tile, std::int64_t j, PairSums<kCount>& sums) const {
+    multiply_add<kCount>(sums, buffers.queries + tile * kRows * key_words(), key_words(), 1,
+                         buffers.keys + j * key_words(), kPairPanel * key_words(),
+                         ceil_div(shape.key_width, 2));
+  }
+
+  // The scores of a row tile and 16 · kCount keys from `j` on: exponentials to weights, and added
+  // to the totals. `key` is the first of them, counted as ranges are. False, and nothing added,
+  // where a row needs a new maximum. Unless kMasked, every row sees all keys; unless kFirst, every
+  // row that sees one has a maximum.
+  template <int kCount, bool kMasked, bool kFirst>
+  __attribute__((noinline)) bool fold(std::int64_t tile, std::int64_t j, std::int64_t key) const {
+    PairSums<kCount> p = {};
+    score<kCount>(tile, j, p);
+    const Floats factor = to_base_2();
+    float* minus_largest = buffers.minus_largest + tile * kRows;
+    const std::int64_t of_head = tile % tiles_per_head * kRows;
+    Floats added[kRows];
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      const std::uint64_t sees = kMasked ? visible(of_head + i, key) : ~std::uint64_t{0};
+      if (kFirst && is_first(of_head + i, key) && sees != 0)
+        minus_largest[i] = -largest<kCount>(p[i], factor, sees);
+      const Floats shift = broadcast(minus_largest[i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kCount; ++v) {
+        const Floats x = madd(p[i][v], factor, shift);
+        p[i][v] = kMasked ? exp2_roughly(x, lanes_of(sees, v)) : exp2_roughly(x);
+      }
+      added[i] = store_weights<kCount>(p[i], weights(tile) + i * kPairStride + j / 2);
+    }
+    Floats top = added[0];
+#pragma GCC unroll 5
+    for (int i = 1; i < kRows; ++i) top = _mm512_max_ps(top, added[i]);
+    if (!is_small(top)) return false;
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i) {
+      float* total = totals(tile * kRows + i);
+      store(total, load(total) + added[i]);
+    }
+    return true;
+  }
+
+  // Their sum, for the rounded ones do not add up to as much.
+  template <int kCount>
+  ANABATIC_INLINE static Floats store_weights(const Floats (&p)[kCount], Word* to) {
+    Floats sum = p[0];
+#pragma GCC unroll 3
+    for (int v = 1; v < kCount; ++v) sum += p[v];
+#pragma GCC unroll 2
+    for (int v = 0; v < kCount; v += 2)
+      _mm512_storeu_si512(to + v * kLanes / 2,
+                          to_pairs(p[v], v + 1 < kCount ? p[v + 1] : Floats{}));
+    return sum;
+  }
+
+  // Of a row of a head, whichever head.
+  std::uint64_t visible(std::int64_t row, std::int64_t key) const {
+    return visible_keys(buffers.begins[row] - key, buffers.ends[row] - key);
+  }
+  // Whether the keys from `key` on hold its first one.
+  bool is_first(std::int64_t row, std::int64_t key) const {
+    return buffers.begins[row] >= key && buffers.begins[row] < key + kPairScores;
+  }
+
+  // The largest of the scores that a row sees, in base 2.
+  template <int kCount>
+  ANABATIC_INLINE static float largest(const Floats (&scores)[kCount], Floats factor,
+                                       std::uint64_t sees) {
+    Floats top = broadcast(-kInfinity);
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v)
+      top = _mm512_mask_max_ps(top, lanes_of(sees, v), top, scores[v] * factor);
+    return _mm512_reduce_max_ps(top);
+  }
+
+  // As fold, row by row; a row whose sum grew too large takes a new maximum. What stands in the
+  // weights of the tile goes to its sums before one is scaled, from key `begin` of the tile of keys
+  // on, which becomes `j`.
+  __attribute__((noinline)) void fold_slowly(std::int64_t tile, std::int64_t j, std::int64_t key,
+                                             std::int64_t& begin) const {
+    {
+      PairSums<kPanels> sums = {};
+      score<kPanels>(tile, j, sums);
+#pragma GCC unroll 6
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < kPanels; ++v)
+          store(buffers.scores + i * kPairScores + v * kLanes, sums[i][v]);
+    }
+    const Floats factor = to_base_2();
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      const std::int64_t row = tile * kRows + i;
+      const std::uint64_t sees = visible(tile % tiles_per_head * kRows + i, key);
+      Floats scores[kPanels], p[kPanels];
+      for (int v = 0; v < kPanels; ++v)
+        scores[v] = load(buffers.scores + i * kPairScores + v * kLanes);
+      const auto exponentials = [&] {
+        for (int v = 0; v < kPanels; ++v)
+          p[v] = exp2_roughly(madd(scores[v], factor, broadcast(buffers.minus_largest[row])),
+                              lanes_of(sees, v));
+        return store_weights<kPanels>(p, weights(tile) + i * kPairStride + j / 2);
+      };
+      Floats added = exponentials();
+      if (!is_small(added)) {
+        add_values(tile, begin, j);
+        begin = j;
+        const float minus_top = -largest<kPanels>(scores, factor, sees);
+        scale_row(row, minus_top - buffers.minus_largest[row]);
+        buffers.minus_largest[row] = minus_top;
+        added = exponentials();
+      }
+      store(totals(row), load(totals(row)) + added);
+    }
+  }
+
+  // By 2^exponent, what a row has summed so far.
+  void scale_row(std::int64_t row, float exponent) const {
+    const Floats factor = exp2_roughly(broadcast(exponent));
+    store(totals(row), factor * load(totals(row)));
+    float* sums = buffers.sums + row * value_width();
+    for (std::int64_t j = 0; j < value_width(); j += kLanes)
+      store(sums + j, factor * load(sums + j));
+  }
+
+  // sums += weights · values, of a row tile and keys [begin, end) of the tile of keys; begin is
+  // even. From a column of values on: four panels, or what is left.
+  void add_values(std::int64_t tile, std::int64_t column, std::int64_t begin,
+                  std::int64_t end) const {
+    if (begin >= end) return;
+    const Word* values = buffers.values + (column * kTileKeys + begin * kPairPanel) / 2;
+    float* sums = buffers.sums + tile * kRows * value_width() + column;
+    with_panels(shape.value_width - column, [&]<int kCount>() {
+      multiply<kCount, kPairStride, 1, true>(weights(tile) + begin / 2, values,
+                                             kTileKeys / 2 * kPairPanel, ceil_div(end - begin, 2),
+                                             sums, value_width());
+    });
+  }
+  void add_values(std::int64_t tile, std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t j = 0; j < shape.value_width; j += kPairScores)
+      add_values(tile, j, begin, end);
+  }
+
+  // Row tile `tile` against the register tile of scores at `j`, from key `key` on.
+  void fold_keys(std::int64_t tile, std::int64_t j, std::int64_t key, std::int64_t& begin) const {
+    const TileRange& sees = range(tile);
+    if (sees.begin >= key + kPairScores || sees.end <= key) return;
+    const bool is_first = sees.full_begin >= key,
+               is_full = sees.full_begin <= key && key + kPairScores <= sees.full_end;
+    const bool is_done =
+        is_full
+            ? (is_first ? fold<kPanels, false, true>(tile, j, key)
+                        : fold<kPanels, false, false>(tile, j, key))
+            : with_panels(std::min<std::int64_t>(sees.end - key, kPairScores), [&]<int kCount>() {
+                return is_first ? fold<kCount, true, true>(tile, j, key)
+                                : fold<kCount, true, false>(tile, j, key);
+              });
+    if (!is_done) fold_slowly(tile, j, key, begin);
+  }
+
+  // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
+  void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
+                  std::int64_t count) const {
+    std::int64_t begins[kStripRows / kRows];  // of the weights that no sum holds yet
+    for (std::int64_t tile = first; tile < last; ++tile)
+      begins[tile - first] = std::max(range(tile).begin - key, std::int64_t{0}) / 2 * 2;
+    for (std::int64_t j = 0; j < count; j += kPairScores)
+      for (std::int64_t tile = first; tile < last; ++tile)
+        fold_keys(tile, j, key + j, begins[tile - first]);
+    for (std::int64_t j = 0; j < shape.value_width; j += kPairScores)
+      for (std::int64_t tile = first; tile < last; ++tile)
+        add_values(tile, j, begins[tile - first],
+                   std::min<std::int64_t>(range(tile).end - key, count));
+  }
+};
+
+}  // namespace
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of keys against a block of rows of attention's backward, by products of bf16 pairs. p and
+// ds are rounded to bf16 for them, ds from a p that is not; all sums are fp32.
+#pragma once
+#include "kernels/cpu/attention_pairs.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+// Words of elements of two rows, from what to_pairs gives of one row and the next.
+ANABATIC_INLINE __m512i across(__m512i rows) {
+  Shorts index;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    index[2 * lane] = static_cast<std::uint16_t>(lane);
+    index[2 * lane + 1] = static_cast<std::uint16_t>(kLanes + lane);
+  }
+  return (__m512i)__builtin_shuffle((Shorts)rows, index);
+}
+
+// One block of keys against one block of rows, all packed.
+struct GradientStep {
+  using Buffers = AttentionGradientPairBuffers;
+  static constexpr std::int64_t kGradientRows = Buffers::kBlocking.gradient_rows,
+                                kGradientKeys = Buffers::kBlocking.gradient_keys;
+
+  const Buffers& b;
+  const AttentionShape& shape;
+  std::int64_t num_rows, num_keys;          // num_rows: whole register tiles
+  std::int64_t key_words, value_words;      // of a packed row
+  std::int64_t key_columns, value_columns;  // of a row of dq and dk, and of dv
+
+  GradientStep(const AttentionShape& of, const Buffers& buffers, std::int64_t rows,
+               std::int64_t keys)
+      : b(buffers),
+        shape(of),
+        num_rows(round_up(rows, kRows)),
+        num_keys(keys),
+        key_words(of.padded_key_width() / 2),
+        value_words(of.padded_value_width() / 2),
+        key_columns(round_up(of.key_width, kPairPanel)),
+        value_columns(round_up(of.value_width, kPairPanel)) {}
+
+  // Keys from `first` on; no row has added to their dk and dv.
+  void start(const HeadRows<const BFloat16>& k, const HeadRows<const BFloat16>& v,
+             std::int64_t first) const {
+    pack_row_pairs(k, first, num_keys, kGradientKeys, b.key_panels);
+    pack_across(k, first, num_keys, key_words, b.keys_across);
+    pack_across(v, first, num_keys, value_words, b.values_across);
+    std::fill(b.dk, b.dk + kGradientKeys * key_columns, 0.0f);
+    std::fill(b.dv, b.dv + kGradientKeys * value_columns, 0.0f);
+  }
+  // dk and dv of the keys from `first` on, when all rows have passed by.
+  void finish(const HeadRows<BFloat16>& dk, const HeadRows<BFloat16>& dv,
+              std::int64_t first) const {
+    for (std::int64_t s = 0; s < num_keys; ++s) {
+      write_sums(b.dk + s * key_columns, shape.scale, dk, first + s);
+      write_sums(b.dv + s * value_columns, 1.0f, dv, first + s);
+    }
+  }
+  void pack_rows(const HeadRows<const BFloat16>& q, const HeadRows<const BFloat16>& dout,
+                 const RowBlock& rows) const {
+    copy_rows(q, rows.first, rows.count, key_words, b.query_rows);
+    pack_row_pairs(q, rows.first, rows.count, kGradientRows, b.query_panels);
+    copy_rows(dout, rows.first, rows.count, value_words, b.dout_rows);
+    pack_row_pairs(dout, rows.first, rows.count, kGradientRows, b.dout_panels);
+  }
+  // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
+  // result.
+  void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
+    for (std::int64_t i = 0; i < count * key_columns; i += kLanes) {
+      const Floats sum = is_first ? load(b.dq + i) : load(sums + i) + load(b.dq + i);
+      store(is_last ? b.dq + i : sums + i, sum);
+    }
+  }
+  void write_dq(std::int64_t row, const HeadRows<BFloat16>& dq, std::int64_t t) const {
+    write_sums(b.dq + row * key_columns, shape.scale, dq, t);
+  }
+
+  // Of a register tile of rows and 16 · kCount keys, p and ds; 0 where a row does not see a key,
+  // and in the rest of the register tile of scores. Unless kMasked, every row sees all keys.
+  template <int kCount, bool kMasked>
+  __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
+    Floats p[kRows][kCount];
+    PairSums<kCount> sums = {};
+    multiply_add<kCount>(sums, b.query_rows + row * key_words, key_words, 1,
+                         b.keys_across + key * key_words, kPairPanel * key_words,
+                         ceil_div(shape.key_width, 2));
+    const Floats factor = broadcast(shape.scale * kLog2E);
+    const auto weight = [&](int i, int v, std::uint64_t sees) {
+      const Floats x = madd(sums[i][v], factor, broadcast(b.minus_lse[row + i]));
+      p[i][v] = kMasked ? exp2_roughly(x, lanes_of(sees, v)) : exp2_roughly(x);
+      return p[i][v];
+    };
+    Word* weights = b.weights_across + row / 2 * kPairAcrossStride + key;
+#pragma GCC unroll 3
+    for (int i = 0; i < kRows; i += 2) {
+      const std::uint64_t first = kMasked ? visible(row + i, key) : 0,
+                          second = kMasked ? visible(row + i + 1, key) : 0;
+#pragma GCC unroll 4
+      for (int v = 0; v < kCount; ++v)
+        _mm512_storeu_si512(weights + i / 2 * kPairAcrossStride + v * kLanes,
+                            across(to_pairs(weight(i, v, first), weight(i + 1, v, second))));
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 4
+      for (int v = 0; v < kCount; ++v) sums[i][v] = broadcast(b.minus_delta[row + i]);
+    multiply_add<kCount>(sums, b.dout_rows + row * value_words, value_words, 1,
+                         b.values_across + key * value_words, kPairPanel * value_words,
+                         ceil_div(shape.value_width, 2));
+#pragma GCC unroll 3
+    for (int i = 0; i < kRows; i += 2)
+#pragma GCC unroll 4
+      for (int v = 0; v < kCount; ++v)
+        store_gradients(row + i, key + v * kLanes,
+                        to_pairs(sums[i][v] * p[i][v], sums[i + 1][v] * p[i + 1][v]));
+    if constexpr (kMasked) clear(row, key + kCount * kLanes, kPanels - kCount);
+  }
+
+  std::uint64_t visible(std::int64_t row, std::int64_t key) const {
+    return visible_keys(b.begins[row] - key, b.ends[row] - key);
+  }
+
+  // ds of two rows and a vector of keys.
+  ANABATIC_INLINE void store_gradients(std::int64_t row, std::int64_t key, __m512i rows) const {
+    using Quads = std::int64_t __attribute__((vector_size(64)));
+    using HalfQuads = std::int64_t __attribute__((vector_size(32)));
+    const Quads both = (Quads)rows;
+    const HalfQuads first = __builtin_shufflevector(both, both, 0, 1, 2, 3),
+                    second = __builtin_shufflevector(both, both, 4, 5, 6, 7);
+    Word* to = b.gradient_rows + row * kPairGradientStride + key / 2;
+    std::memcpy(to, &first, sizeof first);
+    std::memcpy(to + kPairGradientStride, &second, sizeof second);
+    _mm512_storeu_si512(b.gradients_across + row / 2 * kPairAcrossStride + key, across(rows));
+  }
+
+  // `vectors` of keys.
+  void clear(std::int64_t row, std::int64_t key, int vectors) const {
+    for (std::int64_t i = 0; i < kRows; i += 2)
+      for (std::int64_t at = key; at < key + vectors * kLanes; at += kLanes) {
+        _mm512_storeu_si512(b.weights_across + (row + i) / 2 * kPairAcrossStride + at, __m512i{});
+        store_gradients(row + i, at, __m512i{});
+      }
+  }
+
+  void weigh_all() const {
+    for (std::int64_t key = 0; key < num_keys; key += kPairScores)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        if (sees.end <= key || sees.begin >= key + kPairScores)
+          clear(row, key, kPanels);
+        else if (sees.full_begin <= key && key + kPairScores <= sees.full_end)
+          weigh<kPanels, false>(row, key);
+        else
+          with_panels(std::min<std::int64_t>(sees.end - key, kPairScores),
+                      [&]<int kCount>() { weigh<kCount, true>(row, key); });
+      }
+  }
+
+  // Sums over rows: to[key] += Σ of[row, key] · with[row].
+  void add_over_rows(const Word* of, const Word* with, std::int64_t width, float* to) const {
+    const std::int64_t columns = round_up(width, kPairPanel);
+    for (std::int64_t j = 0; j < width; j += kPairScores)
+      for (std::int64_t key = 0; key < num_keys; key += kRows) {
+        std::int64_t begin = 0, end = num_rows;
+        const auto sees = [&](std::int64_t row) {
+          const TileRange& tile = b.tiles[row / kRows];
+          return tile.begin < key + kRows && tile.end > key;
+        };
+        while (begin < end && !sees(begin)) begin += kRows;
+        while (begin < end && !sees(end - kRows)) end -= kRows;
+        if (begin >= end) continue;
+        with_panels(width - j, [&]<int kCount>() {
+          multiply<kCount, 1, kPairAcrossStride, true>(
+              of + begin / 2 * kPairAcrossStride + key,
+              with + (j * kGradientRows + begin * kPairPanel) / 2, kGradientRows / 2 * kPairPanel,
+              (end - begin) / 2, to + key * columns + j, columns);
+        });
+      }
+  }
+
+  // dq := ds · keys.
+  void multiply_keys() const {
+    for (std::int64_t j = 0; j < shape.key_width; j += kPairScores)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        const std::int64_t begin = sees.begin / 2 * 2;
+        float* dq = b.dq + row * key_columns;
+        if (begin >= sees.end) {
+          std::fill(dq, dq + kRows * key_columns, 0.0f);
+          continue;
+        }
+        with_panels(shape.key_width - j, [&]<int kCount>() {
+          multiply<kCount, kPairGradientStride, 1, false>(
+              b.gradient_rows + row * kPairGradientStride + begin / 2,
+              b.key_panels + (j * kGradientKeys + begin * kPairPanel) / 2,
+              kGradientKeys / 2 * kPairPanel, ceil_div(sees.end - begin, 2), dq + j, key_columns);
+        });
+      }
+  }
+
+  void run() const {
+    weigh_all();
+    add_over_rows(b.weights_across, b.dout_panels, shape.value_width, b.dv);
+    add_over_rows(b.gradients_across, b.query_panels, shape.key_width, b.dk);
+    multiply_keys();
+  }
+};
+
+}  // namespace
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

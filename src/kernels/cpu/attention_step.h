@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of keys against a block of rows of attention's backward, in fp32.
+#pragma once
+#include "kernels/cpu/attention_tiles.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+namespace {
+
+// One block of keys against one block of rows, all packed.
+struct GradientStep {
+  using Buffers = AttentionGradientBuffers;
+  static constexpr std::int64_t kGradientRows = Buffers::kBlocking.gradient_rows,
+                                kGradientKeys = Buffers::kBlocking.gradient_keys;
+
+  const Buffers& b;
+  std::int64_t key_width, value_width;  // padded
+  std::int64_t num_rows, num_keys;      // num_rows: whole register tiles
+  float scale;
+
+  GradientStep(const AttentionShape& shape, const Buffers& buffers, std::int64_t rows,
+               std::int64_t keys)
+      : b(buffers),
+        key_width(padded(shape.key_width)),
+        value_width(padded(shape.value_width)),
+        num_rows(round_up(rows, kRows)),
+        num_keys(keys),
+        scale(shape.scale) {}
+
+  // Keys from `first` on; no row has added to their dk and dv.
+  template <class T>
+  void start(const HeadRows<const T>& k, const HeadRows<const T>& v, std::int64_t first) const {
+    pack(k, first, num_keys, 1.0f, kGradientKeys, b.keys);
+    pack_across(k, first, num_keys, b.keys_across);
+    pack_across(v, first, num_keys, b.values_across);
+    std::fill(b.dk, b.dk + kGradientKeys * key_width, 0.0f);
+    std::fill(b.dv, b.dv + kGradientKeys * value_width, 0.0f);
+  }
+  // dk and dv of the keys from `first` on, when all rows have passed by.
+  template <class T>
+  void finish(const HeadRows<T>& dk, const HeadRows<T>& dv, std::int64_t first) const {
+    for (std::int64_t s = 0; s < num_keys; ++s) {
+      // Queries came scaled to base 2.
+      unpack_row(b.dk, kGradientKeys, s, kLn2, dk, first + s);
+      unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, first + s);
+    }
+  }
+  template <class T>
+  void pack_rows(const HeadRows<const T>& q, const HeadRows<const T>& dout,
+                 const RowBlock& rows) const {
+    pack(q, rows.first, rows.count, scale * kLog2E, kGradientRows, b.queries);
+    pack(dout, rows.first, rows.count, 1.0f, kGradientRows, b.douts);
+  }
+  // Adds dq of `count` rows to `sums`; the first step only writes there, the last one keeps the
+  // result.
+  void add_dq(std::int64_t count, bool is_first, bool is_last, float* sums) const {
+    for (std::int64_t j = 0; j < key_width; j += kPanel, sums += count * kPanel) {
+      float* added = b.dq + j * kGradientRows;
+      for (std::int64_t i = 0; i < count * kPanel; i += kLanes) {
+        const Floats sum = is_first ? load(added + i) : load(sums + i) + load(added + i);
+        store(is_last ? added + i : sums + i, sum);
+      }
+    }
+  }
+  template <class T>
+  void write_dq(std::int64_t row, const HeadRows<T>& dq, std::int64_t t) const {
+    unpack_row(b.dq, kGradientRows, row, scale, dq, t);
+  }
+
+  // Of a register tile of rows and a panel of keys: p to weights, ds to gradients; 0 where a row
+  // does not see a key.
+  template <bool kMasked>
+  __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
+    float* weights = b.weights + row * kGradientStride + key;
+    float* gradients = b.gradients + row * kGradientStride + key;
+    Sums sums;
+    fill(sums, b.minus_lse + row);
+    multiply_add_panels(sums, b.queries + row * kPanel, kGradientRows,
+                        b.keys_across + key * key_width, key_width);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v)
+        store(weights + i * kGradientStride + v * kLanes, sums[i][v]);
+#pragma GCC unroll 3
+    for (int i = 0; i < kRows; i += 2) {
+      float *first = weights + i * kGradientStride, *second = first + kGradientStride;
+      Floats p[] = {load(first), load(first + kLanes), load(second), load(second + kLanes)};
+      exp2(p);
+      if constexpr (kMasked) {
+        mask(row + i, key, p[0], p[1]);
+        mask(row + i + 1, key, p[2], p[3]);
+      }
+      store(first, p[0]);
+      store(first + kLanes, p[1]);
+      store(second, p[2]);
+      store(second + kLanes, p[3]);
+    }
+    fill(sums, b.minus_delta + row);
+    multiply_add_panels(sums, b.douts + row * kPanel, kGradientRows,
+                        b.values_across + key * value_width, value_width);
+#pragma GCC unroll 6
+    for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v)
+        store(gradients + i * kGradientStride + v * kLanes,
+              sums[i][v] * load(weights + i * kGradientStride + v * kLanes));
+  }
+
+  // 0 for keys of the panel that the row does not see.
+  ANABATIC_INLINE void mask(std::int64_t row, std::int64_t key, Floats& first,
+                            Floats& second) const {
+    const auto begin = static_cast<std::int32_t>(b.begins[row] - key),
+               end = static_cast<std::int32_t>(b.ends[row] - key);
+    first = within(0, begin, end) ? first : Floats{};
+    second = within(1, begin, end) ? second : Floats{};
+  }
+
+  void weigh_all() const {
+    for (std::int64_t key = 0; key < num_keys; key += kPanel)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        if (sees.end <= key || sees.begin >= key + kPanel)
+          clear(row, key);
+        else if (sees.full_begin <= key && key + kPanel <= sees.full_end)
+          weigh<false>(row, key);
+        else
+          weigh<true>(row, key);
+      }
+  }
+
+  void clear(std::int64_t row, std::int64_t key) const {
+    for (std::int64_t i = row * kGradientStride + key; i < (row + kRows) * kGradientStride;
+         i += kGradientStride)
+      for (int v = 0; v < kVectors; ++v) {
+        store(b.weights + i + v * kLanes, Floats{});
+        store(b.gradients + i + v * kLanes, Floats{});
+      }
+  }
+
+  // Panels of sums over rows: to[key] += Σ of[row, key] · with[row].
+  void add_over_rows(const float* of, const float* with, std::int64_t width, float* to) const {
+    for (std::int64_t j = 0; j < width; j += kPanel)
+      for (std::int64_t key = 0; key < num_keys; key += kRows) {
+        std::int64_t begin = 0, end = num_rows;
+        const auto sees = [&](std::int64_t row) {
+          const TileRange& tile = b.tiles[row / kRows];
+          return tile.begin < key + kRows && tile.end > key;
+        };
+        while (begin < end && !sees(begin)) begin += kRows;
+        while (begin < end && !sees(end - kRows)) end -= kRows;
+        if (begin < end)
+          multiply<1, kGradientStride, true>(of + begin * kGradientStride + key,
+                                             with + j * kGradientRows + begin * kPanel, end - begin,
+                                             to + j * kGradientKeys + key * kPanel);
+      }
+  }
+
+  // dq := ds · keys.
+  void multiply_keys() const {
+    for (std::int64_t j = 0; j < key_width; j += kPanel)
+      for (std::int64_t row = 0; row < num_rows; row += kRows) {
+        const TileRange& sees = b.tiles[row / kRows];
+        const std::int64_t begin = std::min(sees.begin, sees.end);
+        multiply<kGradientStride, 1, false>(b.gradients + row * kGradientStride + begin,
+                                            b.keys + j * kGradientKeys + begin * kPanel,
+                                            sees.end - begin,
+                                            b.dq + j * kGradientRows + row * kPanel);
+      }
+  }
+
+  void run() const {
+    weigh_all();
+    add_over_rows(b.weights, b.douts, value_width, b.dv);
+    add_over_rows(b.gradients, b.queries, key_width, b.dk);
+    multiply_keys();
+  }
+};
+
+}  // namespace
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA
