@@ -8,7 +8,7 @@
 #pragma once
 #include "kernels/cpu/attention_buffers.h"
 #include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/transpose_avx512.h"
+#include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {

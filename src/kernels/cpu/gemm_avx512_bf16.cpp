@@ -3,7 +3,7 @@
 
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/gemm_block.h"
-#include "kernels/cpu/gemm_words_avx512.h"
+#include "kernels/cpu/words_avx512.h"
 
 namespace anabatic::kernels::cpu {
 namespace {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both AVX-512 engines do with 32-bit elements; only for translation units built for AVX-512.
+// What AVX-512 sources do with vectors of 32-bit elements; only for translation units built for
+// AVX-512.
 #pragma once
 #include <immintrin.h>
 
