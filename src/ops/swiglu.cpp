@@ -37,6 +37,103 @@ ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attribut
   return elementwise_cost(inputs, outputs, 11);
 }
 
+// Behind products.
+enum Input { kX, kGateWeight, kUpWeight, kOffsets, kRowMap, kWeights };
+
+// Both weights [N,K] or [E,N,K] fit x.
+void check_weights(const Check& check, const Operand& x, int ndim) {
+  const Operand gate = check.floating(kGateWeight, "gate_weight", ndim);
+  check.same_dtype(x, gate);
+  check.right_operand(gate, false);
+  check.same_dim(x, 1, gate, ndim - 1);
+  check.same_type(check.floating(kUpWeight, "up_weight", ndim), gate);
+}
+
+void check_slots(const Check& check, const Operand& row_map, const Operand& weights) {
+  check.size(row_map, 0, product({weights.size(0), weights.size(1)}));
+}
+
+TensorType infer_dense(const Check& check) {
+  const Operand x = check.floating(kX, "x", 2);
+  check_weights(check, x, 2);
+  return typed(x.dtype(), {x.dim(0), check.floating(kGateWeight, "gate_weight", 2).dim(0)});
+}
+
+TensorType infer_grouped(const Check& check) {
+  const Operand x = check.floating(kX, "x", 2);
+  check_weights(check, x, 3);
+  const Operand gate = check.floating(kGateWeight, "gate_weight", 3);
+  check.size(check.i32(kOffsets, "offsets", 1), 0, gate.size(0) + 1);
+  if (check.num_inputs() > kWeights)
+    check_slots(check, check.i32(kRowMap, "row_map", 1), check.wide(kWeights, "weights", 2));
+  else if (check.num_inputs() > kRowMap && !check.has("top_k"))
+    check.fail("expected 'top_k' or weights beside row_map, got neither");
+  if (check.num_inputs() > kRowMap && !check.has("top_k")) {
+    check.same_dim(check.i32(kRowMap, "row_map", 1), 0, x, 0);
+    return typed(x.dtype(), {x.dim(0), gate.dim(1)});
+  }
+  return typed(x.dtype(), {check.gathered_rows(x, kRowMap), gate.dim(1)});
+}
+
+enum GradientInput { kDy, kWeight, kGradientOffsets, kGate, kUp, kGradientRowMap, kRowWeights };
+
+// dy [R,N] · weight fits gate and up [R,F]; `rows` of dy.
+void check_gradient(const Check& check, int ndim, int gate_input) {
+  const Operand dy = check.floating(kDy, "dy", 2), weight = check.floating(kWeight, "weight", ndim),
+                gate = check.floating(gate_input, "gate", 2);
+  check.same_dtype(dy, weight);
+  check.same_dtype(dy, gate);
+  check.right_operand(weight, true);
+  check.same_dim(dy, 1, weight, ndim - 2);
+  check.same_dim(gate, 1, weight, ndim - 1);
+  check.same_type(check.floating(gate_input + 1, "up", 2), gate);
+}
+
+std::vector<TensorType> infer_dense_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("linear_swiglu_gradient", inputs, attributes);
+  check_gradient(check, 2, 2);
+  check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(2, "gate", 2), 0);
+  return {inputs[2], inputs[2]};
+}
+
+void check_grouped_gradient(const Check& check) {
+  check_gradient(check, 3, kGate);
+  check.size(check.i32(kGradientOffsets, "offsets", 1), 0,
+             check.floating(kWeight, "weight", 3).size(0) + 1);
+}
+
+std::vector<TensorType> infer_grouped_gradient(ir::Types inputs,
+                                               const spec::Attributes& attributes) {
+  const Check check("grouped_linear_swiglu_gradient", inputs, attributes);
+  check_grouped_gradient(check);
+  check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(kGate, "gate", 2), 0);
+  return {inputs[kGate], inputs[kGate]};
+}
+
+std::vector<TensorType> infer_gradient_with_weights(ir::Types inputs,
+                                                    const spec::Attributes& attributes) {
+  const Check check("grouped_linear_swiglu_gradient_with_weights", inputs, attributes);
+  check_grouped_gradient(check);
+  const Operand row_map = check.i32(kGradientRowMap, "row_map", 1),
+                weights = check.wide(kRowWeights, "weights", 2);
+  check_slots(check, row_map, weights);
+  check.same_dim(row_map, 0, check.floating(kGate, "gate", 2), 0);
+  check.same_dim(check.floating(kDy, "dy", 2), 0, weights, 0);
+  return {inputs[kGate], inputs[kGate], *weights.type};
+}
+
+ir::Cost product_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  const std::int64_t rows = outputs[0].dim(0), width = outputs[0].dim(1);
+  return streaming_cost(inputs, outputs,
+                        product({4, rows, width, inputs[kX].dim(1)}) + product({5, rows, width}));
+}
+
+ir::Cost product_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  const std::int64_t rows = outputs[0].dim(0), width = outputs[0].dim(1);
+  return streaming_cost(inputs, outputs,
+                        product({2, rows, width, inputs[kDy].dim(1)}) + product({11, rows, width}));
+}
+
 }  // namespace
 
 const ir::OpSchema kSwiglu{.name = "swiglu",
@@ -56,5 +153,84 @@ const ir::OpSchema kSwigluGradient{.name = "swiglu_gradient",
                                    .infer = infer_gradient,
                                    .cost = gradient_cost,
                                    .may_alias = {0, 1}};
+
+const ir::OpSchema kLinearSwiglu{
+    .name = "linear_swiglu",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(x [T,K], gate_weight [N,K], up_weight [N,K]) -> [T,N] like x",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      return {infer_dense(Check("linear_swiglu", inputs, attributes))};
+    },
+    .cost = product_cost};
+
+const ir::OpSchema kLinearSwigluWithProducts{
+    .name = "linear_swiglu_with_products",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .num_outputs = 3,
+    .signature =
+        "(x [T,K], gate_weight [N,K], up_weight [N,K]) -> [T,N] like x, gate [T,N], up [T,N]",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      const TensorType type = infer_dense(Check("linear_swiglu_with_products", inputs, attributes));
+      return {type, type, type};
+    },
+    .cost = product_cost};
+
+const ir::OpSchema kGroupedLinearSwiglu{
+    .name = "grouped_linear_swiglu",
+    .min_inputs = 4,
+    .max_inputs = 6,
+    .signature =
+        "(x [R,K], gate_weight [E,N,K], up_weight [E,N,K], offsets i32[E+1], row_map? "
+        "i32[R], weights? f32[T,k]) -> [R,N] like x",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      return {infer_grouped(Check("grouped_linear_swiglu", inputs, attributes, {}, {"top_k"}))};
+    },
+    .cost = product_cost};
+
+const ir::OpSchema kGroupedLinearSwigluWithProducts{
+    .name = "grouped_linear_swiglu_with_products",
+    .min_inputs = 4,
+    .max_inputs = 6,
+    .num_outputs = 3,
+    .signature =
+        "(x [R,K], gate_weight [E,N,K], up_weight [E,N,K], offsets i32[E+1], row_map? "
+        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate [R,N], up [R,N]",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      const TensorType type = infer_grouped(
+          Check("grouped_linear_swiglu_with_products", inputs, attributes, {}, {"top_k"}));
+      return {type, type, type};
+    },
+    .cost = product_cost};
+
+const ir::OpSchema kLinearSwigluGradient{
+    .name = "linear_swiglu_gradient",
+    .min_inputs = 4,
+    .max_inputs = 4,
+    .num_outputs = 2,
+    .signature = "(dy [T,N], weight [N,F], gate [T,F], up [T,F]) -> dgate, dup",
+    .infer = infer_dense_gradient,
+    .cost = product_gradient_cost};
+
+const ir::OpSchema kGroupedLinearSwigluGradient{
+    .name = "grouped_linear_swiglu_gradient",
+    .min_inputs = 5,
+    .max_inputs = 5,
+    .num_outputs = 2,
+    .signature = "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup",
+    .infer = infer_grouped_gradient,
+    .cost = product_gradient_cost};
+
+const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
+    .name = "grouped_linear_swiglu_gradient_with_weights",
+    .min_inputs = 7,
+    .max_inputs = 7,
+    .num_outputs = 3,
+    .signature =
+        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], row_map "
+        "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k]",
+    .infer = infer_gradient_with_weights,
+    .cost = product_gradient_cost};
 
 }  // namespace anabatic::ops

@@ -18,7 +18,6 @@
 #include "ops/head_loss.h"
 #include "ops/linear.h"
 #include "ops/linear_many.h"
-#include "ops/linear_swiglu.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/pack.h"
 #include "ops/permute.h"

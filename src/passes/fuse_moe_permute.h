@@ -10,6 +10,10 @@
 // Only where all that read %r are such products; otherwise it stands, and all read it. Rows are
 // copied when a product packs its operand in any case: bits stay equal.
 //
+// Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
+// runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: 335 ->
+// 326 ms and 477 -> 456 ms; arenas 108 -> 106 MB and 185 -> 175 MB.
+//
 // Linear in nodes. It stands behind fuse_swiglu, so that rows are gathered once for gate and up.
 #pragma once
 #include "passes/pass.h"

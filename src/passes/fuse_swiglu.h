@@ -14,6 +14,12 @@
 // %d, as large as %h, never stands. Blocks are read as they are stored: bits stay equal. Not where
 // a product has a bias or the gradient another reader.
 //
+// Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
+// runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: none by
+// itself, 334 -> 335 ms and 475 -> 477 ms, for swiglu is bound by its arithmetic there. Apart, in
+// cache, 256 rows an expert of 512x1536: products and swiglu 17.5 -> 17.4 ms, with the gradient 9.3
+// -> 9.4 ms. The two passes behind it build on its ops.
+//
 // Linear in nodes. It stands behind pack_weights, whose packings it takes along, and which knows
 // products alone.
 #pragma once

@@ -19,6 +19,11 @@
 // at most 4u Σⱼ |w| (|h| · |wd|) to first order, beside the products' own error. In the backward
 // w · dout was rounded and now is not, dh is rounded before it is weighted rather than after.
 //
+// Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
+// runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: 326 ->
+// 328 ms and 456 -> 450 ms; arenas 106 -> 105 MB and 175 -> 160 MB. All three passes: 334 -> 328 ms
+// and 462 -> 450 ms.
+//
 // Linear in nodes. It stands behind fuse_swiglu, whose forms it matches: without that pass it does
 // nothing.
 #pragma once
