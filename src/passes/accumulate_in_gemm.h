@@ -12,6 +12,10 @@
 // sums in f64, tiles in ascending order: bits do not depend on threads, but on the instruction
 // set, and they differ from those of `sum_squares` by roundings of f64. Linear in nodes. It stands
 // behind apply_optimizer, whose sums it takes.
+//
+// Gain, one core of a shared, busy 2-core Milan VM (AVX2), thread CPU time: 0.19 ns a parameter and
+// micro-batch (stack of 64 x 256 x 512, 16 rows each) in place of a pass of 0.31 ns a parameter and
+// step. With several micro-batches a step the pass of its own is cheaper there: switch this off.
 #pragma once
 #include "passes/pass.h"
 

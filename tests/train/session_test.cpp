@@ -2,11 +2,17 @@
 // Derived states of a session: packings and bf16 copies follow their primaries.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "anabatic/error.h"
 #include "support/tiny_run.h"
 #include "tensor/panels.h"
 #include "train/model_session.h"
+#include "train/state_rows.h"
 
 namespace anabatic::train {
 namespace {
@@ -85,6 +91,37 @@ TEST(DerivedStates, AreLeftToTheProgramThatUpdatesThem) {
   EXPECT_GT(stale, 0);
   session.refresh_stale();
   EXPECT_EQ(num_stale(session, *program, &total), stale);
+}
+
+TEST(StateRows, AreReadAndWrittenInAnyRangesOfAnyLayout) {
+  for (const char* text : {"f32[3,17,5]", "f32[3,17,5]@panels", "f32[17,33]@panels_transposed",
+                           "bf16[2,19,7]@panels"}) {
+    SCOPED_TRACE(text);
+    const TensorType type = parse_tensor_type(text);
+    const auto size = static_cast<std::size_t>(size_bytes(type.dtype));
+    std::vector<std::byte> storage(static_cast<std::size_t>(type.num_bytes()));
+    const TensorView view{storage.data(), &type};
+    std::vector<std::byte> want(static_cast<std::size_t>(type.num_elements()) * size);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] = static_cast<std::byte>(i * 7 % 251 + 1);
+    const auto count = static_cast<std::size_t>(type.num_elements());
+    for (std::size_t first = 0, step = 1; first < count; first += step, step = step % 23 + 5)
+      write_row_bytes(view, static_cast<std::int64_t>(first),
+                      std::span(want).subspan(first * size, std::min(step, count - first) * size));
+    for (std::int64_t i = 0; i < type.num_elements(); ++i)
+      EXPECT_EQ(
+          std::memcmp(storage.data() + static_cast<std::size_t>(element_offset(type, i)) * size,
+                      want.data() + static_cast<std::size_t>(i) * size, size),
+          0);
+    std::vector<std::byte> got, part(size);
+    for_row_bytes(view, [&](std::span<const std::byte> block) {
+      got.insert(got.end(), block.begin(), block.end());
+    });
+    EXPECT_EQ(got, want);
+    read_row_bytes(view, type.num_elements() - 1, part);
+    EXPECT_TRUE(
+        std::equal(part.begin(), part.end(), want.end() - static_cast<std::ptrdiff_t>(size)));
+    EXPECT_THROW(read_row_bytes(view, type.num_elements(), part), InternalError);
+  }
 }
 
 }  // namespace
