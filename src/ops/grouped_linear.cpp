@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/grouped_linear.h"
-
 #include <algorithm>
 #include <string>
 
 #include "base/error.h"
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/linear.h"
 
 namespace anabatic::ops {
 namespace {

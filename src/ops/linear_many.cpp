@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/linear_many.h"
-
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/linear.h"
 
 namespace anabatic::ops {
 namespace {
