@@ -22,8 +22,9 @@
 // Gain, one core of a shared, busy 2-core Milan VM (AVX2), thread CPU time, alternating, bf16, the
 // whole update without the norm's pass, useful bytes (30 a parameter) over a copy past the caches:
 // 12 matrices of 1024 x 1024 98-101 -> 149-170 %. The sweep alone (stack of 20 x 512 x 3072), over
-// a copy by ordinary stores: 90 -> 145-151 %; 0.97-1.04 ns a parameter. A weight-gradient towards
-// panels runs as towards rows at 256 rows a matrix, and up to 15 % slower at 16 rows with `=`.
+// a copy by ordinary stores: 81-105 -> 131-151 % in most runs, at worst 100 % beside a busy core. A
+// weight-gradient towards panels runs as towards rows at 256 rows a matrix, and up to 15 % slower
+// at 16 rows with `=`.
 #pragma once
 #include "passes/pass.h"
 
