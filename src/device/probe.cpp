@@ -51,7 +51,8 @@ std::int64_t copy_bytes(const spec::DeviceSpec& spec) {
 
 // Plain stores, as most kernels write: each line of the target is read before it is written, which
 // the figure does not count. The barrier keeps the loop from becoming a memcpy, which would stream.
-void copy_plain(std::byte* __restrict target, const std::byte* __restrict source, std::int64_t bytes) {
+void copy_plain(std::byte* __restrict target, const std::byte* __restrict source,
+                std::int64_t bytes) {
   constexpr std::int64_t kLine = 64;
   std::int64_t at = 0;
   for (; at + kLine <= bytes; at += kLine) {

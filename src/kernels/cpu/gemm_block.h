@@ -351,8 +351,8 @@ struct GemmBlock {
   // The units of A where they lie as copy_a would copy them, else null.
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
-    constexpr DType kOwn = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
-    if (interleaves(step.gemm) || a.index.data != nullptr || a.dtype != kOwn ||
+    constexpr DType kOperand = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
+    if (interleaves(step.gemm) || a.index.data != nullptr || a.dtype != kOperand ||
         a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
       return nullptr;
     return reinterpret_cast<const Unit*>(a.data) + step.row_begin * A::kRowStride +
