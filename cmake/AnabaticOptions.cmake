@@ -64,7 +64,7 @@ endfunction()
 
 # anabatic_test(NAME LABEL unit SOURCES a_test.cpp DEPENDS io LIBRARIES x): a GoogleTest binary with one CTest entry, labelled with its folder.
 function(anabatic_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;SHARDS" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE anabatic_options ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
   foreach(dependency IN LISTS ARG_DEPENDS)
@@ -77,9 +77,20 @@ function(anabatic_test name)
   target_compile_options(${name} PRIVATE -O1 -Wno-array-bounds -Wno-mismatched-new-delete -Wno-stringop-overflow)
   target_compile_definitions(${name} PRIVATE ANABATIC_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                              ANABATIC_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  if(NOT ARG_SHARDS)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+    return()
+  endif()
+  # Parts of a long test, for several cores.
+  foreach(shard RANGE 1 ${ARG_SHARDS})
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${name}_${shard} COMMAND ${name})
+    set_tests_properties(
+      ${name}_${shard} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
+                                  "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()

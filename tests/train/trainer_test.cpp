@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "anabatic/error.h"
+#include "base/environment.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "support/tiny_run.h"
@@ -134,7 +135,9 @@ TEST(Trainer, GivesEqualBitsInLessMemoryWithoutTransposedPackings) {
   one.compiler.pack_transposed = false;
   const TrainResult want = Trainer(both).train(), got = Trainer(one).train();
   EXPECT_TRUE(checkpoint_bytes(want.checkpoint) == checkpoint_bytes(got.checkpoint));
-  EXPECT_LT(got.planned_memory_bytes, want.planned_memory_bytes);
+  if (!environment::is_plain_test_config()) {  // which packs nothing
+    EXPECT_LT(got.planned_memory_bytes, want.planned_memory_bytes);
+  }
 }
 
 // Odd sides, two micro-batches, validations in between, and a resume that changes the layout.
