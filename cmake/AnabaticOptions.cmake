@@ -16,6 +16,8 @@ endif()
 if(ANABATIC_SANITIZE)
   target_compile_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all)
+  # Tests are there to run the product: their own code goes without checks that double its compilation.
+  target_compile_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fno-sanitize=undefined>)
   target_link_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE})
 endif()
 
@@ -66,6 +68,7 @@ endfunction()
 function(anabatic_test name)
   cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;SHARDS" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES ANABATIC_IS_TEST ON)
   target_link_libraries(${name} PRIVATE anabatic_options ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(${name} PRIVATE anabatic_${dependency})
