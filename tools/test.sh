@@ -48,7 +48,7 @@ stage "tests"
 run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
-ANABATIC_TEST_CONFIG=plain run_tests plain build/release -LE 'slow|parity'
+ANABATIC_TEST_CONFIG=plain run_tests plain build/release -LE 'slow|parity|ops' # kernels alone know neither
 
 stage "AddressSanitizer and UBSan"
 cmake --preset asan >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
