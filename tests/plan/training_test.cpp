@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/topology.h"
 #include "plan/training_fixture.h"
 #include "support/tolerance.h"
 
@@ -85,6 +86,16 @@ TEST(GoldenTraining, GivesEqualBitsWithWeightsPackedOrNot) {
         EXPECT_EQ(primary_states(got), primary_states(want));
         EXPECT_FALSE(primary_states(want).empty());
       }
+}
+
+TEST(GoldenTraining, PlansLessMemoryWithoutTransposedPackings) {
+  StepsOptions options;
+  const auto planned_bytes = [&](bool pack_transposed) {
+    options.compile.pack_transposed = pack_transposed;
+    return lower::compile(tied_moe_graph(2), options.compile, device::describe_cpu(2))
+        .plan.peak_bytes();
+  };
+  EXPECT_LT(planned_bytes(false), planned_bytes(true));
 }
 
 TEST(GoldenTraining, GivesEqualBitsOnEveryThreadCount) {
