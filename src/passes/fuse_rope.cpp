@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
+#include "passes/readers.h"
 
 namespace anabatic::passes {
 namespace {
@@ -17,16 +18,7 @@ using ir::ValueId;
 class Fuser {
  public:
   Fuser(Graph& graph, const PassContext& context)
-      : graph_(graph),
-        context_(context),
-        readers_(graph.values.size()),
-        is_output_(graph.values.size(), false),
-        keep_(graph.nodes.size(), true) {
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-      for (const ValueId input : graph.nodes[i].inputs) readers_[index(input)].push_back(i);
-    for (const ValueId output : graph.outputs) is_output_[index(output)] = true;
-    for (const ir::State& state : graph.states) is_output_[index(state.after)] = true;
-  }
+      : graph_(graph), context_(context), readers_(graph), keep_(graph.nodes.size(), true) {}
 
   bool run() {
     bool changed = false;
@@ -40,13 +32,15 @@ class Fuser {
   // With the next rope of the same table and kind, in whose place the pair stands.
   bool fuse(std::size_t i) {
     const Node& first = graph_.nodes[i];
-    for (const std::size_t j : readers_[index(first.inputs[1])]) {
+    for (const ir::NodeId id : readers_.of(first.inputs[1])) {
+      const std::size_t j = index(id);
       const Node& second = graph_.nodes[j];
       if (j <= i || second.op != first.op || second.inputs[1] != first.inputs[1] ||
           second.attributes != first.attributes || second.tag != first.tag)
         continue;
-      const std::vector<std::size_t>& readers = readers_[index(first.outputs[0])];
-      if (std::any_of(readers.begin(), readers.end(), [&](std::size_t at) { return at <= j; }) ||
+      const std::vector<ir::NodeId>& readers = readers_.of(first.outputs[0]);
+      if (std::any_of(readers.begin(), readers.end(),
+                      [&](ir::NodeId reader) { return index(reader) <= j; }) ||
           type(first.inputs[0]).dtype != type(second.inputs[0]).dtype)
         return false;
       join(i, j);
@@ -78,8 +72,7 @@ class Fuser {
   const Node* norm_before(const Node& rope) const {
     const ValueId normed = rope.inputs[0];
     const ir::NodeId id = graph_.value(normed).producer;
-    if (id == ir::kNoNode || is_output_[index(normed)] || readers_[index(normed)].size() != 1)
-      return nullptr;
+    if (id == ir::kNoNode || !readers_.has_only(normed, 1)) return nullptr;
     const Node& norm = graph_.node(id);
     if (norm.op->name != "rms_norm" || norm.tag != rope.tag ||
         type(norm.inputs[1]).dim(0) != spec::get_int(rope.attributes, "head_dim"))
@@ -91,9 +84,8 @@ class Fuser {
 
   Graph& graph_;
   const PassContext& context_;
-  std::vector<std::vector<std::size_t>> readers_;  // by value: nodes, once an input
-  std::vector<bool> is_output_;                    // by value; ends of states too
-  std::vector<bool> keep_;                         // by node
+  const Readers readers_;
+  std::vector<bool> keep_;  // by node
 };
 
 bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
+#include "passes/readers.h"
 
 namespace anabatic::passes {
 namespace {
@@ -28,14 +29,8 @@ class Joiner {
         context_(context),
         pass_(pass),
         segments_(segments),
-        readers_(graph.values.size()),
-        is_output_(graph.values.size(), false),
-        keep_(graph.nodes.size(), true) {
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-      for (const ValueId input : graph.nodes[i].inputs) readers_[index(input)].push_back(i);
-    for (const ValueId output : graph.outputs) is_output_[index(output)] = true;
-    for (const ir::State& state : graph.states) is_output_[index(state.after)] = true;
-  }
+        readers_(graph),
+        keep_(graph.nodes.size(), true) {}
 
   bool run() {
     std::map<Key, std::vector<std::size_t>> forward, weight_gradients;
@@ -129,10 +124,10 @@ class Joiner {
     drop_other_tags(members);
     const std::size_t last = members.back();
     std::erase_if(members, [&](std::size_t i) {
-      const std::vector<std::size_t>& readers = readers_[index(graph_.nodes[i].outputs[0])];
-      return std::any_of(readers.begin(), readers.end(), [&](std::size_t reader) {
-        const Node& node = graph_.nodes[reader];
-        return reader < last || (node.op->name == "accumulate" && node.inputs.size() != 2);
+      const std::vector<ir::NodeId>& readers = readers_.of(graph_.nodes[i].outputs[0]);
+      return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
+        const Node& node = graph_.node(reader);
+        return index(reader) < last || (node.op->name == "accumulate" && node.inputs.size() != 2);
       });
     });
     if (members.size() < 2) return false;
@@ -143,8 +138,7 @@ class Joiner {
   // The input-gradient that makes `value` for this sum alone, else null.
   const Node* summand(ValueId value, const TensorType& sum) const {
     const ir::NodeId id = graph_.value(value).producer;
-    if (id == ir::kNoNode || is_output_[index(value)] || readers_[index(value)].size() != 1)
-      return nullptr;
+    if (id == ir::kNoNode || !readers_.has_only(value, 1)) return nullptr;
     const Node& node = graph_.node(id);
     const bool is_product = node.op->name.ends_with("linear_input_gradient") ||
                             node.op->name.ends_with("linear_many_input_gradient");
@@ -178,9 +172,8 @@ class Joiner {
   const PassContext& context_;
   std::string_view pass_;
   std::span<const std::string_view> segments_;
-  std::vector<std::vector<std::size_t>> readers_;  // by value: nodes, once an input
-  std::vector<bool> is_output_;                    // by value; ends of states too
-  std::vector<bool> keep_;                         // by node
+  const Readers readers_;
+  std::vector<bool> keep_;  // by node
 };
 
 }  // namespace

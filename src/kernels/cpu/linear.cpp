@@ -27,17 +27,6 @@ RowIndex rows_index(const Arguments& arguments) {
                    spec::get_int(*arguments.attributes, "top_k"));
 }
 
-// Lets `matrix` begin at `line`, whether its lines are gathered or lie `stride` elements apart.
-void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& index, Int line, Int stride) {
-  matrix.data = data;
-  if (index.data == nullptr) {
-    matrix.data += line * stride * size_bytes(matrix.dtype);
-    return;
-  }
-  matrix.index = index;
-  matrix.index.data += line;
-}
-
 // Forward and input-gradient: a group's rows of A and C, and its matrix of the stack.
 void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
                  const std::byte* weight, std::byte* c, const std::int32_t* offsets,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear.cpp and linear_many.cpp share: the three products of a weight as Gemms.
+// What the sources of linear ops share: the three products of a weight as Gemms.
 #pragma once
 #include <algorithm>
 
@@ -91,6 +91,18 @@ struct Rows {
 inline Rows rows_of(const std::int32_t* offsets, std::int64_t group, std::int64_t all) {
   if (offsets == nullptr) return {0, all};
   return {offsets[group], offsets[group + 1]};
+}
+
+// Lets `matrix` begin at `line`, whether its lines are gathered or lie `stride` elements apart.
+inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& index,
+                     std::int64_t line, std::int64_t stride) {
+  matrix.data = data;
+  if (index.data == nullptr) {
+    matrix.data += line * stride * size_bytes(matrix.dtype);
+    return;
+  }
+  matrix.index = index;
+  matrix.index.data += line;
 }
 
 // Row-major operands, or packed weights; floats are f32 or bf16.

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/gemm_tasks.h"
+#include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_swiglu_rows.h"
-#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -20,8 +20,6 @@ using Int = std::int64_t;
 Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
   return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
 }
-
-bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
 
 // Both forms: rows [rows, depth] times a stack of matrices, to [rows, width].
 struct Shape {
@@ -93,14 +91,6 @@ void place_block(Gemm& gemm, const Block& block, std::byte* data, Int stride) {
   gemm.c = data - (block.row_begin * stride + block.column_begin) * size_bytes(gemm.c_dtype);
 }
 
-struct Rows {
-  Int begin, end;
-};
-Rows rows_of(const std::int32_t* offsets, Int group, Int all) {
-  if (offsets == nullptr) return {0, all};
-  return {offsets[group], offsets[group + 1]};
-}
-
 class Forward {
  public:
   Forward(const GemmEngine& engine, const SwigluStage& stage, const Arguments& args)
@@ -131,13 +121,7 @@ class Forward {
     const Rows rows = rows_of(offsets_, group, shape_.rows);
     Gemm gemm = gemm_;
     gemm.rows = rows.end - rows.begin;
-    gemm.a.data = args_.inputs[0].data;
-    if (index_.data == nullptr) {
-      gemm.a.data += rows.begin * shape_.depth * size_bytes(shape_.dtype);
-    } else {
-      gemm.a.index = index_;
-      gemm.a.index.data += rows.begin;
-    }
+    begin_at(gemm.a, args_.inputs[0].data, index_, rows.begin, shape_.depth);
     gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
     return gemm;
   }
@@ -229,13 +213,7 @@ class Gradient {
     const Rows rows = rows_of(offsets_, group, shape_.rows);
     Gemm gemm = gemm_;
     gemm.rows = rows.end - rows.begin;
-    gemm.a.data = args_.inputs[0].data;
-    if (weights_ == nullptr) {
-      gemm.a.data += rows.begin * shape_.depth * size_bytes(shape_.dtype);
-    } else {
-      gemm.a.index = index_;
-      gemm.a.index.data += rows.begin;
-    }
+    begin_at(gemm.a, args_.inputs[0].data, index_, rows.begin, shape_.depth);
     gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
     return gemm;
   }
