@@ -11,11 +11,13 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/verb.h"
+#include "plan/memory_decider.h"
 
 namespace anabatic::cli {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr int kBudgetError = 3;  // memory.budget cannot be kept; found before the first step
 
 std::vector<const Verb*> all_verbs() {
   return {&bench_verb(), &doctor_verb(),  &evaluate_verb(), &generate_verb(), &gradients_verb(),
@@ -168,6 +170,9 @@ int main(int argc, char** argv) {
   } catch (const anabatic::InvalidArgument& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kUsageError;
+  } catch (const anabatic::plan::BudgetError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return anabatic::cli::kBudgetError;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: [memory] the machine has not enough memory for this\n");
     return 1;

@@ -41,8 +41,8 @@ std::vector<Pass> training_pipeline() {
           kFuseOptimizer,
           kFuseNormResidual,
           kCommonSubexpression,
-          kRecompute,
-          kDeadCode};
+          kDeadCode,
+          kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -56,7 +56,7 @@ const Pass* find_pass(std::string_view name) {
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
         &kPanelStates, &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv,
         &kFuseRope, &kApplyOptimizer, &kAccumulateInGemm, &kFuseOptimizer, &kFuseNormResidual,
-        &kCommonSubexpression, &kRecompute, &kDeadCode})
+        &kCommonSubexpression, &kDeadCode, &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

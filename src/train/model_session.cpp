@@ -57,6 +57,9 @@ lower::CompileOptions compile_options(const RunConfig& run,
   disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
   for (const std::string& pass : disabled)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
+  options.memory = {.budget_bytes = request.budget_bytes,
+                    .recompute = run.memory.recompute,
+                    .keep = run.memory.keep};
   options.pack_transposed = run.compiler.pack_transposed;
   options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;

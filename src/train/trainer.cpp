@@ -84,8 +84,20 @@ struct Trainer::Impl {
   }
 
   void bind() {
-    program = bind_training(session);
+    program = bind_training(session, step_budget());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  // What memory.budget leaves to the states and arenas of the training program; 0: no budget.
+  std::int64_t step_budget() const {
+    if (run.memory.budget == 0) return 0;
+    const std::int64_t others = baseline_bytes + batch_bytes();
+    if (run.memory.budget <= others)
+      throw plan::BudgetError(
+          fmt::format("[memory] memory.budget: expected more than the {} that the process takes "
+                      "before its first tensor, got {}",
+                      format_bytes(others), format_bytes(run.memory.budget)));
+    return run.memory.budget - others;
   }
 
   void restore() {

@@ -46,7 +46,7 @@ void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64
 
 }  // namespace
 
-std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session, std::int64_t budget_bytes) {
   const RunConfig& run = session.run();
   const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
   return session.bind(
@@ -56,7 +56,9 @@ std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
                  .z_loss_coef = run.train.router_z_loss_coef,
                  .aux_loss_scale = 1.0 / micro_batches},
        .training = true,
-       .with_update = true});
+       .with_update = true,
+       .single_micro_batch = run.train.gradient_accumulation_steps == 1,
+       .budget_bytes = budget_bytes});
 }
 
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {

@@ -37,6 +37,19 @@ TEST(CliErrors, NameTheNearestVerbFlagAndKey) {
   EXPECT_THAT(failure({"info"}, kUsage), HasSubstr("MODEL_DIR is required"));
 }
 
+TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
+  const TemporaryDirectory folder;
+  train::RunConfig run = tiny_run(folder.path());
+  std::ofstream(folder.path() / "run.yaml") << train::to_yaml(run);
+  const Outcome outcome =
+      run_binary({"train", folder.path() / "run.yaml", "--memory.budget", "3MB"});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[memory]"));
+  EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));
+  EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),
+              HasSubstr("memory.budget: expected bytes such as 6GiB"));
+}
+
 TEST(CliErrors, ListEveryConfigProblemAtOnce) {
   const TemporaryDirectory folder;
   const fs::path yaml = folder.path() / "run.yaml";
