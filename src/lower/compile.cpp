@@ -24,10 +24,12 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
       {.disabled = options.disabled_passes, .dump_directory = options.dump_directory});
 
   std::vector<std::string> explanation;
-  result.plan = plan::make_plan(result.graph, device,
-                                {.trivial = options.trivial_planners,
-                                 .only_kernels = options.only_kernels,
-                                 .explanation = options.explain_dispatch ? &explanation : nullptr});
+  result.plan =
+      plan::make_plan(result.graph, device,
+                      {.trivial = options.trivial_planners,
+                       .single_micro_batch = options.single_micro_batch && options.with_update,
+                       .only_kernels = options.only_kernels,
+                       .explanation = options.explain_dispatch ? &explanation : nullptr});
   for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
   result.program = lower(result.graph, result.plan, device);
   verify(result.graph, result.plan, result.program);

@@ -22,6 +22,7 @@ struct CompileOptions {
   bool training = true;          // false: forward only
   OptimizerOptions optimizer{};  // used when training and with_update
   bool pack_transposed = true;   // weights stay packed for input-gradients too: as many bytes again
+  bool single_micro_batch = false;  // a step has one: gradients share the frame's bytes
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs
   std::set<std::string, std::less<>>

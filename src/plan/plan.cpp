@@ -52,6 +52,12 @@ class BufferPlanner {
     }
   }
 
+  // Gradients give their bytes back like any value of the frame.
+  void move_gradients_to_frame() {
+    for (PlannedBuffer& buffer : buffers_)
+      if (buffer.arena == spec::Arena::kGradient) buffer.arena = spec::Arena::kFrame;
+  }
+
   // Moves the result into the plan, without offsets.
   void finish(Plan& plan) {
     std::vector<std::int32_t> final_index(buffers_.size(), -1);
@@ -210,10 +216,12 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);
   const Orders orders =
-      options.trivial ? given_order(graph) : early_free_order(graph, map, workspace_bytes);
+      options.trivial ? given_order(graph)
+                      : early_free_order(graph, map, workspace_bytes, options.single_micro_batch);
 
   Plan plan;
   plan.name = graph.name;
+  plan.single_micro_batch = options.single_micro_batch && !options.trivial;
   std::vector<PlannedNode*> nodes;
   for (const auto& [action, order] : orders) {
     std::vector<PlannedNode>& planned = plan.orders[action];
@@ -228,6 +236,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   const std::vector<ir::NodeId> order = concatenate(orders);
   BufferPlanner buffers(graph, map, order);
   if (!options.trivial) buffers.work_in_place();
+  if (plan.single_micro_batch) buffers.move_gradients_to_frame();
   buffers.finish(plan);
   place(plan, nodes, options.trivial);
   set_modes(graph, map, device, options, nodes);
@@ -251,6 +260,7 @@ spec::Action action_of(ir::Phase phase) {
       return spec::Action::kForward;
     case ir::Phase::kUpdate:
       return spec::Action::kUpdate;
+    case ir::Phase::kRecompute:
     case ir::Phase::kBackwardInput:
     case ir::Phase::kBackwardWeight:
       break;

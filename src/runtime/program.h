@@ -54,7 +54,8 @@ struct Program {
   std::vector<NamedOperand>
       outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
-  std::int32_t num_threads = 1;  // that workspaces were booked for: no larger team may run it
+  bool single_micro_batch = false;  // gradients share the frame: only a first micro-batch may run
+  std::int32_t num_threads = 1;     // that workspaces were booked for: no larger team may run it
 };
 
 // Byte-stable text of all calls, one a line.
