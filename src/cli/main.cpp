@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/verb.h"
+#include "device/memory.h"
 #include "plan/memory_decider.h"
 
 namespace anabatic::cli {
@@ -20,8 +21,8 @@ constexpr int kUsageError = 2;
 constexpr int kBudgetError = 3;  // memory.budget cannot be kept; found before the first step
 
 std::vector<const Verb*> all_verbs() {
-  return {&bench_verb(), &doctor_verb(),  &evaluate_verb(), &generate_verb(), &gradients_verb(),
-          &info_verb(),  &profile_verb(), &tokenize_verb(), &train_verb()};
+  return {&bench_verb(), &doctor_verb(), &evaluate_verb(), &generate_verb(), &gradients_verb(),
+          &info_verb(),  &plan_verb(),   &profile_verb(),  &tokenize_verb(), &train_verb()};
 }
 
 // How many values an option takes: a list all that follow, any other one; the last one counts.
@@ -165,6 +166,7 @@ int run(int argc, char** argv) {
 }  // namespace anabatic::cli
 
 int main(int argc, char** argv) {
+  anabatic::device::return_freed_memory();
   try {
     return anabatic::cli::run(argc, argv);
   } catch (const anabatic::InvalidArgument& error) {

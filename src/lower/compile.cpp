@@ -70,8 +70,7 @@ class Compiler {
     const ir::Graph whole = result.graph;
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
-    const plan::OpEfficiency efficiency = plan::default_efficiency();
-    const plan::RecomputeMenu menu(whole, whole_plan, priced, efficiency);
+    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency);
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);

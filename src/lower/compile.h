@@ -34,7 +34,8 @@ struct CompileOptions {
                                  // after each pass, plan.txt, program.txt
   passes::StateLayouts state_layouts{};  // of states that other programs hold already
   plan::MemoryOptions memory{};          // of training programs
-  bool explain_dispatch = false;         // prints each rejection to the log
+  plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
+  bool explain_dispatch = false;                               // prints each rejection to the log
 };
 
 struct Compiled {

@@ -58,8 +58,38 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
   MemoryDecision result{.decisions = menu.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
                         .holds = choice.holds || options.budget_bytes == 0};
-  for (std::size_t i = 0; i < rules.size(); ++i)
-    if (choice.chosen[i]) result.choices.push_back({menu.items()[i].name, menu.items()[i].bytes});
+  std::vector<bool> others = choice.chosen;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!choice.chosen[i]) continue;
+    others[i] = false;
+    result.choices.push_back({menu.items()[i].name, menu.items()[i].bytes,
+                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds});
+    others[i] = true;
+  }
+  return result;
+}
+
+std::string to_string(const MemoryDecision& decision) {
+  struct Kind {
+    std::string_view name;
+    std::int64_t count = 0, bytes = 0;
+    double seconds = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const PricedChoice& choice : decision.choices) {
+    const std::string_view name = without_layer(choice.name);
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const Kind& other) { return other.name == name; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {name});
+    ++kind->count;
+    kind->bytes += choice.bytes;
+    kind->seconds += choice.seconds;
+  }
+  std::string result;
+  for (const Kind& kind : kinds)
+    result +=
+        fmt::format("  {:<28} in {:>3} place{}: {:>12}, {:+.1f} ms\n", kind.name, kind.count,
+                    kind.count == 1 ? " " : "s", format_bytes(kind.bytes), 1e3 * kind.seconds);
   return result;
 }
 

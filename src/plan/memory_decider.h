@@ -27,6 +27,7 @@ struct MemoryOptions {
 struct PricedChoice {
   std::string name;        // of the item
   std::int64_t bytes = 0;  // of its values
+  double seconds = 0;      // a step would be shorter by, without this choice alone
 };
 
 struct MemoryDecision {
@@ -40,6 +41,10 @@ struct MemoryDecision {
 // reads, or is at odds with another.
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes);
+
+// One line a kind of choice, layers together: "experts.activation in 8 layers", bytes and seconds;
+// empty when nothing is made again.
+std::string to_string(const MemoryDecision& decision);
 
 // The three largest takers of `plan`'s bytes, each with what would shrink it: for a BudgetError.
 std::string largest_consumers(const ir::Graph& graph, const Plan& plan);

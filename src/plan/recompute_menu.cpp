@@ -9,19 +9,18 @@
 namespace anabatic::plan {
 namespace {
 
-// Behind "layers.N.", or the whole.
+bool is_at_or_below(std::string_view key, std::string_view hint) {
+  return key == hint || (key.starts_with(hint) && key[hint.size()] == '.');
+}
+
+}  // namespace
+
 std::string_view without_layer(std::string_view key) {
   constexpr std::string_view kLayers = "layers.";
   if (!key.starts_with(kLayers)) return key;
   const std::size_t dot = key.find('.', kLayers.size());
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
-
-bool is_at_or_below(std::string_view key, std::string_view hint) {
-  return key == hint || (key.starts_with(hint) && key[hint.size()] == '.');
-}
-
-}  // namespace
 
 bool MenuItem::is_of(std::string_view hint) const {
   return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {

@@ -16,6 +16,9 @@
 
 namespace anabatic::plan {
 
+// Behind "layers.N.", or the whole.
+std::string_view without_layer(std::string_view key);
+
 struct MenuItem {
   std::string name;                   // key of its first value
   std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,14 @@ class StateStore {
   TensorView find(Name name) const;  // InvalidArgument naming the state when absent
   std::vector<Name> names() const;   // sorted by text
   std::int64_t num_bytes() const;
+  std::int64_t allocated_bytes() const;  // with what small states leave of their blocks
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// What a store takes from the system for states of these sizes, added in this order.
+std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes);
 
 }  // namespace anabatic::runtime

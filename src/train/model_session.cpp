@@ -10,6 +10,7 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
 
@@ -122,6 +123,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+  if (options.memory.asks()) options.efficiency = stored_calibration(device_).efficiency;
   bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,

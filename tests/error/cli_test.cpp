@@ -127,6 +127,21 @@ TEST(CliErrors, SayWhatProfileAndBenchLack) {
   EXPECT_THAT(failure({"bench", "gemm", "--rounds", "0"}, kUsage), HasSubstr("--rounds"));
 }
 
+TEST(CliErrors, SayWhatPlanLacks) {
+  const TemporaryDirectory folder;
+  EXPECT_THAT(failure({"plan"}, kUsage), HasSubstr("[plan] expected MODEL_DIR"));
+  EXPECT_THAT(failure({"plan", folder.path() / "config.json"}, 1), HasSubstr("config.json"));
+  std::ofstream(folder.path() / "config.json") << "{\"model_type\": \"deepseek_v3\"}";
+  EXPECT_THAT(failure({"plan", folder.path()}, 1), HasSubstr("deepseek_v3"));
+  EXPECT_THAT(failure({"plan", folder.path(), "--train.micro_batch_size", "0"}, kUsage),
+              HasSubstr("train.micro_batch_size: expected an integer >= 1, got 0"));
+  const fs::path model = write_tiny_config(folder.path());
+  EXPECT_THAT(failure({"plan", model, "--timeline", folder.path() / "none" / "a.svg"}, 1),
+              HasSubstr("a.svg"));
+  EXPECT_THAT(failure({"plan", model, "--timelin", "a.svg"}, kUsage),
+              HasSubstr("did you mean --timeline?"));
+}
+
 TEST(CliErrors, RefuseToDisableRequiredAndUnknownPasses) {
   const TemporaryDirectory folder;
   const std::vector<std::string> train{"train",
