@@ -86,6 +86,61 @@ TEST_P(ClosedForms, EqualTheAccountToTheByte) {
   }
 }
 
+struct Drop {
+  std::vector<std::string> hints;  // of memory.recompute
+  // Bytes a token that a layer no longer saves.
+  std::int64_t (*bytes)(const Shape& s, std::int64_t b, std::int64_t layer);
+};
+
+std::int64_t inner_rows(const Shape& s) { return s.experts == 0 ? s.inner : s.top_k * s.inner; }
+
+// The norm at a layer's begin counts in the layer below.
+std::int64_t first_norms(const Shape& s, std::int64_t b, std::int64_t layer) {
+  return b * s.hidden * ((layer == 0) + (layer < s.layers - 1));
+}
+
+std::vector<Drop> drops(const Shape& shape) {
+  const std::string inner = shape.experts == 0 ? "mlp" : "experts";
+  return {
+      {{"attention_norm"}, first_norms},
+      {{"mlp_norm"}, [](const Shape& s, auto b, auto) { return b * s.hidden; }},
+      {{inner + ".activation"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
+      {{inner + ".up"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
+      {{inner + ".gate", inner + ".up", inner + ".activation"},
+       [](const Shape& s, auto b, auto) { return 3 * b * inner_rows(s); }},
+      {{"attention.q_rope"},
+       [](const Shape& s, auto b, auto) { return b * (s.heads + s.kv_heads) * s.head_dim; }},
+      {{"attention.q_rope", "attention.v"},
+       [](const Shape& s, auto b, auto) { return b * (s.heads + 2 * s.kv_heads) * s.head_dim; }},
+      {{"attention.attention:0"},
+       [](const Shape& s, auto b, auto) { return s.heads * (b * s.head_dim + 4); }},
+      {{"attention_norm", "mlp_norm", inner + ".activation"},
+       [](const Shape& s, auto b, auto layer) {
+         return first_norms(s, b, layer) + b * (s.hidden + inner_rows(s));
+       }}};
+}
+
+TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
+  const Shape& s = GetParam();
+  const model::ModelConfig config = config_of(s);
+  for (const auto precision : {lower::Precision::kBf16, lower::Precision::kFp32})
+    for (const Drop& drop : drops(s)) {
+      lower::CompileOptions options;
+      options.precision = precision;
+      options.memory.recompute = drop.hints;
+      const lower::Compiled compiled = lower::compile(
+          model::build_graph(config, {.num_tokens = s.tokens, .aux_loss_coef = 0.01}), options,
+          device::describe_cpu(2));
+      const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
+      const std::int64_t b = precision == lower::Precision::kBf16 ? 2 : 4;
+      for (std::int64_t layer = 0; layer < s.layers; ++layer)
+        EXPECT_EQ(
+            saved.at(static_cast<std::int32_t>(layer)),
+            s.tokens * (bytes_a_token(s, b, layer) - drop.bytes(s, b, layer)) + bytes_a_layer(s))
+            << drop.hints[0] << ", layer " << layer << ", " << b << " bytes";
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ClosedForms,
                          ::testing::Values(Shape{"llama", 24, 3, 32, 4, 4, 8, 48},
                                            Shape{"llama", 37, 4, 40, 4, 2, 10, 56},
