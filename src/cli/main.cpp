@@ -18,8 +18,8 @@ namespace {
 constexpr int kUsageError = 2;
 
 std::vector<const Verb*> all_verbs() {
-  return {&bench_verb(), &doctor_verb(),  &evaluate_verb(), &generate_verb(), &gradients_verb(),
-          &info_verb(),  &profile_verb(), &tokenize_verb(), &train_verb()};
+  return {&bench_verb(), &doctor_verb(), &evaluate_verb(), &generate_verb(), &gradients_verb(),
+          &info_verb(),  &plan_verb(),   &profile_verb(),  &tokenize_verb(), &train_verb()};
 }
 
 // How many values an option takes: a list all that follow, any other one; the last one counts.

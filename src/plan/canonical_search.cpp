@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxPairs = std::int64_t{1}
                                    << 27;  // of item and section: 512 MiB of indices
+constexpr std::int64_t kStepsPerLook = std::int64_t{1} << 22;  // at the clock
 constexpr int kNumOrders = 4;
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
@@ -167,6 +168,7 @@ CanonicalSearch::Outcome CanonicalSearch::run(std::int64_t capacity, std::int64_
 CanonicalSearch::Outcome CanonicalSearch::dive(std::int64_t max_nodes, SearchBudget& budget) {
   const auto num_sections = static_cast<std::int32_t>(sections_.size());
   std::int32_t goal = split({0, num_sections, -1, -1}, 0, num_sections);
+  std::int64_t since_look = kStepsPerLook;
   for (std::int64_t node = 0; goal >= 0; ++node) {
     steps_ = 1;
     const std::int32_t section = choose_section(goals_[at(goal)].first, goals_[at(goal)].last);
@@ -190,10 +192,12 @@ CanonicalSearch::Outcome CanonicalSearch::dive(std::int64_t max_nodes, SearchBud
       decisions_.resize(at(owner) + 1);
     }
     budget.steps -= steps_;
-    const bool looks_at_clock = node % 64 == 0;
-    if (goal >= 0 &&
-        (node >= max_nodes || budget.steps <= 0 || (looks_at_clock && budget.is_spent())))
-      return Outcome::kGaveUp;
+    since_look += steps_;
+    if (goal < 0) break;
+    if (node >= max_nodes || budget.steps <= 0) return Outcome::kGaveUp;
+    if (since_look < kStepsPerLook) continue;
+    if (budget.is_spent()) return Outcome::kGaveUp;
+    since_look = 0;
   }
   return Outcome::kPlaced;
 }
