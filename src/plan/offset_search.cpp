@@ -17,8 +17,9 @@ constexpr std::int64_t kMaxTotalBytes = std::int64_t{1} << 62;
 // The items that need room, their sizes rounded up, and what is known of their arena.
 struct Problem {
   std::vector<LiveBytes> items;
-  std::vector<std::size_t> source;  // of an item: its index in the caller's list
-  std::int64_t bound = 0;           // most bytes alive at once
+  std::vector<std::int64_t> unrounded;  // sizes
+  std::vector<std::size_t> source;      // of an item: its index in the caller's list
+  std::int64_t bound = 0;               // most bytes alive at once
 };
 
 Problem pose(std::span<const LiveBytes> items, std::int64_t alignment) {
@@ -37,6 +38,7 @@ Problem pose(std::span<const LiveBytes> items, std::int64_t alignment) {
     total += bytes + padding;
     if (bytes == 0 || lifetime.empty()) continue;
     problem.items.push_back({lifetime, bytes + padding});
+    problem.unrounded.push_back(bytes);
     problem.source.push_back(i);
   }
   // Lifetimes may begin anywhere; from here on they begin at 0.
@@ -94,7 +96,7 @@ class Incumbent {
   const Placement& best() const { return best_; }
   bool is_good() const { return !best_order_.empty() && best_.bytes <= goal_; }
 
-  // By size, area, lifetime and load.
+  // By size (as place_by_size does), area, lifetime and load.
   void try_orders() {
     const auto& items = problem_.items;
     const auto length = [&](std::size_t i) {
@@ -102,7 +104,7 @@ class Incumbent {
     };
     const auto bytes = [&](std::size_t i) { return static_cast<double>(items[i].bytes); };
     const std::vector<std::int64_t> loads = loads_of(problem_);
-    try_sorted([&](std::size_t i) { return std::pair(bytes(i), length(i)); });
+    try_sorted([&](std::size_t i) { return std::pair(problem_.unrounded[i], length(i)); });
     try_sorted([&](std::size_t i) { return std::pair(bytes(i) * length(i), bytes(i)); });
     try_sorted([&](std::size_t i) { return std::pair(length(i), bytes(i)); });
     try_sorted([&](std::size_t i) { return std::pair(static_cast<double>(loads[i]), bytes(i)); });

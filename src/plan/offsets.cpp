@@ -44,17 +44,17 @@ Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::
 }
 
 Placement place_by_size(std::span<const LiveBytes> items) {
-  std::vector<LiveBytes> aligned(items.begin(), items.end());
-  for (LiveBytes& item : aligned) item.bytes = align_bytes(item.bytes);
   std::vector<std::size_t> by_size(items.size());
   std::iota(by_size.begin(), by_size.end(), std::size_t{0});
   const auto length = [&](std::size_t i) {
-    return aligned[i].lifetime.end - aligned[i].lifetime.begin;
+    return items[i].lifetime.end - items[i].lifetime.begin;
   };
   std::stable_sort(by_size.begin(), by_size.end(), [&](std::size_t a, std::size_t b) {
-    if (aligned[a].bytes != aligned[b].bytes) return aligned[a].bytes > aligned[b].bytes;
+    if (items[a].bytes != items[b].bytes) return items[a].bytes > items[b].bytes;
     return length(a) > length(b);
   });
+  std::vector<LiveBytes> aligned(items.begin(), items.end());
+  for (LiveBytes& item : aligned) item.bytes = align_bytes(item.bytes);
   return place_in_order(aligned, by_size);
 }
 

@@ -122,7 +122,7 @@ class BufferPlanner {
 };
 
 // What a smaller frame arena is not worth searching for, as a part of its bound.
-constexpr double kFrameTolerance = 0.002;
+constexpr double kFrameTolerance = 0.005;
 
 void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
   std::vector<LiveBytes> frame, gradient;
