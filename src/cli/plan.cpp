@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "bench/calibrate.h"
 #include "cli/plan_model.h"
+#include "cli/plan_offsets.h"
 #include "cli/verb.h"
 #include "device/topology.h"
 #include "plan/timeline_svg.h"
@@ -31,6 +32,7 @@ void calibrate(const train::RunConfig& run) {
 }
 
 int run(const Invocation& invocation) {
+  if (invocation.has("--offsets")) return plan_offsets(invocation);
   const train::RunConfig config = run_config(invocation);
   if (invocation.has("--calibrate")) {
     calibrate(config);
@@ -72,6 +74,13 @@ const Verb& plan_verb() {
         .is_flag = true},
        {.name = "--calibrate",
         .help = "measure this machine first, a few seconds, and keep it for later plans",
+        .is_flag = true},
+       {.name = "--offsets",
+        .help = "no model: FILE.csv with columns id, lower, upper, size; printed with a column "
+                "offset"},
+       {.name = "--capacity", .help = "of the arena for --offsets; exit code 1 if nothing fits"},
+       {.name = "--verbose",
+        .help = "with --offsets: print the seconds taken to standard error",
         .is_flag = true}},
       true,
       run};

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
+#include "plan/offset_search.h"
 #include "plan/offsets.h"
 #include "plan/order.h"
 #include "plan/storage.h"
@@ -126,6 +127,9 @@ class BufferPlanner {
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };
 
+// What a smaller frame arena is not worth searching for, as a part of its bound.
+constexpr double kFrameTolerance = 0.005;
+
 void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
   std::vector<LiveBytes> frame, gradient;
   std::vector<std::int64_t*> frame_offsets, gradient_offsets;
@@ -155,7 +159,8 @@ void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
     frame.push_back({{position, position + 1}, nodes[i]->workspace_bytes});
     frame_offsets.push_back(&nodes[i]->workspace_offset);
   }
-  const Placement in_frame = trivial ? place_in_sequence(frame) : place_by_size(frame);
+  const Placement in_frame =
+      trivial ? place_in_sequence(frame) : place_by_search(frame, {.tolerance = kFrameTolerance});
   const Placement in_gradient = place_in_sequence(gradient);
   for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
   for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];
