@@ -23,10 +23,13 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
        .find_op = ops::find_op},
       {.disabled = options.disabled_passes, .dump_directory = options.dump_directory});
 
+  plan::DiskOptions disk = options.disk;
+  disk.optimizer_state &= options.training && options.with_update;
   std::vector<std::string> explanation;
   result.plan = plan::make_plan(result.graph, device,
                                 {.trivial = options.trivial_planners,
                                  .only_kernels = options.only_kernels,
+                                 .disk = disk,
                                  .explanation = options.explain_dispatch ? &explanation : nullptr});
   for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
   result.program = lower(result.graph, result.plan, device);

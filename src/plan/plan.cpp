@@ -9,6 +9,7 @@
 #include "plan/offsets.h"
 #include "plan/order.h"
 #include "plan/storage.h"
+#include "plan/swap.h"
 
 namespace anabatic::plan {
 namespace {
@@ -230,6 +231,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   if (!options.trivial) buffers.work_in_place();
   buffers.finish(plan);
   place(plan, nodes, options.trivial);
+  place_windows(graph, order, options, plan);
   set_modes(graph, map, device, options, nodes);
   verify(graph, plan);
   return plan;
