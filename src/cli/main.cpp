@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <new>
 
@@ -163,6 +164,7 @@ int run(int argc, char** argv) {
 }  // namespace anabatic::cli
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
     return anabatic::cli::run(argc, argv);
   } catch (const anabatic::InvalidArgument& error) {

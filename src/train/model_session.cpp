@@ -10,6 +10,7 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "runtime/swap/swap_space.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
 
@@ -57,6 +58,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   for (const std::string& pass : disabled)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
   options.pack_transposed = run.compiler.pack_transposed;
+  options.disk.optimizer_state = run.memory.optimizer_state == "disk";
   options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())
@@ -106,8 +108,16 @@ std::filesystem::path model_directory(const std::string& path) {
                                              : std::filesystem::path(path).parent_path();
 }
 
-ModelSession::ModelSession(const RunConfig& run, bool measure)
+std::filesystem::path swap_directory(const RunConfig& run) {
+  if (!run.memory.swap_directory.empty()) return run.memory.swap_directory;
+  return run.train.output.empty() ? std::filesystem::temp_directory_path()
+                                  : std::filesystem::path(run.train.output);
+}
+
+ModelSession::ModelSession(const RunConfig& run, bool measure,
+                           runtime::swap::DeviceWrapper wrap_swap)
     : run_(run),
+      wrap_swap_(std::move(wrap_swap)),
       config_(model::load_config(run.model.path)),
       team_(static_cast<int>(run.device.threads)) {
   device_ = device::probe_cpu(team_, measure);
@@ -118,6 +128,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+  if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
+    store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+        runtime::swap::SwapOptions{.directory = swap_directory(run_),
+                                   .num_compute_threads = team_.num_threads(),
+                                   .wrap_device = wrap_swap_}));
   bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,

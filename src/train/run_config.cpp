@@ -205,6 +205,16 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
                          AT(optimizer.decay_norms_and_biases)));
 }
 
+void add_memory_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(choice("memory.optimizer_state",
+                        "where moments stay between updates; disk: in a scratch file, through "
+                        "windows of memory that activations leave free",
+                        {"resident", "disk"}, AT(memory.optimizer_state)));
+  keys.push_back(string("memory.swap_directory",
+                        "directory of the scratch file; empty: that of train.output",
+                        AT(memory.swap_directory)));
+}
+
 // "fusions.NAME" for every pass of either pipeline that may be left out.
 void add_fusion_keys(std::vector<ConfigKey>& keys) {
   std::vector<passes::Pass> all = passes::training_pipeline();
@@ -344,6 +354,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_data_keys(all);
     add_train_keys(all);
     add_optimizer_keys(all);
+    add_memory_keys(all);
     add_other_keys(all);
     add_fusion_keys(all);
     return all;

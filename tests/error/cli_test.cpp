@@ -3,6 +3,7 @@
 // error, with nothing on standard output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 
@@ -35,6 +36,36 @@ TEST(CliErrors, NameTheNearestVerbFlagAndKey) {
   EXPECT_THAT(failure({"generate", "--prompt", "a", "b"}, kUsage),
               HasSubstr("unexpected argument 'b'"));
   EXPECT_THAT(failure({"info"}, kUsage), HasSubstr("MODEL_DIR is required"));
+}
+
+// Of the sizes of files that this process and its children may write.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(CliErrors, NameTheSwapDirectoryThatCannotHoldTheMoments) {
+  const TemporaryDirectory folder;
+  train::RunConfig run = tiny_run(folder.path());
+  run.memory.optimizer_state = "disk";
+  const fs::path yaml = folder.path() / "run.yaml", file = folder.path() / "file";
+  std::ofstream(yaml) << to_yaml(run);
+  std::ofstream(file) << "x";
+  EXPECT_THAT(failure({"train", yaml, "--memory.swap_directory", file / "below"}, 1),
+              AllOf(HasSubstr("[swap] expected to make a file in"), HasSubstr("file/below"),
+                    HasSubstr("memory.swap_directory")));
+  const FileSizeLimit limit(16 << 10);
+  EXPECT_THAT(
+      failure({"train", yaml}, 1),
+      AllOf(HasSubstr("[swap] "), HasSubstr("expected room for"), HasSubstr("File too large")));
 }
 
 TEST(CliErrors, ListEveryConfigProblemAtOnce) {
