@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step time with the optimizer state on disk against resident, in turn, with the disk's own rate probed around each.
 
-The bound that a disk sets is what a step moves (every moment read and written once) over the rates of the probes. usage:
-  disk.py --binary build/release/src/cli/anabatic --directory SCRATCH [--rounds 3] [PROFILE_ARGUMENT...]
-such as `--model.path bench/yardsticks/moe_fine --batch 4`; keys of the run config go through to `anabatic profile`.
+The bound that a disk sets is what a step moves (every moment read and written once) over the rates of the probes.
+usage: disk.py --binary build/release/anabatic --directory SCRATCH [--rounds 3] --model.path bench/yardsticks/moe_fine
+       --model.init random --train.micro_batch_size 4 --data.sequence_length 512 [KEYS AND FLAGS OF `anabatic profile`]
 """
 import argparse
 import json
@@ -42,7 +42,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options, options.rest = parser.parse_known_args()
     times = {"resident": [], "disk": []}
-    reads, writes, moved = [], [], 0
+    reads, writes, on_disk = [], [], []
     for _ in range(options.rounds):
         for tier, list_of_times in times.items():
             read, written = probe(options)
@@ -50,13 +50,19 @@ def main():
             writes.append(written)
             result = profile(options, tier)
             list_of_times.append(result["median_step_seconds"])
-            moved = max(moved, result.get("disk_bytes", 0))
+            if tier == "disk":
+                on_disk.append(result)
     resident, disk = (statistics.median(times[tier]) for tier in ("resident", "disk"))
-    bound = 1e-9 * moved * (1 / statistics.median(reads) + 1 / statistics.median(writes))
-    print(f"resident {resident:.2f} s, disk {disk:.2f} s ({disk / resident:.2f}x) a step, medians of {options.rounds}")
-    print(f"on disk {1e-9 * moved:.2f} GB; disk {statistics.median(reads):.2f} GB/s read, {statistics.median(writes):.2f} GB/s written")
-    print(f"the disk's own bound {bound:.2f} s; max(1.05 x resident, bound) = {max(1.05 * resident, bound):.2f} s")
-    print("all steps", json.dumps(times), "probes", reads, writes)
+    moved, busy, waited = (
+        statistics.median(result[key] for result in on_disk) for key in ("disk_bytes", "disk_seconds", "disk_waited_seconds")
+    )
+    read, written = statistics.median(reads), statistics.median(writes)
+    bound = 1e-9 * moved / 2 * (1 / read + 1 / written)
+    print(f"resident {resident:.2f} s, disk {disk:.2f} s ({disk / resident:.2f}x) a step, medians of {options.rounds} runs each")
+    print(f"a step moved {1e-9 * moved:.2f} GB in {busy:.2f} s and waited {waited:.2f} s for it")
+    print(f"probes of the disk {read:.2f} GB/s read, {written:.2f} GB/s written: its bound {bound:.2f} s")
+    print(f"max(1.05 x resident, bound) = {max(1.05 * resident, bound):.2f} s")
+    print("all:", json.dumps({**times, "read": reads, "written": writes}))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ lower::CompileOptions compile_options(const RunConfig& run,
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk";
+  options.disk.num_windows =
+      static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())

@@ -213,6 +213,10 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(string("memory.swap_directory",
                         "directory of the scratch file; empty: that of train.output",
                         AT(memory.swap_directory)));
+  keys.push_back(integer("memory.swap_windows",
+                         "the largest parameters whose moments fit into memory at once; more than "
+                         "what activations leave costs memory and hides more of the disk",
+                         1, AT(memory.swap_windows)));
 }
 
 // "fusions.NAME" for every pass of either pipeline that may be left out.

@@ -52,6 +52,7 @@ struct RunConfig {
   struct Memory {
     std::string optimizer_state = "resident";  // resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
+    std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
   } memory;
   struct Device {
     std::string kind = "cpu";

@@ -185,6 +185,19 @@ TEST_F(Swap, NamesRegionOffsetAndFaultAndKeepsTheFirstError) {
   }
 }
 
+TEST_F(Swap, GivesUpOnADiskThatDoesNotAnswer) {
+  SwapOptions with = options(with_fault({Fault::kSlow}));  // 2 ms a transfer
+  with.patience_seconds = 1e-4;
+  SwapSpace space(with);
+  device::Memory buffer(16 * kBlockBytes);
+  const std::size_t region = space.add("moment", buffer.bytes());
+  EXPECT_THAT(message_of([&] { space.wait(space.write(region, buffer.data())); }),
+              AllOf(HasSubstr("moment: expected to write 16.00 MiB within"),
+                    HasSubstr("found the disk still at it")));
+  EXPECT_NE(message_of([&] { space.wait_all(); }), "no ResourceError");
+  space.finish();
+}
+
 TEST_F(Swap, RefusesADirectoryThatItCannotWriteTo) {
   const fs::path file = directory_ / "file";
   std::ofstream(file) << "x";

@@ -19,6 +19,7 @@ struct SwapOptions {
   std::filesystem::path directory;
   int num_compute_threads = 0;  // the engine's thread keeps off as many cores where it can
   bool try_uring = true, try_direct = true;
+  double patience_seconds = 300;  // how long one transfer may take before the disk counts as failed
   DeviceWrapper wrap_device{};
 };
 
@@ -48,6 +49,7 @@ class SwapFile {
                 std::byte* data);
 
   std::int64_t bytes() const { return bytes_; }
+  const std::filesystem::path& directory() const { return directory_; }
   // "io_uring, direct I/O in DIR", and why not where something was refused.
   std::string describe() const;
 

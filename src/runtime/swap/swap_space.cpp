@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "device/clock.h"
 #include "device/memory.h"
 
@@ -56,10 +58,13 @@ struct SwapSpace::Impl {
   bool stops = false;
   SwapStats stats;
   std::string pinned;
+  std::chrono::duration<double> patience;
   std::jthread thread;  // last: begins when all else stands
 
   explicit Impl(const SwapOptions& options)
-      : file(options), thread([this, cores = options.num_compute_threads] {
+      : file(options),
+        patience(options.patience_seconds),
+        thread([this, cores = options.num_compute_threads] {
           keep_off_compute_cores(cores);
           work();
         }) {}
@@ -92,7 +97,7 @@ struct SwapSpace::Impl {
         lock.lock();
         stats.busy_nanoseconds += time;
         (request.is_write ? stats.written_bytes : stats.read_bytes) += bytes_of(request);
-        error = failure;
+        if (!error) error = failure;
       }
       ended.store(error ? queued : ended.load() + 1);
       has_ended.notify_all();
@@ -103,6 +108,14 @@ struct SwapSpace::Impl {
     const std::int64_t bytes = file.region(request.region).bytes;
     return std::min(bytes, (request.first + request.num_blocks) * kBlockBytes) -
            request.first * kBlockBytes;
+  }
+
+  ResourceError too_slow(Ticket before) const {
+    const Request& request = queue[static_cast<std::size_t>(before % kQueueLength)];
+    return ResourceError(fmt::format(
+        "[swap] file in {}: {}: expected to {} {} within {:.0f} s, found the disk still at it",
+        file.directory().string(), file.region(request.region).name,
+        request.is_write ? "write" : "read", format_bytes(bytes_of(request)), patience.count()));
   }
 
   Ticket push(const Request& request) {
@@ -125,7 +138,10 @@ struct SwapSpace::Impl {
     std::unique_lock lock(mutex);
     if (ended.load() < ticket) {
       const std::int64_t begin = device::wall_nanoseconds();
-      has_ended.wait(lock, [&] { return ended.load() >= ticket; });
+      for (Ticket seen = ended.load(); !error && ended.load() < ticket; seen = ended.load()) {
+        has_ended.wait_for(lock, patience, [&] { return error || ended.load() != seen; });
+        if (!error && ended.load() == seen) error = std::make_exception_ptr(too_slow(seen));
+      }
       stats.waited_nanoseconds += device::wall_nanoseconds() - begin;
     }
     if (error) std::rethrow_exception(error);
