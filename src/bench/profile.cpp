@@ -14,6 +14,7 @@
 #include "device/probe.h"
 #include "io/data/loader.h"
 #include "plan/prices.h"
+#include "runtime/swap/swap_space.h"
 #include "train/open_dataset.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
@@ -222,6 +223,7 @@ class Profiler {
     std::vector<double> fp32, bf16, copy, seconds;
     std::int64_t step = 0;
     while (step < options_.num_warmup_steps) run_step(++step);
+    const runtime::swap::SwapStats before = disk_so_far();
     for (std::int64_t i = 0; i < options_.num_steps; ++i) {
       for (int round = 0; round < kProbesAStep; ++round) {
         fp32.push_back(probe.fp32_flops_per_second());
@@ -239,12 +241,30 @@ class Profiler {
                                static_cast<double>(options_.num_steps);
       seconds.push_back(1e-9 * static_cast<double>(result_.steps.back().nanoseconds));
     }
+    add_disk(before);
     result_.fp32_flops_per_second = median(std::move(fp32));
     result_.bf16_flops_per_second = median(std::move(bf16));
     result_.copy_bytes_per_second = median(std::move(copy));
     result_.step_seconds =
         std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
     result_.median_step_seconds = median(std::move(seconds));
+  }
+
+  runtime::swap::SwapStats disk_so_far() {
+    const auto* swap = session_.store().swap();
+    return swap ? swap->stats() : runtime::swap::SwapStats{};
+  }
+
+  void add_disk(const runtime::swap::SwapStats& before) {
+    const runtime::swap::SwapStats after = disk_so_far();
+    const auto steps = static_cast<double>(options_.num_steps);
+    result_.disk_bytes = static_cast<double>(after.read_bytes + after.written_bytes -
+                                             before.read_bytes - before.written_bytes) /
+                         steps;
+    result_.disk_seconds =
+        1e-9 * static_cast<double>(after.busy_nanoseconds - before.busy_nanoseconds) / steps;
+    result_.disk_waited_seconds =
+        1e-9 * static_cast<double>(after.waited_nanoseconds - before.waited_nanoseconds) / steps;
   }
 
   void fill_calls(const CallInfos& infos, const Recorder& recorder, const PairsRatios& ratios) {

@@ -43,6 +43,9 @@ struct Profile {
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
   double step_seconds = 0;  // the mean, which the rows sum to; from one batch to the next
   double median_step_seconds = 0;
+  // States on disk, a measured step: what moved both ways, how long the engine was at it, and how
+  // long the step waited for it.
+  double disk_bytes = 0, disk_seconds = 0, disk_waited_seconds = 0;
   double outside_seconds = 0;  // a step: dispatch, batches, metrics
   double model_flops = 0;      // a step
   // By time, longest first; each list sums to step_seconds with outside_seconds.

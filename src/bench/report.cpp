@@ -52,6 +52,12 @@ std::string to_table(const Profile& profile) {
       static_cast<double>(profile.tokens) / profile.step_seconds, 100 * profile.mfu(),
       1e-9 * profile.fp32_flops_per_second, 1e-9 * profile.bf16_flops_per_second,
       1e-9 * profile.copy_bytes_per_second);
+  if (profile.disk_bytes > 0)
+    out += fmt::format(
+        "disk  {:.2f} GB moved a step at {:.2f} GB/s, which takes {:.3f} s; the step waited {:.3f} "
+        "s for it\n",
+        1e-9 * profile.disk_bytes, 1e-9 * profile.disk_bytes / profile.disk_seconds,
+        profile.disk_seconds, profile.disk_waited_seconds);
   out += section("op", profile.by_op, profile);
   out += section("segment", profile.by_segment, profile);
   out += section("phase", profile.by_phase, profile);

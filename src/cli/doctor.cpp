@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include "anabatic/error.h"
 #include "anabatic/version.h"
 #include "base/environment.h"
 #include "base/text.h"
@@ -9,6 +10,8 @@
 #include "device/memory.h"
 #include "device/thread_team.h"
 #include "device/topology.h"
+#include "runtime/swap/swap_probe.h"
+#include "train/model_session.h"
 
 namespace anabatic::cli {
 namespace {
@@ -29,6 +32,18 @@ std::string why(const spec::DeviceSpec& spec, const Feature& feature) {
   return "off  this CPU lacks it";
 }
 
+std::string disk_of(const train::RunConfig& config) {
+  constexpr std::int64_t kProbeBytes = std::int64_t{128} << 20;
+  try {
+    const auto probe =
+        runtime::swap::probe_swap({.directory = train::swap_directory(config)}, kProbeBytes);
+    return fmt::format("{}: {:.2f} GB/s read, {:.2f} GB/s written", probe.description,
+                       1e-9 * probe.read_bytes_per_second, 1e-9 * probe.written_bytes_per_second);
+  } catch (const ResourceError& error) {
+    return fmt::format("off  {}", error.what());
+  }
+}
+
 int run(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   device::ThreadTeam team(static_cast<int>(config.device.threads));
@@ -42,6 +57,7 @@ int run(const Invocation& invocation) {
   fmt::print("memory      {} available to this process\n", format_bytes(spec.tiers[0].bytes));
   fmt::print("bandwidth   {:.1f} GB/s copy (read + written), all threads\n",
              spec.tiers[0].bytes_per_second * 1e-9);
+  fmt::print("disk        {}\n", disk_of(config));
   fmt::print("peak fp32   {:.0f} GFLOP/s, all threads\n", spec.fp32_flops_per_second * 1e-9);
   fmt::print("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);
   for (const Feature& feature : kFeatures)

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <new>
 
@@ -167,6 +168,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   anabatic::device::return_freed_memory();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
     return anabatic::cli::run(argc, argv);
   } catch (const anabatic::InvalidArgument& error) {

@@ -49,11 +49,14 @@ class Compiler {
   }
 
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
+    plan::DiskOptions disk = options_.disk;
+    disk.optimizer_state &= options_.training && options_.with_update;
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
          .single_micro_batch = options_.single_micro_batch && options_.with_update,
          .only_kernels = options_.only_kernels,
+         .disk = disk,
          .explanation = explanation});
   }
 

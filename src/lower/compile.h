@@ -29,6 +29,7 @@ struct CompileOptions {
   std::set<std::string, std::less<>>
       disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
   bool trivial_planners = false;
+  plan::DiskOptions disk{};      // used when training and with_update
   std::string only_kernels{};    // "ref": only rows whose name starts with it; empty: all
   std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
                                  // after each pass, plan.txt, program.txt

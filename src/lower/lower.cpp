@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "lower/lower_windows.h"
 #include "plan/kernel_selection.h"
 
 namespace anabatic::lower {
@@ -31,7 +32,8 @@ class Lowering {
     program.single_micro_batch = plan_.single_micro_batch;
     for (const ir::State& state : graph_.states)
       if (state.kind != ir::StateKind::kGradient)
-        program.states.push_back({state.name, graph_.value(state.before).type});
+        program.states.push_back(
+            {state.name, graph_.value(state.before).type, is_on_disk(plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) program.inputs.push_back(named(value));
     for (ir::ValueId value : graph_.outputs) program.outputs.push_back(named(value));
@@ -46,6 +48,7 @@ class Lowering {
         calls.push_back(call(planned));
       }
     }
+    add_windows(graph_, plan_, states_, program);
     return program;
   }
 
@@ -181,6 +184,7 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
     ANABATIC_CHECK(next == calls.size(), "[lower verifier] {} has calls beyond the plan",
                    spec::to_string(action));
   }
+  verify_windows(plan, states, program);
 }
 
 }  // namespace anabatic::lower

@@ -10,6 +10,7 @@
 #include "plan/offsets.h"
 #include "plan/order.h"
 #include "plan/storage.h"
+#include "plan/swap.h"
 
 namespace anabatic::plan {
 namespace {
@@ -244,6 +245,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   if (plan.single_micro_batch) buffers.move_gradients_to_frame();
   buffers.finish(plan);
   place(plan, nodes, options.trivial);
+  place_windows(graph, order, options, plan);
   set_modes(graph, map, device, options, nodes);
   verify(graph, plan);
   return plan;

@@ -39,6 +39,18 @@ struct PlannedNode {
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
 };
 
+// A state that is on disk and stands in memory only around its update: its buffer is a window of
+// the frame. Positions as in Lifetime.
+struct SwapWindow {
+  std::int32_t buffer = -1;       // index into Plan::buffers: the window, in the frame arena
+  std::int64_t bytes = 0;         // that move: whole sectors
+  std::int32_t read_at = 0;       // its read is queued ahead of this position
+  std::int32_t use = 0, end = 0;  // positions that use it: [use, end)
+  std::int32_t written_by = kNoPosition;  // its write is awaited ahead of this position: of the
+                                          // same step, or of the next one where it is below `end`
+  static constexpr std::int32_t kNoPosition = -1;
+};
+
 struct Plan {
   std::string name;  // of the graph
   // Every node except `accumulate`, which is never a call: its contributions share the bytes of
@@ -46,7 +58,9 @@ struct Plan {
   std::map<spec::Action, std::vector<PlannedNode>> orders;
   std::vector<PlannedBuffer> buffers;
   std::vector<std::int32_t> buffer_of_value;  // by ValueId; -1 for values that nothing touches
+  std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
+  std::int64_t disk_bytes = 0;        // of states that stand on disk
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
   bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
   std::int64_t peak_bytes() const {
@@ -54,12 +68,20 @@ struct Plan {
   }
 };
 
+struct DiskOptions {
+  bool optimizer_state = false;  // on disk, the states of at least `min_bytes`
+  std::int64_t min_bytes = 4096;
+  // Nodes whose windows fit at once: the frame grows where it is smaller.
+  std::int32_t num_windows = 2;
+};
+
 struct PlanOptions {
   bool trivial = false;  // given order, no byte used twice, nothing in place
   // A step has one micro-batch, so gradients live from their first contribution to their last
   // reader and share the frame's bytes. The trivial twin leaves them in their own arena.
   bool single_micro_batch = false;
-  std::string only_kernels{};                       // rows whose name starts with it; empty: all
+  std::string only_kernels{};  // rows whose name starts with it; empty: all
+  DiskOptions disk{};
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 

@@ -86,6 +86,12 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
     for (const PlannedNode& planned : order) result += node_line(graph, plan, planned, position++);
     result += "  }\n";
   }
+  for (const SwapWindow& window : plan.windows)
+    result += fmt::format("  disk b{} {} bytes read before {} used [{}, {}) {}\n", window.buffer,
+                          window.bytes, window.read_at, window.use, window.end,
+                          window.written_by == SwapWindow::kNoPosition
+                              ? "written behind it"
+                              : fmt::format("written before {}", window.written_by));
   return result;
 }
 
@@ -94,9 +100,11 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
 std::string print(const ir::Graph& graph, const Plan& plan) {
   return decisions(graph, plan) +
          fmt::format(
-             "  bytes frame {} (alive at most {}) gradient {} input {} persistent {} peak {}\n}}\n",
+             "  bytes frame {} (alive at most {}) gradient {} input {} persistent {} peak "
+             "{}{}\n}}\n",
              plan.frame_bytes, plan.frame_live_bytes, plan.gradient_bytes, plan.input_bytes,
-             plan.persistent_bytes, plan.peak_bytes());
+             plan.persistent_bytes, plan.peak_bytes(),
+             plan.windows.empty() ? "" : fmt::format(" on disk {}", plan.disk_bytes));
 }
 
 std::uint64_t hash(const ir::Graph& graph, const Plan& plan) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/plan.h"
+#include "plan/verify_windows.h"
 
 namespace anabatic::plan {
 namespace {
@@ -44,7 +45,8 @@ class ByteMap {
 
 class Verifier {
  public:
-  Verifier(const ir::Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {
+  Verifier(const ir::Graph& graph, const Plan& plan)
+      : graph_(graph), plan_(plan), windows_(graph, plan) {
     for (std::size_t i = 0; i < graph.values.size(); ++i)
       content_.push_back(static_cast<std::int64_t>(i));
   }
@@ -57,11 +59,14 @@ class Verifier {
     for (const auto& [action, order] : plan_.orders) {
       action_ = action;
       for (const PlannedNode& planned : order) {
+        move_windows();
         step(planned);
         ++position_;
       }
     }
+    move_windows();
     check_end();
+    check_next_step();
   }
 
  private:
@@ -104,16 +109,18 @@ class Verifier {
   }
 
   void check_buffers() const {
-    for (const PlannedBuffer& buffer : plan_.buffers) {
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+      const PlannedBuffer& buffer = plan_.buffers[i];
       ANABATIC_RULE(buffer.offset >= 0 && buffer.offset % kAlignmentBytes == 0, "aligned offsets",
                     "value {} at {}", index(buffer.value), buffer.offset);
       ANABATIC_RULE(buffer.offset + buffer.bytes <= arena_bytes(buffer), "buffers inside arenas",
                     "value {} ends at {} of {}", index(buffer.value), buffer.offset + buffer.bytes,
                     arena_bytes(buffer));
       const bool is_state =
-          buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient;
-      ANABATIC_RULE(is_state == (buffer.state >= 0) || is_gradient_in_frame(buffer),
-                    "states in state arenas", "value {}", index(buffer.value));
+          buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient ||
+          windows_.is_window(static_cast<std::int32_t>(i)) || is_gradient_in_frame(buffer);
+      ANABATIC_RULE(is_state == (buffer.state >= 0), "states in state arenas", "value {}",
+                    index(buffer.value));
     }
   }
 
@@ -174,6 +181,7 @@ class Verifier {
       const bool is_gradient = state.kind == ir::StateKind::kGradient;
       ANABATIC_RULE(same_place(state.before, state.after), "before and after at one address",
                     "state {}", text(state.name));
+      if (windows_.is_window(state.before)) continue;  // on disk when the step begins
       ANABATIC_RULE(buffer(state.before).arena ==
                             (is_gradient ? spec::Arena::kGradient : spec::Arena::kPersistent) ||
                         is_gradient_in_frame(buffer(state.before)),
@@ -209,8 +217,59 @@ class Verifier {
       arenas_[{spec::Arena::kFrame, -1}].write(
           planned.workspace_offset, planned.workspace_offset + planned.workspace_bytes, kGarbage);
     }
+    check_transfers(planned);
     for (std::size_t i = 0; i < node.outputs.size(); ++i) check_write(planned, node, i);
     check_lifetimes(planned, node);
+  }
+
+  // Transfers ahead of the node at this position, in the order of the queue.
+  void move_windows() {
+    ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
+    const auto in_flight = [](std::size_t i) { return -2 - static_cast<std::int64_t>(i); };
+    for (const SwapWindow& window : plan_.windows)
+      if (window.end == position_)
+        ANABATIC_RULE(holds(windows_.after(window)), "states end with their new value",
+                      "window of value {}", index(windows_.after(window)));
+    windows_.queue_writes(position_);
+    windows_.end_writes(position_, false);
+    for (std::size_t i = 0; i < plan_.windows.size(); ++i) {
+      const SwapWindow& window = plan_.windows[i];
+      const PlannedBuffer& at = windows_.buffer(window);
+      if (window.read_at == position_) {
+        frame.write(at.offset, at.offset + window.bytes, in_flight(i));
+        windows_.queue_read(i);
+      }
+      if (window.use != position_) continue;
+      windows_.await_read(i);
+      ANABATIC_RULE(frame.holds(at.offset, at.offset + window.bytes, in_flight(i)),
+                    "no transfer overlaps another use of its bytes",
+                    "value {} is overwritten while it comes from disk",
+                    index(windows_.before(window)));
+      frame.write(at.offset, at.offset + at.bytes, content_[index(windows_.before(window))]);
+    }
+  }
+
+  // What a node writes keeps off windows that are on their way to disk.
+  void check_transfers(const PlannedNode& planned) const {
+    if (!windows_.is_draining()) return;
+    windows_.check_write(planned.workspace_offset,
+                         planned.workspace_offset + planned.workspace_bytes);
+    for (ir::ValueId output : graph_.node(planned.node).outputs)
+      if (const PlannedBuffer& at = buffer(output); at.arena == spec::Arena::kFrame)
+        windows_.check_write(at.offset, at.offset + at.bytes);
+  }
+
+  // Writes that drain into the next step, up to its first use of a window: its read came after
+  // them.
+  void check_next_step() {
+    const std::int32_t end = plan_.windows.empty() ? 0 : plan_.windows.front().use;
+    std::int32_t position = 0;
+    for (const auto& [action, order] : plan_.orders)
+      for (const PlannedNode& planned : order) {
+        if (position == end) return;
+        windows_.end_writes(position++, true);
+        check_transfers(planned);
+      }
   }
 
   // Only states and gradients cross from micro-batches to the update; constants are equal in all.
@@ -296,7 +355,8 @@ class Verifier {
 
   void check_end() {
     for (const ir::State& state : graph_.states)
-      ANABATIC_RULE(state.kind == ir::StateKind::kGradient || holds(state.after),
+      ANABATIC_RULE(state.kind == ir::StateKind::kGradient || windows_.is_window(state.before) ||
+                        holds(state.after),
                     "states end with their new value", "state {}", text(state.name));
     for (const auto& [content, missing] : num_missing_)
       ANABATIC_RULE(missing == 0, "every contribution written once", "value {}", content);
@@ -307,6 +367,7 @@ class Verifier {
 
   const ir::Graph& graph_;
   const Plan& plan_;
+  WindowVerifier windows_;
   std::vector<std::int64_t> content_;  // by value: what its bytes hold once it is made
   std::set<std::uint32_t> is_contribution_;
   std::map<std::int64_t, int> num_missing_;  // contributions still to come, by content

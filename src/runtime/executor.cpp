@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
+#include "runtime/swap/window_driver.h"
 
 namespace anabatic::runtime {
 namespace {
@@ -53,7 +55,11 @@ struct Executor::Impl {
     ANABATIC_REQUIRE(team.num_threads() <= program.num_threads,
                      "[executor] the program was planned for {} threads, the team has {}",
                      program.num_threads, team.num_threads());
-    for (const StateSlot& slot : program.states) states.push_back(store.add(slot.name, slot.type));
+    for (const StateSlot& slot : program.states)
+      states.push_back(
+          store.add(slot.name, slot.type, slot.is_on_disk ? Tier::kDisk : Tier::kMemory));
+    windows.emplace(program, store,
+                    std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
     reserve();
     for (const auto& [action, calls] : program.calls) {
       std::vector<BoundCall>& list = bound[static_cast<std::size_t>(action)];
@@ -84,6 +90,8 @@ struct Executor::Impl {
     ANABATIC_CHECK(operand.state >= 0 && static_cast<std::size_t>(operand.state) < states.size(),
                    "[executor] state {} of {}", operand.state, states.size());
     const TensorView& state = states[static_cast<std::size_t>(operand.state)];
+    ANABATIC_CHECK(state.data != nullptr || bytes == 0, "[executor] {} is on disk",
+                   text(program.states[static_cast<std::size_t>(operand.state)].name));
     ANABATIC_CHECK(operand.offset >= 0 && operand.offset + bytes <= state.type->num_bytes(),
                    "[executor] {} at {} does not lie in state {}", to_string(operand.type),
                    operand.offset,
@@ -204,6 +212,7 @@ struct Executor::Impl {
   std::size_t num_modes = 0;
   std::vector<Poison> poisons;
   std::array<std::vector<BoundCall>, 3> bound;  // by action
+  std::optional<swap::WindowDriver> windows;    // goes before the frame
 };
 
 Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam& team,
@@ -235,18 +244,25 @@ bool Executor::has_output(std::string_view name) const {
 
 bool Executor::has_action(Action action) const { return impl_->program.calls.contains(action); }
 
-void Executor::run(Action action, bool first_micro_batch) {
+void Executor::run(Action action, bool first_micro_batch, bool last_micro_batch) {
   ANABATIC_REQUIRE(has_action(action), "[executor] expected an action of the program, got {}",
                    spec::to_string(action));
   ANABATIC_REQUIRE(first_micro_batch || !impl_->program.single_micro_batch,
                    "[executor] expected one micro-batch a step, as planned, got another");
+  swap::WindowDriver& windows = *impl_->windows;
   if (impl_->options.poison && action == Action::kForward) {
+    windows.wait_all();
     Impl::fill_poison(impl_->frame);
     if (first_micro_batch) Impl::fill_poison(impl_->gradient);
   }
-  for (const BoundCall& call : impl_->bound[static_cast<std::size_t>(action)])
-    if (first_micro_batch || !call.call->only_first_micro_batch)
-      impl_->run_one(action, call, first_micro_batch);
+  windows.begin(action, last_micro_batch);
+  const std::vector<BoundCall>& calls = impl_->bound[static_cast<std::size_t>(action)];
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    windows.before(i);
+    if (first_micro_batch || !calls[i].call->only_first_micro_batch)
+      impl_->run_one(action, calls[i], first_micro_batch);
+  }
+  windows.end(action);
 }
 
 std::int64_t Executor::arena_bytes() const {

@@ -54,6 +54,28 @@ std::string print(const Program& program, const Call& call) {
   return line + "\n";
 }
 
+std::string print(const Program& program, const SwapPoint& point) {
+  constexpr std::string_view kSteps[] = {"write", "read", "await write of", "await read of"};
+  const SwapWindow& window = program.windows[static_cast<std::size_t>(point.window)];
+  return fmt::format("    {} {} frame+{}\n", kSteps[static_cast<std::size_t>(point.step)],
+                     text(program.states[static_cast<std::size_t>(window.state)].name),
+                     window.offset);
+}
+
+std::string print(const Program& program, Action action, const std::vector<Call>& calls) {
+  std::string result;
+  const auto points = program.swap_points.find(action);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i <= calls.size(); ++i) {
+    for (; points != program.swap_points.end() && next < points->second.size() &&
+           points->second[next].call <= static_cast<std::int32_t>(i);
+         ++next)
+      result += print(program, points->second[next]);
+    if (i < calls.size()) result += print(program, calls[i]);
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string print(const Program& program) {
@@ -61,14 +83,15 @@ std::string print(const Program& program) {
       fmt::format("program {{\n  bytes frame {} gradient {} input {}\n", program.frame_bytes,
                   program.gradient_bytes, program.input_bytes);
   for (const StateSlot& state : program.states)
-    result += fmt::format("  state {} {}\n", text(state.name), to_string(state.type));
+    result += fmt::format("  state {} {}{}\n", text(state.name), to_string(state.type),
+                          state.is_on_disk ? " on disk" : "");
   for (const NamedOperand& input : program.inputs)
     result += fmt::format("  input {} {}\n", input.name, print(program, input.operand));
   for (const NamedOperand& output : program.outputs)
     result += fmt::format("  output {} {}\n", output.name, print(program, output.operand));
   for (const auto& [action, calls] : program.calls) {
     result += fmt::format("  {} {{\n", spec::to_string(action));
-    for (const Call& call : calls) result += print(program, call);
+    result += print(program, action, calls);
     result += "  }\n";
   }
   return result + "}\n";

@@ -40,6 +40,22 @@ struct Call {
 struct StateSlot {
   Name name{};
   TensorType type{};
+  bool is_on_disk = false;  // its calls find it in a window of the frame
+};
+
+// Bytes of the frame that hold a state on disk from its read to the end of its write.
+struct SwapWindow {
+  std::int32_t state = -1;  // index into Program::states
+  std::int64_t offset = 0;  // in the frame arena; a multiple of swap::kSectorBytes
+};
+
+enum class SwapStep : std::uint8_t { kWrite, kRead, kAwaitWrite, kAwaitRead };
+
+// What happens to a window ahead of a call, or behind the last one of an action.
+struct SwapPoint {
+  std::int32_t call = 0;  // index into the calls of the action; their number: behind the last
+  SwapStep step{};
+  std::int32_t window = 0;  // index into Program::windows
 };
 
 struct NamedOperand {
@@ -53,6 +69,8 @@ struct Program {
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
   std::vector<NamedOperand>
       outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
+  std::vector<SwapWindow> windows;                       // in the order in which a step reads them
+  std::map<Action, std::vector<SwapPoint>> swap_points;  // ascending by call
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
   bool single_micro_batch = false;  // gradients share the frame: only a first micro-batch may run
   std::int32_t num_threads = 1;     // that workspaces were booked for: no larger team may run it

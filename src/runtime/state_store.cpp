@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/memory.h"
+#include "runtime/swap/swap_space.h"
 
 namespace anabatic::runtime {
 namespace {
@@ -26,7 +27,10 @@ struct StateStore::Impl {
   struct Entry {
     TensorType type;
     std::byte* data = nullptr;
+    Tier tier = Tier::kMemory;
+    std::size_t region = 0;  // on disk
   };
+  std::unique_ptr<swap::SwapSpace> swap;
   std::map<std::string, Entry, std::less<>> entries;  // nodes of a map do not move
   std::vector<device::Memory> blocks;
   std::byte* next = nullptr;  // free bytes of the newest block for small states
@@ -44,17 +48,31 @@ struct StateStore::Impl {
     free_bytes -= bytes;
     return result;
   }
+
+  Entry make(Name name, const TensorType& type, Tier tier) {
+    if (tier == Tier::kMemory) return {type, allocate(type.num_bytes())};
+    ANABATIC_CHECK(swap, "[state store] state {} is to be on disk, and there is no swap space",
+                   text(name));
+    return {type, nullptr, tier, swap->add(text(name), type.num_bytes())};
+  }
+
+  const Entry& find(Name name) const {
+    const auto it = entries.find(text(name));
+    ANABATIC_REQUIRE(it != entries.end(), "[state store] expected a known state, got {}",
+                     text(name));
+    return it->second;
+  }
 };
 
 StateStore::StateStore() : impl_(std::make_unique<Impl>()) {}
 StateStore::~StateStore() = default;
 
-TensorView StateStore::add(Name name, const TensorType& type) {
+TensorView StateStore::add(Name name, const TensorType& type, Tier tier) {
   const auto [it, is_new] = impl_->entries.try_emplace(std::string(text(name)));
   Impl::Entry& entry = it->second;
   if (is_new) {
     try {
-      entry = {type, impl_->allocate(type.num_bytes())};
+      entry = impl_->make(name, type, tier);
     } catch (...) {
       impl_->entries.erase(it);
       throw;
@@ -62,16 +80,16 @@ TensorView StateStore::add(Name name, const TensorType& type) {
   }
   ANABATIC_REQUIRE(entry.type == type, "[state store] expected state {} of type {}, got {}",
                    text(name), to_string(entry.type), to_string(type));
+  ANABATIC_REQUIRE(entry.tier == tier, "[state store] expected state {} {}, where it is already",
+                   text(name), entry.tier == Tier::kDisk ? "on disk" : "in memory");
   return {entry.data, &entry.type};
 }
 
 bool StateStore::has(Name name) const { return impl_->entries.contains(text(name)); }
 
 TensorView StateStore::find(Name name) const {
-  const auto it = impl_->entries.find(text(name));
-  ANABATIC_REQUIRE(it != impl_->entries.end(), "[state store] expected a known state, got {}",
-                   text(name));
-  return {it->second.data, &it->second.type};
+  const Impl::Entry& entry = impl_->find(name);
+  return {entry.data, &entry.type};
 }
 
 std::vector<Name> StateStore::names() const {
@@ -81,8 +99,9 @@ std::vector<Name> StateStore::names() const {
 }
 
 std::int64_t StateStore::num_bytes() const {
-  std::int64_t bytes = 0;
-  for (const auto& [name, entry] : impl_->entries) bytes += entry.type.num_bytes();
+  std::int64_t bytes = impl_->swap ? impl_->swap->staging_bytes() : 0;
+  for (const auto& [name, entry] : impl_->entries)
+    if (entry.tier == Tier::kMemory) bytes += entry.type.num_bytes();
   return bytes;
 }
 
@@ -109,6 +128,21 @@ std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes) {
     free_bytes -= bytes;
   }
   return total;
+}
+
+void StateStore::set_swap(std::unique_ptr<swap::SwapSpace> swap) {
+  ANABATIC_CHECK(!impl_->swap, "[state store] a second swap space");
+  impl_->swap = std::move(swap);
+}
+
+swap::SwapSpace* StateStore::swap() const { return impl_->swap.get(); }
+
+Tier StateStore::tier(Name name) const { return impl_->find(name).tier; }
+
+std::size_t StateStore::region(Name name) const {
+  const Impl::Entry& entry = impl_->find(name);
+  ANABATIC_CHECK(entry.tier == Tier::kDisk, "[state store] state {} is in memory", text(name));
+  return entry.region;
 }
 
 }  // namespace anabatic::runtime

@@ -13,6 +13,13 @@
 
 namespace anabatic::runtime {
 
+namespace swap {
+class SwapSpace;
+}
+
+// Where the bytes of a state stand.
+enum class Tier : std::uint8_t { kMemory, kDisk };
+
 class StateStore {
  public:
   StateStore();
@@ -20,14 +27,20 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Adds a zeroed state, or checks that the one of that name has this type (InvalidArgument
-  // otherwise).
-  TensorView add(Name name, const TensorType& type);
+  // Adds a zeroed state, or checks that the one of that name has this type and tier
+  // (InvalidArgument otherwise). The view of a state on disk has no data.
+  TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory);
   bool has(Name name) const;
-  TensorView find(Name name) const;  // InvalidArgument naming the state when absent
-  std::vector<Name> names() const;   // sorted by text
-  std::int64_t num_bytes() const;
-  std::int64_t allocated_bytes() const;  // with what small states leave of their blocks
+  TensorView find(Name name) const;      // InvalidArgument naming the state when absent
+  std::vector<Name> names() const;       // sorted by text
+  std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
+  std::int64_t allocated_bytes() const;  // likewise, with what small states leave of their blocks
+
+  // Where states on disk go; to be given before the first of them is added.
+  void set_swap(std::unique_ptr<swap::SwapSpace> swap);
+  swap::SwapSpace* swap() const;  // null: none
+  Tier tier(Name name) const;
+  std::size_t region(Name name) const;  // of the swap space; only for a state on disk
 
  private:
   struct Impl;

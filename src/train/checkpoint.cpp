@@ -12,7 +12,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "train/checkpoint_directory.h"
-#include "train/state_rows.h"
+#include "train/state_tiers.h"
 
 namespace anabatic::train {
 namespace {
@@ -59,8 +59,8 @@ void write_states(const fs::path& file, ModelSession& session) {
   }
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
   for (const Name name : session.saved_states())
-    for_row_bytes(session.store().find(name),
-                  [&](std::span<const std::byte> block) { writer.write(text(name), block); });
+    for_state_bytes(session.store(), name,
+                    [&](std::span<const std::byte> block) { writer.write(text(name), block); });
   writer.finish();
 }
 
@@ -85,16 +85,13 @@ void read_states(const fs::path& file, ModelSession& session) {
   ANABATIC_REQUIRE(problems.empty(), "[checkpoint] {} does not fit this model:{}", file.string(),
                    problems);
   for (const Name name : session.saved_states()) {
-    std::span<const std::byte> bytes = source.find(text(name))->data;
-    const TensorView state = session.store().find(name);
-    std::int64_t first = 0;
-    while (!bytes.empty()) {  // in blocks whose pages are given back
-      const auto block = bytes.first(std::min(bytes.size(), std::size_t{4} << 20));
-      write_row_bytes(state, first, block);
-      io::release_pages(block);
-      first += static_cast<std::int64_t>(block.size()) / size_bytes(state.type->dtype);
-      bytes = bytes.subspan(block.size());
-    }
+    const std::span<const std::byte> bytes = source.find(text(name))->data;
+    const std::int64_t size = size_bytes(session.store().find(name).type->dtype);
+    fill_state(session.store(), name, [&](std::int64_t first, std::span<std::byte> block) {
+      const auto from = bytes.subspan(static_cast<std::size_t>(first * size), block.size());
+      std::copy(from.begin(), from.end(), block.begin());
+      io::release_pages(from);
+    });
   }
 }
 

@@ -10,6 +10,7 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
@@ -62,6 +63,9 @@ lower::CompileOptions compile_options(const RunConfig& run,
                     .recompute = run.memory.recompute,
                     .keep = run.memory.keep};
   options.pack_transposed = run.compiler.pack_transposed;
+  options.disk.optimizer_state = run.memory.optimizer_state == "disk";
+  options.disk.num_windows =
+      static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
   options.trivial_planners = run.compiler.trivial_planners;
   if (!run.compiler.dump.empty())
@@ -111,8 +115,16 @@ std::filesystem::path model_directory(const std::string& path) {
                                              : std::filesystem::path(path).parent_path();
 }
 
-ModelSession::ModelSession(const RunConfig& run, bool measure)
+std::filesystem::path swap_directory(const RunConfig& run) {
+  if (!run.memory.swap_directory.empty()) return run.memory.swap_directory;
+  return run.train.output.empty() ? std::filesystem::temp_directory_path()
+                                  : std::filesystem::path(run.train.output);
+}
+
+ModelSession::ModelSession(const RunConfig& run, bool measure,
+                           runtime::swap::DeviceWrapper wrap_swap)
     : run_(run),
+      wrap_swap_(std::move(wrap_swap)),
       config_(model::load_config(run.model.path)),
       team_(static_cast<int>(run.device.threads)) {
   device_ = device::probe_cpu(team_, measure);
@@ -124,6 +136,11 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
   if (options.memory.asks()) options.efficiency = stored_calibration(device_).efficiency;
+  if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
+    store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+        runtime::swap::SwapOptions{.directory = swap_directory(run_),
+                                   .num_compute_threads = team_.num_threads(),
+                                   .wrap_device = wrap_swap_}));
   bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,

@@ -17,6 +17,7 @@
 #include "model/weights.h"
 #include "runtime/executor.h"
 #include "runtime/state_store.h"
+#include "runtime/swap/block_device.h"
 #include "spec/device_spec.h"
 #include "train/run_config.h"
 
@@ -39,8 +40,8 @@ struct BoundProgram {
 class ModelSession {
  public:
   // Reads the config of run.model.path, probes the machine (measuring its peaks when `measure`) and
-  // starts the thread team.
-  ModelSession(const RunConfig& run, bool measure);
+  // starts the thread team. `wrap_swap` stands between the swap file and its device (tests).
+  ModelSession(const RunConfig& run, bool measure, runtime::swap::DeviceWrapper wrap_swap = {});
 
   const model::ModelConfig& config() const { return config_; }
   const spec::DeviceSpec& device() const { return device_; }
@@ -79,11 +80,12 @@ class ModelSession {
   // under train.save_dtype: fp32).
   void export_model(const std::filesystem::path& directory);
 
-  // Bytes of states and of the arenas of every program bound so far, as planned.
+  // Bytes of states in memory and of the arenas of every program bound so far, as planned.
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
   RunConfig run_;
+  runtime::swap::DeviceWrapper wrap_swap_;
   model::ModelConfig config_;
   spec::DeviceSpec device_;
   device::ThreadTeam team_;
@@ -98,6 +100,9 @@ class ModelSession {
 // What the run config asks of the compiler (and ANABATIC_TEST_CONFIG of all of them).
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request);
+
+// Where run.memory.optimizer_state: disk puts its scratch file.
+std::filesystem::path swap_directory(const RunConfig& run);
 
 // The directory that holds config.json: `path` itself or its parent when it is the file.
 std::filesystem::path model_directory(const std::string& path);

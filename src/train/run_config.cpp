@@ -218,6 +218,20 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
                          AT(optimizer.decay_norms_and_biases)));
 }
 
+void add_memory_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(choice("memory.optimizer_state",
+                        "where moments stay between updates; disk: in a scratch file, through "
+                        "windows of memory that activations leave free",
+                        {"resident", "disk"}, AT(memory.optimizer_state)));
+  keys.push_back(string("memory.swap_directory",
+                        "directory of the scratch file; empty: that of train.output",
+                        AT(memory.swap_directory)));
+  keys.push_back(integer("memory.swap_windows",
+                         "the largest parameters whose moments fit into memory at once; more than "
+                         "what activations leave costs memory and hides more of the disk",
+                         1, AT(memory.swap_windows)));
+}
+
 // "fusions.NAME" for every pass of either pipeline that may be left out.
 void add_fusion_keys(std::vector<ConfigKey>& keys) {
   std::vector<passes::Pass> all = passes::training_pipeline();
@@ -366,6 +380,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_data_keys(all);
     add_train_keys(all);
     add_optimizer_keys(all);
+    add_memory_keys(all);
     add_other_keys(all);
     add_fusion_keys(all);
     return all;

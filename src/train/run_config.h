@@ -49,6 +49,11 @@ struct RunConfig {
     double min_learning_rate = 0.0;
     bool decay_norms_and_biases = false;
   } optimizer;
+  struct Memory {
+    std::string optimizer_state = "resident";  // resident | disk
+    std::string swap_directory;                // of the swap file; empty: train.output
+    std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
+  } memory;
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use

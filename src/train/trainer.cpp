@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "device/memory.h"
+#include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
@@ -70,9 +71,9 @@ struct Trainer::Impl {
   std::vector<double> step_seconds;  // of the last kTimedSteps
   TrainResult result;
 
-  explicit Impl(const RunConfig& config)
+  Impl(const RunConfig& config, runtime::swap::DeviceWrapper wrap_swap)
       : run((require_keys(config), make_output(config), config)),
-        session(run, true),
+        session(run, true, std::move(wrap_swap)),
         dataset(open_dataset(run.data.train, run, session.config())) {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
@@ -93,6 +94,9 @@ struct Trainer::Impl {
 
   void bind() {
     program = bind_training(session, step_budget());
+    if (const auto* swap = session.store().swap())
+      fmt::print("optimizer state: {} on disk, {}\n", format_bytes(swap->file_bytes()),
+                 swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
@@ -226,6 +230,19 @@ struct Trainer::Impl {
     saved_step = step;
   }
 
+  // What the disk did: its rate while it moved something, and what the run waited for it.
+  void print_swap() {
+    const auto* swap = session.store().swap();
+    if (swap == nullptr) return;
+    const runtime::swap::SwapStats stats = swap->stats();
+    const std::int64_t bytes = stats.read_bytes + stats.written_bytes;
+    const double busy = 1e-9 * static_cast<double>(stats.busy_nanoseconds);
+    fmt::print("disk: {} read, {} written at {:.2f} GB/s; waited {:.1f} s for it\n",
+               format_bytes(stats.read_bytes), format_bytes(stats.written_bytes),
+               busy > 0 ? 1e-9 * static_cast<double>(bytes) / busy : 0.0,
+               1e-9 * static_cast<double>(stats.waited_nanoseconds));
+  }
+
   TrainResult train() {
     const InterruptGuard interrupt;
     std::int64_t step = first_step - 1;
@@ -256,6 +273,7 @@ struct Trainer::Impl {
     }
     result.planned_memory_bytes = planned_bytes();
     result.peak_memory_bytes = device::peak_resident_bytes();
+    print_swap();
     fmt::print("memory: predicted peak {}{}, measured peak {}\n",
                format_bytes(result.planned_memory_bytes),
                baseline_bytes > 0 ? "" : " beside what the process itself takes",
@@ -270,9 +288,20 @@ struct Trainer::Impl {
   }
 };
 
-Trainer::Trainer(const RunConfig& run) : impl_(std::make_unique<Impl>(run)) {}
+Trainer::Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap)
+    : impl_(std::make_unique<Impl>(run, std::move(wrap_swap))) {}
 Trainer::~Trainer() = default;
 
-TrainResult Trainer::train() { return impl_->train(); }
+TrainResult Trainer::train() {
+  try {
+    return impl_->train();
+  } catch (const ResourceError& error) {
+    throw ResourceError(fmt::format(
+        "{}; the run stops here, {}", error.what(),
+        impl_->result.checkpoint.empty()
+            ? "before its first checkpoint"
+            : fmt::format("its last checkpoint is {}", impl_->result.checkpoint.string())));
+  }
+}
 
 }  // namespace anabatic::train

@@ -27,12 +27,13 @@ class Trainer {
  public:
   // Reads, plans and allocates everything; resumes when run.train.resume is auto and OUTPUT/latest
   // is there. InvalidArgument for what is missing in the run config (model.path, data.train,
-  // train.output).
-  explicit Trainer(const RunConfig& run);
+  // train.output). `wrap_swap` as in ModelSession.
+  explicit Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap = {});
   ~Trainer();
 
   // Runs up to run.train.steps. Stops with Error naming step and tensor when the loss or a gradient
-  // is not finite; what is on disk then is the last checkpoint.
+  // is not finite, and with ResourceError when a disk failed; what is on disk then is the last
+  // checkpoint.
   TrainResult train();
 
  private:

@@ -34,11 +34,12 @@ void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::i
   const bool has_labels = batch.unmasked_tokens > 0;
   bool first = true;
   for (const io::MicroBatch& micro_batch : batch.micro_batches) {
+    const bool last = has_labels && &micro_batch == &batch.micro_batches.back();
     program.set_batch(micro_batch);
-    program.executor->run(spec::Action::kForward, first);
+    program.executor->run(spec::Action::kForward, first, last);
     after_forward(micro_batch);
     if (!has_labels) continue;
-    program.executor->run(spec::Action::kBackward, first);
+    program.executor->run(spec::Action::kBackward, first, last);
     first = false;
   }
   if (has_labels) program.executor->run(spec::Action::kUpdate);

@@ -3,6 +3,7 @@
 // error, with nothing on standard output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <fstream>
 
@@ -48,6 +49,36 @@ TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
   EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));
   EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),
               HasSubstr("memory.budget: expected bytes such as 6GiB"));
+}
+
+// Of the sizes of files that this process and its children may write.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(CliErrors, NameTheSwapDirectoryThatCannotHoldTheMoments) {
+  const TemporaryDirectory folder;
+  train::RunConfig run = tiny_run(folder.path());
+  run.memory.optimizer_state = "disk";
+  const fs::path yaml = folder.path() / "run.yaml", file = folder.path() / "file";
+  std::ofstream(yaml) << to_yaml(run);
+  std::ofstream(file) << "x";
+  EXPECT_THAT(failure({"train", yaml, "--memory.swap_directory", file / "below"}, 1),
+              AllOf(HasSubstr("[swap] expected to make a file in"), HasSubstr("file/below"),
+                    HasSubstr("memory.swap_directory")));
+  const FileSizeLimit limit(16 << 10);
+  EXPECT_THAT(
+      failure({"train", yaml}, 1),
+      AllOf(HasSubstr("[swap] "), HasSubstr("expected room for"), HasSubstr("File too large")));
 }
 
 TEST(CliErrors, ListEveryConfigProblemAtOnce) {

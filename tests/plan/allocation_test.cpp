@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "device/thread_team.h"
 #include "device/topology.h"
 #include "plan/training_fixture.h"
+#include "runtime/swap/swap_space.h"
 
 namespace {
 
@@ -76,14 +78,19 @@ TEST(Allocations, AreCounted) {
 
 // What `count` says more after each step of two micro-batches than before it, from the third on.
 std::vector<long> counts_of_steps(lower::Precision precision, const std::string& only_kernels,
-                                  const std::function<long(device::ThreadTeam&)>& count) {
+                                  const std::function<long(device::ThreadTeam&)>& count,
+                                  bool on_disk = false) {
   constexpr int kSteps = 6, kFirst = 2;
   StepsOptions options;
   options.compile.precision = precision;
   options.compile.only_kernels = only_kernels;
+  options.compile.disk = {.optimizer_state = on_disk, .min_bytes = 1};
   const lower::Compiled compiled =
       lower::compile(tied_moe_graph(2), options.compile, device::describe_cpu(2));
   runtime::StateStore store;
+  if (on_disk)
+    store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+        runtime::swap::SwapOptions{.directory = std::filesystem::temp_directory_path()}));
   device::ThreadTeam team(2);
   runtime::Executor executor(compiled.program, store, team);
   initialise(compiled, store, options.seed);
@@ -93,8 +100,8 @@ std::vector<long> counts_of_steps(lower::Precision precision, const std::string&
     for (bool is_first : {true, false}) {
       fill_inputs(compiled, executor, options, step, is_first ? 0 : 1);
       const long before = count(team);
-      executor.run(spec::Action::kForward, is_first);
-      executor.run(spec::Action::kBackward, is_first);
+      executor.run(spec::Action::kForward, is_first, !is_first);
+      executor.run(spec::Action::kBackward, is_first, !is_first);
       if (!is_first) executor.run(spec::Action::kUpdate);
       sum += count(team) - before;
     }
@@ -121,6 +128,14 @@ TEST(Allocations, DoNotHappenInAStep) {
                                   [](device::ThreadTeam&) { return num_allocations.load(); }),
                   ::testing::Each(0))
           << (precision == lower::Precision::kBf16 ? "bf16 " : "fp32 ") << kernels;
+}
+
+// Nor in the engine's thread.
+TEST(Allocations, DoNotHappenInAStepWithStatesOnDisk) {
+  EXPECT_THAT(counts_of_steps(
+                  lower::Precision::kBf16, "ref",
+                  [](device::ThreadTeam&) { return num_allocations.load(); }, true),
+              ::testing::Each(0));
 }
 
 // The system may take a page away and give it back; what faults in every step is the step's own.

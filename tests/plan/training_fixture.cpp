@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "base/philox.h"
 #include "device/thread_team.h"
 #include "ir/op_schema.h"
 #include "ops/table.h"
+#include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
 
 namespace anabatic::testing {
@@ -239,6 +241,9 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
   const lower::Compiled compiled =
       lower::compile(forward, options.compile, {.num_threads = options.num_threads});
   runtime::StateStore store;
+  if (options.compile.disk.optimizer_state)
+    store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+        runtime::swap::SwapOptions{.directory = std::filesystem::temp_directory_path()}));
   device::ThreadTeam team(options.num_threads);
   runtime::Executor executor(compiled.program, store, team, options.executor);
   initialise(compiled, store, options.seed);
@@ -248,8 +253,10 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
     float loss = 0;
     for (int i = options.begin_micro_batch; i < options.end_micro_batch; ++i) {
       fill_inputs(compiled, executor, options, step, i);
-      executor.run(spec::Action::kForward, i == options.begin_micro_batch);
-      executor.run(spec::Action::kBackward, i == options.begin_micro_batch);
+      const bool is_first = i == options.begin_micro_batch,
+                 is_last = i + 1 == options.end_micro_batch;
+      executor.run(spec::Action::kForward, is_first, is_last);
+      executor.run(spec::Action::kBackward, is_first, is_last);
       loss += *executor.output("loss").as<float>();
     }
     result.losses.push_back(loss);
@@ -263,8 +270,16 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
         }
     if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
   }
-  for (Name name : store.names())
-    result.states[std::string(text(name))] = copy_rows(store.find(name));
+  for (Name name : store.names()) {
+    TensorView view = store.find(name);
+    std::vector<std::byte> from_disk;
+    if (store.tier(name) == runtime::Tier::kDisk) {
+      from_disk.resize(static_cast<std::size_t>(view.type->num_bytes()));
+      store.swap()->read_bytes(store.region(name), 0, from_disk);
+      view.data = from_disk.data();
+    }
+    result.states[std::string(text(name))] = copy_rows(view);
+  }
   return result;
 }
 

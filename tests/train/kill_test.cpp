@@ -29,11 +29,13 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kSteps = 16;
 
-fs::path write_run(const TemporaryDirectory& folder, std::int64_t steps, std::int64_t save_every) {
+fs::path write_run(const TemporaryDirectory& folder, std::int64_t steps, std::int64_t save_every,
+                   const char* tier = "resident") {
   RunConfig run = tiny_run(folder.path());
   run.train.steps = steps;
   run.train.save_every = save_every;
   run.train.precision = "bf16";
+  run.memory.optimizer_state = tier;
   run.train.gradient_accumulation_steps = 2;
   const fs::path file = folder.path() / "run.yaml";
   write_file_atomically(file, to_yaml(run));
@@ -61,7 +63,7 @@ void expect_equal_runs(const fs::path& got, const fs::path& want) {
   }
 }
 
-TEST(Kill, LeavesAWholeCheckpointAndTheSameCommandGoesOnBitForBit) {
+void kill_and_go_on(const char* tier, int num_kills) {
   const TemporaryDirectory whole_folder, folder;
   const auto begin = std::chrono::steady_clock::now();
   const Outcome whole =
@@ -69,10 +71,10 @@ TEST(Kill, LeavesAWholeCheckpointAndTheSameCommandGoesOnBitForBit) {
   const auto time = std::chrono::steady_clock::now() - begin;
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
 
-  const fs::path config = write_run(folder, kSteps, 1), output = folder.path() / "run";
+  const fs::path config = write_run(folder, kSteps, 1, tier), output = folder.path() / "run";
   std::mt19937_64 random(5);
   bool saw_checkpoint = false;
-  for (int kill = 0; kill < 6; ++kill) {
+  for (int kill = 0; kill < num_kills; ++kill) {
     Process process({"train", config});
     // Anywhere from the first file to a little after the last one of what is left.
     std::this_thread::sleep_for(time * std::uniform_real_distribution(0.2, 0.9)(random));
@@ -91,6 +93,13 @@ TEST(Kill, LeavesAWholeCheckpointAndTheSameCommandGoesOnBitForBit) {
   EXPECT_EQ(last.exit_code, 0) << last.err;
   expect_equal_runs(output, whole_folder.path() / "run");
 }
+
+TEST(Kill, LeavesAWholeCheckpointAndTheSameCommandGoesOnBitForBit) {
+  kill_and_go_on("resident", 6);
+}
+
+// Against an unbroken run with resident moments; the scratch file has no name to leave behind.
+TEST(Kill, OfARunWithMomentsOnDiskDoesToo) { kill_and_go_on("disk", 4); }
 
 void wait_for_step(const fs::path& output, std::size_t step) {
   for (int i = 0; i < 2000; ++i) {

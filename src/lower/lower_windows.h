@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Windows of a plan → the points of a program at which states move between frame and disk.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/plan.h"
+#include "runtime/program.h"
+
+namespace anabatic::lower {
+
+bool is_on_disk(const plan::Plan& plan, const ir::State& state);
+
+// `states`: graph states by their index in Program::states. The program has all its calls.
+void add_windows(const ir::Graph& graph, const plan::Plan& plan,
+                 const std::vector<std::int32_t>& states, runtime::Program& program);
+
+// Throws InternalError when windows or points are not the plan's.
+void verify_windows(const plan::Plan& plan, const std::vector<std::int32_t>& states,
+                    const runtime::Program& program);
+
+}  // namespace anabatic::lower

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which states stand on disk, and where and when in the frame they are for their update.
+#pragma once
+#include "ir/graph.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+
+// Of addresses, offsets and sizes that move to and from a disk.
+inline constexpr std::int64_t kSwapAlignmentBytes = 4096;
+
+// Moves states of the optimizer out of memory into windows of the frame. To be called when the
+// plan's other buffers and workspaces have their offsets; `order` is forward ++ backward ++ update.
+//
+// A window takes bytes that are free from its read to its use. The bytes of an earlier window
+// become free with its last use, because transfers happen in the order in which they are queued:
+// the read of the later window follows the write of the earlier one. Of all places a window takes
+// the one where its read can begin earliest, perhaps long before the update, and of these the one
+// that other buffers leave alone longest, so that its write drains into the next step. Trivial:
+// bytes of its own, read ahead of its use and written behind it.
+void place_windows(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
+                   const PlanOptions& options, Plan& plan);
+
+}  // namespace anabatic::plan

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the plan's verifier that knows transfers between frame and disk.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+
+// Follows the windows of a plan along its positions. Throws as verify() does.
+class WindowVerifier {
+ public:
+  WindowVerifier(const ir::Graph& graph, const Plan& plan);
+
+  // Whether a buffer is a window: bytes of the frame that belong to a state.
+  bool is_window(std::int32_t buffer) const {
+    return window_of_buffer_[static_cast<std::size_t>(buffer)] >= 0;
+  }
+  bool is_window(ir::ValueId value) const { return is_window(plan_.buffer_of_value[index(value)]); }
+  const PlannedBuffer& buffer(const SwapWindow& window) const {
+    return plan_.buffers[static_cast<std::size_t>(window.buffer)];
+  }
+  ir::ValueId before(const SwapWindow& window) const { return state(window).before; }
+  ir::ValueId after(const SwapWindow& window) const { return state(window).after; }
+
+  // Ahead of the node at `position` of the step: writes that are queued, and those that are done.
+  void queue_writes(std::int32_t position);
+  void end_writes(std::int32_t position, bool is_next_step);
+  // A read is queued, and awaited: writes queued before it are done then.
+  void queue_read(std::size_t window) { num_before_[window] = num_queued_; }
+  void await_read(std::size_t window);
+  // A node is about to write to these bytes of the frame.
+  void check_write(std::int64_t begin, std::int64_t end) const;
+  bool is_draining() const { return !draining_.empty(); }
+
+ private:
+  const ir::State& state(const SwapWindow& window) const {
+    return graph_.states[static_cast<std::size_t>(buffer(window).state)];
+  }
+  const ir::Graph& graph_;
+  const Plan& plan_;
+  std::vector<std::int32_t> window_of_buffer_;
+  struct Draining {
+    const SwapWindow* window;
+    int place;  // among all writes of the step
+  };
+  std::vector<Draining> draining_;  // windows whose write is queued
+  std::vector<int> num_before_;     // a window: writes queued before its read
+  int num_queued_ = 0;
+};
+
+}  // namespace anabatic::plan

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the swap file asks of the system: reads and writes of whole sectors at offsets, several at a
+// time. The rows: io_uring, and one pread or pwrite after the other.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace anabatic::runtime::swap {
+
+// Offsets, lengths and addresses are multiples of it: what direct I/O asks of any disk.
+inline constexpr std::int64_t kSectorBytes = 4096;
+
+constexpr std::int64_t round_to_sectors(std::int64_t bytes) {
+  return (bytes + kSectorBytes - 1) / kSectorBytes * kSectorBytes;
+}
+
+struct Piece {
+  bool is_write = false;
+  std::int64_t offset = 0;
+  std::byte* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+struct Completion {
+  int slot = 0;
+  std::int64_t result = 0;  // bytes moved, perhaps fewer than asked for, or -errno
+};
+
+// Not thread-safe: one thread starts pieces and waits for them.
+class BlockDevice {
+ public:
+  virtual ~BlockDevice() = default;
+  virtual std::string_view name() const = 0;
+  virtual int depth() const = 0;  // pieces that may be under way at once
+  // Begins a piece under a slot in [0, depth()) that is free.
+  virtual void start(int slot, const Piece& piece) = 0;
+  // One piece that ended, in any order. At least one must be under way.
+  virtual Completion wait() = 0;
+};
+
+// Puts a device in place of another: how tests plant faults.
+using DeviceWrapper = std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>;
+
+// The descriptor must outlive the device.
+std::unique_ptr<BlockDevice> make_plain_device(int descriptor);
+// Null where the system refuses io_uring; `reason` then says why.
+std::unique_ptr<BlockDevice> make_uring_device(int descriptor, std::string& reason);
+
+}  // namespace anabatic::runtime::swap

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory's disk does for the swap engine: which row it takes, and how fast it is.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "runtime/swap/swap_file.h"
+
+namespace anabatic::runtime::swap {
+
+struct SwapProbe {
+  std::string description;  // of the row, and why others were refused
+  double read_bytes_per_second = 0, written_bytes_per_second = 0;
+};
+
+// Writes and reads a scratch file of `bytes` once, as the engine does. ResourceError as SwapFile.
+SwapProbe probe_swap(const SwapOptions& options, std::int64_t bytes);
+
+}  // namespace anabatic::runtime::swap

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/swap/swap_space.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "device/clock.h"
+#include "device/memory.h"
+
+namespace anabatic::runtime::swap {
+namespace {
+
+constexpr std::size_t kQueueLength = 4096;
+constexpr std::int64_t kStagingBlocks = 4;
+
+struct Request {
+  bool is_write = false;
+  std::size_t region = 0;
+  std::int64_t first = 0, num_blocks = 0;
+  std::byte* data = nullptr;
+};
+
+// Cores that compute threads leave free: the team takes the first ones that are allowed.
+void keep_off_compute_cores(int num_compute_threads) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t rest;
+  CPU_ZERO(&rest);
+  int seen = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed) && seen++ >= num_compute_threads) CPU_SET(core, &rest);
+  if (CPU_COUNT(&rest) > 0) sched_setaffinity(0, sizeof rest, &rest);
+}
+
+}  // namespace
+
+struct SwapSpace::Impl {
+  SwapFile file;
+  device::Memory staging{kStagingBlocks * kBlockBytes};
+  std::vector<Request> queue{kQueueLength};  // a ring
+  std::mutex mutex;
+  std::condition_variable has_work, has_ended;
+  Ticket queued = 0;
+  std::atomic<Ticket> ended{0};
+  std::exception_ptr error;  // under the mutex
+  bool stops = false;
+  SwapStats stats;
+  std::string pinned;
+  std::chrono::duration<double> patience;
+  std::jthread thread;  // last: begins when all else stands
+
+  explicit Impl(const SwapOptions& options)
+      : file(options),
+        patience(options.patience_seconds),
+        thread([this, cores = options.num_compute_threads] {
+          keep_off_compute_cores(cores);
+          work();
+        }) {}
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex);
+      stops = true;
+    }
+    has_work.notify_one();
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      has_work.wait(lock, [&] { return stops || ended.load() < queued; });
+      if (stops) return;
+      if (!error) {
+        const Request request = queue[static_cast<std::size_t>(ended.load() % kQueueLength)];
+        lock.unlock();
+        const std::int64_t begin = device::wall_nanoseconds();
+        std::exception_ptr failure;
+        try {
+          file.transfer(request.is_write, request.region, request.first, request.num_blocks,
+                        request.data);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+        const std::int64_t time = device::wall_nanoseconds() - begin;
+        lock.lock();
+        stats.busy_nanoseconds += time;
+        (request.is_write ? stats.written_bytes : stats.read_bytes) += bytes_of(request);
+        if (!error) error = failure;
+      }
+      ended.store(error ? queued : ended.load() + 1);
+      has_ended.notify_all();
+    }
+  }
+
+  std::int64_t bytes_of(const Request& request) const {
+    const std::int64_t bytes = file.region(request.region).bytes;
+    return std::min(bytes, (request.first + request.num_blocks) * kBlockBytes) -
+           request.first * kBlockBytes;
+  }
+
+  ResourceError too_slow(Ticket before) const {
+    const Request& request = queue[static_cast<std::size_t>(before % kQueueLength)];
+    return ResourceError(fmt::format(
+        "[swap] file in {}: {}: expected to {} {} within {:.0f} s, found the disk still at it",
+        file.directory().string(), file.region(request.region).name,
+        request.is_write ? "write" : "read", format_bytes(bytes_of(request)), patience.count()));
+  }
+
+  Ticket push(const Request& request) {
+    std::unique_lock lock(mutex);
+    has_ended.wait(lock, [&] { return queued - ended.load() < kQueueLength; });
+    queue[static_cast<std::size_t>(queued % kQueueLength)] = request;
+    const Ticket ticket = ++queued;
+    lock.unlock();
+    has_work.notify_one();
+    return ticket;
+  }
+
+  Ticket push_region(bool is_write, std::size_t region, std::byte* data) {
+    ANABATIC_CHECK(reinterpret_cast<std::uintptr_t>(data) % kSectorBytes == 0,
+                   "[swap] a buffer that is not aligned to {} bytes", kSectorBytes);
+    return push({is_write, region, 0, file.region(region).num_blocks, data});
+  }
+
+  void wait(Ticket ticket) {
+    std::unique_lock lock(mutex);
+    if (ended.load() < ticket) {
+      const std::int64_t begin = device::wall_nanoseconds();
+      for (Ticket seen = ended.load(); !error && ended.load() < ticket; seen = ended.load()) {
+        has_ended.wait_for(lock, patience, [&] { return error || ended.load() != seen; });
+        if (!error && ended.load() == seen) error = std::make_exception_ptr(too_slow(seen));
+      }
+      stats.waited_nanoseconds += device::wall_nanoseconds() - begin;
+    }
+    if (error) std::rethrow_exception(error);
+  }
+
+  // Calls body(place in staging, bytes) for the parts of [first, first + count) of a region, with
+  // the blocks around each in the staging buffer.
+  template <class Body>
+  void for_parts(std::size_t region, std::int64_t first, std::int64_t count, bool is_write,
+                 Body&& body) {
+    const Region& of = file.region(region);
+    ANABATIC_CHECK(first >= 0 && count >= 0 && first + count <= of.bytes,
+                   "[swap] bytes [{}, +{}) of {}, which has {}", first, count, of.name, of.bytes);
+    for (std::int64_t at = first, end = first + count; at < end;) {
+      const std::int64_t block = at / kBlockBytes, begin = block * kBlockBytes;
+      const std::int64_t num_blocks = std::min(kStagingBlocks, of.num_blocks - block);
+      const std::int64_t stop = std::min(begin + num_blocks * kBlockBytes, of.bytes);
+      const std::int64_t used = (std::min(stop, end) - begin + kBlockBytes - 1) / kBlockBytes;
+      const std::int64_t bytes = std::min(stop, end) - at;
+      Request request{false, region, block, used, staging.data()};
+      const bool covers =
+          at == begin && bytes == std::min(begin + used * kBlockBytes, of.bytes) - begin;
+      if (!is_write || !covers) wait(push(request));
+      body(staging.data() + (at - begin), bytes);
+      request.is_write = true;
+      if (is_write) wait(push(request));
+      at += bytes;
+    }
+  }
+};
+
+SwapSpace::SwapSpace(const SwapOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+SwapSpace::~SwapSpace() = default;
+
+std::size_t SwapSpace::add(std::string_view name, std::int64_t bytes) {
+  wait_all();  // the thread looks at the file's tables while it moves something
+  return impl_->file.add(name, bytes);
+}
+
+Ticket SwapSpace::read(std::size_t region, std::byte* data) {
+  return impl_->push_region(false, region, data);
+}
+
+Ticket SwapSpace::write(std::size_t region, const std::byte* data) {
+  return impl_->push_region(true, region, const_cast<std::byte*>(data));
+}
+
+bool SwapSpace::is_done(Ticket ticket) const { return impl_->ended.load() >= ticket; }
+
+void SwapSpace::wait(Ticket ticket) { impl_->wait(ticket); }
+
+void SwapSpace::wait_all() { impl_->wait(impl_->queued); }
+
+void SwapSpace::finish() noexcept {
+  std::unique_lock lock(impl_->mutex);
+  impl_->has_ended.wait(lock, [&] { return impl_->ended.load() >= impl_->queued; });
+}
+
+void SwapSpace::read_bytes(std::size_t region, std::int64_t first, std::span<std::byte> bytes) {
+  std::byte* to = bytes.data();
+  impl_->for_parts(region, first, static_cast<std::int64_t>(bytes.size()), false,
+                   [&](const std::byte* from, std::int64_t count) {
+                     std::memcpy(to, from, static_cast<std::size_t>(count));
+                     to += count;
+                   });
+}
+
+void SwapSpace::write_bytes(std::size_t region, std::int64_t first,
+                            std::span<const std::byte> bytes) {
+  const std::byte* from = bytes.data();
+  impl_->for_parts(region, first, static_cast<std::int64_t>(bytes.size()), true,
+                   [&](std::byte* to, std::int64_t count) {
+                     std::memcpy(to, from, static_cast<std::size_t>(count));
+                     from += count;
+                   });
+}
+
+void SwapSpace::pin(std::span<std::byte> bytes) {
+  const bool is_locked = bytes.empty() || ::mlock(bytes.data(), bytes.size()) == 0;
+  impl_->pinned = is_locked ? "; windows locked in memory"
+                            : "; windows touched, not locked (beyond the limit of locked memory)";
+}
+
+std::int64_t SwapSpace::file_bytes() const { return impl_->file.bytes(); }
+std::int64_t SwapSpace::staging_bytes() const { return impl_->staging.bytes(); }
+
+SwapStats SwapSpace::stats() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->stats;
+}
+
+std::string SwapSpace::describe() const { return impl_->file.describe() + impl_->pinned; }
+
+}  // namespace anabatic::runtime::swap

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The swap engine: a swap file and one thread, off the compute cores where there are others, that
+// moves regions in the order in which they are asked for.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "runtime/swap/swap_file.h"
+
+namespace anabatic::runtime::swap {
+
+// Of a transfer, in the order of the queue; 0: none.
+using Ticket = std::uint64_t;
+
+struct SwapStats {  // since the engine began
+  std::int64_t read_bytes = 0, written_bytes = 0;
+  std::int64_t busy_nanoseconds = 0;    // of the engine's thread in transfers
+  std::int64_t waited_nanoseconds = 0;  // of callers in wait()
+};
+
+// One thread uses it. An error of the disk is kept: nothing moves after it, and every wait from
+// then on throws it.
+class SwapSpace {
+ public:
+  explicit SwapSpace(const SwapOptions& options);  // errors as SwapFile
+  ~SwapSpace();                                    // drops what has not begun
+  SwapSpace(const SwapSpace&) = delete;
+  SwapSpace& operator=(const SwapSpace&) = delete;
+
+  // A region of zeroes; returns its index. Errors as SwapFile::add.
+  std::size_t add(std::string_view name, std::int64_t bytes);
+
+  // Queue a whole region to or from `data`, aligned to sectors and of round_to_sectors(bytes)
+  // bytes, which stay the engine's until the ticket is done. Transfers happen one after the other,
+  // so that what is queued later finds what was queued before it. Allocate nothing.
+  Ticket read(std::size_t region, std::byte* data);
+  Ticket write(std::size_t region, const std::byte* data);
+  bool is_done(Ticket ticket) const;
+  void wait(Ticket ticket);  // ResourceError: the first one of any transfer
+  void wait_all();
+  void finish() noexcept;  // as wait_all, for ends: an error stays for the next wait
+
+  // Any bytes of a region, behind all that is queued, through a buffer of staging_bytes(). Return
+  // when done.
+  void read_bytes(std::size_t region, std::int64_t first, std::span<std::byte> bytes);
+  void write_bytes(std::size_t region, std::int64_t first, std::span<const std::byte> bytes);
+
+  // Keeps these bytes in memory where the system allows it; they are touched in any case.
+  void pin(std::span<std::byte> bytes);
+
+  std::int64_t file_bytes() const;
+  std::int64_t staging_bytes() const;
+  SwapStats stats() const;
+  std::string describe() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace anabatic::runtime::swap

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves a program's windows between the frame and the disk at the points that the program names.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/program.h"
+#include "runtime/state_store.h"
+#include "runtime/swap/swap_space.h"
+
+namespace anabatic::runtime::swap {
+
+class WindowDriver {
+ public:
+  WindowDriver() = default;
+  // `frame` is the executor's arena; both must outlive the driver. InternalError when a window does
+  // not lie in it.
+  WindowDriver(const Program& program, StateStore& store, std::span<std::byte> frame);
+  ~WindowDriver();
+  WindowDriver(const WindowDriver&) = delete;
+  WindowDriver& operator=(const WindowDriver&) = delete;
+
+  bool is_idle() const { return windows_.empty(); }
+
+  // Ahead of an action: `reads` says whether its reads may begin, which they may where nothing but
+  // the rest of this step stands before the update.
+  void begin(Action action, bool reads);
+  // What stands ahead of this call. ResourceError: the disk's first error.
+  void before(std::size_t call) {
+    if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
+  }
+  // Behind the last call.
+  void end(Action action);
+
+  // Before something else than calls writes to the frame.
+  void wait_all();
+
+ private:
+  struct Window {
+    std::size_t region = 0;
+    std::byte* data = nullptr;
+    Ticket read = 0, write = 0;
+  };
+  void move(std::size_t call);
+  void read_up_to(std::size_t window);
+
+  const Program* program_ = nullptr;
+  SwapSpace* swap_ = nullptr;
+  std::vector<Window> windows_;
+  std::size_t num_read_ = 0;  // windows whose read of this step is queued: the first ones
+  bool reads_ = false;
+  const SwapPoint *next_ = nullptr, *end_ = nullptr;
+};
+
+}  // namespace anabatic::runtime::swap

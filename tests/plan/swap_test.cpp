@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// States on disk: windows that the planner chooses, the verifier against planted faults, and steps
+// that give the bits of resident states.
+#include "plan/swap.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "anabatic/error.h"
+#include "plan/training_fixture.h"
+
+namespace anabatic::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr plan::DiskOptions kAll{.optimizer_state = true, .min_bytes = 1};
+
+lower::CompileOptions on_disk() {
+  lower::CompileOptions options;
+  options.only_kernels = "ref";
+  options.disk = kAll;
+  return options;
+}
+
+std::int32_t length_of(const plan::Plan& plan) {
+  std::size_t length = 0;
+  for (const auto& [action, order] : plan.orders) length += order.size();
+  return static_cast<std::int32_t>(length);
+}
+
+TEST(Windows, HoldTheMomentsAndNothingElse) {
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(2), on_disk(), {});
+  std::set<std::string> on_disk_states, moments;
+  for (const plan::SwapWindow& window : compiled.plan.windows) {
+    const auto& buffer = compiled.plan.buffers[static_cast<std::size_t>(window.buffer)];
+    on_disk_states.emplace(
+        text(compiled.graph.states[static_cast<std::size_t>(buffer.state)].name));
+  }
+  for (const ir::State& state : compiled.graph.states)
+    if (state.kind == ir::StateKind::kOptimizer) moments.emplace(text(state.name));
+  EXPECT_FALSE(moments.empty());
+  EXPECT_EQ(on_disk_states, moments);
+  EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
+}
+
+TEST(Windows, LeaveSmallStatesInMemory) {
+  lower::CompileOptions options = on_disk();
+  options.disk.min_bytes = 300;
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
+  ASSERT_FALSE(compiled.plan.windows.empty());
+  for (const ir::State& state : compiled.graph.states) {
+    if (state.kind != ir::StateKind::kOptimizer) continue;
+    const auto& buffer =
+        compiled.plan
+            .buffers[static_cast<std::size_t>(compiled.plan.buffer_of_value[index(state.before)])];
+    EXPECT_EQ(buffer.arena == spec::Arena::kPersistent, buffer.bytes < 300) << text(state.name);
+  }
+}
+
+// Every matrix of moments is as large as the frame's largest buffer, and they do not fit together:
+// the memory for them is what activations leave, and two nodes' windows where that is less.
+TEST(Windows, TakeBytesThatActivationsLeave) {
+  lower::CompileOptions options = on_disk();
+  options.disk = {};
+  const plan::Plan resident = lower::compile(tied_moe_graph(6), options, {}).plan;
+  options.disk = kAll;
+  const plan::Plan plan = lower::compile(tied_moe_graph(6), options, {}).plan;
+  std::int64_t all = 0, largest = 0;
+  for (const plan::SwapWindow& window : plan.windows) {
+    all += window.bytes;
+    largest = std::max(largest, window.bytes);
+  }
+  EXPECT_EQ(plan.disk_bytes, all);
+  EXPECT_LE(plan.frame_bytes,
+            std::max(resident.frame_bytes, 4 * largest) + 2 * plan::kSwapAlignmentBytes);
+  EXPECT_LT(plan.frame_bytes, all / 2);
+  EXPECT_LT(plan.persistent_bytes, resident.persistent_bytes);
+}
+
+TEST(Windows, AreReadAheadOfTheUpdateAndDrainBehindIt) {
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(6), on_disk(), {});
+  const plan::Plan& plan = compiled.plan;
+  const std::int32_t update =
+      length_of(plan) - static_cast<std::int32_t>(plan.orders.at(spec::Action::kUpdate).size());
+  int num_early = 0, num_late = 0;
+  for (const plan::SwapWindow& window : plan.windows) {
+    EXPECT_GE(window.use, update);
+    num_early += window.read_at < update;
+    num_late += window.written_by < window.end;  // in the next step, or not at all
+  }
+  EXPECT_GT(num_early, 1);
+  EXPECT_GT(num_late, 1);
+}
+
+class PlantedTransfer : public ::testing::Test {
+ protected:
+  PlantedTransfer() : compiled_(lower::compile(tied_moe_graph(3), on_disk(), {})) {}
+
+  void expect(const char* rule) {
+    EXPECT_THAT([&] { plan::verify(compiled_.graph, compiled_.plan); },
+                ThrowsMessage<InternalError>(HasSubstr(rule)));
+  }
+  plan::Plan& plan() { return compiled_.plan; }
+
+  lower::Compiled compiled_;
+};
+
+TEST_F(PlantedTransfer, AWindowOntoALiveBufferIsFound) {
+  const plan::Plan good = plan();
+  int num_tried = 0;
+  for (const plan::SwapWindow& window : good.windows)
+    for (const plan::PlannedBuffer& other : good.buffers) {
+      const auto& buffer = good.buffers[static_cast<std::size_t>(window.buffer)];
+      const std::int64_t offset =
+          other.offset / plan::kSwapAlignmentBytes * plan::kSwapAlignmentBytes;
+      if (other.arena != spec::Arena::kFrame || other.bytes == 0 || &other == &buffer ||
+          !other.lifetime.overlaps({window.use, window.end}) ||
+          offset + window.bytes > good.frame_bytes)
+        continue;
+      plan() = good;
+      plan().buffers[static_cast<std::size_t>(window.buffer)].offset = offset;
+      EXPECT_THROW(plan::verify(compiled_.graph, plan()), InternalError);
+      ++num_tried;
+    }
+  EXPECT_GT(num_tried, 10);
+}
+
+TEST_F(PlantedTransfer, AReadThatBeginsTooEarlyIsFound) {
+  for (plan::SwapWindow& window : plan().windows) window.read_at = 0;
+  expect("");
+}
+
+TEST_F(PlantedTransfer, AReadAheadOfItsTurnIsFound) {
+  ASSERT_LT(plan().windows.front().read_at, plan().windows.back().read_at);
+  std::swap(plan().windows.front(), plan().windows.back());
+  expect("reads queued in the order");
+}
+
+// Some window lies where the next step's forward or backward writes.
+TEST_F(PlantedTransfer, AWriteThatNothingAwaitsIsFound) {
+  for (plan::SwapWindow& window : plan().windows) window.written_by = plan::SwapWindow::kNoPosition;
+  expect("no transfer overlaps");
+}
+
+// A position late, of every window whose bytes no later window takes over (which waits, too).
+TEST_F(PlantedTransfer, AWriteAwaitedTooLateIsFound) {
+  const plan::Plan good = plan();
+  const auto buffer = [&](const plan::SwapWindow& window) -> const plan::PlannedBuffer& {
+    return good.buffers[static_cast<std::size_t>(window.buffer)];
+  };
+  int num_found = 0;
+  for (std::size_t i = 0; i < good.windows.size(); ++i) {
+    const plan::SwapWindow& window = good.windows[i];
+    if (window.written_by < 0 || window.written_by >= window.end) continue;
+    if (std::any_of(good.windows.begin() + static_cast<std::ptrdiff_t>(i) + 1, good.windows.end(),
+                    [&](const plan::SwapWindow& later) {
+                      return buffer(later).offset < buffer(window).offset + window.bytes &&
+                             buffer(window).offset < buffer(later).offset + later.bytes;
+                    }))
+      continue;
+    plan() = good;
+    ++plan().windows[i].written_by;
+    EXPECT_THROW(plan::verify(compiled_.graph, plan()), InternalError) << i;
+    ++num_found;
+  }
+  EXPECT_GT(num_found, 0);
+}
+
+TEST_F(PlantedTransfer, AUseBeforeTheReadIsAwaitedIsFound) {
+  plan::SwapWindow& window = plan().windows.back();
+  ++window.use;
+  ++window.end;
+  expect("");
+}
+
+TEST_F(PlantedTransfer, AWindowOffItsSectorsIsFound) {
+  plan().buffers[static_cast<std::size_t>(plan().windows[0].buffer)].offset += 64;
+  expect("whole sectors");
+}
+
+TEST(StepsOnDisk, GiveTheBitsOfResidentStates) {
+  for (const int layers : {1, 4})
+    for (const bool trivial : {false, true})
+      for (const bool poison : {false, true})
+        for (const int micro_batches : {1, 3}) {
+          SCOPED_TRACE(::testing::Message()
+                       << layers << " layers, trivial " << trivial << ", poison " << poison << ", "
+                       << micro_batches << " micro-batches");
+          StepsOptions options;
+          options.compile.only_kernels = "ref";
+          options.end_step = 4;
+          options.end_micro_batch = micro_batches;
+          const StepsResult want = run_steps(tied_moe_graph(layers), options);
+          options.compile.disk = kAll;
+          options.compile.trivial_planners = trivial;
+          options.executor.poison = poison;
+          const StepsResult got = run_steps(tied_moe_graph(layers), options);
+          EXPECT_EQ(got.losses, want.losses);
+          EXPECT_EQ(got.gradients, want.gradients);
+          EXPECT_EQ(got.states, want.states);
+        }
+}
+
+TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    StepsOptions options{.end_step = 3, .seed = seed};
+    options.compile.only_kernels = "ref";
+    const StepsResult want = run_steps(random_graph(seed), options);
+    options.compile.disk = kAll;
+    options.compile.disk.num_windows = 1 + static_cast<std::int32_t>(seed % 3);
+    options.executor.poison = true;
+    const StepsResult got = run_steps(random_graph(seed), options);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.states, want.states);
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose moments are on disk: the bits of resident runs, resuming from one to the other, and
+// disks that fail.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "anabatic/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "runtime/swap/swap_space.h"
+#include "support/faulty_device.h"
+#include "support/tiny_run.h"
+#include "tensor/tensor_type.h"
+#include "train/checkpoint_directory.h"
+#include "train/state_rows.h"
+#include "train/state_tiers.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::Fault;
+using anabatic::testing::FaultPlan;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using anabatic::testing::with_fault;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Odd sides, so that panels have ends.
+constexpr const char* kOdd = "\"intermediate_size\": 23, \"hidden_size\": 24";
+
+RunConfig run_in(const TemporaryDirectory& folder, const char* precision, const char* tier,
+                 std::int64_t micro_batches = 1) {
+  RunConfig run = tiny_run(folder.path(), kOdd);
+  run.train.precision = precision;
+  run.train.gradient_accumulation_steps = micro_batches;
+  run.memory.optimizer_state = tier;
+  return run;
+}
+
+std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(fs::path(run.train.output) / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
+  return lines;
+}
+
+void expect_equal_runs(const RunConfig& got, const RunConfig& want) {
+  EXPECT_TRUE(checkpoint_bytes(*latest_checkpoint(got.train.output)) ==
+              checkpoint_bytes(*latest_checkpoint(want.train.output)));
+  const auto a = metrics_of(got), b = metrics_of(want);
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (const char* key : {"step", "loss", "grad_norm"}) EXPECT_EQ(a[i][key], b[i][key]) << i;
+}
+
+TEST(DiskState, TrainsBitForBitLikeResidentState) {
+  for (const auto& [precision, micro_batches] : {std::pair{"fp32", 1}, std::pair{"bf16", 2}}) {
+    SCOPED_TRACE(precision);
+    const TemporaryDirectory resident_folder, disk_folder;
+    const RunConfig resident = run_in(resident_folder, precision, "resident", micro_batches);
+    RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
+    disk.memory.swap_directory = disk_folder.path() / "scratch";
+    Trainer(resident).train();
+    Trainer(disk).train();
+    expect_equal_runs(disk, resident);
+    EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+  }
+}
+
+TEST(DiskState, ResumesFromResidentStateAndBack) {
+  const TemporaryDirectory whole_folder;
+  const RunConfig whole = run_in(whole_folder, "bf16", "resident");
+  Trainer(whole).train();
+  for (const bool begins_on_disk : {true, false}) {
+    const TemporaryDirectory folder;
+    RunConfig run = run_in(folder, "bf16", begins_on_disk ? "disk" : "resident");
+    run.train.save_every = 3;
+    run.train.keep_last = 0;
+    Trainer(run).train();
+    write_file_atomically(fs::path(run.train.output) / "latest", "step-00000003\n");
+    run.memory.optimizer_state = begins_on_disk ? "resident" : "disk";
+    Trainer(run).train();
+    expect_equal_runs(run, whole);
+  }
+}
+
+TEST(DiskState, KeepsItsBitsOnASlowDiskThatMovesShortOfWhatIsAsked) {
+  const TemporaryDirectory want_folder, got_folder;
+  const RunConfig want = run_in(want_folder, "fp32", "resident", 2);
+  Trainer(want).train();
+  for (const Fault fault : {Fault::kSlow, Fault::kShort}) {
+    RunConfig got = run_in(got_folder, "fp32", "disk", 2);
+    got.train.resume = "never";
+    Trainer(got, with_fault({fault})).train();
+    expect_equal_runs(got, want);
+  }
+}
+
+struct Case {
+  FaultPlan plan;
+  const char* found;
+};
+
+// Wherever the disk fails: the run ends before the step does, and a sound disk goes on from the
+// last checkpoint to the bits of a run that never failed.
+TEST(DiskState, StopsAtAFaultWithTheLastCheckpointWhole) {
+  const TemporaryDirectory whole_folder;
+  const RunConfig whole = run_in(whole_folder, "bf16", "resident");
+  Trainer(whole).train();
+  for (const auto& [plan, found] :
+       {Case{{Fault::kError, false, 150, EIO}, "Input/output error"},
+        Case{{Fault::kError, true, 60, ENOSPC}, "No space left on device"},
+        Case{{Fault::kFlip, false, 150}, "the disk gave back other bytes"},
+        Case{{Fault::kVanish, false, 150}, "then the end"}}) {
+    SCOPED_TRACE(found);
+    const TemporaryDirectory folder;
+    RunConfig run = run_in(folder, "bf16", "disk");
+    run.train.save_every = 1;
+    std::string message = "no error";
+    try {
+      Trainer(run, with_fault(plan)).train();
+    } catch (const ResourceError& error) {
+      message = error.what();
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr("[swap] file in " + run.train.output),
+                               HasSubstr("_moment."), HasSubstr("at offset"), HasSubstr(found),
+                               HasSubstr("the run stops here, its last checkpoint is")));
+    const auto latest = latest_checkpoint(run.train.output);
+    ASSERT_TRUE(latest);
+    EXPECT_LT(latest->filename(), checkpoint_name(run.train.steps));
+    run.train.save_every = 0;
+    Trainer(run).train();
+    EXPECT_TRUE(checkpoint_bytes(*latest_checkpoint(run.train.output)) ==
+                checkpoint_bytes(*latest_checkpoint(whole.train.output)));
+  }
+}
+
+// A checkpoint is written from verified reads: a bad block stops it before it gets its name.
+TEST(DiskState, WritesNoCheckpointFromBadBlocks) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_in(folder, "fp32", "disk");
+  run.train.steps = 1;
+  run.train.save_every = 1;
+  // The first step finds zeroes that were never written, so the first reads are the checkpoint's.
+  EXPECT_THROW(Trainer(run, with_fault({Fault::kFlip})).train(), ResourceError);
+  EXPECT_FALSE(latest_checkpoint(run.train.output));
+}
+
+TEST(DiskState, IsReadAndFilledInPartsOfAnyLayout) {
+  const TemporaryDirectory folder;
+  runtime::StateStore store;
+  store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+      runtime::swap::SwapOptions{.directory = folder.path()}));
+  for (const char* text : {"f32[3,17,5]", "f32[3,17,5]@panels", "f32[2,40,70000]@panels",
+                           "f32[17,33]@panels_transposed", "bf16[2,19,7]@panels", "f32[3000000]"}) {
+    SCOPED_TRACE(text);
+    const TensorType type = parse_tensor_type(text);
+    const auto size = static_cast<std::size_t>(size_bytes(type.dtype));
+    std::vector<std::byte> want(static_cast<std::size_t>(type.num_elements()) * size);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] = static_cast<std::byte>(i * 7 % 251 + 1);
+    for (const auto tier : {runtime::Tier::kMemory, runtime::Tier::kDisk}) {
+      const Name name = intern(std::string(text) + (tier == runtime::Tier::kDisk ? " disk" : ""));
+      store.add(name, type, tier);
+      std::int64_t next = 0;
+      fill_state(store, name, [&](std::int64_t first, std::span<std::byte> block) {
+        EXPECT_EQ(first, next);
+        next += static_cast<std::int64_t>(block.size() / size);
+        std::copy_n(
+            want.begin() + static_cast<std::ptrdiff_t>(first) * static_cast<std::ptrdiff_t>(size),
+            block.size(), block.begin());
+      });
+      std::vector<std::byte> got;
+      for_state_bytes(store, name, [&](std::span<const std::byte> block) {
+        got.insert(got.end(), block.begin(), block.end());
+      });
+      EXPECT_TRUE(got == want);
+    }
+    // What is on disk are the bytes that memory holds.
+    const TensorView resident = store.find(intern(text));
+    std::vector<std::byte> stored(static_cast<std::size_t>(type.num_bytes()));
+    store.swap()->read_bytes(store.region(intern(std::string(text) + " disk")), 0, stored);
+    EXPECT_TRUE(std::equal(stored.begin(), stored.end(), resident.data));
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::train

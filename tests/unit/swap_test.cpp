@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The swap file and its engine, and what both make of a disk that fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "anabatic/error.h"
+#include "device/memory.h"
+#include "runtime/swap/swap_space.h"
+#include "support/faulty_device.h"
+
+namespace anabatic::runtime::swap {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::Fault;
+using anabatic::testing::FaultPlan;
+using anabatic::testing::with_fault;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Swap : public ::testing::Test {
+ protected:
+  Swap() {
+    std::string name = (fs::temp_directory_path() / "anabatic-swap-test-XXXXXX").string();
+    directory_ = ::mkdtemp(name.data());
+  }
+  ~Swap() override { fs::remove_all(directory_); }
+
+  SwapOptions options(DeviceWrapper wrap = {}) const {
+    return {.directory = directory_, .wrap_device = std::move(wrap)};
+  }
+
+  fs::path directory_;
+};
+
+void fill(const device::Memory& memory, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (std::int64_t i = 0; i + 8 <= memory.bytes(); i += 8) {
+    const std::uint64_t value = random();
+    std::memcpy(memory.data() + i, &value, 8);
+  }
+}
+
+bool equal(const device::Memory& a, const device::Memory& b, std::int64_t bytes) {
+  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(bytes)) == 0;
+}
+
+// Three states: less than a sector, several blocks, and blocks with an odd end.
+constexpr std::int64_t kSizes[] = {100, 3 * kBlockBytes, 2 * kBlockBytes + 5000};
+
+template <class Body>
+std::string message_of(Body&& body) {
+  try {
+    body();
+  } catch (const ResourceError& error) {
+    return error.what();
+  }
+  return "no ResourceError";
+}
+
+TEST_F(Swap, GivesBackWhatItTookWithEveryRow) {
+  for (const bool uring : {true, false})
+    for (const bool direct : {true, false}) {
+      SwapOptions with = options();
+      with.try_uring = uring;
+      with.try_direct = direct;
+      SwapSpace space(with);
+      SCOPED_TRACE(space.describe());
+      std::vector<std::size_t> regions;
+      std::vector<device::Memory> written, got;
+      for (const std::int64_t bytes : kSizes) {
+        regions.push_back(space.add("state", bytes));
+        written.emplace_back(round_to_sectors(bytes));
+        got.emplace_back(round_to_sectors(bytes));
+        fill(written.back(), regions.back() + 1);
+        fill(got.back(), 99);
+      }
+      // Zeroes before the first write.
+      for (std::size_t i = 0; i < regions.size(); ++i)
+        space.wait(space.read(regions[i], got[i].data()));
+      for (std::size_t i = 0; i < regions.size(); ++i)
+        EXPECT_TRUE(equal(got[i], device::Memory(got[i].bytes()), got[i].bytes()));
+      Ticket last = 0;
+      for (std::size_t i = 0; i < regions.size(); ++i) space.write(regions[i], written[i].data());
+      for (std::size_t i = 0; i < regions.size(); ++i) last = space.read(regions[i], got[i].data());
+      space.wait(last);
+      EXPECT_TRUE(space.is_done(last));
+      for (std::size_t i = 0; i < regions.size(); ++i)
+        EXPECT_TRUE(equal(got[i], written[i], kSizes[i])) << i;
+      EXPECT_EQ(space.stats().written_bytes, space.file_bytes());
+    }
+}
+
+TEST_F(Swap, LeavesNoFileBehind) {
+  SwapSpace space(options());
+  space.add("state", 1 << 20);
+  EXPECT_TRUE(fs::is_empty(directory_));
+}
+
+// Order of the queue: a read into bytes that a write still needs must not overtake it.
+TEST_F(Swap, KeepsTheOrderOfTheQueue) {
+  SwapSpace space(options(with_fault({Fault::kSlow})));
+  const std::size_t a = space.add("a", 4 * kBlockBytes), b = space.add("b", 4 * kBlockBytes);
+  device::Memory window(4 * kBlockBytes), want(4 * kBlockBytes), other(4 * kBlockBytes);
+  fill(other, 2);
+  space.wait(space.write(b, other.data()));
+  fill(window, 1);
+  fill(want, 1);
+  space.write(a, window.data());
+  space.wait(space.read(b, window.data()));
+  EXPECT_TRUE(equal(window, other, window.bytes()));
+  space.wait(space.read(a, window.data()));
+  EXPECT_TRUE(equal(window, want, window.bytes()));
+}
+
+TEST_F(Swap, MovesAnyBytesOfARegion) {
+  SwapSpace space(options());
+  const std::int64_t bytes = 9 * kBlockBytes + 12345;
+  space.add("other", 5000);
+  const std::size_t region = space.add("state", bytes);
+  std::vector<std::byte> want(static_cast<std::size_t>(bytes)), got(want.size());
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 40; ++i) {
+    const std::size_t first = random() % want.size(),
+                      count = random() % (i % 4 == 0 ? want.size() : 5000) % (want.size() - first);
+    for (std::size_t j = first; j < first + count; ++j) want[j] = static_cast<std::byte>(random());
+    space.write_bytes(region, static_cast<std::int64_t>(first),
+                      std::span(want).subspan(first, count));
+  }
+  for (std::size_t first = 0, count = 1; first < got.size(); first += count, count = count * 3 + 7)
+    space.read_bytes(region, static_cast<std::int64_t>(first),
+                     std::span(got).subspan(first, std::min(count, got.size() - first)));
+  EXPECT_TRUE(got == want);
+  got.resize(got.size() + 5000);
+  EXPECT_THROW(space.read_bytes(region, 0, got), InternalError);
+}
+
+TEST_F(Swap, GoesOnAfterShortTransfersAndOnASlowDisk) {
+  for (const Fault fault : {Fault::kShort, Fault::kSlow})
+    for (const bool on_write : {false, true}) {
+      SwapSpace space(options(with_fault({fault, on_write, 2})));
+      const std::size_t region = space.add("state", kSizes[2]);
+      device::Memory written(round_to_sectors(kSizes[2])), got(round_to_sectors(kSizes[2]));
+      fill(written, 4);
+      space.write(region, written.data());
+      space.wait(space.read(region, got.data()));
+      EXPECT_TRUE(equal(got, written, kSizes[2]));
+    }
+}
+
+struct Case {
+  FaultPlan plan;
+  const char* found;
+};
+
+TEST_F(Swap, NamesRegionOffsetAndFaultAndKeepsTheFirstError) {
+  for (const auto& [plan, found] :
+       {Case{{Fault::kError, false, 4, EIO}, "Input/output error"},
+        Case{{Fault::kError, true, 4, ENOSPC}, "No space left on device"},
+        Case{{Fault::kFlip, false, 4, 0, true}, "of checksum"},
+        Case{{Fault::kVanish, false, 4}, "0 bytes, then the end"}}) {
+    SCOPED_TRACE(found);
+    SwapSpace space(options(with_fault(plan)));
+    device::Memory buffer(3 * kBlockBytes);
+    fill(buffer, 5);
+    std::vector<std::size_t> regions;
+    for (int i = 0; i < 3; ++i)
+      regions.push_back(space.add("moment." + std::to_string(i), 3 << 20));
+    for (const std::size_t region : regions) space.write(region, buffer.data());
+    for (const std::size_t region : regions) space.read(region, buffer.data());
+    const std::string message = message_of([&] { space.wait_all(); });
+    // The fifth block that moves is the second one of the second region.
+    EXPECT_THAT(message,
+                AllOf(HasSubstr(directory_.string()), HasSubstr("moment.1"),
+                      HasSubstr("offset 4194304"), HasSubstr("expected"), HasSubstr(found)));
+    EXPECT_EQ(message_of([&] { space.wait(space.read(regions[0], buffer.data())); }), message);
+    std::byte one[1];
+    EXPECT_EQ(message_of([&] { space.read_bytes(regions[0], 0, one); }), message);
+    space.finish();
+  }
+}
+
+TEST_F(Swap, GivesUpOnADiskThatDoesNotAnswer) {
+  SwapOptions with = options(with_fault({Fault::kSlow}));  // 2 ms a transfer
+  with.patience_seconds = 1e-4;
+  SwapSpace space(with);
+  device::Memory buffer(16 * kBlockBytes);
+  const std::size_t region = space.add("moment", buffer.bytes());
+  EXPECT_THAT(message_of([&] { space.wait(space.write(region, buffer.data())); }),
+              AllOf(HasSubstr("moment: expected to write 16.00 MiB within"),
+                    HasSubstr("found the disk still at it")));
+  EXPECT_NE(message_of([&] { space.wait_all(); }), "no ResourceError");
+  space.finish();
+}
+
+TEST_F(Swap, RefusesADirectoryThatItCannotWriteTo) {
+  const fs::path file = directory_ / "file";
+  std::ofstream(file) << "x";
+  SwapOptions with = options();
+  with.directory = file / "below";
+  EXPECT_THAT(message_of([&] { SwapSpace space(with); }),
+              AllOf(HasSubstr("[swap] expected to make a file in"), HasSubstr("file/below"),
+                    HasSubstr("Not a directory")));
+}
+
+TEST_F(Swap, RefusesMoreThanTheDiskHasBeforeAnythingMoves) {
+  SwapSpace space(options());
+  EXPECT_THAT(message_of([&] { space.add("huge", std::int64_t{1} << 50); }),
+              AllOf(HasSubstr("room for 1024.00 TiB more"), HasSubstr("huge")));
+}
+
+}  // namespace
+}  // namespace anabatic::runtime::swap
