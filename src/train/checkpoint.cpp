@@ -54,12 +54,12 @@ std::vector<std::int64_t> sizes_of(const TensorType& type) {
 void write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;
   for (const Name name : session.saved_states()) {
-    const TensorView view = session.store().find(name);
-    infos.push_back({std::string(text(name)), view.type->dtype, sizes_of(*view.type)});
+    const StateRows rows = find_rows(session.store(), name);
+    infos.push_back({std::string(text(name)), rows.dtype(), sizes_of(*rows.state.type)});
   }
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
   for (const Name name : session.saved_states())
-    for_row_bytes(session.store().find(name),
+    for_row_bytes(find_rows(session.store(), name),
                   [&](std::span<const std::byte> block) { writer.write(text(name), block); });
   writer.finish();
 }
@@ -70,7 +70,9 @@ void read_states(const fs::path& file, ModelSession& session) {
   std::vector<std::string> wanted;
   for (const Name name : session.saved_states()) {
     wanted.emplace_back(text(name));
-    const TensorType& type = *session.store().find(name).type;
+    const StateRows rows = find_rows(session.store(), name);
+    TensorType type = *rows.state.type;
+    type.dtype = rows.dtype();
     const io::TensorEntry* entry = source.find(text(name));
     if (entry == nullptr) {
       problems += fmt::format("\n  {}: missing", text(name));
@@ -86,13 +88,13 @@ void read_states(const fs::path& file, ModelSession& session) {
                    problems);
   for (const Name name : session.saved_states()) {
     std::span<const std::byte> bytes = source.find(text(name))->data;
-    const TensorView state = session.store().find(name);
+    const StateRows state = find_rows(session.store(), name);
     std::int64_t first = 0;
     while (!bytes.empty()) {  // in blocks whose pages are given back
       const auto block = bytes.first(std::min(bytes.size(), std::size_t{4} << 20));
       write_row_bytes(state, first, block);
       io::release_pages(block);
-      first += static_cast<std::int64_t>(block.size()) / size_bytes(state.type->dtype);
+      first += static_cast<std::int64_t>(block.size()) / size_bytes(state.dtype());
       bytes = bytes.subspan(block.size());
     }
   }
@@ -109,7 +111,9 @@ const std::vector<std::string>& binding_keys() {
                                              "train.micro_batch_size",
                                              "train.gradient_accumulation_steps",
                                              "train.precision",
-                                             "train.seed"};
+                                             "train.seed",
+                                             "optimizer.state_precision",
+                                             "optimizer.update"};
   return keys;
 }
 
