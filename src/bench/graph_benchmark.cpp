@@ -54,7 +54,7 @@ struct Instance {
       std::fill_n(view.data, view.type->num_bytes(), std::byte{0});
     }
     for (const Name name : parameters) {
-      const TensorView state = store.find(name);
+      const train::StateRows state = train::find_rows(store, name);
       train::for_row_blocks(state, [&](std::int64_t first, std::span<float> block) {
         team.for_range(static_cast<std::int64_t>(block.size()), 1024,
                        [&](std::int64_t begin, std::int64_t end) {
@@ -81,7 +81,8 @@ struct Instance {
   void run(bool is_first) {
     program.executor->run(spec::Action::kForward, is_first);
     program.executor->run(spec::Action::kBackward, is_first);
-    if (made.with_update) program.executor->run(spec::Action::kUpdate);
+    if (program.executor->has_action(spec::Action::kUpdate))
+      program.executor->run(spec::Action::kUpdate);
   }
 
   std::span<const float> gradient(Name parameter) const {
@@ -175,7 +176,7 @@ class GraphBenchmark final : public Benchmark {
     const auto values_of = [&](Instance& side, Name state) {
       const std::int64_t count = reference.store.find(state).type->num_elements();
       std::vector<float> values(static_cast<std::size_t>(count));
-      train::read_rows(side.store.find(state), 0, values);
+      train::read_rows(train::find_rows(side.store, state), 0, values);
       return values;
     };
     const auto changes = [&](Instance& side) {

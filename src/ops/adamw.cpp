@@ -8,27 +8,85 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> updated(const Check& check, ir::Types inputs) {
-  const Operand parameter = check.wide(0, "parameter");
-  for (int i = 1; i < 4; ++i) {
-    constexpr std::string_view kNames[] = {"parameter", "gradient", "first_moment",
-                                           "second_moment"};
-    const Operand other = check.wide(i, kNames[i]);
-    check.same_type(parameter, other);
+constexpr int kNone = -1;
+
+// Inputs by their place.
+struct Places {
+  int parameter, gradient, first, second, clip_factor, learning_rate, step;
+};
+constexpr Places kWhole{0, 1, 2, 3, 4, 5, 6}, kSplit{kNone, 2, 3, 4, 5, 6, 7};
+
+// Moments are as wide as the parameter, or bf16, which takes a stream of draws for its roundings.
+void check_moments(const Check& check, const Operand& gradient, int first, int second) {
+  constexpr std::string_view kNames[] = {"first_moment", "second_moment"};
+  for (const int i : {first, second}) {
+    const Operand moment = check.floating(i, kNames[i == second]);
+    check.same_shape(gradient, moment);
+    if (moment.type->layout != gradient.type->layout)
+      check.fail("expected moments of the gradient's layout, got " + to_string(*moment.type));
+    const bool is_half = moment.dtype() == DType::kBFloat16;
+    if (!is_half) check.same_dtype(gradient, moment);
+    if (is_half != check.has("stream"))
+      check.fail(is_half ? "expected 'stream' beside moments in bf16, got none"
+                         : "expected no 'stream' beside moments in f32, got one");
   }
-  check.wide(4, "clip_factor", 0);
-  check.wide(5, "learning_rate", 0);
-  check.i32(6, "step", 0);
+  check.same_dtype(check.floating(first, kNames[0]), check.floating(second, kNames[1]));
+  if (check.has("stream")) check.non_negative_int("stream");
+}
+
+void check_rest(const Check& check, const Places& places) {
+  const Operand gradient = check.wide(places.gradient, "gradient");
+  check_moments(check, gradient, places.first, places.second);
+  check.wide(places.clip_factor, "clip_factor", 0);
+  check.wide(places.learning_rate, "learning_rate", 0);
+  check.i32(places.step, "step", 0);
   check.fraction("beta1");
   check.fraction("beta2");
   check.non_negative("epsilon");
   check.non_negative("weight_decay");
+}
+
+std::vector<TensorType> updated(const Check& check, ir::Types inputs) {
+  check.same_type(check.wide(0, "parameter"), check.wide(1, "gradient"));
+  check_rest(check, kWhole);
   return {inputs[0], inputs[2], inputs[3]};
 }
 
+// The parameter in two halves (tensor/split_float.h), in the layout of the gradient.
+std::vector<TensorType> updated_split(const Check& check, ir::Types inputs) {
+  const Operand high = check.floating(0, "high"), gradient = check.wide(2, "gradient");
+  const TensorType wanted = with_dtype(*gradient.type, DType::kBFloat16);
+  if (*high.type != wanted)
+    check.fail("expected high to be " + to_string(wanted) + ", got " + to_string(*high.type));
+  if (inputs[1] != with_dtype(wanted, DType::kUInt16))
+    check.fail("expected low to be " + to_string(with_dtype(wanted, DType::kUInt16)) + ", got " +
+               to_string(inputs[1]));
+  check_rest(check, kSplit);
+  return {inputs[0], inputs[1], inputs[3], inputs[4]};
+}
+
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  return updated(Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"}),
-                 inputs);
+  return updated(
+      Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream"}),
+      inputs);
+}
+
+std::vector<TensorType> infer_split(ir::Types inputs, const spec::Attributes& attributes) {
+  return updated_split(Check("adamw_split", inputs, attributes,
+                             {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream"}),
+                       inputs);
+}
+
+std::vector<TensorType> infer_split_pack_transposed(ir::Types inputs,
+                                                    const spec::Attributes& attributes) {
+  const Check check("adamw_split_pack_transposed", inputs, attributes,
+                    {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream"});
+  std::vector<TensorType> types = updated_split(check, inputs);
+  if (inputs[0].layout != panels_layout(false))
+    check.fail("expected high of layout panels, got " + to_string(inputs[0]));
+  types.push_back(inputs[0]);
+  types.back().layout = panels_layout(true);
+  return types;
 }
 
 std::vector<TensorType> infer_packs(const Check& check, ir::Types inputs,
@@ -48,14 +106,14 @@ std::vector<TensorType> infer_packs(const Check& check, ir::Types inputs,
 
 std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
   return infer_packs(Check("adamw_pack", inputs, attributes,
-                           {"beta1", "beta2", "epsilon", "weight_decay", "dtype"}),
+                           {"beta1", "beta2", "epsilon", "weight_decay", "dtype"}, {"stream"}),
                      inputs, {false, true});
 }
 
 std::vector<TensorType> infer_pack_transposed(ir::Types inputs,
                                               const spec::Attributes& attributes) {
   const Check check("adamw_pack_transposed", inputs, attributes,
-                    {"beta1", "beta2", "epsilon", "weight_decay", "dtype"});
+                    {"beta1", "beta2", "epsilon", "weight_decay", "dtype"}, {"stream"});
   if (inputs[0].layout != panels_layout(false))
     check.fail("expected parameter of layout panels, got " + to_string(inputs[0]));
   return infer_packs(check, inputs, {true});
@@ -74,7 +132,7 @@ const ir::OpSchema kAdamw{
     .max_inputs = 7,
     .num_outputs = 3,
     .signature =
-        "(parameter f32 any, gradient, first_moment, second_moment, clip_factor f32[], "
+        "(parameter f32 any, gradient, first_moment f32 or bf16, second_moment, clip_factor f32[], "
         "learning_rate f32[], step i32[]) -> parameter, first_moment, second_moment",
     .infer = infer,
     .cost = cost,
@@ -93,6 +151,31 @@ const ir::OpSchema kAdamwPack{
     .infer = infer_pack,
     .cost = cost,
     .must_alias = {0, 2, 3, -1, -1}};
+
+const ir::OpSchema kAdamwSplit{
+    .name = "adamw_split",
+    .min_inputs = 8,
+    .max_inputs = 8,
+    .num_outputs = 4,
+    .signature =
+        "(high bf16 any, low u16, gradient f32, first_moment, second_moment, clip_factor f32[], "
+        "learning_rate f32[], step i32[]) -> high, low, first_moment, second_moment",
+    .infer = infer_split,
+    .cost = cost,
+    .must_alias = {0, 1, 3, 4}};
+
+const ir::OpSchema kAdamwSplitPackTransposed{
+    .name = "adamw_split_pack_transposed",
+    .min_inputs = 8,
+    .max_inputs = 8,
+    .num_outputs = 5,
+    .signature =
+        "(high bf16 [N,K]@panels or [E,N,K]@panels, low u16, gradient f32, first_moment, "
+        "second_moment, clip_factor f32[], learning_rate f32[], step i32[]) -> high, low, "
+        "first_moment, second_moment, packed_transposed",
+    .infer = infer_split_pack_transposed,
+    .cost = cost,
+    .must_alias = {0, 1, 3, 4, -1}};
 
 const ir::OpSchema kAdamwPackTransposed{
     .name = "adamw_pack_transposed",

@@ -5,6 +5,7 @@
 
 namespace anabatic::ops {
 
-extern const ir::OpSchema kAdamw, kAdamwPack, kAdamwPackTransposed;
+extern const ir::OpSchema kAdamw, kAdamwPack, kAdamwPackTransposed, kAdamwSplit,
+    kAdamwSplitPackTransposed;
 
 }  // namespace anabatic::ops

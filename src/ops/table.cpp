@@ -38,6 +38,8 @@ const ir::OpSchema* const kTable[] = {
     &kAdamw,
     &kAdamwPack,
     &kAdamwPackTransposed,
+    &kAdamwSplit,
+    &kAdamwSplitPackTransposed,
     &kAdd,
     &kAddRmsNorm,
     &kAttention,

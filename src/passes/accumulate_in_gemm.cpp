@@ -41,7 +41,7 @@ bool run(Graph& graph, const PassContext& context) {
   bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node node = graph.nodes[i];
-    if (node.op->name != "sum_squares" || node.tag.phase != ir::Phase::kUpdate) continue;
+    if (node.op->name != "sum_squares" || node.tag.segment != intern("optimizer")) continue;
     const NodeId id = graph.value(node.inputs[0]).producer;
     if (id == ir::kNoNode || graph.node(id).op->name != "accumulate") continue;
     const ir::State* gradient = gradient_state(graph, node.inputs[0]);
@@ -54,9 +54,11 @@ bool run(Graph& graph, const PassContext& context) {
     ANABATIC_CHECK(product.op != nullptr, "[accumulate_in_gemm] no op with squares");
     product.outputs.push_back(squares);
     graph.value(squares).producer = writer;
-    builder.state("squares." + std::string(text(gradient->name)), graph.value(squares).type,
-                  ir::StateKind::kGradient);
-    graph.states.back().after = squares;
+    if (node.tag.phase == ir::Phase::kUpdate) {
+      builder.state("squares." + std::string(text(gradient->name)), graph.value(squares).type,
+                    ir::StateKind::kGradient);
+      graph.states.back().after = squares;
+    }
     graph.nodes[i].outputs.clear();
     keep[i] = false;
     changed = true;

@@ -7,7 +7,8 @@
 //
 // so that the global norm costs no pass over the gradient. Every micro-batch forms the sum, and the
 // last one's stands: a tile is squared as it is written, whatever stood there before. It is a state
-// because it goes from the backward action to the update. Only where the last writer, in the order
+// because it goes from the backward action to the update; where the update is part of the backward
+// it is a value as any other. Only where the last writer, in the order
 // of nodes, is such a product; embeddings, norms and the head keep their `sum_squares`. Each tile
 // sums in f64, tiles in ascending order: bits do not depend on threads, but on the instruction
 // set, and they differ from those of `sum_squares` by roundings of f64. Linear in nodes. It stands

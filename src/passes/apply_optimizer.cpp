@@ -5,14 +5,18 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/philox.h"
 #include "passes/derive.h"
 #include "passes/differentiate.h"
+#include "passes/split_parameters.h"
 
 namespace anabatic::passes {
 namespace {
 
 using ir::Graph;
 using ir::ValueId;
+
+constexpr std::string_view kPreviousNorm = "previous_grad_norm";
 
 struct Trained {
   Name name;
@@ -38,6 +42,12 @@ std::vector<Trained> trained_parameters(const Graph& graph) {
   return trained;
 }
 
+std::uint64_t hash_of(std::string_view name) {  // FNV-1a
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
 class Optimizer {
  public:
   Optimizer(Graph& graph, const PassContext& context)
@@ -55,7 +65,10 @@ class Optimizer {
 
  private:
   void set_layer(std::int32_t layer) {
-    builder_.set_tag({.phase = ir::Phase::kUpdate, .layer = layer, .segment = intern("optimizer")});
+    builder_.set_tag(
+        {.phase = options_.in_backward ? ir::Phase::kBackwardWeight : ir::Phase::kUpdate,
+         .layer = layer,
+         .segment = intern("optimizer")});
   }
 
   ValueId step_input(std::string_view name, const TensorType& type) {
@@ -74,26 +87,50 @@ class Optimizer {
     set_layer(-1);
     const ValueId norm = builder_.add1("global_norm", std::move(sums));
     builder_.output(norm, "grad_norm");
-    clip_factor_ = builder_.add1("clip_factor", {norm}, {{"max_norm", options_.clip_grad_norm}});
+    clip_factor_ = builder_.add1("clip_factor", {options_.in_backward ? keep_norm(norm) : norm},
+                                 {{"max_norm", options_.clip_grad_norm}});
+  }
+
+  // The norm of the step before; 0 in the first one.
+  ValueId keep_norm(ValueId norm) {
+    const ValueId before =
+        builder_.state(kPreviousNorm, builder_.type(norm), ir::StateKind::kOptimizer);
+    graph_.states.back().after = norm;
+    return before;
   }
 
   void update(const Trained& one) {
     set_layer(one.layer);
-    const TensorType type = builder_.type(one.parameter);
-    const std::string first_name = fmt::format("first_moment.{}", text(one.name)),
-                      second_name = fmt::format("second_moment.{}", text(one.name));
-    const ValueId first = builder_.state(first_name, type, ir::StateKind::kOptimizer),
-                  second = builder_.state(second_name, type, ir::StateKind::kOptimizer);
-    const bool decays = type.ndim() > 1 || options_.decay_norms_and_biases;
-    const auto next = builder_.add(
-        "adamw", {one.parameter, one.gradient, first, second, clip_factor_, learning_rate_, step_},
-        {{"beta1", options_.beta1},
-         {"beta2", options_.beta2},
-         {"epsilon", options_.epsilon},
-         {"weight_decay", decays ? options_.weight_decay : 0.0}});
-    graph_.find_state(one.name)->after = next[0];
-    graph_.find_state(intern(first_name))->after = next[1];
-    graph_.find_state(intern(second_name))->after = next[2];
+    const bool is_matrix = builder_.type(one.parameter).ndim() > 1;
+    TensorType type = builder_.type(one.gradient);
+    if (options_.half_moments && is_matrix) type.dtype = DType::kBFloat16;
+    const std::string first = fmt::format("first_moment.{}", text(one.name)),
+                      second = fmt::format("second_moment.{}", text(one.name));
+    const bool decays = is_matrix || options_.decay_norms_and_biases;
+    spec::Attributes attributes{{"beta1", options_.beta1},
+                                {"beta2", options_.beta2},
+                                {"epsilon", options_.epsilon},
+                                {"weight_decay", decays ? options_.weight_decay : 0.0}};
+    if (type.dtype == DType::kBFloat16)
+      attributes["stream"] =
+          static_cast<std::int64_t>(random_bits(options_.seed, hash_of(text(one.name)), 0) >> 1);
+    std::vector<Name> states{one.name};
+    std::vector<ValueId> inputs{one.parameter};
+    const Name low = intern(low_state_name(text(one.name)));
+    const bool is_split = graph_.find_state(low) != nullptr;
+    if (is_split) {
+      states.push_back(low);
+      inputs.push_back(graph_.find_state(low)->before);
+    }
+    inputs.push_back(one.gradient);
+    for (const std::string& moment : {first, second}) {
+      states.push_back(intern(moment));
+      inputs.push_back(builder_.state(moment, type, ir::StateKind::kOptimizer));
+    }
+    inputs.insert(inputs.end(), {clip_factor_, learning_rate_, step_});
+    const auto next =
+        builder_.add(is_split ? "adamw_split" : "adamw", std::move(inputs), std::move(attributes));
+    for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];
     for (ir::State& state : graph_.states)
       if (state.kind == ir::StateKind::kDerived && state.derived_from == one.name)
         state.after = add_derivation(builder_, next[0], builder_.type(state.before));

@@ -5,6 +5,12 @@
 //   gradients.w   ->   sum_squares, global_norm, clip_factor;
 //                      w, first_moment.w, second_moment.w = adamw(...); w.bf16 = cast(w)
 //
+// A parameter that split_parameters keeps in halves gets `adamw_split`. With
+// OptimizerOptions::half_moments the moments of matrices are bf16. With in_backward all of it
+// belongs to the backward action, where a gradient dies as soon as it is applied: the clip factor
+// is that of the norm of the step before, a state `previous_grad_norm` that begins with 0, so that
+// the first step is not clipped.
+//
 // Outputs: `grad_norm` (before clipping) and `sum_squares.NAME`. Parameters of at most one
 // dimension (norms, biases) decay only with decay_norms_and_biases. A parameter without a gradient
 // stays as it is, as a PyTorch parameter whose grad is None does; a warning names it. Changes

@@ -24,7 +24,7 @@ std::map<ValueId, Packings> find_packings(const Graph& graph) {
   std::map<ValueId, Packings> found;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op->name != "pack" || node.tag.phase != ir::Phase::kUpdate) continue;
+    if (node.op->name != "pack" || node.tag.segment != intern("optimizer")) continue;
     const bool transposed = graph.value(node.outputs[0]).type.layout == panels_layout(true);
     Packings& packings = found.try_emplace(node.inputs[0], Packings{kNone, kNone}).first->second;
     if (packings[transposed] == kNone) packings[transposed] = i;
@@ -38,21 +38,24 @@ bool run(Graph& graph, const PassContext& context) {
   bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
-    if (node.op->name != "adamw") continue;
+    const bool is_split = node.op->name == "adamw_split";
+    if (node.op->name != "adamw" && !is_split) continue;
     const auto found = packings.find(node.outputs[0]);
     if (found == packings.end()) continue;
     const auto [plain, transposed] = found->second;
     if (transposed == kNone) continue;
     const bool in_panels = graph.value(node.outputs[0]).type.layout == panels_layout(false);
-    if (plain == kNone && !in_panels) continue;
+    if (is_split ? !in_panels : plain == kNone && !in_panels) continue;
     const auto dtype_of = [&](std::size_t pack) {
       return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
     };
     const DType dtype = dtype_of(transposed);
     if (plain != kNone && dtype_of(plain) != dtype) continue;
-    node.op = context.find_op(plain != kNone ? "adamw_pack" : "adamw_pack_transposed");
-    node.attributes["dtype"] = std::string(to_string(dtype));
-    for (const std::size_t pack : {plain, transposed}) {
+    node.op = context.find_op(is_split         ? "adamw_split_pack_transposed"
+                              : plain != kNone ? "adamw_pack"
+                                               : "adamw_pack_transposed");
+    if (!is_split) node.attributes["dtype"] = std::string(to_string(dtype));
+    for (const std::size_t pack : {is_split ? kNone : plain, transposed}) {
       if (pack == kNone) continue;
       const ValueId packed = graph.nodes[pack].outputs[0];
       node.outputs.push_back(packed);

@@ -20,43 +20,34 @@
 #include "passes/panel_states.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/split_parameters.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,
-          kDifferentiate,
-          kAccumulateGradients,
-          kFuseHeadLoss,
-          kPackWeights,
-          kPanelStates,
-          kFuseSwiglu,
-          kFuseMoePermute,
-          kMoveRouterWeight,
-          kFuseGateUp,
-          kFuseQkv,
-          kFuseRope,
-          kApplyOptimizer,
-          kAccumulateInGemm,
-          kFuseOptimizer,
-          kFuseNormResidual,
-          kCommonSubexpression,
-          kDeadCode,
-          kRecompute};
+  return {kPrecision,        kDifferentiate,    kAccumulateGradients,
+          kFuseHeadLoss,     kPackWeights,      kPanelStates,
+          kSplitParameters,  kFuseSwiglu,       kFuseMoePermute,
+          kMoveRouterWeight, kFuseGateUp,       kFuseQkv,
+          kFuseRope,         kApplyOptimizer,   kAccumulateInGemm,
+          kFuseOptimizer,    kFuseNormResidual, kCommonSubexpression,
+          kDeadCode,         kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,        kFuseHeadLoss,        kPackWeights, kPanelStates, kFuseSwiglu,
-          kFuseMoePermute,   kMoveRouterWeight,    kFuseGateUp,  kFuseQkv,     kFuseRope,
-          kFuseNormResidual, kCommonSubexpression, kDeadCode};
+  return {kPrecision,  kFuseHeadLoss,     kPackWeights,         kPanelStates, kSplitParameters,
+          kFuseSwiglu, kFuseMoePermute,   kMoveRouterWeight,    kFuseGateUp,  kFuseQkv,
+          kFuseRope,   kFuseNormResidual, kCommonSubexpression, kDeadCode};
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
-        &kPanelStates, &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv,
-        &kFuseRope, &kApplyOptimizer, &kAccumulateInGemm, &kFuseOptimizer, &kFuseNormResidual,
-        &kCommonSubexpression, &kDeadCode, &kRecompute})
+  for (const Pass* pass : {&kPrecision,        &kDifferentiate,    &kAccumulateGradients,
+                           &kFuseHeadLoss,     &kPackWeights,      &kPanelStates,
+                           &kSplitParameters,  &kFuseSwiglu,       &kFuseMoePermute,
+                           &kMoveRouterWeight, &kFuseGateUp,       &kFuseQkv,
+                           &kFuseRope,         &kApplyOptimizer,   &kAccumulateInGemm,
+                           &kFuseOptimizer,    &kFuseNormResidual, &kCommonSubexpression,
+                           &kDeadCode,         &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

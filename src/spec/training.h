@@ -12,6 +12,11 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_grad_norm = 1.0;  // 0: no clipping
   bool decay_norms_and_biases = false;
+  bool half_moments = false;  // of matrices: bf16, rounded stochastically
+  std::uint64_t seed = 0;     // of those roundings
+  // A parameter is updated as soon as its gradient is whole, clipped by the norm of the step
+  // before. One micro-batch a step.
+  bool in_backward = false;
 };
 
 }  // namespace anabatic::spec

@@ -5,8 +5,8 @@
 //   panels             [ceil(N/16)][ceil(K/u)][16][u]   columns n, depth k: x · Wᵀ
 //   panels_transposed  [ceil(K/16)][ceil(N/u)][16][u]   columns k, depth n: dy · W
 //
-// u is 2 for bf16 (a pair of the depth is one 32-bit word), else 1. What lies beyond N and K is
-// zero. The shape of a packed type stays that of the matrix.
+// u is 2 for elements of 16 bits (a pair of the depth is one word), else 1. What lies beyond N and
+// K is zero. The shape of a packed type stays that of the matrix.
 #pragma once
 #include "tensor/tensor_type.h"
 
@@ -18,7 +18,9 @@ Layout panels_layout(bool transposed);
 // Whether `layout` is one of the two.
 bool is_panels(Layout layout);
 
-constexpr std::int64_t panel_unit_depth(DType dtype) { return dtype == DType::kBFloat16 ? 2 : 1; }
+constexpr std::int64_t panel_unit_depth(DType dtype) {
+  return dtype == DType::kBFloat16 || dtype == DType::kUInt16 ? 2 : 1;
+}
 
 // A matrix as a right operand, `columns` by `depth`.
 struct PanelShape {

@@ -54,8 +54,8 @@ std::vector<std::int64_t> sizes_of(const TensorType& type) {
 void write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;
   for (const Name name : session.saved_states()) {
-    const TensorView view = session.store().find(name);
-    infos.push_back({std::string(text(name)), view.type->dtype, sizes_of(*view.type)});
+    const StateRows rows = find_rows(session.store(), name);
+    infos.push_back({std::string(text(name)), rows.dtype(), sizes_of(*rows.state.type)});
   }
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
   for (const Name name : session.saved_states())
@@ -70,7 +70,9 @@ void read_states(const fs::path& file, ModelSession& session) {
   std::vector<std::string> wanted;
   for (const Name name : session.saved_states()) {
     wanted.emplace_back(text(name));
-    const TensorType& type = *session.store().find(name).type;
+    const StateRows rows = find_rows(session.store(), name);
+    TensorType type = *rows.state.type;
+    type.dtype = rows.dtype();
     const io::TensorEntry* entry = source.find(text(name));
     if (entry == nullptr) {
       problems += fmt::format("\n  {}: missing", text(name));
@@ -86,7 +88,7 @@ void read_states(const fs::path& file, ModelSession& session) {
                    problems);
   for (const Name name : session.saved_states()) {
     const std::span<const std::byte> bytes = source.find(text(name))->data;
-    const std::int64_t size = size_bytes(session.store().find(name).type->dtype);
+    const std::int64_t size = size_bytes(find_rows(session.store(), name).dtype());
     fill_state(session.store(), name, [&](std::int64_t first, std::span<std::byte> block) {
       const auto from = bytes.subspan(static_cast<std::size_t>(first * size), block.size());
       std::copy(from.begin(), from.end(), block.begin());
@@ -106,7 +108,9 @@ const std::vector<std::string>& binding_keys() {
                                              "train.micro_batch_size",
                                              "train.gradient_accumulation_steps",
                                              "train.precision",
-                                             "train.seed"};
+                                             "train.seed",
+                                             "optimizer.state_precision",
+                                             "optimizer.update"};
   return keys;
 }
 

@@ -10,6 +10,7 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
@@ -27,6 +28,14 @@ void fill(runtime::Executor& executor, std::string_view name, std::span<const st
   ANABATIC_CHECK(input.size() == bytes.size(), "[session] input {} holds {} bytes, got {}", name,
                  input.size(), bytes.size());
   std::memcpy(input.data(), bytes.data(), bytes.size());
+}
+
+// With the lower halves of a parameter, which are saved as part of it.
+bool is_low_state(const ir::Graph& graph, const ir::State& state) {
+  static const std::string prefix = passes::low_state_name("");
+  const std::string_view name = text(state.name);
+  return name.starts_with(prefix) &&
+         graph.find_state(intern(name.substr(prefix.size()))) != nullptr;
 }
 
 // A pass of the training pipeline alone: switching it off says nothing about a forward program.
@@ -54,7 +63,10 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .epsilon = optimizer.epsilon,
                        .weight_decay = optimizer.weight_decay,
                        .clip_grad_norm = optimizer.clip_grad_norm,
-                       .decay_norms_and_biases = optimizer.decay_norms_and_biases};
+                       .decay_norms_and_biases = optimizer.decay_norms_and_biases,
+                       .half_moments = optimizer.state_precision == "bf16",
+                       .seed = static_cast<std::uint64_t>(run.train.seed),
+                       .in_backward = optimizer.update == "in_backward"};
   std::set<std::string> disabled = run.fusions.off;
   disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
   for (const std::string& pass : disabled)
@@ -149,7 +161,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
     const bool is_saved =
-        state.kind == ir::StateKind::kParameter || state.kind == ir::StateKind::kOptimizer;
+        state.kind == ir::StateKind::kParameter ||
+        (state.kind == ir::StateKind::kOptimizer && !is_low_state(bound->compiled.graph, state));
     if (is_saved &&
         std::find(saved_states_.begin(), saved_states_.end(), state.name) == saved_states_.end())
       saved_states_.push_back(state.name);
@@ -169,11 +182,12 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
 void ModelSession::load_parameters() {
   if (run_.model.init == "random") {
     for (const ir::State& state : parameters_)
-      for_row_blocks(store_.find(state.name), [&](std::int64_t first, std::span<float> block) {
-        model::initialize(config_, text(state.name), first, block,
-                          static_cast<std::uint64_t>(run_.train.seed));
-        write_rows(store_.find(state.name), first, block);
-      });
+      for_row_blocks(find_rows(store_, state.name),
+                     [&](std::int64_t first, std::span<float> block) {
+                       model::initialize(config_, text(state.name), first, block,
+                                         static_cast<std::uint64_t>(run_.train.seed));
+                       write_rows(find_rows(store_, state.name), first, block);
+                     });
     weight_map_ = model::make_weight_map(config_);
     return;
   }
@@ -188,7 +202,7 @@ void ModelSession::load_parameters() {
   weight_map_ = model::import_weights(
       config_, directory,
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
-        write_rows(store_.find(intern(state)), first, values);
+        write_rows(find_rows(store_, intern(state)), first, values);
       });
 }
 
@@ -210,7 +224,7 @@ void ModelSession::export_model(const std::filesystem::path& directory) {
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
   model::export_weights(weight_map_, directory, dtype,
                         [&](std::string_view state, std::int64_t first, std::span<float> values) {
-                          read_rows(store_.find(intern(state)), first, values);
+                          read_rows(find_rows(store_, intern(state)), first, values);
                         });
 }
 

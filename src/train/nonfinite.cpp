@@ -68,11 +68,12 @@ void require_finite_gradients(const BoundProgram& program, std::int64_t step, do
       tensors +=
           fmt::format("{}{}", tensors.empty() ? "" : ", ", output.name.substr(kPrefix.size()));
   }
+  const bool was_skipped = program.executor->has_action(spec::Action::kUpdate);
   throw Error(fmt::format(
-      "[train] step {}: the gradient's norm is {}; first in the gradients of {}; the update was "
-      "skipped and nothing "
+      "[train] step {}: the gradient's norm is {}; first in the gradients of {}; {} and nothing "
       "was saved since the last checkpoint",
-      step, grad_norm, tensors.empty() ? "no tensor alone: their sum overflows" : tensors));
+      step, grad_norm, tensors.empty() ? "no tensor alone: their sum overflows" : tensors,
+      was_skipped ? "the update was skipped" : "the backward had updated weights by then"));
 }
 
 }  // namespace anabatic::train

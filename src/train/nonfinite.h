@@ -12,7 +12,7 @@ namespace anabatic::train {
 void require_finite_loss(BoundProgram& program, std::int64_t step, double loss);
 
 // Error naming the gradients whose sum of squares is not finite. The update has left parameters and
-// moments untouched then.
+// moments untouched then, unless it is part of the backward: then they are not fit to be saved.
 void require_finite_gradients(const BoundProgram& program, std::int64_t step, double grad_norm);
 
 }  // namespace anabatic::train

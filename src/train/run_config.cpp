@@ -216,6 +216,13 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(boolean("optimizer.decay_norms_and_biases",
                          "apply weight decay to 1-D parameters too",
                          AT(optimizer.decay_norms_and_biases)));
+  keys.push_back(choice("optimizer.state_precision",
+                        "of the moments of matrices; bf16 is rounded stochastically",
+                        {"fp32", "bf16"}, AT(optimizer.state_precision)));
+  keys.push_back(choice("optimizer.update",
+                        "in_backward: each gradient is applied as soon as it is whole, clipped by "
+                        "the norm of the step before",
+                        {"after_backward", "in_backward"}, AT(optimizer.update)));
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
@@ -404,6 +411,11 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("optimizer.min_learning_rate: expected <= optimizer.learning_rate = {}, got {}",
                     optimizer.learning_rate, optimizer.min_learning_rate));
+  if (optimizer.update == "in_backward" && config.train.gradient_accumulation_steps > 1)
+    problems.push_back(
+        fmt::format("optimizer.update: in_backward applies gradients before a second micro-batch "
+                    "could add to them; expected train.gradient_accumulation_steps = 1, got {}",
+                    config.train.gradient_accumulation_steps));
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

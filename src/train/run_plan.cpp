@@ -59,7 +59,7 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
   std::set<Name> seen;
   const auto add = [&](const lower::Compiled& compiled, std::int64_t& sum) {
     for (const runtime::StateSlot& slot : compiled.program.states) {
-      if (!seen.insert(slot.name).second) continue;
+      if (!seen.insert(slot.name).second || slot.is_on_disk) continue;
       result.list.push_back(slot.type.num_bytes());
       sum += plan::align_bytes(result.list.back());
     }

@@ -2,11 +2,15 @@
 #include "train/state_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
+#include "passes/split_parameters.h"
+#include "runtime/state_store.h"
 #include "tensor/panels.h"
+#include "tensor/split_float.h"
 
 namespace anabatic::train {
 namespace {
@@ -55,17 +59,62 @@ void scatter(const TensorView& state, std::int64_t first, std::span<const std::b
   });
 }
 
-void check_floats(const TensorView& state) {
-  ANABATIC_CHECK(state.type->dtype == DType::kFloat32, "[state rows] expected f32, got {}",
-                 to_string(*state.type));
+// Calls body(first, high, low) for the halves of elements [first, first + count), some at a time.
+template <class Body>
+void for_halves(std::int64_t first, std::int64_t count, Body&& body) {
+  std::array<std::uint16_t, 2048> high, low;
+  for (std::int64_t i = 0; i < count; i += static_cast<std::int64_t>(high.size())) {
+    const auto n = static_cast<std::size_t>(
+        std::min<std::int64_t>(static_cast<std::int64_t>(high.size()), count - i));
+    body(first + i, std::span(high).first(n), std::span(low).first(n));
+  }
+}
+
+void read_merged(const StateRows& rows, std::int64_t first, std::byte* to, std::int64_t count) {
+  for_halves(first, count, [&](std::int64_t at, auto high, auto low) {
+    read_row_bytes(rows.state, at, std::as_writable_bytes(high));
+    read_row_bytes(rows.low, at, std::as_writable_bytes(low));
+    for (std::size_t i = 0; i < high.size(); ++i, to += sizeof(float)) {
+      const float value = merge_float({{high[i]}, low[i]});
+      std::memcpy(to, &value, sizeof value);
+    }
+  });
+}
+
+void write_halves(const StateRows& rows, std::int64_t first, const std::byte* from,
+                  std::int64_t count) {
+  for_halves(first, count, [&](std::int64_t at, auto high, auto low) {
+    for (std::size_t i = 0; i < high.size(); ++i, from += sizeof(float)) {
+      float value;
+      std::memcpy(&value, from, sizeof value);
+      const SplitFloat halves = split_float(value);
+      high[i] = halves.high.bits;
+      low[i] = halves.low;
+    }
+    write_row_bytes(rows.state, at, std::as_bytes(high));
+    write_row_bytes(rows.low, at, std::as_bytes(low));
+  });
+}
+
+void check_floats(const StateRows& rows) {
+  ANABATIC_CHECK(rows.dtype() == DType::kFloat32, "[state rows] expected f32, got {}",
+                 to_string(*rows.state.type));
 }
 
 }  // namespace
 
-void read_row_bytes(const TensorView& state, std::int64_t first, std::span<std::byte> bytes) {
-  const std::int64_t size = size_bytes(state.type->dtype);
-  check_range(state, first, static_cast<std::int64_t>(bytes.size()) / size);
+StateRows find_rows(const runtime::StateStore& store, Name state) {
+  const Name low = intern(passes::low_state_name(text(state)));
+  return {store.find(state), store.has(low) ? store.find(low) : TensorView{}};
+}
+
+void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes) {
+  const TensorView& state = rows.state;
+  const std::int64_t size = size_bytes(rows.dtype());
+  const std::int64_t count = static_cast<std::int64_t>(bytes.size()) / size;
+  check_range(state, first, count);
   if (bytes.empty()) return;
+  if (rows.is_split()) return read_merged(rows, first, bytes.data(), count);
   if (!is_panels(state.type->layout)) {
     std::memcpy(bytes.data(), state.data + first * size, bytes.size());
     return;
@@ -74,11 +123,13 @@ void read_row_bytes(const TensorView& state, std::int64_t first, std::span<std::
             : gather<std::uint16_t>(state, first, bytes);
 }
 
-void write_row_bytes(const TensorView& state, std::int64_t first,
-                     std::span<const std::byte> bytes) {
-  const std::int64_t size = size_bytes(state.type->dtype);
-  check_range(state, first, static_cast<std::int64_t>(bytes.size()) / size);
+void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const std::byte> bytes) {
+  const TensorView& state = rows.state;
+  const std::int64_t size = size_bytes(rows.dtype());
+  const std::int64_t count = static_cast<std::int64_t>(bytes.size()) / size;
+  check_range(state, first, count);
   if (bytes.empty()) return;
+  if (rows.is_split()) return write_halves(rows, first, bytes.data(), count);
   if (!is_panels(state.type->layout)) {
     std::memcpy(state.data + first * size, bytes.data(), bytes.size());
     return;
@@ -87,36 +138,45 @@ void write_row_bytes(const TensorView& state, std::int64_t first,
             : scatter<std::uint16_t>(state, first, bytes);
 }
 
-void read_rows(const TensorView& state, std::int64_t first, std::span<float> values) {
-  check_floats(state);
-  read_row_bytes(state, first, std::as_writable_bytes(values));
+void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values) {
+  if (rows.dtype() == DType::kBFloat16) {
+    for_halves(first, static_cast<std::int64_t>(values.size()),
+               [&](std::int64_t at, auto halves, auto) {
+                 read_row_bytes(rows, at, std::as_writable_bytes(halves));
+                 for (std::size_t i = 0; i < halves.size(); ++i)
+                   values[static_cast<std::size_t>(at - first) + i] = to_float(BFloat16{halves[i]});
+               });
+    return;
+  }
+  check_floats(rows);
+  read_row_bytes(rows, first, std::as_writable_bytes(values));
 }
 
-void write_rows(const TensorView& state, std::int64_t first, std::span<const float> values) {
-  check_floats(state);
-  write_row_bytes(state, first, std::as_bytes(values));
+void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values) {
+  check_floats(rows);
+  write_row_bytes(rows, first, std::as_bytes(values));
 }
 
-void for_row_blocks(const TensorView& state,
+void for_row_blocks(const StateRows& rows,
                     const std::function<void(std::int64_t, std::span<float>)>& body) {
-  check_floats(state);
-  const std::int64_t count = state.type->num_elements();
+  check_floats(rows);
+  const std::int64_t count = rows.state.type->num_elements();
   std::vector<float> scratch(static_cast<std::size_t>(std::min(count, kBlockElements)));
   for (std::int64_t first = 0; first < count; first += kBlockElements)
     body(first, std::span(scratch).first(
                     static_cast<std::size_t>(std::min(kBlockElements, count - first))));
 }
 
-void for_row_bytes(const TensorView& state,
+void for_row_bytes(const StateRows& rows,
                    const std::function<void(std::span<const std::byte>)>& body) {
-  const std::int64_t count = state.type->num_elements(), size = size_bytes(state.type->dtype);
-  if (!is_panels(state.type->layout))
-    return body({state.data, static_cast<std::size_t>(count * size)});
+  const std::int64_t count = rows.state.type->num_elements(), size = size_bytes(rows.dtype());
+  if (!rows.is_split() && !is_panels(rows.state.type->layout))
+    return body({rows.state.data, static_cast<std::size_t>(count * size)});
   std::vector<std::byte> scratch(static_cast<std::size_t>(std::min(count, kBlockElements) * size));
   for (std::int64_t first = 0; first < count; first += kBlockElements) {
     const std::span<std::byte> block = std::span(scratch).first(
         static_cast<std::size_t>(std::min(kBlockElements, count - first) * size));
-    read_row_bytes(state, first, block);
+    read_row_bytes(rows, first, block);
     body(block);
   }
 }

@@ -8,26 +8,43 @@
 #include <functional>
 #include <span>
 
+#include "base/name.h"
 #include "tensor/tensor_type.h"
+
+namespace anabatic::runtime {
+class StateStore;
+}
 
 namespace anabatic::train {
 
-// Elements [first, first + values.size()) of an f32 state. InternalError for another dtype or a
-// range beyond the state.
-void read_rows(const TensorView& state, std::int64_t first, std::span<float> values);
-void write_rows(const TensorView& state, std::int64_t first, std::span<const float> values);
+// A state, or the two of a parameter that is kept in halves (passes/split_parameters.h), which is
+// f32 to whoever reads rows.
+struct StateRows {
+  TensorView state, low{};
+
+  StateRows(TensorView the_state, TensorView its_low = {}) : state(the_state), low(its_low) {}
+  bool is_split() const { return low.data != nullptr; }
+  // Of an element, as rows have it.
+  DType dtype() const { return is_split() ? DType::kFloat32 : state.type->dtype; }
+};
+StateRows find_rows(const runtime::StateStore& store, Name state);
+
+// Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.
+// InternalError for another dtype or a range beyond the state.
+void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values);
+void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values);
 
 // The same with the elements' own bytes, of any dtype.
-void read_row_bytes(const TensorView& state, std::int64_t first, std::span<std::byte> bytes);
-void write_row_bytes(const TensorView& state, std::int64_t first, std::span<const std::byte> bytes);
+void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes);
+void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const std::byte> bytes);
 
 // Calls body(first, block) for every element once, in ascending blocks of a scratch buffer, whose
 // contents are undefined.
-void for_row_blocks(const TensorView& state,
+void for_row_blocks(const StateRows& rows,
                     const std::function<void(std::int64_t, std::span<float>)>& body);
 
 // The bytes of a state in row-major order, a block at a time.
-void for_row_bytes(const TensorView& state,
+void for_row_bytes(const StateRows& rows,
                    const std::function<void(std::span<const std::byte>)>& body);
 
 }  // namespace anabatic::train

@@ -82,26 +82,34 @@ void for_parts(const TensorType& type, bool wants_stored, Body&& body) {
 
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
+  if (store.tier(state) == runtime::Tier::kMemory)
+    return for_row_bytes(find_rows(store, state), body);
   const TensorView view = store.find(state);
-  if (store.tier(state) == runtime::Tier::kMemory) return for_row_bytes(view, body);
   for_parts(*view.type, true,
             [&](const Part& part, std::span<std::byte> stored, std::span<std::byte> rows) {
               store.swap()->read_bytes(store.region(state), part.first_byte, stored);
-              read_row_bytes({stored.data(), &part.type}, 0, rows);
+              read_row_bytes(TensorView{stored.data(), &part.type}, 0, rows);
               body(rows);
             });
 }
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
-  const TensorView view = store.find(state);
-  const bool is_on_disk = store.tier(state) == runtime::Tier::kDisk;
-  for_parts(*view.type, is_on_disk,
+  const StateRows state_rows = find_rows(store, state);
+  if (store.tier(state) == runtime::Tier::kMemory) {
+    const TensorType rows_type =
+        tensor_type(state_rows.dtype(), {state_rows.state.type->num_elements()});
+    return for_parts(rows_type, false,
+                     [&](const Part& part, std::span<std::byte>, std::span<std::byte> rows) {
+                       source(part.first_element, rows);
+                       write_row_bytes(state_rows, part.first_element, rows);
+                     });
+  }
+  for_parts(*state_rows.state.type, true,
             [&](const Part& part, std::span<std::byte> stored, std::span<std::byte> rows) {
               source(part.first_element, rows);
-              if (!is_on_disk) return write_row_bytes(view, part.first_element, rows);
               std::fill(stored.begin(), stored.end(), std::byte{0});  // beyond the sides of panels
-              write_row_bytes({stored.data(), &part.type}, 0, rows);
+              write_row_bytes(TensorView{stored.data(), &part.type}, 0, rows);
               store.swap()->write_bytes(store.region(state), part.first_byte, stored);
             });
 }

@@ -25,7 +25,8 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
                      double learning_rate);
 
-// Forward and backward of every micro-batch, then the update. Without labels: forwards only.
+// Forward and backward of every micro-batch, then the update, unless it is part of the backward.
+// Without labels: forwards only.
 // Calls after_forward(micro_batch) after each forward.
 template <class AfterForward>
 void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
@@ -42,7 +43,8 @@ void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::i
     program.executor->run(spec::Action::kBackward, first, last);
     first = false;
   }
-  if (has_labels) program.executor->run(spec::Action::kUpdate);
+  if (has_labels && program.executor->has_action(spec::Action::kUpdate))
+    program.executor->run(spec::Action::kUpdate);
 }
 
 }  // namespace anabatic::train

@@ -13,6 +13,8 @@
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/tolerance.h"
+#include "tensor/panels.h"
+#include "tensor/split_float.h"
 
 namespace anabatic::testing {
 namespace {
@@ -290,6 +292,126 @@ TEST(Cast, KeepsNaN) {
                       {tensor_type(DType::kBFloat16, {19})}};
     for (const auto& got : run_all(call))
       for (const double value : got[0].data) EXPECT_TRUE(std::isnan(value));
+  }
+}
+
+// An update of a parameter kept whole, in `layout`, with moments of `moments`.
+OpCall adamw_call(const std::string& layout, DType moments, std::vector<std::int64_t> shape) {
+  TensorType type = tensor_type(kF32, shape), moment;
+  if (!layout.empty()) type.layout = intern(layout);
+  moment = with_dtype(type, moments);
+  OpCall call{
+      .op = "adamw",
+      .attributes = {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}};
+  if (moments == DType::kBFloat16) call.attributes["stream"] = std::int64_t{99};
+  call.outputs = {type, moment, moment};
+  std::uint64_t stream = 0;
+  for (const TensorType& input : {type, type, moment, moment})
+    call.inputs.push_back(random_values(input, Regime::kBounded, 5, stream++));
+  for (double& value : call.inputs[3].data) value = std::abs(value);
+  call.inputs.push_back(constant({}, 0.5));
+  call.inputs.push_back(constant({}, 0.01));
+  call.inputs.push_back({.type = tensor_type(kI32, {}), .data = {3}});
+  return call;
+}
+
+// The same update of the parameter in halves.
+OpCall in_halves(const OpCall& whole, bool packs) {
+  OpCall call = whole;
+  call.op = packs ? "adamw_split_pack_transposed" : "adamw_split";
+  const TensorType type = whole.outputs[0];
+  Values high{.type = with_dtype(type, DType::kBFloat16)},
+      low{.type = with_dtype(type, DType::kUInt16)};
+  for (const double value : whole.inputs[0].data) {
+    const SplitFloat halves = split_float(static_cast<float>(value));
+    high.data.push_back(to_float(halves.high));
+    low.data.push_back(halves.low);
+  }
+  call.outputs[0] = low.type;
+  call.outputs.insert(call.outputs.begin(), high.type);
+  if (packs) {
+    call.outputs.push_back(high.type);
+    call.outputs.back().layout = panels_layout(true);
+  }
+  call.inputs[0] = std::move(low);
+  call.inputs.insert(call.inputs.begin(), std::move(high));
+  return call;
+}
+
+// Of the row that follows an op's name: "_avx2".
+std::vector<Values> run_variant(const OpCall& call, const std::string& device,
+                                const std::string& variant) {
+  const kernels::Kernel* kernel = kernels::find_kernel(device + std::string(call.op) + variant);
+  EXPECT_NE(kernel, nullptr) << call.op << variant;
+  if (kernel == nullptr) return {};
+  EXPECT_TRUE(supports(*kernel, call)) << kernel->name << supports(*kernel, call).reason;
+  const RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call);
+  EXPECT_EQ(result.violation, "") << kernel->name;
+  std::vector<Values> outputs;
+  for (const HostTensor& output : result.outputs) outputs.push_back(output.values());
+  return outputs;
+}
+
+TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
+  int num_rows = 0;
+  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+    const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
+                                       variant = name.substr(device.size() + 5);
+    for (const char* layout : {"", "panels"})
+      for (const DType moments : {DType::kFloat32, DType::kBFloat16})
+        for (const auto& shape : {std::vector<std::int64_t>{17, 33}, {2, 37, 70}, {1, 1}}) {
+          const OpCall whole = adamw_call(layout, moments, shape);
+          if (!supports(*row, whole)) continue;
+          ++num_rows;
+          SCOPED_TRACE(fmt::format("{} {} {}", name, to_string(whole.outputs[0]),
+                                   to_string(whole.outputs[1])));
+          const std::vector<Values> want = run_variant(whole, device, variant);
+          for (const bool packs : {false, true}) {
+            if (packs && whole.outputs[0].layout == kRowMajor) continue;
+            const std::vector<Values> got = run_variant(in_halves(whole, packs), device, variant);
+            ASSERT_GE(got.size(), 4u);
+            std::vector<double> merged, rounded;
+            for (std::size_t i = 0; i < got[0].data.size(); ++i) {
+              const BFloat16 high = to_bfloat16(static_cast<float>(got[0].data[i]));
+              merged.push_back(merge_float({high, static_cast<std::uint16_t>(got[1].data[i])}));
+              rounded.push_back(
+                  to_float(to_bfloat16_half_away(static_cast<float>(want[0].data[i]))));
+            }
+            EXPECT_EQ(merged, want[0].data);
+            EXPECT_EQ(got[0].data, rounded);
+            EXPECT_EQ(got[2].data, want[1].data);
+            EXPECT_EQ(got[3].data, want[2].data);
+            if (packs) {
+              EXPECT_EQ(got[4].data, rounded);
+            }
+          }
+        }
+  }
+  EXPECT_GT(num_rows, 0);
+}
+
+TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
+  constexpr std::int64_t kRows = 211, kColumns = 97;
+  constexpr double kStep = 0x1p-8;  // of bf16 between 0.5 and 1
+  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+    std::vector<std::vector<double>> firsts;
+    for (const char* layout : {"", "panels"}) {
+      OpCall call = adamw_call(layout, DType::kBFloat16, {kRows, kColumns});
+      if (!supports(*row, call)) continue;
+      // The new moment is 0.9 · 0.5 + 0.1 · 0.5 · 1.4 = 0.52 whatever the element.
+      call.inputs[1].data.assign(call.inputs[1].data.size(), 1.4);
+      call.inputs[2].data.assign(call.inputs[2].data.size(), 0.5);
+      const RunResult result = run_kernel(*row, *ops::find_op("adamw"), call);
+      firsts.push_back(result.outputs[1].values().data);
+      double sum = 0;
+      for (const double value : firsts.back()) sum += value;
+      const auto count = static_cast<double>(kRows * kColumns);
+      EXPECT_LE(std::abs(sum / count - 0.52), mean_of_roundings_tolerance(kStep, count))
+          << row->name;
+    }
+    if (firsts.size() == 2) {
+      EXPECT_EQ(firsts[0], firsts[1]) << row->name;
+    }
   }
 }
 

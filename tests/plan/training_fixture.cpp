@@ -11,8 +11,10 @@
 #include "device/thread_team.h"
 #include "ir/op_schema.h"
 #include "ops/table.h"
+#include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
+#include "tensor/split_float.h"
 
 namespace anabatic::testing {
 namespace {
@@ -87,14 +89,55 @@ std::vector<std::byte> copy(const TensorView& view) {
   return {view.data, view.data + view.type->num_bytes()};
 }
 
-// In row-major order; derived packings come as they are.
-std::vector<std::byte> copy_rows(const TensorView& view) {
-  if (view.type->layout != panels_layout(false) || view.type->dtype != DType::kFloat32)
+// A parameter, whole or in halves, element by element in row-major order.
+class Parameter {
+ public:
+  Parameter(const runtime::StateStore& store, Name name)
+      : Parameter(store, name, store.find(name)) {}
+  // `state` stands in for what the store says of it, as where that is on disk.
+  Parameter(const runtime::StateStore& store, Name name, const TensorView& state) : state_(state) {
+    const Name low = intern(passes::low_state_name(text(name)));
+    if (store.has(low)) low_ = store.find(low);
+  }
+  bool is_split() const { return low_.data != nullptr; }
+  std::int64_t size() const { return state_.type->num_elements(); }
+  float get(std::int64_t i) const {
+    const std::int64_t at = element_offset(*state_.type, i);
+    return is_split() ? merge_float({state_.as<BFloat16>()[at], low_.as<std::uint16_t>()[at]})
+                      : state_.as<float>()[at];
+  }
+  void set(std::int64_t i, float value) const {
+    const std::int64_t at = element_offset(*state_.type, i);
+    if (!is_split()) {
+      state_.as<float>()[at] = value;
+      return;
+    }
+    state_.as<BFloat16>()[at] = split_float(value).high;
+    low_.as<std::uint16_t>()[at] = split_float(value).low;
+  }
+
+ private:
+  TensorView state_, low_;
+};
+
+// In row-major order, halves merged; derived packings come as they are.
+std::vector<std::byte> copy_rows(const runtime::StateStore& store, Name name) {
+  TensorView view = store.find(name);
+  std::vector<std::byte> from_disk;
+  if (store.tier(name) == runtime::Tier::kDisk) {
+    from_disk.resize(static_cast<std::size_t>(view.type->num_bytes()));
+    store.swap()->read_bytes(store.region(name), 0, from_disk);
+    view.data = from_disk.data();
+  }
+  const Parameter parameter(store, name, view);
+  if (!parameter.is_split() &&
+      (view.type->layout != panels_layout(false) || view.type->dtype != DType::kFloat32))
     return copy(view);
-  std::vector<std::byte> rows(static_cast<std::size_t>(view.type->num_elements()) * sizeof(float));
-  for (std::int64_t i = 0; i < view.type->num_elements(); ++i)
-    std::memcpy(rows.data() + static_cast<std::size_t>(i) * sizeof(float),
-                view.as<float>() + element_offset(*view.type, i), sizeof(float));
+  std::vector<std::byte> rows(static_cast<std::size_t>(parameter.size()) * sizeof(float));
+  for (std::int64_t i = 0; i < parameter.size(); ++i) {
+    const float value = parameter.get(i);
+    std::memcpy(rows.data() + static_cast<std::size_t>(i) * sizeof(float), &value, sizeof value);
+  }
   return rows;
 }
 
@@ -188,21 +231,20 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
 void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std::uint64_t seed) {
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kParameter) continue;
-    const TensorView view = store.find(state.name);
-    std::vector<std::byte> rows(static_cast<std::size_t>(view.type->num_elements()) *
-                                sizeof(float));
-    fill_floats(rows, seed, stream_of(text(state.name)), 0.5);
-    for (std::int64_t i = 0; i < view.type->num_elements(); ++i)
-      std::memcpy(view.as<float>() + element_offset(*view.type, i),
-                  rows.data() + static_cast<std::size_t>(i) * sizeof(float), sizeof(float));
+    const Parameter parameter(store, state.name);
+    std::vector<float> rows(static_cast<std::size_t>(parameter.size()));
+    fill_floats(std::as_writable_bytes(std::span(rows)), seed, stream_of(text(state.name)), 0.5);
+    for (std::int64_t i = 0; i < parameter.size(); ++i)
+      parameter.set(i, rows[static_cast<std::size_t>(i)]);
   }
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kDerived) continue;
-    const TensorView from = store.find(*state.derived_from), to = store.find(state.name);
+    const Parameter from(store, *state.derived_from);
+    const TensorView to = store.find(state.name);
     std::memset(to.data, 0, static_cast<std::size_t>(to.type->num_bytes()));
-    for (std::int64_t i = 0; i < from.type->num_elements(); ++i) {
+    for (std::int64_t i = 0; i < from.size(); ++i) {
       const std::int64_t at = element_offset(*to.type, i);
-      const float value = from.as<float>()[element_offset(*from.type, i)];
+      const float value = from.get(i);
       if (to.type->dtype == DType::kBFloat16)
         to.as<BFloat16>()[at] = to_bfloat16_half_away(value);
       else
@@ -270,16 +312,9 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
         }
     if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
   }
-  for (Name name : store.names()) {
-    TensorView view = store.find(name);
-    std::vector<std::byte> from_disk;
-    if (store.tier(name) == runtime::Tier::kDisk) {
-      from_disk.resize(static_cast<std::size_t>(view.type->num_bytes()));
-      store.swap()->read_bytes(store.region(name), 0, from_disk);
-      view.data = from_disk.data();
-    }
-    result.states[std::string(text(name))] = copy_rows(view);
-  }
+  for (const Name name : store.names())
+    if (!text(name).starts_with(passes::low_state_name("")))
+      result.states[std::string(text(name))] = copy_rows(store, name);
   return result;
 }
 

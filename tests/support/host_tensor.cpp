@@ -54,6 +54,8 @@ double HostTensor::get(std::int64_t i) const {
       return to_float(v.as<BFloat16>()[i]);
     case DType::kInt32:
       return v.as<std::int32_t>()[i];
+    case DType::kUInt16:
+      return v.as<std::uint16_t>()[i];
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");
   }
@@ -74,6 +76,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kInt32:
       v.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      return;
+    case DType::kUInt16:
+      v.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
       return;
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");

@@ -183,6 +183,12 @@ double agreement_tolerance(double want, DType dtype) {
   return gamma(256, dtype) * (1 + std::abs(want));
 }
 
+double mean_of_roundings_tolerance(double step, double count) {
+  return 6 * 0.5 * step / std::sqrt(count);
+}
+
+double noisy_moments_tolerance(double loss) { return 0.05 * loss; }
+
 double difference_step() { return std::cbrt(3 * unit_roundoff(DType::kFloat64)); }
 
 double difference_tolerance(double magnitude) {

@@ -39,6 +39,13 @@ double sum_of_squares(const Values& values);
 std::vector<double> agreement_tolerances(const Values& want, DType dtype);
 double agreement_tolerance(double want, DType dtype);  // of one value
 
+// The mean of `count` unbiased roundings to multiples of `step`: six deviations, and one rounding's
+// is at most half a step.
+double mean_of_roundings_tolerance(double step, double count);
+// A mean loss of a short run with moments in bf16 against one with moments in fp32: roundings are
+// unbiased noise of 2^-9 of a moment, which acts like another order of batches.
+double noisy_moments_tolerance(double loss);
+
 // A central difference in double of step h has truncation error h²/6·f''' and rounding error u·f/h;
 // h balances the two.
 double difference_step();

@@ -45,6 +45,22 @@ TEST(RunConfig, FlagsWinOverTheFile) {
   EXPECT_EQ(config.data.train, (std::vector<std::string>{"a.txt", "b.txt"}));
 }
 
+TEST(RunConfig, KnowsHowTheOptimizerKeepsItsStateAndWhenItRuns) {
+  const RunConfig config =
+      load_run_config(write_yaml("optimizer: {state_precision: bf16, update: in_backward}\n"), {});
+  EXPECT_EQ(config.optimizer.state_precision, "bf16");
+  EXPECT_EQ(config.optimizer.update, "in_backward");
+  EXPECT_THAT(message_of([] {
+                load_run_config({}, {{"optimizer.state_precision", {"int8"}}});
+              }),
+              HasSubstr("optimizer.state_precision: expected one of [fp32, bf16], got 'int8'"));
+  EXPECT_THAT(message_of([] {
+                load_run_config({}, {{"optimizer.update", {"in_backward"}},
+                                     {"train.gradient_accumulation_steps", {"2"}}});
+              }),
+              HasSubstr("expected train.gradient_accumulation_steps = 1, got 2"));
+}
+
 TEST(RunConfig, ReportsEveryProblemAtOnce) {
   const auto path =
       write_yaml("train: {step: 7, precision: fp8}\noptimizer: {epsilon: x}\nmodel: 3\n");

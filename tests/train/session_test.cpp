@@ -50,8 +50,12 @@ int num_stale(ModelSession& session, const BoundProgram& program, int* total) {
 void negate_parameters(ModelSession& session, const BoundProgram& program) {
   for (const ir::State& state : program.compiled.graph.states) {
     if (state.kind != ir::StateKind::kParameter) continue;
-    const TensorView view = session.store().find(state.name);
-    for (std::int64_t i = 0; i < view.type->num_elements(); ++i) view.as<float>()[i] *= -1.0f;
+    const StateRows rows = find_rows(session.store(), state.name);
+    for_row_blocks(rows, [&](std::int64_t first, std::span<float> block) {
+      read_rows(rows, first, block);
+      for (float& value : block) value *= -1.0f;
+      write_rows(rows, first, block);
+    });
   }
 }
 
@@ -121,6 +125,35 @@ TEST(StateRows, AreReadAndWrittenInAnyRangesOfAnyLayout) {
     EXPECT_TRUE(
         std::equal(part.begin(), part.end(), want.end() - static_cast<std::ptrdiff_t>(size)));
     EXPECT_THROW(read_row_bytes(view, type.num_elements(), part), InternalError);
+  }
+}
+
+TEST(StateRows, OfHalvesAreFloats) {
+  for (const char* text : {"bf16[3,17,5]", "bf16[17,33]@panels"}) {
+    SCOPED_TRACE(text);
+    const TensorType type = parse_tensor_type(text);
+    TensorType low_type = type;
+    low_type.dtype = DType::kUInt16;
+    std::vector<std::byte> high(static_cast<std::size_t>(type.num_bytes())), low(high.size());
+    const StateRows rows({high.data(), &type}, {low.data(), &low_type});
+    EXPECT_EQ(rows.dtype(), DType::kFloat32);
+    const auto count = static_cast<std::size_t>(type.num_elements());
+    std::vector<float> want(count), got(count);
+    for (std::size_t i = 0; i < count; ++i)
+      want[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 2654435761u & 0xBFFFFFFFu));
+    for (std::size_t first = 0, step = 1; first < count; first += step, step = step % 23 + 5)
+      write_rows(rows, static_cast<std::int64_t>(first),
+                 std::span(want).subspan(first, std::min(step, count - first)));
+    read_rows(rows, 0, got);
+    EXPECT_EQ(got, want);
+    read_rows(StateRows({high.data(), &type}), 0, got);  // the upper halves alone
+    for (std::size_t i = 0; i < count; ++i)
+      EXPECT_EQ(got[i], to_float(to_bfloat16_half_away(want[i])));
+    std::vector<std::byte> bytes;
+    for_row_bytes(rows, [&](std::span<const std::byte> block) {
+      bytes.insert(bytes.end(), block.begin(), block.end());
+    });
+    EXPECT_TRUE(std::ranges::equal(bytes, std::as_bytes(std::span(want))));
   }
 }
 

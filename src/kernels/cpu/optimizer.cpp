@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
+#include "kernels/cpu/adamw_update.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
@@ -31,62 +33,15 @@ double sum_squares_of(const T* x, std::int64_t count) {
   return sum_lanes(sums[0] + sums[1]);
 }
 
-// torch.optim.AdamW: decay first, then the step with bias-corrected moments. A clip factor that is
-// not finite changes nothing.
-struct AdamW {
-  const float* in[4];
-  float* out[3];
-  float clip, epsilon, keep, rate, root, blend1, keep2, blend2;
-  bool finite;
-
-  explicit AdamW(const Arguments& args) {
-    for (int i = 0; i < 4; ++i) in[i] = args.inputs[static_cast<std::size_t>(i)].as<const float>();
-    for (int i = 0; i < 3; ++i) out[i] = args.outputs[static_cast<std::size_t>(i)].as<float>();
-    clip = *args.inputs[4].as<const float>();
-    const double learning_rate = *args.inputs[5].as<const float>();
-    const double step = *args.inputs[6].as<const std::int32_t>();
-    const double beta1 = spec::get_double(*args.attributes, "beta1");
-    const double beta2 = spec::get_double(*args.attributes, "beta2");
-    const double decay = spec::get_double(*args.attributes, "weight_decay");
-    epsilon = static_cast<float>(spec::get_double(*args.attributes, "epsilon"));
-    keep = static_cast<float>(1.0 - learning_rate * decay);
-    rate = static_cast<float>(learning_rate / (1.0 - std::pow(beta1, step)));
-    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
-    blend1 = static_cast<float>(1.0 - beta1);
-    keep2 = static_cast<float>(beta2);
-    blend2 = static_cast<float>(1.0 - beta2);
-    finite = std::isfinite(clip);
-  }
-
-  // Elements [begin, end); `copy`, unless null, gets them as bf16. One function for every caller,
-  // so that its sums are contracted alike.
-  __attribute__((noinline)) void operator()(std::int64_t begin, std::int64_t end,
-                                            BFloat16* copy = nullptr) const {
-    for_lanes(begin, end, [&](std::int64_t i, int n) {
-      Floats p = load(in[0] + i, n), m = load(in[2] + i, n), v = load(in[3] + i, n);
-      if (finite) {
-        const Floats g = clip * load(in[1] + i, n);
-        m += blend1 * (g - m);
-        v = keep2 * v + blend2 * g * g;
-        p = keep * p - rate * m / (square_root(v) * root + epsilon);
-      }
-      store(out[0] + i, p, n);
-      store(out[1] + i, m, n);
-      store(out[2] + i, v, n);
-      if (copy != nullptr) store_half_away(copy + (i - begin), p, n);
-    });
-  }
-};
-
 // Elements of a parameter above which its second packing bypasses the caches: nothing reads it
 // before the rest of the update has passed through them.
 constexpr std::int64_t kStreamedElements = std::int64_t{1} << 18;
 
 // One task updates 16 rows, so many columns at a time that what the packings read is still near.
-template <class To, bool kStreamed>
+template <class Update, class To, bool kStreamed>
 void sweep(const Arguments& args) {
   constexpr std::int64_t kColumns = 512;
-  const AdamW update(args);
+  const Update update(args);
   const TensorView &parameter = args.outputs[0], &packed = args.outputs[3],
                    &transposed = args.outputs[4];
   const PanelShape shape = panel_shape(*packed.type), turned = panel_shape(*transposed.type);
@@ -106,7 +61,7 @@ void sweep(const Arguments& args) {
       const std::int64_t count = std::min(kColumns, width - k);
       for (std::int64_t row = 0; row < end - begin; ++row) {
         const std::int64_t at = first + row * width + k;
-        update(at, at + count, kRounds ? copy + row * kColumns : nullptr);
+        update.run(at, at + count, kRounds ? copy + row * kColumns : nullptr);
       }
       const To* source = nullptr;
       std::int64_t stride = kColumns;
@@ -126,14 +81,16 @@ void sweep(const Arguments& args) {
 
 // Every state in panels: one task updates a few hundred rows of one panel, a few at a time, which
 // the packings read while they are near. `packed` and `transposed` may be null.
-template <class To, bool kStreamed>
+template <class Update, class To, bool kStreamed>
 void sweep_panels(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
   constexpr std::int64_t kTaskRows = 512, kRows = 32;
-  const AdamW update(args);
+  const Update update(args);
   const TensorType& type = *args.outputs[0].type;
-  const PanelShape shape = panel_shape(type);
+  const PanelShape shape = panel_shape(DType::kFloat32, type.dim(-2), type.dim(-1), false);
   const PanelShape plain = packed != nullptr ? panel_shape(*packed->type) : shape;
   const PanelShape turned = transposed != nullptr ? panel_shape(*transposed->type) : shape;
+  const bool is_packed = packed != nullptr || transposed != nullptr;
+  const std::int64_t half_elements = round_up(shape.depth, 2) * kPanelColumns;
   const std::int64_t matrices = type.ndim() == 3 ? type.dim(0) : 1;
   const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
   args.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
@@ -150,34 +107,56 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
         .panel_elements = turned.panel_elements(),
         .first_column = column,
         .columns = columns};
+    const typename Update::Panel place{
+        .wide = panel * shape.panel_elements(),
+        .half = panel * half_elements,
+        .depth = shape.depth,
+        .columns = columns,
+        .element = static_cast<std::uint32_t>((matrix * shape.columns + column) * shape.depth),
+        .stride = static_cast<std::uint32_t>(shape.depth)};
     const std::int64_t end = std::min(shape.depth, begin + kTaskRows);
     for (std::int64_t k = begin; k < end; k += kRows) {
       const std::int64_t rows = std::min(kRows, end - k);
-      const std::int64_t at = panel * shape.panel_elements() + k * kPanelColumns;
-      update(at, at + rows * kPanelColumns, kRounds ? copy : nullptr);
-      // 0 / 0 when epsilon is 0: what lies beyond the columns stays zero.
-      for (std::int64_t row = 0; columns < kPanelColumns && row < rows; ++row)
-        for (std::int64_t lane = columns; lane < kPanelColumns; ++lane) {
-          for (float* out : update.out) out[at + row * kPanelColumns + lane] = 0;
-          if (kRounds) copy[row * kPanelColumns + lane] = {};
-        }
+      update.run(place, k, k + rows, kRounds && is_packed ? copy : nullptr);
       if constexpr (kRounds)
         targets.template write<kStreamed>(copy, k, k + rows);
       else
-        targets.template write<kStreamed>(args.outputs[0].as<float>() + at, k, k + rows);
+        targets.template write<kStreamed>(
+            args.outputs[0].as<float>() + place.wide + k * kPanelColumns, k, k + rows);
     }
     if (kStreamed) stream_end();
   });
 }
 
-template <class To>
+template <class Update, class To>
 void run_sweep(const Arguments& args, const TensorView* packed, const TensorView* transposed) {
   const bool streams = size(args.outputs[0]) >= kStreamedElements;
   if (is_panels(args.outputs[0].type->layout))
-    streams ? sweep_panels<To, true>(args, packed, transposed)
-            : sweep_panels<To, false>(args, packed, transposed);
+    streams ? sweep_panels<Update, To, true>(args, packed, transposed)
+            : sweep_panels<Update, To, false>(args, packed, transposed);
+  else if constexpr (!std::is_same_v<typename Update::Weight, BFloat16>)
+    streams ? sweep<Update, To, true>(args) : sweep<Update, To, false>(args);
+}
+
+// Without packings.
+template <class Update>
+void run_alone(const Arguments& args) {
+  using To = typename Update::Weight;
+  if (is_panels(args.outputs[0].type->layout))
+    return sweep_panels<Update, To, false>(args, nullptr, nullptr);
+  const Update update(args);
+  args.team->for_range(size(args.inputs[0]), kElementGrain,
+                       [&](std::int64_t begin, std::int64_t end) { update.run(begin, end); });
+}
+
+// Calls body with a null pointer to the update that fits the moments.
+template <bool kSplit, class Body>
+void with_update(const Arguments& args, Body&& body) {
+  if (args.outputs[0].type->num_elements() == 0) return;
+  if (args.outputs[Places<kSplit>::kFirst].type->dtype == DType::kBFloat16)
+    body(static_cast<AdamW<kSplit, true>*>(nullptr));
   else
-    streams ? sweep<To, true>(args) : sweep<To, false>(args);
+    body(static_cast<AdamW<kSplit, false>*>(nullptr));
 }
 
 }  // namespace
@@ -201,25 +180,34 @@ void sum_squares(const Arguments& args) {
 }
 
 void adamw(const Arguments& args) {
-  if (args.outputs[0].type->num_elements() == 0) return;
-  if (is_panels(args.outputs[0].type->layout))
-    return sweep_panels<float, false>(args, nullptr, nullptr);
-  const AdamW update(args);
-  args.team->for_range(size(args.inputs[0]), kElementGrain,
-                       [&](std::int64_t begin, std::int64_t end) { update(begin, end); });
+  with_update<false>(args, [&]<class Update>(Update*) { run_alone<Update>(args); });
 }
 
 void adamw_pack(const Arguments& args) {
-  if (args.outputs[0].type->num_elements() == 0) return;
-  with_float_type(args.outputs[3].type->dtype,
-                  [&]<class To>(To*) { run_sweep<To>(args, &args.outputs[3], &args.outputs[4]); });
+  with_update<false>(args, [&]<class Update>(Update*) {
+    with_float_type(args.outputs[3].type->dtype, [&]<class To>(To*) {
+      run_sweep<Update, To>(args, &args.outputs[3], &args.outputs[4]);
+    });
+  });
 }
 
 // States in panels only.
 void adamw_pack_transposed(const Arguments& args) {
-  if (args.outputs[0].type->num_elements() == 0) return;
-  with_float_type(args.outputs[3].type->dtype,
-                  [&]<class To>(To*) { run_sweep<To>(args, nullptr, &args.outputs[3]); });
+  with_update<false>(args, [&]<class Update>(Update*) {
+    with_float_type(args.outputs[3].type->dtype,
+                    [&]<class To>(To*) { run_sweep<Update, To>(args, nullptr, &args.outputs[3]); });
+  });
+}
+
+void adamw_split(const Arguments& args) {
+  with_update<true>(args, [&]<class Update>(Update*) { run_alone<Update>(args); });
+}
+
+// States in panels only.
+void adamw_split_pack_transposed(const Arguments& args) {
+  with_update<true>(args, [&]<class Update>(Update*) {
+    run_sweep<Update, BFloat16>(args, nullptr, &args.outputs[4]);
+  });
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

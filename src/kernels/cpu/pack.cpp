@@ -52,8 +52,20 @@ void pack_as(const Arguments& args) {
   });
 }
 
-// One task packs a few hundred rows of an f32 panel.
-template <class To>
+// Rows [begin, end) of a bf16 panel, pairs of the depth side by side, as rows of 16; `begin` is
+// even. Behind an odd `end` one more row is written.
+void split_pairs(BFloat16* to, const BFloat16* panel, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t k = begin; k < end; k += 2, to += 2 * kPanelColumns)
+    for (std::int64_t lane = 0; lane < kPanelColumns; lane += kLanes) {
+      Words pairs;
+      std::memcpy(&pairs, panel + k * kPanelColumns + 2 * lane, sizeof pairs);
+      store_bits(to + lane, pairs & 0xFFFFu, kLanes);
+      store_bits(to + kPanelColumns + lane, pairs >> 16, kLanes);
+    }
+}
+
+// One task packs a few hundred rows of a panel, f32 or, to bf16, bf16.
+template <class To, class From>
 void pack_panels(const Arguments& args) {
   constexpr std::int64_t kTaskRows = 512, kRows = 64;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -76,8 +88,12 @@ void pack_panels(const Arguments& args) {
     const std::int64_t end = std::min(shape.depth, begin + kTaskRows);
     for (std::int64_t k = begin; k < end; k += kRows) {
       const std::int64_t rows = std::min(kRows, end - k);
-      const float* from = x.as<const float>() + panel * shape.panel_elements() + k * kPanelColumns;
-      if constexpr (kRounds) {
+      const From* source = x.as<const From>() + panel * shape.panel_elements();
+      [[maybe_unused]] const From* from = source + k * kPanelColumns;
+      if constexpr (sizeof(From) == sizeof(BFloat16)) {
+        split_pairs(copy, source, k, k + rows);
+        targets.template write<false>(copy, k, k + rows);
+      } else if constexpr (kRounds) {
         round_weights(copy, from, rows * kPanelColumns);
         targets.template write<false>(copy, k, k + rows);
       } else {
@@ -87,8 +103,8 @@ void pack_panels(const Arguments& args) {
   });
 }
 
-// The row-major matrix of f32 panels.
-template <class To>
+// The row-major matrix of panels, f32 or, to bf16, bf16.
+template <class To, class From>
 void unpack(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape shape = panel_shape(*x.type);
@@ -96,18 +112,22 @@ void unpack(const Arguments& args) {
   args.team->for_tasks(matrices * shape.num_panels(), [&](std::int64_t panel) {
     const std::int64_t matrix = panel / shape.num_panels();
     const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
-    const float* from = x.as<const float>() + panel * shape.panel_elements();
+    const From* from = x.as<const From>() + panel * shape.panel_elements();
     for (std::int64_t n = column; n < std::min(shape.columns, column + kPanelColumns); ++n) {
       To* to = y.as<To>() + (matrix * shape.columns + n) * shape.depth;
-      float row[kLanes];
-      for (std::int64_t k = 0; k < shape.depth; k += kLanes) {
-        const std::int64_t count = std::min<std::int64_t>(kLanes, shape.depth - k);
-        for (std::int64_t i = 0; i < count; ++i)
-          row[i] = from[(k + i) * kPanelColumns + n - column];
-        if constexpr (sizeof(To) == sizeof(BFloat16))
-          round_weights(to + k, row, count);
-        else
-          std::memcpy(to + k, row, static_cast<std::size_t>(count) * sizeof(float));
+      if constexpr (sizeof(From) == sizeof(BFloat16)) {
+        for (std::int64_t k = 0; k < shape.depth; ++k) to[k] = from[shape.offset(n - column, k)];
+      } else {
+        float row[kLanes];
+        for (std::int64_t k = 0; k < shape.depth; k += kLanes) {
+          const std::int64_t count = std::min<std::int64_t>(kLanes, shape.depth - k);
+          for (std::int64_t i = 0; i < count; ++i)
+            row[i] = from[(k + i) * kPanelColumns + n - column];
+          if constexpr (sizeof(To) == sizeof(BFloat16))
+            round_weights(to + k, row, count);
+          else
+            std::memcpy(to + k, row, static_cast<std::size_t>(count) * sizeof(float));
+        }
       }
     }
   });
@@ -117,10 +137,14 @@ void unpack(const Arguments& args) {
 
 void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
-  if (args.inputs[0].type->layout != kRowMajor)
+  if (args.inputs[0].type->layout != kRowMajor) {
+    const bool to_rows = args.outputs[0].type->layout == kRowMajor;
+    if (args.inputs[0].type->dtype == DType::kBFloat16)
+      return to_rows ? unpack<BFloat16, BFloat16>(args) : pack_panels<BFloat16, BFloat16>(args);
     return with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) {
-      args.outputs[0].type->layout == kRowMajor ? unpack<To>(args) : pack_panels<To>(args);
+      to_rows ? unpack<To, float>(args) : pack_panels<To, float>(args);
     });
+  }
   with_float_type(args.inputs[0].type->dtype, [&]<class From>(From*) {
     with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) { pack_as<To, From>(args); });
   });

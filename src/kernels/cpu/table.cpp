@@ -49,11 +49,25 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// From a row-major matrix, or from f32 panels.
+// The low halves of a parameter are u16, laid out as the high ones are.
+Support supports_split(const spec::Problem& problem) {
+  std::vector<TensorType> inputs(problem.inputs.begin(), problem.inputs.end()),
+      outputs(problem.outputs.begin(), problem.outputs.end());
+  inputs[1].dtype = outputs[1].dtype = DType::kBFloat16;
+  return supports_panels<false>({.op = problem.op,
+                                 .attributes = problem.attributes,
+                                 .inputs = inputs,
+                                 .outputs = outputs,
+                                 .device = problem.device});
+}
+// From a row-major matrix, from f32 panels, or from bf16 panels to bf16.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
-  if (x.layout != kRowMajor && (x.layout != panels_layout(false) || x.dtype != DType::kFloat32))
-    return no(fmt::format("expected rows or f32 panels, got {}", to_string(x)));
+  if (x.layout != kRowMajor && x.layout != panels_layout(false))
+    return no(fmt::format("expected rows or panels, got {}", to_string(x)));
+  if (x.layout != kRowMajor && x.dtype == DType::kBFloat16 && problem.outputs[0].dtype != x.dtype)
+    return no(fmt::format("expected bf16 from panels of bf16, got {}",
+                          to_string(problem.outputs[0].dtype)));
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
@@ -155,6 +169,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, supports_panels<false>, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_panels<false>, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_panels<false>, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_split, supports_split, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_split_pack_transposed, supports_split, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_ATTENTION_ROWS(attention),

@@ -20,6 +20,8 @@ inline double load(const TensorView& view, std::int64_t i) {
       return to_float(view.as<const BFloat16>()[i]);
     case DType::kInt32:
       return view.as<const std::int32_t>()[i];
+    case DType::kUInt16:
+      return view.as<const std::uint16_t>()[i];
     default:
       throw InternalError("[ref] a dtype that supports() refuses");
   }
@@ -51,6 +53,9 @@ inline void store(const TensorView& view, std::int64_t i, double value) {
       return;
     case DType::kInt32:
       view.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      return;
+    case DType::kUInt16:
+      view.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
       return;
     default:
       throw InternalError("[ref] a dtype that supports() refuses");

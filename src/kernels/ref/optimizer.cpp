@@ -4,6 +4,8 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "tensor/split_float.h"
+#include "tensor/stochastic_rounding.h"
 
 namespace anabatic::kernels::ref {
 
@@ -28,20 +30,41 @@ void clip_factor(const Arguments& args) {
   store(args.outputs[0], 0, factor);
 }
 
-// torch.optim.AdamW: decay first, then the step with bias-corrected moments.
-void adamw(const Arguments& args) {
-  const TensorView &parameter = args.inputs[0], &gradient = args.inputs[1], &first = args.inputs[2],
-                   &second = args.inputs[3];
-  const double clip = load(args.inputs[4], 0), learning_rate = load(args.inputs[5], 0);
-  const double step = static_cast<double>(load_index(args.inputs[6], 0));
+namespace {
+
+// Moments in bf16 are rounded to one of their two neighbours by 16 bits of the element's word.
+struct MomentRounding {
+  bool has_stream;
+  RoundingKey key{};
+
+  void put(const TensorView& moment, std::int64_t i, double value, int half) const {
+    if (!has_stream || moment.type->dtype != DType::kBFloat16) return store(moment, i, value);
+    const std::uint32_t word = rounding_word(key, static_cast<std::uint32_t>(i));
+    moment.as<BFloat16>()[element_offset(*moment.type, i)] = to_bfloat16_stochastic(
+        static_cast<float>(value), static_cast<std::uint16_t>(half == 0 ? word : word >> 16));
+  }
+};
+
+// torch.optim.AdamW: decay first, then the step with bias-corrected moments. `inputs`: gradient,
+// moments and scalars; load_parameter(i) and store_parameter(i, value) know the parameter.
+template <class Load, class Store>
+void update(const Arguments& args, std::span<const TensorView> inputs,
+            std::span<const TensorView> moments, Load&& load_parameter, Store&& store_parameter) {
+  const TensorView &gradient = inputs[0], &first = inputs[1], &second = inputs[2];
+  const double clip = load(inputs[3], 0), learning_rate = load(inputs[4], 0);
+  const std::int64_t count = load_index(inputs[5], 0);
+  const auto step = static_cast<double>(count);
   const double beta1 = spec::get_double(*args.attributes, "beta1");
   const double beta2 = spec::get_double(*args.attributes, "beta2");
   const double epsilon = spec::get_double(*args.attributes, "epsilon");
   const double decay = spec::get_double(*args.attributes, "weight_decay");
   const double correction1 = 1.0 - std::pow(beta1, step);
   const double correction2 = 1.0 - std::pow(beta2, step);
-  for (std::int64_t i = 0; i < size(parameter); ++i) {
-    double p = load(parameter, i), m = load(first, i), v = load(second, i);
+  MomentRounding rounding{.has_stream = args.attributes->contains("stream")};
+  if (rounding.has_stream)
+    rounding.key = rounding_key(spec::get_int(*args.attributes, "stream"), count);
+  for (std::int64_t i = 0; i < size(gradient); ++i) {
+    double p = load_parameter(i), m = load(first, i), v = load(second, i);
     if (std::isfinite(clip)) {
       const double g = clip * load(gradient, i);
       m += (1.0 - beta1) * (g - m);
@@ -49,10 +72,19 @@ void adamw(const Arguments& args) {
       const double denominator = std::sqrt(v) / std::sqrt(correction2) + epsilon;
       p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
     }
-    store(args.outputs[0], i, p);
-    store(args.outputs[1], i, m);
-    store(args.outputs[2], i, v);
+    store_parameter(i, p);
+    rounding.put(moments[0], i, m, 0);
+    rounding.put(moments[1], i, v, 1);
   }
+}
+
+}  // namespace
+
+void adamw(const Arguments& args) {
+  update(
+      args, args.inputs.subspan(1), args.outputs.subspan(1, 2),
+      [&](std::int64_t i) { return load(args.inputs[0], i); },
+      [&](std::int64_t i, double value) { store(args.outputs[0], i, value); });
 }
 
 void adamw_pack(const Arguments& args) {
@@ -62,5 +94,28 @@ void adamw_pack(const Arguments& args) {
 }
 
 void adamw_pack_transposed(const Arguments& args) { adamw_pack(args); }
+
+// In finite differences `high` is f64 and holds the whole value.
+void adamw_split(const Arguments& args) {
+  update(
+      args, args.inputs.subspan(2), args.outputs.subspan(2, 2),
+      [&](std::int64_t i) {
+        return merge_float({to_bfloat16(static_cast<float>(load(args.inputs[0], i))),
+                            static_cast<std::uint16_t>(load(args.inputs[1], i))});
+      },
+      [&](std::int64_t i, double value) {
+        const SplitFloat halves = split_float(static_cast<float>(value));
+        const TensorView& high = args.outputs[0];
+        store(high, i, high.type->dtype == DType::kFloat64 ? value : to_float(halves.high));
+        store(args.outputs[1], i, halves.low);
+      });
+}
+
+void adamw_split_pack_transposed(const Arguments& args) {
+  adamw_split(args);
+  pack({.inputs = args.outputs.first(1),
+        .outputs = args.outputs.subspan(4),
+        .attributes = args.attributes});
+}
 
 }  // namespace anabatic::kernels::ref

@@ -9,9 +9,10 @@ namespace {
 
 Support check(const TensorType& type, const char* kind, std::size_t i) {
   const bool known = type.dtype == DType::kFloat64 || type.dtype == DType::kFloat32 ||
-                     type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32;
+                     type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32 ||
+                     type.dtype == DType::kUInt16;
   if (!known)
-    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16 and i32", kind, i,
+    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32 and u16", kind, i,
                           to_string(type.dtype)));
   if (type.layout != kRowMajor && !is_panels(type.layout))
     return no(fmt::format("{} {} has layout {}; ref takes row-major and packed tensors", kind, i,
@@ -34,6 +35,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(adamw, nullptr),
     ANABATIC_REF_ROW(adamw_pack, nullptr),
     ANABATIC_REF_ROW(adamw_pack_transposed, nullptr),
+    ANABATIC_REF_ROW(adamw_split, nullptr),
+    ANABATIC_REF_ROW(adamw_split_pack_transposed, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
     ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),

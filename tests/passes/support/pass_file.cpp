@@ -28,6 +28,10 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.pack_transposed = yes_or_no(value);
   } else if (key == "decay_norms_and_biases") {
     options.optimizer.decay_norms_and_biases = yes_or_no(value);
+  } else if (key == "half_moments") {
+    options.optimizer.half_moments = yes_or_no(value);
+  } else if (key == "in_backward") {
+    options.optimizer.in_backward = yes_or_no(value);
   } else if (key == "clip_grad_norm") {
     options.optimizer.clip_grad_norm = std::stod(value);
   } else if (key == "weight_decay") {

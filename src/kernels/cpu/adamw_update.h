@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW of a stretch of elements, whatever form parameter and moments are kept in. One namespace an
+// instruction set, as vector_math.h has it.
+#pragma once
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cpu/call.h"
+#include "kernels/cpu/vector_math.h"
+#include "tensor/panels.h"
+#include "tensor/stochastic_rounding.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+
+// What the rows of an update are, by place: operands, then outputs.
+template <bool kSplit>
+struct Places {
+  static constexpr std::size_t kGradient = kSplit ? 2 : 1;
+  static constexpr std::size_t kFirst = kSplit ? 2 : 1;  // of outputs; those before are the weight
+  static constexpr std::size_t kPacked = kFirst + 2;
+};
+
+// torch.optim.AdamW: decay first, then the step with bias-corrected moments, in place. A clip
+// factor that is not finite changes nothing. kSplit: the parameter in two halves
+// (tensor/split_float.h). kHalf: moments in bf16, rounded stochastically; those and the halves lie
+// in panels by pairs of the depth.
+template <bool kSplit, bool kHalf>
+struct AdamW {
+  using Weight = std::conditional_t<kSplit, BFloat16, float>;
+  using Moment = std::conditional_t<kHalf, BFloat16, float>;
+  static constexpr bool kPaired = kSplit || kHalf;
+
+  const float* gradient;
+  Weight *weight, *low;  // the f32 parameter, or its high halves; the low ones' bits
+  Moment* moments[2];
+  float clip, epsilon, keep, rate, root, blend1, keep2, blend2;
+  bool finite;
+  RoundingKey key{};
+
+  explicit AdamW(const Arguments& args) {
+    using At = Places<kSplit>;
+    const auto scalars = args.inputs.subspan(At::kGradient + 3);
+    gradient = args.inputs[At::kGradient].template as<const float>();
+    weight = args.outputs[0].template as<Weight>();
+    low = kSplit ? args.outputs[1].template as<Weight>() : nullptr;
+    for (std::size_t i = 0; i < 2; ++i)
+      moments[i] = args.outputs[At::kFirst + i].template as<Moment>();
+    clip = *scalars[0].template as<const float>();
+    const double learning_rate = *scalars[1].template as<const float>();
+    const std::int32_t step = *scalars[2].template as<const std::int32_t>();
+    const double beta1 = spec::get_double(*args.attributes, "beta1");
+    const double beta2 = spec::get_double(*args.attributes, "beta2");
+    const double decay = spec::get_double(*args.attributes, "weight_decay");
+    epsilon = static_cast<float>(spec::get_double(*args.attributes, "epsilon"));
+    keep = static_cast<float>(1.0 - learning_rate * decay);
+    rate = static_cast<float>(learning_rate / (1.0 - std::pow(beta1, step)));
+    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
+    blend1 = static_cast<float>(1.0 - beta1);
+    keep2 = static_cast<float>(beta2);
+    blend2 = static_cast<float>(1.0 - beta2);
+    finite = std::isfinite(clip);
+    if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step);
+  }
+
+  // One expression for every form, so that its sums are contracted alike: bits do not depend on
+  // how parameter and moments are kept.
+  ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats raw) const {
+    if (!finite) return;
+    const Floats g = clip * raw;
+    m = madd(broadcast(blend1), g - m, m);
+    v = madd(broadcast(keep2), v, blend2 * g * g);
+    p = madd(broadcast(keep), p,
+             -(rate * m / madd(square_root(v), broadcast(root), broadcast(epsilon))));
+  }
+
+  // rounding_word of kLanes elements; its lower half rounds the first moment.
+  ANABATIC_INLINE Words draws(Words elements) const {
+    Words x = elements + key.first;
+    x = ((x ^ x >> 16) * 0x7FEB352Du) ^ key.second;
+    x = (x ^ x >> 15) * 0x846CA68Bu;
+    return x ^ x >> 16;
+  }
+  // Their bits, of which the upper half is the rounded value.
+  ANABATIC_INLINE static Words rounded(Floats moment, Words draw) {
+    return reinterpret_cast<Words>(moment) + draw;
+  }
+
+  // Elements [begin, end) as they lie, of tensors that all lie alike; `copy`, unless null, gets the
+  // parameter as bf16.
+  __attribute__((noinline)) void run(std::int64_t begin, std::int64_t end,
+                                     BFloat16* copy = nullptr) const {
+    for_lanes(begin, end, [&](std::int64_t i, int n) {
+      Floats p = load(weight + i, n), m = load(moments[0] + i, n), v = load(moments[1] + i, n);
+      if constexpr (kSplit)
+        p = reinterpret_cast<Floats>(
+            (reinterpret_cast<Words>(p) | reinterpret_cast<Words>(load(low + i, n)) >> 16) -
+            0x8000u);
+      step(p, m, v, load(gradient + i, n));
+      if constexpr (kSplit) {
+        const Words x = reinterpret_cast<Words>(p) + 0x8000u;
+        store_bits(weight + i, x >> 16, n);
+        store_bits(low + i, x & 0xFFFFu, n);
+      } else {
+        store(weight + i, p, n);
+        if (copy != nullptr) store_half_away(copy + (i - begin), p, n);
+      }
+      if constexpr (kHalf) {
+        const Words word = draws(count_up() + static_cast<std::uint32_t>(i));
+        store_bits(moments[0] + i, rounded(m, word & 0xFFFFu) >> 16, n);
+        store_bits(moments[1] + i, rounded(v, word >> 16) >> 16, n);
+      } else {
+        store(moments[0] + i, m, n);
+        store(moments[1] + i, v, n);
+      }
+    });
+  }
+
+  static ANABATIC_INLINE Words count_up() {
+    Words lanes{};
+    for (int i = 0; i < kLanes; ++i) lanes[i] = static_cast<std::uint32_t>(i);
+    return lanes;
+  }
+
+  // A panel of the matrix: where it begins in tensors of f32 and of 16 bits, how long it is, and
+  // its first column's first element in row-major order.
+  struct Panel {
+    std::int64_t wide, half, depth, columns;
+    std::uint32_t element, stride;
+  };
+
+  // kLanes columns of two rows of the depth; the second one is absent behind the last row.
+  template <class T>
+  ANABATIC_INLINE static void load_pair(Floats* x, const T* from, const Panel& panel,
+                                        std::int64_t at, std::int64_t lane, bool has_second) {
+    if constexpr (sizeof(T) == sizeof(BFloat16)) {
+      Words pairs;
+      std::memcpy(&pairs, from + panel.half + at + 2 * lane, sizeof pairs);
+      x[0] = reinterpret_cast<Floats>(pairs << 16);
+      x[1] = reinterpret_cast<Floats>(pairs & 0xFFFF0000u);
+    } else {
+      const float* row = from + panel.wide + at + lane;
+      x[0] = load(row);
+      x[1] = has_second ? load(row + kPanelColumns) : Floats{};
+    }
+  }
+  ANABATIC_INLINE static void store_pair(float* to, const Floats* x, const Panel& panel,
+                                         std::int64_t at, std::int64_t lane, bool has_second) {
+    float* row = to + panel.wide + at + lane;
+    store(row, x[0]);
+    if (has_second) store(row + kPanelColumns, x[1]);
+  }
+  ANABATIC_INLINE static void store_words(BFloat16* to, Words pairs, const Panel& panel,
+                                          std::int64_t at, std::int64_t lane) {
+    std::memcpy(to + panel.half + at + 2 * lane, &pairs, sizeof pairs);
+  }
+
+  // Rows [begin, end) of the depth of a panel, `begin` even, `end` too unless it is the last;
+  // `copy`, unless null, gets the parameter as bf16, rows of 16.
+  __attribute__((noinline)) void run(const Panel& panel, std::int64_t begin, std::int64_t end,
+                                     BFloat16* copy) const {
+    constexpr int kVectors = kPanelColumns / kLanes;
+    Words first[kVectors], masks[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const Words columns = count_up() + static_cast<std::uint32_t>(i * kLanes);
+      masks[i] = reinterpret_cast<Words>(columns < static_cast<std::uint32_t>(panel.columns));
+      first[i] = columns * panel.stride + panel.element;
+    }
+    for (std::int64_t k = begin; k < end; k += 2)
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i)
+        run_pair(panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
+                 copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes);
+  }
+
+  // What lies beyond the columns and the depth stays zero: a quotient of zeroes there is NaN when
+  // epsilon is 0.
+  ANABATIC_INLINE void run_pair(const Panel& panel, std::int64_t k, std::int64_t lane,
+                                Words element, Words mask, BFloat16* copy) const {
+    const bool has_second = k + 1 < panel.depth;
+    const std::int64_t at = k * kPanelColumns;
+    const Words masks[2] = {mask, has_second ? mask : Words{}};
+    Floats p[2], m[2], v[2], g[2];
+    load_pair(p, weight, panel, at, lane, has_second);
+    load_pair(m, moments[0], panel, at, lane, has_second);
+    load_pair(v, moments[1], panel, at, lane, has_second);
+    load_pair(g, gradient, panel, at, lane, has_second);
+    if constexpr (kSplit) {
+      Words pairs;
+      std::memcpy(&pairs, low + panel.half + at + 2 * lane, sizeof pairs);
+      p[0] =
+          reinterpret_cast<Floats>((reinterpret_cast<Words>(p[0]) | (pairs & 0xFFFFu)) - 0x8000u);
+      p[1] = reinterpret_cast<Floats>((reinterpret_cast<Words>(p[1]) | pairs >> 16) - 0x8000u);
+    }
+    Words x[2], word[2];
+    for (int i = 0; i < 2; ++i) {
+      step(p[i], m[i], v[i], g[i]);
+      if constexpr (kSplit) x[i] = (reinterpret_cast<Words>(p[i]) + 0x8000u) & masks[i];
+      p[i] = reinterpret_cast<Floats>(reinterpret_cast<Words>(p[i]) & masks[i]);
+      m[i] = reinterpret_cast<Floats>(reinterpret_cast<Words>(m[i]) & masks[i]);
+      v[i] = reinterpret_cast<Floats>(reinterpret_cast<Words>(v[i]) & masks[i]);
+      if constexpr (kHalf) word[i] = draws(element + static_cast<std::uint32_t>(i)) & masks[i];
+    }
+    if constexpr (kSplit) {
+      store_words(weight, x[0] >> 16 | (x[1] & 0xFFFF0000u), panel, at, lane);
+      store_words(low, (x[0] & 0xFFFFu) | x[1] << 16, panel, at, lane);
+    } else {
+      store_pair(weight, p, panel, at, lane, has_second);
+    }
+    if constexpr (kHalf) {
+      const Words m0 = rounded(m[0], word[0] & 0xFFFFu), m1 = rounded(m[1], word[1] & 0xFFFFu);
+      const Words v0 = rounded(v[0], word[0] >> 16), v1 = rounded(v[1], word[1] >> 16);
+      store_words(moments[0], m0 >> 16 | (m1 & 0xFFFF0000u), panel, at, lane);
+      store_words(moments[1], v0 >> 16 | (v1 & 0xFFFF0000u), panel, at, lane);
+    } else {
+      store_pair(moments[0], m, panel, at, lane, has_second);
+      store_pair(moments[1], v, panel, at, lane, has_second);
+    }
+    if (copy == nullptr) return;
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kSplit)
+        store_bits(copy + i * kPanelColumns, x[i] >> 16, kLanes);
+      else
+        store_half_away(copy + i * kPanelColumns, p[i], kLanes);
+    }
+  }
+};
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA

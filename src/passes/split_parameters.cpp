@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/split_parameters.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "passes/differentiate.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::State;
+using ir::StateKind;
+using ir::ValueId;
+
+TensorType with_dtype(TensorType type, DType dtype) {
+  type.dtype = dtype;
+  return type;
+}
+
+class Splitter {
+ public:
+  Splitter(Graph& graph, const PassContext& context)
+      : graph_(graph), options_(context.options), builder_(graph, context.find_op) {}
+
+  bool run() {
+    bool changed = false;
+    std::vector<Name> parameters;  // a copy: states come and go below
+    for (const State& state : graph_.states)
+      if (state.kind == StateKind::kParameter && state.after == state.before &&
+          graph_.value(state.before).type.dtype == DType::kFloat32)
+        parameters.push_back(state.name);
+    for (const Name name : parameters) {
+      const State& parameter = *graph_.find_state(name);
+      const std::string low = low_state_name(text(name));
+      if (is_held(text(name)) ? !is_held(low) : !is_eligible(parameter)) continue;
+      ANABATIC_CHECK(!is_read(parameter.before),
+                     "[split_parameters] '{}' is kept in halves, but read as f32", text(name));
+      split(name, low);
+      changed = true;
+    }
+    return changed;
+  }
+
+ private:
+  // By a program that runs over the same states.
+  bool is_held(std::string_view state) const {
+    return options_.state_layouts != nullptr && options_.state_layouts->count(state) != 0;
+  }
+
+  bool is_eligible(const State& parameter) const {
+    return options_.with_update &&
+           graph_.find_state(intern(gradient_state_name(text(parameter.name)))) != nullptr &&
+           copy_of(parameter) != nullptr && !is_read(parameter.before);
+  }
+
+  // What is the upper half as it lies.
+  const State* copy_of(const State& parameter) const {
+    const TensorType wanted = with_dtype(graph_.value(parameter.before).type, DType::kBFloat16);
+    for (const State& state : graph_.states)
+      if (state.kind == StateKind::kDerived && state.derived_from == parameter.name &&
+          state.after == state.before && graph_.value(state.before).type == wanted)
+        return &state;
+    return nullptr;
+  }
+
+  bool is_read(ValueId value) const {
+    const auto reads = [&](const Node& node) {
+      return std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+    };
+    return std::any_of(graph_.nodes.begin(), graph_.nodes.end(), reads) ||
+           std::find(graph_.outputs.begin(), graph_.outputs.end(), value) != graph_.outputs.end();
+  }
+
+  void split(Name name, const std::string& low) {
+    const ValueId parameter = graph_.find_state(name)->before;
+    const State* copy = copy_of(*graph_.find_state(name));
+    graph_.value(parameter).type.dtype = DType::kBFloat16;
+    if (copy != nullptr) {
+      for (Node& node : graph_.nodes)
+        std::replace(node.inputs.begin(), node.inputs.end(), copy->before, parameter);
+      graph_.states.erase(graph_.states.begin() + (copy - graph_.states.data()));
+    }
+    if (options_.with_update &&
+        graph_.find_state(intern(gradient_state_name(text(name)))) != nullptr)
+      builder_.state(low, with_dtype(graph_.value(parameter).type, DType::kUInt16),
+                     StateKind::kOptimizer);
+  }
+
+  Graph& graph_;
+  const PassOptions& options_;
+  ir::GraphBuilder builder_;
+};
+
+bool run(Graph& graph, const PassContext& context) { return Splitter(graph, context).run(); }
+
+}  // namespace
+
+std::string low_state_name(std::string_view parameter) { return "low." + std::string(parameter); }
+
+const Pass kSplitParameters{.name = "split_parameters", .needs = {"precision_chosen"}, .run = run};
+
+}  // namespace anabatic::passes
