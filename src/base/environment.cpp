@@ -33,4 +33,10 @@ bool is_plain_test_config() {
 
 bool shows_debug_log() { return variable("ANABATIC_LOG") == "debug"; }
 
+std::string cache_directory() {
+  if (std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
+  const std::string home = variable("HOME");
+  return home.empty() ? "" : home + "/.cache";
+}
+
 }  // namespace anabatic::environment

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every environment variable that Anabatic reads. They only switch diagnostics and tests; options
-// are in the run config.
+// Every environment variable that Anabatic reads. They switch diagnostics and tests, or say where
+// caches lie; options are in the run config.
 #pragma once
 #include <string>
 
@@ -16,5 +16,9 @@ bool is_plain_test_config();
 
 // ANABATIC_LOG=debug
 bool shows_debug_log();
+
+// XDG_CACHE_HOME, or .cache in HOME; "" when neither is set. Where measurements of the machine are
+// kept.
+std::string cache_directory();
 
 }  // namespace anabatic::environment

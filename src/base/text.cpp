@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 
@@ -75,6 +78,22 @@ std::string format_bytes(std::int64_t bytes) {
     ++unit;
   }
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::optional<std::int64_t> parse_bytes(std::string_view text) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{}) return std::nullopt;
+  std::string unit;
+  for (const char c : std::string_view(stop, text.data() + text.size()))
+    if (c != ' ' || !unit.empty()) unit += static_cast<char>(std::tolower(c));
+  static constexpr std::pair<std::string_view, double> kFactors[] = {
+      {"", 1},      {"b", 1},        {"kib", 1024.0}, {"mib", 1048576.0}, {"gib", 1073741824.0},
+      {"kb", 1000}, {"mb", 1000000}, {"gb", 1e9},     {"tb", 1e12},       {"tib", 1099511627776.0}};
+  for (const auto& [name, factor] : kFactors)
+    if (unit == name && value >= 0 && value * factor <= 0x1p62)
+      return static_cast<std::int64_t>(value * factor);
+  return std::nullopt;
 }
 
 std::string read_file(const std::filesystem::path& path, std::int64_t limit_bytes) {

@@ -19,6 +19,10 @@ std::optional<std::string> nearest_word(std::string_view word,
 // "1.5 GiB"; exact below 1 KiB.
 std::string format_bytes(std::int64_t bytes);
 
+// "6GiB", "1.5 MB", "4096": bytes, with KiB, MiB, GiB, TiB of 1024 and KB, MB, GB, TB of 1000 in
+// any case. Nothing for another text, or beyond 2^62.
+std::optional<std::int64_t> parse_bytes(std::string_view text);
+
 // The whole file; ResourceError naming the path if it cannot be read or exceeds limit_bytes.
 std::string read_file(const std::filesystem::path& path,
                       std::int64_t limit_bytes = std::int64_t{1} << 30);

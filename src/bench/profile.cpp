@@ -13,6 +13,7 @@
 #include "bench/call_info.h"
 #include "device/probe.h"
 #include "io/data/loader.h"
+#include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
 #include "train/open_dataset.h"
 #include "train/schedule.h"
@@ -300,6 +301,8 @@ class Profiler {
         ops.emplace_back(info.is_zero_fill ? "fill" : info.node->op->name);
         phases.emplace_back(to_string(info.node->tag.phase));
         result_.call_segments.emplace_back(text(info.node->tag.segment));
+        result_.call_keys.push_back(
+            info.is_zero_fill ? "fill" : plan::price_key(program_->compiled.graph, *info.node));
       }
     result_.by_op = grouped(result_.calls, ops);
     result_.by_segment = grouped(result_.calls, result_.call_segments);

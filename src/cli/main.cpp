@@ -12,15 +12,18 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/verb.h"
+#include "device/memory.h"
+#include "plan/memory_decider.h"
 
 namespace anabatic::cli {
 namespace {
 
 constexpr int kUsageError = 2;
+constexpr int kBudgetError = 3;  // memory.budget cannot be kept; found before the first step
 
 std::vector<const Verb*> all_verbs() {
-  return {&bench_verb(), &doctor_verb(),  &evaluate_verb(), &generate_verb(), &gradients_verb(),
-          &info_verb(),  &profile_verb(), &tokenize_verb(), &train_verb()};
+  return {&bench_verb(), &doctor_verb(), &evaluate_verb(), &generate_verb(), &gradients_verb(),
+          &info_verb(),  &plan_verb(),   &profile_verb(),  &tokenize_verb(), &train_verb()};
 }
 
 // How many values an option takes: a list all that follow, any other one; the last one counts.
@@ -164,12 +167,16 @@ int run(int argc, char** argv) {
 }  // namespace anabatic::cli
 
 int main(int argc, char** argv) {
+  anabatic::device::return_freed_memory();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
     return anabatic::cli::run(argc, argv);
   } catch (const anabatic::InvalidArgument& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kUsageError;
+  } catch (const anabatic::plan::BudgetError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return anabatic::cli::kBudgetError;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "error: [memory] the machine has not enough memory for this\n");
     return 1;

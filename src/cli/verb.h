@@ -44,6 +44,7 @@ const Verb& evaluate_verb();
 const Verb& generate_verb();
 const Verb& gradients_verb();
 const Verb& info_verb();
+const Verb& plan_verb();
 const Verb& profile_verb();
 const Verb& tokenize_verb();
 const Verb& train_verb();

@@ -2,6 +2,9 @@
 #include "device/memory.h"
 
 #include <sys/mman.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 #if defined(__linux__)
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
@@ -16,6 +19,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -55,11 +59,61 @@ std::int64_t proc_bytes(const char* path, const std::string& key) {
   return -1;
 }
 
-// A limit file of a cgroup; the largest value when absent or "max".
-std::int64_t cgroup_number(const std::string& path) {
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// The number that a file begins with; kNoLimit when the file is absent or says "max". Version 1
+// writes a number near 2^63 for no limit.
+std::int64_t file_number(const std::filesystem::path& path) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
   std::ifstream file(path);
   std::int64_t value = 0;
-  return file >> value ? value : std::numeric_limits<std::int64_t>::max();
+  return file >> value && value < kMostBytes ? value : kNoLimit;
+}
+
+// The value of a line "KEY VALUE"; 0 when absent.
+std::int64_t stat_number(const std::filesystem::path& path, std::string_view key) {
+  std::ifstream file(path);
+  std::string name;
+  std::int64_t value = 0;
+  while (file >> name >> value)
+    if (name == key) return value;
+  return 0;
+}
+
+struct CgroupFiles {
+  const char *limit, *used, *reclaimable;  // the last is a key of memory.stat
+};
+constexpr CgroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"};
+constexpr CgroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                "total_inactive_file"};
+
+// What the limits of a group and of all above it leave. In a container the folder that the system
+// names may not be mounted: its parents are.
+std::int64_t bytes_left(const std::filesystem::path& root, std::filesystem::path group,
+                        const CgroupFiles& files) {
+  std::int64_t least = kNoLimit;
+  for (;;) {
+    const std::filesystem::path folder = root / group;
+    const std::int64_t limit = file_number(folder / files.limit);
+    if (limit != kNoLimit) {
+      std::int64_t used = file_number(folder / files.used);
+      if (used == kNoLimit) used = 0;
+      const std::int64_t held =
+          std::max<std::int64_t>(0, used - stat_number(folder / "memory.stat", files.reclaimable));
+      least = std::min(least, std::max<std::int64_t>(0, limit - held));
+    }
+    if (group.empty()) return least;
+    group = group.has_parent_path() && group.parent_path() != group ? group.parent_path()
+                                                                    : std::filesystem::path();
+  }
+}
+
+// "/a/b" as a path that can be appended to a root.
+std::filesystem::path relative_group(std::string_view text) {
+  while (!text.empty() && text.front() == '/') text.remove_prefix(1);
+  // A group outside this process's view begins with "..": only the root can be looked at.
+  if (text.starts_with("..")) return {};
+  return std::filesystem::path(text);
 }
 
 }  // namespace
@@ -119,17 +173,40 @@ bool reset_peak_resident() {
   return static_cast<bool>(file << "5" << std::flush);
 }
 
-std::int64_t available_bytes() {
-  std::int64_t available = proc_bytes("/proc/meminfo", "MemAvailable:");
-  if (available < 0) available = std::numeric_limits<std::int64_t>::max();
-  for (const std::string folder : {"/sys/fs/cgroup/memory.", "/sys/fs/cgroup/memory/memory."}) {
-    const bool is_v2 = folder.ends_with("cgroup/memory.");
-    const std::int64_t limit = cgroup_number(folder + (is_v2 ? "max" : "limit_in_bytes"));
-    const std::int64_t used = cgroup_number(folder + (is_v2 ? "current" : "usage_in_bytes"));
-    if (limit != std::numeric_limits<std::int64_t>::max() && used <= limit)
-      available = std::min(available, limit - used);
+std::int64_t available_bytes(const MemoryRoots& roots) {
+  std::int64_t available = proc_bytes((roots.proc / "meminfo").c_str(), "MemAvailable:");
+  if (available < 0) available = kNoLimit;
+  // Lines "0::/path" (version 2) and "4:memory:/path" (version 1, which may list controllers).
+  std::ifstream file(roots.proc / "self" / "cgroup");
+  bool has_line = false;
+  for (std::string line; std::getline(file, line);) {
+    const auto first = line.find(':');
+    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::filesystem::path group = relative_group(std::string_view(line).substr(second + 1));
+    has_line = true;
+    if (controllers == ",,") {
+      available = std::min({available, bytes_left(roots.cgroup, group, kVersion2),
+                            bytes_left(roots.cgroup / "unified", group, kVersion2)});
+    } else if (controllers.find(",memory,") != std::string::npos) {
+      available = std::min(available, bytes_left(roots.cgroup / "memory", group, kVersion1));
+    }
   }
+  if (!has_line)
+    available = std::min({available, bytes_left(roots.cgroup, {}, kVersion2),
+                          bytes_left(roots.cgroup / "memory", {}, kVersion1)});
   return available;
+}
+
+void return_freed_memory() {
+#if defined(__GLIBC__)
+  // Fixed: by default both grow with the largest block that was ever freed.
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 256 << 10);
+  // A pool of freed blocks for a few threads, not eight for every core.
+  mallopt(M_ARENA_MAX, 2);
+#endif
 }
 
 }  // namespace anabatic::device

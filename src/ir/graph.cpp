@@ -11,6 +11,8 @@ std::string_view to_string(Phase phase) {
   switch (phase) {
     case Phase::kForward:
       return "forward";
+    case Phase::kRecompute:
+      return "recompute";
     case Phase::kBackwardInput:
       return "backward_input";
     case Phase::kBackwardWeight:

@@ -21,9 +21,9 @@ enum class ValueId : std::uint32_t {};
 inline constexpr NodeId kNoNode{0xFFFFFFFFu};  // producer of graph inputs and of states' `before`
 inline constexpr ValueId kNoValue{0xFFFFFFFFu};
 
-enum class Phase : std::uint8_t { kForward, kBackwardInput, kBackwardWeight, kUpdate };
-std::string_view to_string(
-    Phase phase);  // "forward", "backward_input", "backward_weight", "update"
+// kRecompute: a forward value made again during the backward.
+enum class Phase : std::uint8_t { kForward, kRecompute, kBackwardInput, kBackwardWeight, kUpdate };
+std::string_view to_string(Phase phase);  // "forward", "recompute", "backward_input", ...
 
 // Who a node belongs to; recompute, offload, overlap, the profiler and the trace all speak in these
 // words.

@@ -183,7 +183,7 @@ class Parser {
   }
 
   Tag tag() {
-    static constexpr std::array kPhases{Phase::kForward, Phase::kBackwardInput,
+    static constexpr std::array kPhases{Phase::kForward, Phase::kRecompute, Phase::kBackwardInput,
                                         Phase::kBackwardWeight, Phase::kUpdate};
     Tag parsed;
     const auto* phase = kPhases.begin();

@@ -135,7 +135,7 @@ class Verifier {
 
   // Forward runs before backward and backward before update, so nobody reads from a later one.
   void check_phase(const Node& node, ValueId input, const std::string& where) const {
-    static constexpr int kAction[] = {0, 1, 1, 2};
+    static constexpr int kAction[] = {0, 1, 1, 1, 2};
     const std::size_t definer = definer_[index(input)];
     if (definer == kGraphInput) return;
     const Phase theirs = graph_.nodes[definer].tag.phase, ours = node.tag.phase;

@@ -1,42 +1,117 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lower/compile.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/text.h"
 #include "lower/lower.h"
 #include "ops/table.h"
 #include "passes/pipelines.h"
+#include "passes/recompute.h"
 
 namespace anabatic::lower {
+namespace {
+
+// A plan may need a little more than the simulated timeline says; its frame is asked for anew, each
+// time by what it was too large.
+constexpr int kMostAttempts = 6;
+
+class Compiler {
+ public:
+  Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
+      : options_(options), device_(device) {}
+
+  Compiled run(ir::Graph forward) {
+    Compiled result{.graph = std::move(forward)};
+    const std::vector<passes::Pass> pipeline =
+        options_.training ? passes::training_pipeline() : passes::inference_pipeline();
+    result.passes = passes::run_passes(
+        result.graph, pipeline, context(nullptr),
+        {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
+    result.plan = plan_of(result.graph, nullptr);
+    if (options_.training && options_.memory.asks()) decide(result);
+    explain(result.graph);
+    result.program = lower(result.graph, result.plan, device_);
+    verify(result.graph, result.plan, result.program);
+    return result;
+  }
+
+ private:
+  passes::PassContext context(const spec::Decisions* decisions) const {
+    return {.options = {.precision = options_.precision,
+                        .optimizer = options_.optimizer,
+                        .pack_transposed = options_.pack_transposed,
+                        .with_update = options_.with_update,
+                        .state_layouts = &options_.state_layouts,
+                        .decisions = decisions},
+            .find_op = ops::find_op};
+  }
+
+  plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
+    plan::DiskOptions disk = options_.disk;
+    disk.optimizer_state &= options_.training && options_.with_update;
+    return plan::make_plan(
+        graph, device_,
+        {.trivial = options_.trivial_planners,
+         .single_micro_batch = options_.single_micro_batch && options_.with_update,
+         .only_kernels = options_.only_kernels,
+         .disk = disk,
+         .explanation = explanation});
+  }
+
+  void explain(const ir::Graph& graph) const {
+    if (!options_.explain_dispatch) return;
+    std::vector<std::string> explanation;
+    plan_of(graph, &explanation);
+    for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
+  }
+
+  // Replaces graph and plan, which keep everything, by those of the decision.
+  void decide(Compiled& result) const {
+    const std::int64_t budget = options_.memory.budget_bytes;
+    const ir::Graph whole = result.graph;
+    const plan::Plan whole_plan = result.plan;
+    const spec::DeviceSpec priced = plan::with_peaks(device_);
+    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency);
+    std::int64_t frame_bytes = whole_plan.frame_bytes;
+    std::int64_t smallest = whole_plan.peak_bytes();
+    if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
+    for (int attempt = 0;; ++attempt) {
+      result.memory = plan::decide_memory(menu, options_.memory, frame_bytes);
+      result.graph = whole;
+      result.passes.back() =
+          passes::run_passes(result.graph, {&passes::kRecompute, 1},
+                             context(&result.memory.decisions), {.facts = {"differentiated"}})[0];
+      result.plan = plan_of(result.graph, nullptr);
+      const std::int64_t excess = result.plan.peak_bytes() - budget;
+      smallest = std::min(smallest, result.plan.peak_bytes());
+      if (budget == 0 || excess <= 0) return;
+      if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= excess)
+        refuse(result, smallest);
+      frame_bytes -= excess;
+    }
+  }
+
+  [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
+    throw plan::BudgetError(
+        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}",
+                    format_bytes(options_.memory.budget_bytes), format_bytes(smallest),
+                    plan::largest_consumers(result.graph, result.plan)));
+  }
+
+  const CompileOptions& options_;
+  const spec::DeviceSpec& device_;
+};
+
+}  // namespace
 
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device) {
-  Compiled result{.graph = std::move(forward)};
-  const std::vector<passes::Pass> pipeline =
-      options.training ? passes::training_pipeline() : passes::inference_pipeline();
-  result.passes = passes::run_passes(
-      result.graph, pipeline,
-      {.options = {.precision = options.precision,
-                   .optimizer = options.optimizer,
-                   .pack_transposed = options.pack_transposed,
-                   .with_update = options.with_update,
-                   .state_layouts = &options.state_layouts},
-       .find_op = ops::find_op},
-      {.disabled = options.disabled_passes, .dump_directory = options.dump_directory});
-
-  plan::DiskOptions disk = options.disk;
-  disk.optimizer_state &= options.training && options.with_update;
-  std::vector<std::string> explanation;
-  result.plan = plan::make_plan(result.graph, device,
-                                {.trivial = options.trivial_planners,
-                                 .only_kernels = options.only_kernels,
-                                 .disk = disk,
-                                 .explanation = options.explain_dispatch ? &explanation : nullptr});
-  for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
-  result.program = lower(result.graph, result.plan, device);
-  verify(result.graph, result.plan, result.program);
-
-  if (!options.dump_directory.empty()) {
+  Compiled result = Compiler(options, device).run(std::move(forward));
+  if (!options.dump_directory.empty()) {  // of a decision, the graph that came of it
     const std::filesystem::path directory(options.dump_directory);
+    write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
+                          ir::print(result.graph));
     write_file_atomically(directory / "plan.txt", plan::print(result.graph, result.plan));
     write_file_atomically(directory / "program.txt", runtime::print(result.program));
   }

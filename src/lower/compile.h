@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that runs build → passes → plan → lower.
+// The one place that runs build → passes → decide → plan → lower.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -7,6 +7,7 @@
 
 #include "ir/graph.h"
 #include "passes/pass_runner.h"
+#include "plan/memory_decider.h"
 #include "plan/plan.h"
 #include "runtime/program.h"
 #include "spec/device_spec.h"
@@ -22,6 +23,7 @@ struct CompileOptions {
   bool training = true;          // false: forward only
   OptimizerOptions optimizer{};  // used when training and with_update
   bool pack_transposed = true;   // weights stay packed for input-gradients too: as many bytes again
+  bool single_micro_batch = false;  // a step has one: gradients share the frame's bytes
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs
   std::set<std::string, std::less<>>
@@ -32,7 +34,9 @@ struct CompileOptions {
   std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
                                  // after each pass, plan.txt, program.txt
   passes::StateLayouts state_layouts{};  // of states that other programs hold already
-  bool explain_dispatch = false;         // prints each rejection to the log
+  plan::MemoryOptions memory{};          // of training programs
+  plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
+  bool explain_dispatch = false;                               // prints each rejection to the log
 };
 
 struct Compiled {
@@ -40,9 +44,11 @@ struct Compiled {
   plan::Plan plan;
   runtime::Program program;
   std::vector<passes::PassReport> passes;
+  plan::MemoryDecision memory{};
 };
 
 // `forward` holds the forward graph of one micro-batch, with its objective when training.
+// plan::BudgetError when options.memory.budget_bytes cannot be kept.
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
 
 }  // namespace anabatic::lower

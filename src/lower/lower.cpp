@@ -29,6 +29,7 @@ class Lowering {
     program.frame_bytes = plan_.frame_bytes;
     program.gradient_bytes = plan_.gradient_bytes;
     program.input_bytes = plan_.input_bytes;
+    program.single_micro_batch = plan_.single_micro_batch;
     for (const ir::State& state : graph_.states)
       if (state.kind != ir::StateKind::kGradient)
         program.states.push_back(
@@ -37,7 +38,8 @@ class Lowering {
       for (ir::ValueId value : *list) program.inputs.push_back(named(value));
     for (ir::ValueId value : graph_.outputs) program.outputs.push_back(named(value));
     for (const ir::State& state : graph_.states)
-      if (state.kind == ir::StateKind::kGradient && !graph_.find_output(text(state.name)))
+      if (state.kind == ir::StateKind::kGradient && !plan_.single_micro_batch &&
+          !graph_.find_output(text(state.name)))
         program.outputs.push_back({std::string(text(state.name)), operand(state.after)});
     for (const auto& [action, order] : plan_.orders) {
       std::vector<runtime::Call>& calls = program.calls[action];
@@ -147,7 +149,8 @@ runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
 void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program) {
   ANABATIC_CHECK(program.frame_bytes == plan.frame_bytes &&
                      program.gradient_bytes == plan.gradient_bytes &&
-                     program.input_bytes == plan.input_bytes,
+                     program.input_bytes == plan.input_bytes &&
+                     program.single_micro_batch == plan.single_micro_batch,
                  "[lower verifier] arenas are not of the planned bytes");
   ANABATIC_CHECK(program.calls.size() == plan.orders.size(),
                  "[lower verifier] {} actions, {} planned", program.calls.size(),

@@ -9,7 +9,8 @@
 
 namespace anabatic::lower {
 
-// Every gradient state is an output under its name, besides the graph's outputs.
+// Every gradient state is an output under its name, besides the graph's outputs; not where
+// gradients lie in the frame and die in the update.
 runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
                        const spec::DeviceSpec& device);
 

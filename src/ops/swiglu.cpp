@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/swiglu.h"
 
+#include "base/error.h"
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -11,6 +12,11 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const Check check("swiglu", inputs, attributes);
   const Operand gate = check.floating(0, "gate", 2);
   check.same_type(check.floating(1, "up", 2), gate);
+  if (check.num_inputs() == 2) return {*gate.type};
+  if (check.num_inputs() == 3) check.fail("expected weights beside row_map, got none");
+  const Operand row_map = check.i32(2, "row_map", 1), weights = check.wide(3, "weights", 2);
+  check.size(row_map, 0, product({weights.size(0), weights.size(1)}));
+  check.same_dim(row_map, 0, gate, 0);
   return {*gate.type};
 }
 
@@ -24,6 +30,7 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
+  ANABATIC_CHECK(node.inputs.size() == 2, "[swiglu] rows times weights have no gradient here");
   if (!of_outputs[0]) return ir::Gradients(2);
   const auto d = builder.add("swiglu_gradient", {node.inputs[0], node.inputs[1], *of_outputs[0]});
   return {d[0], d[1]};
@@ -138,8 +145,10 @@ ir::Cost product_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::
 
 const ir::OpSchema kSwiglu{.name = "swiglu",
                            .min_inputs = 2,
-                           .max_inputs = 2,
-                           .signature = "(gate [R,F], up [R,F]) -> like gate",
+                           .max_inputs = 4,
+                           .signature =
+                               "(gate [R,F], up [R,F], row_map? i32[R], weights? "
+                               "f32[T,k]) -> like gate",
                            .infer = infer,
                            .gradient = gradient,
                            .cost = cost,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ir/op_schema.h"
+#include "spec/decisions.h"
 #include "spec/training.h"
 #include "tensor/tensor_type.h"
 
@@ -21,6 +22,7 @@ struct PassOptions {
   bool with_update = true;      // false: gradients only, no optimizer
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
+  const spec::Decisions* decisions = nullptr;  // null: none
 };
 
 struct PassContext {

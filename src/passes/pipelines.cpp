@@ -19,6 +19,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
+#include "passes/recompute.h"
 
 namespace anabatic::passes {
 
@@ -40,7 +41,8 @@ std::vector<Pass> training_pipeline() {
           kFuseOptimizer,
           kFuseNormResidual,
           kCommonSubexpression,
-          kDeadCode};
+          kDeadCode,
+          kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -54,7 +56,7 @@ const Pass* find_pass(std::string_view name) {
        {&kPrecision, &kDifferentiate, &kAccumulateGradients, &kFuseHeadLoss, &kPackWeights,
         &kPanelStates, &kFuseSwiglu, &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp, &kFuseQkv,
         &kFuseRope, &kApplyOptimizer, &kAccumulateInGemm, &kFuseOptimizer, &kFuseNormResidual,
-        &kCommonSubexpression, &kDeadCode})
+        &kCommonSubexpression, &kDeadCode, &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -12,8 +12,38 @@ std::int64_t align_bytes(std::int64_t bytes) {
   return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
 }
 
-Placement place_by_size(std::span<const LiveBytes> items) {
+Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::size_t> order,
+                         std::int64_t* comparisons) {
   Placement result{std::vector<std::int64_t>(items.size(), 0)};
+  struct Placed {
+    std::int64_t begin, end;
+    Lifetime lifetime;
+  };
+  std::vector<Placed> placed;  // by begin
+  placed.reserve(items.size());
+  std::int64_t count = 0;
+  for (std::size_t item : order) {
+    const std::int64_t bytes = items[item].bytes;
+    const Lifetime lifetime = items[item].lifetime;
+    if (bytes == 0 || lifetime.empty()) continue;
+    std::int64_t offset = 0;
+    for (const Placed& other : placed) {
+      ++count;
+      if (other.begin >= offset + bytes) break;
+      if (other.end > offset && other.lifetime.overlaps(lifetime)) offset = other.end;
+    }
+    result.offsets[item] = offset;
+    result.bytes = std::max(result.bytes, offset + bytes);
+    const auto position = std::upper_bound(
+        placed.begin(), placed.end(), offset,
+        [](std::int64_t value, const Placed& other) { return value < other.begin; });
+    placed.insert(position, {offset, offset + bytes, lifetime});
+  }
+  if (comparisons) *comparisons += count;
+  return result;
+}
+
+Placement place_by_size(std::span<const LiveBytes> items) {
   std::vector<std::size_t> by_size(items.size());
   std::iota(by_size.begin(), by_size.end(), std::size_t{0});
   const auto length = [&](std::size_t i) {
@@ -23,28 +53,9 @@ Placement place_by_size(std::span<const LiveBytes> items) {
     if (items[a].bytes != items[b].bytes) return items[a].bytes > items[b].bytes;
     return length(a) > length(b);
   });
-
-  struct Placed {
-    std::int64_t begin, end;
-    Lifetime lifetime;
-  };
-  std::vector<Placed> placed;  // by begin
-  for (std::size_t item : by_size) {
-    const std::int64_t bytes = align_bytes(items[item].bytes);
-    if (bytes == 0 || items[item].lifetime.empty()) continue;
-    std::int64_t offset = 0;
-    for (const Placed& other : placed) {
-      if (other.begin >= offset + bytes) break;
-      if (other.end > offset && other.lifetime.overlaps(items[item].lifetime)) offset = other.end;
-    }
-    result.offsets[item] = offset;
-    result.bytes = std::max(result.bytes, offset + bytes);
-    const auto position = std::upper_bound(
-        placed.begin(), placed.end(), offset,
-        [](std::int64_t value, const Placed& other) { return value < other.begin; });
-    placed.insert(position, {offset, offset + bytes, items[item].lifetime});
-  }
-  return result;
+  std::vector<LiveBytes> aligned(items.begin(), items.end());
+  for (LiveBytes& item : aligned) item.bytes = align_bytes(item.bytes);
+  return place_in_order(aligned, by_size);
 }
 
 Placement place_in_sequence(std::span<const LiveBytes> items) {

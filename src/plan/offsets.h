@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where buffers lie in an arena, from their sizes and lifetimes alone.
+// Where buffers lie in an arena, from their sizes and lifetimes alone: the greedy placements. The
+// search that improves on them is in offset_search.h.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,12 +13,17 @@ namespace anabatic::plan {
 using analysis::LiveBytes;
 
 struct Placement {
-  std::vector<std::int64_t> offsets{};  // per item, multiples of 64
+  std::vector<std::int64_t> offsets{};  // per item, multiples of the alignment (64)
   std::int64_t bytes = 0;               // of the arena
 };
 
-// The largest item first (ties: longer lifetime, then lower index), each at the lowest offset that
-// is free during its lifetime. O(n²) comparisons.
+// Items in this order, each at the lowest offset that is free during its lifetime; items without
+// bytes or lifetime lie at 0. `bytes` of the items are multiples of the alignment. Adds the number
+// of comparisons, at most n², to *comparisons.
+Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::size_t> order,
+                         std::int64_t* comparisons = nullptr);
+
+// place_in_order, the largest item first (ties: longer lifetime, then lower index).
 Placement place_by_size(std::span<const LiveBytes> items);
 
 // Twin: one after the other, no byte used twice.

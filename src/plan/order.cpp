@@ -33,6 +33,35 @@ void for_each_source(const ir::Graph& graph, const std::vector<ir::NodeId>& prod
     for_each_source(graph, producer_of, input, f);
 }
 
+// A node of phase recompute waits for all else that its first reader beyond such nodes waits for,
+// so that what it makes does not stand idle. That reader is the first in the order of the graph:
+// nothing it waits for reads what the node makes, so no cycle forms.
+std::vector<std::pair<ir::NodeId, ir::NodeId>> recompute_edges(
+    const ir::Graph& graph, const std::vector<ir::NodeId>& producer_of) {
+  const auto is_recompute = [&](ir::NodeId node) {
+    return graph.node(node).tag.phase == ir::Phase::kRecompute;
+  };
+  std::vector<ir::NodeId> first_reader(graph.nodes.size(), ir::kNoNode);
+  for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+    const ir::NodeId reader = is_recompute(ir::NodeId{static_cast<std::uint32_t>(i)})
+                                  ? first_reader[i]
+                                  : ir::NodeId{static_cast<std::uint32_t>(i)};
+    for (ir::ValueId input : graph.nodes[i].inputs)
+      if (const ir::NodeId producer = producer_of[index(input)]; producer != ir::kNoNode)
+        first_reader[index(producer)] = std::min(first_reader[index(producer)], reader);
+  }
+  std::vector<std::pair<ir::NodeId, ir::NodeId>> edges;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::NodeId node{static_cast<std::uint32_t>(i)};
+    if (!is_recompute(node) || first_reader[i] == ir::kNoNode) continue;
+    for (ir::ValueId input : graph.node(first_reader[i]).inputs)
+      for_each_source(graph, producer_of, input, [&](ir::NodeId source) {
+        if (!is_recompute(source)) edges.emplace_back(source, node);
+      });
+  }
+  return edges;
+}
+
 Dependencies dependencies(const ir::Graph& graph) {
   Dependencies result{std::vector<std::vector<std::uint32_t>>(graph.nodes.size()),
                       std::vector<std::uint32_t>(graph.nodes.size(), 0)};
@@ -53,6 +82,7 @@ Dependencies dependencies(const ir::Graph& graph) {
       for_each_source(graph, producer_of, input, [&](ir::NodeId source) { add(source, node); });
   }
   for (const auto& [first, second] : storage_edges(graph)) add(first, second);
+  for (const auto& [first, second] : recompute_edges(graph, producer_of)) add(first, second);
   return result;
 }
 
@@ -169,12 +199,12 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
 Orders given_order(const ir::Graph& graph) { return schedule(graph, nullptr); }
 
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
-                        std::span<const std::int64_t> workspace_bytes) {
+                        std::span<const std::int64_t> workspace_bytes, bool gradients_in_frame) {
   Memory memory(graph, storages);
   Orders early = schedule(graph, &memory);
   Orders given = given_order(graph);
-  return peak_frame_bytes(graph, storages, workspace_bytes, given) <
-                 peak_frame_bytes(graph, storages, workspace_bytes, early)
+  return peak_frame_bytes(graph, storages, workspace_bytes, given, gradients_in_frame) <
+                 peak_frame_bytes(graph, storages, workspace_bytes, early, gradients_in_frame)
              ? given
              : early;
 }
@@ -187,14 +217,26 @@ std::vector<ir::NodeId> concatenate(const Orders& orders) {
 }
 
 std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
-                              std::span<const std::int64_t> workspace_bytes, const Orders& orders) {
+                              std::span<const std::int64_t> workspace_bytes, const Orders& orders,
+                              bool gradients_in_frame) {
   const std::vector<ir::NodeId> order = concatenate(orders);
   const std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
+  std::vector<std::int32_t> made_at(graph.values.size(), 0);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    for (ir::ValueId output : graph.node(order[i]).outputs)
+      made_at[index(output)] = static_cast<std::int32_t>(i);
   std::vector<analysis::LiveBytes> items;
   for (const Storage& storage : storages.storages) {
-    if (storage.arena != spec::Arena::kFrame) continue;
+    const bool is_gradient = storage.arena == spec::Arena::kGradient;
+    if (storage.arena != spec::Arena::kFrame && !(is_gradient && gradients_in_frame)) continue;
     Lifetime lifetime;
-    for (ir::ValueId value : storage.values) lifetime = join(lifetime, lifetimes[index(value)]);
+    for (ir::ValueId value : storage.values) {
+      Lifetime of_value = lifetimes[index(value)];
+      // `before` and `after` have no maker that is called.
+      if (is_gradient && made_at[index(value)] == 0 && !of_value.empty())
+        of_value.begin = of_value.end - 1;
+      lifetime = join(lifetime, of_value);
+    }
     items.push_back({lifetime, storage.bytes});
   }
   for (std::size_t i = 0; i < order.size(); ++i) {

@@ -19,16 +19,19 @@ Orders given_order(const ir::Graph& graph);
 
 // List scheduling that frees early: of the nodes that may run, the one that frees most frame bytes
 // net of what it allocates, ties by node id. Weight-gradients run as soon as they can, since they
-// allocate no frame bytes. O(n log n). Falls back to the given order where that peaks lower;
-// workspace_bytes is per node.
+// allocate no frame bytes; what is made again for the backward runs as late as it can. O(n log n).
+// Falls back to the given order where that peaks lower; workspace_bytes is per node.
+// gradients_in_frame: they count from their first writer to their last reader.
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
-                        std::span<const std::int64_t> workspace_bytes);
+                        std::span<const std::int64_t> workspace_bytes,
+                        bool gradients_in_frame = false);
 
 // forward ++ backward ++ update.
 std::vector<ir::NodeId> concatenate(const Orders& orders);
 
 // The most frame bytes alive at once, workspaces included, before anything runs in place.
 std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
-                              std::span<const std::int64_t> workspace_bytes, const Orders& orders);
+                              std::span<const std::int64_t> workspace_bytes, const Orders& orders,
+                              bool gradients_in_frame = false);
 
 }  // namespace anabatic::plan

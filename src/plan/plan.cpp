@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
+#include "plan/offset_search.h"
 #include "plan/offsets.h"
 #include "plan/order.h"
 #include "plan/storage.h"
@@ -51,6 +52,12 @@ class BufferPlanner {
           take_over(node, node.outputs[output], node.inputs[static_cast<std::size_t>(input)],
                     static_cast<std::int32_t>(position));
     }
+  }
+
+  // Gradients give their bytes back like any value of the frame.
+  void move_gradients_to_frame() {
+    for (PlannedBuffer& buffer : buffers_)
+      if (buffer.arena == spec::Arena::kGradient) buffer.arena = spec::Arena::kFrame;
   }
 
   // Moves the result into the plan, without offsets.
@@ -121,6 +128,9 @@ class BufferPlanner {
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };
 
+// What a smaller frame arena is not worth searching for, as a part of its bound.
+constexpr double kFrameTolerance = 0.005;
+
 void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
   std::vector<LiveBytes> frame, gradient;
   std::vector<std::int64_t*> frame_offsets, gradient_offsets;
@@ -150,7 +160,8 @@ void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
     frame.push_back({{position, position + 1}, nodes[i]->workspace_bytes});
     frame_offsets.push_back(&nodes[i]->workspace_offset);
   }
-  const Placement in_frame = trivial ? place_in_sequence(frame) : place_by_size(frame);
+  const Placement in_frame =
+      trivial ? place_in_sequence(frame) : place_by_search(frame, {.tolerance = kFrameTolerance});
   const Placement in_gradient = place_in_sequence(gradient);
   for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
   for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];
@@ -211,10 +222,12 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);
   const Orders orders =
-      options.trivial ? given_order(graph) : early_free_order(graph, map, workspace_bytes);
+      options.trivial ? given_order(graph)
+                      : early_free_order(graph, map, workspace_bytes, options.single_micro_batch);
 
   Plan plan;
   plan.name = graph.name;
+  plan.single_micro_batch = options.single_micro_batch && !options.trivial;
   std::vector<PlannedNode*> nodes;
   for (const auto& [action, order] : orders) {
     std::vector<PlannedNode>& planned = plan.orders[action];
@@ -229,6 +242,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   const std::vector<ir::NodeId> order = concatenate(orders);
   BufferPlanner buffers(graph, map, order);
   if (!options.trivial) buffers.work_in_place();
+  if (plan.single_micro_batch) buffers.move_gradients_to_frame();
   buffers.finish(plan);
   place(plan, nodes, options.trivial);
   place_windows(graph, order, options, plan);
@@ -253,6 +267,7 @@ spec::Action action_of(ir::Phase phase) {
       return spec::Action::kForward;
     case ir::Phase::kUpdate:
       return spec::Action::kUpdate;
+    case ir::Phase::kRecompute:
     case ir::Phase::kBackwardInput:
     case ir::Phase::kBackwardWeight:
       break;

@@ -62,6 +62,7 @@ struct Plan {
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
   std::int64_t disk_bytes = 0;        // of states that stand on disk
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
+  bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
   std::int64_t peak_bytes() const {
     return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
   }
@@ -75,7 +76,10 @@ struct DiskOptions {
 };
 
 struct PlanOptions {
-  bool trivial = false;        // given order, no byte used twice, nothing in place
+  bool trivial = false;  // given order, no byte used twice, nothing in place
+  // A step has one micro-batch, so gradients live from their first contribution to their last
+  // reader and share the frame's bytes. The trivial twin leaves them in their own arena.
+  bool single_micro_batch = false;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
   DiskOptions disk{};
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
@@ -98,7 +102,7 @@ std::uint64_t hash(const ir::Graph& graph, const Plan& plan);
 // Who a node is, from its tag: "layers.3.experts grouped_linear backward_weight".
 std::string node_label(const ir::Node& node);
 
-// kBackwardInput and kBackwardWeight are both kBackward.
+// kRecompute, kBackwardInput and kBackwardWeight are all kBackward.
 spec::Action action_of(ir::Phase phase);
 
 // accumulate is the one op that is planned but not called.

@@ -116,12 +116,18 @@ class Verifier {
       ANABATIC_RULE(buffer.offset + buffer.bytes <= arena_bytes(buffer), "buffers inside arenas",
                     "value {} ends at {} of {}", index(buffer.value), buffer.offset + buffer.bytes,
                     arena_bytes(buffer));
-      const bool is_state = buffer.arena == spec::Arena::kPersistent ||
-                            buffer.arena == spec::Arena::kGradient ||
-                            windows_.is_window(static_cast<std::int32_t>(i));
+      const bool is_state =
+          buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient ||
+          windows_.is_window(static_cast<std::int32_t>(i)) || is_gradient_in_frame(buffer);
       ANABATIC_RULE(is_state == (buffer.state >= 0), "states in state arenas", "value {}",
                     index(buffer.value));
     }
+  }
+
+  // Where a step has one micro-batch.
+  bool is_gradient_in_frame(const PlannedBuffer& buffer) const {
+    return plan_.single_micro_batch && buffer.arena == spec::Arena::kFrame && buffer.state >= 0 &&
+           graph_.states[static_cast<std::size_t>(buffer.state)].kind == ir::StateKind::kGradient;
   }
 
   // A gradient is one content from its first contribution on.
@@ -177,7 +183,8 @@ class Verifier {
                     "state {}", text(state.name));
       if (windows_.is_window(state.before)) continue;  // on disk when the step begins
       ANABATIC_RULE(buffer(state.before).arena ==
-                        (is_gradient ? spec::Arena::kGradient : spec::Arena::kPersistent),
+                            (is_gradient ? spec::Arena::kGradient : spec::Arena::kPersistent) ||
+                        is_gradient_in_frame(buffer(state.before)),
                     "states in state arenas", "state {}", text(state.name));
       if (!is_gradient) write(state.before);
     }
@@ -267,7 +274,7 @@ class Verifier {
 
   // Only states and gradients cross from micro-batches to the update; constants are equal in all.
   void check_crossing(ir::NodeId reader, ir::ValueId input) {
-    if (buffer(input).arena != spec::Arena::kFrame || windows_.is_window(input)) return;
+    if (buffer(input).arena != spec::Arena::kFrame || buffer(input).state >= 0) return;
     const auto made = made_by_.find(index(input));
     ANABATIC_RULE(made != made_by_.end(), "topological, and no two live buffers overlap",
                   "{} reads value {} without a maker", label(reader), index(input));

@@ -247,6 +247,8 @@ bool Executor::has_action(Action action) const { return impl_->program.calls.con
 void Executor::run(Action action, bool first_micro_batch, bool last_micro_batch) {
   ANABATIC_REQUIRE(has_action(action), "[executor] expected an action of the program, got {}",
                    spec::to_string(action));
+  ANABATIC_REQUIRE(first_micro_batch || !impl_->program.single_micro_batch,
+                   "[executor] expected one micro-batch a step, as planned, got another");
   swap::WindowDriver& windows = *impl_->windows;
   if (impl_->options.poison && action == Action::kForward) {
     windows.wait_all();

@@ -72,7 +72,8 @@ struct Program {
   std::vector<SwapWindow> windows;                       // in the order in which a step reads them
   std::map<Action, std::vector<SwapPoint>> swap_points;  // ascending by call
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
-  std::int32_t num_threads = 1;  // that workspaces were booked for: no larger team may run it
+  bool single_micro_batch = false;  // gradients share the frame: only a first micro-batch may run
+  std::int32_t num_threads = 1;     // that workspaces were booked for: no larger team may run it
 };
 
 // Byte-stable text of all calls, one a line.

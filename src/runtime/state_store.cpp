@@ -12,6 +12,14 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kAlignmentBytes = 64;
+constexpr std::int64_t kPageBytes = 4096;
+
+std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+// Small states share blocks; a large one has its own.
+bool has_own_block(std::int64_t bytes) { return bytes >= kBlockBytes / 2; }
 
 }  // namespace
 
@@ -28,10 +36,9 @@ struct StateStore::Impl {
   std::byte* next = nullptr;  // free bytes of the newest block for small states
   std::int64_t free_bytes = 0;
 
-  // Small states share blocks; a large one has its own.
   std::byte* allocate(std::int64_t bytes) {
-    bytes = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-    if (bytes >= kBlockBytes / 2) return blocks.emplace_back(bytes).data();
+    bytes = round_up(bytes, kAlignmentBytes);
+    if (has_own_block(bytes)) return blocks.emplace_back(bytes).data();
     if (bytes > free_bytes || !next) {
       next = blocks.emplace_back(kBlockBytes).data();
       free_bytes = kBlockBytes;
@@ -96,6 +103,31 @@ std::int64_t StateStore::num_bytes() const {
   for (const auto& [name, entry] : impl_->entries)
     if (entry.tier == Tier::kMemory) bytes += entry.type.num_bytes();
   return bytes;
+}
+
+std::int64_t StateStore::allocated_bytes() const {
+  std::int64_t bytes = 0;
+  for (const device::Memory& block : impl_->blocks) bytes += round_up(block.bytes(), kPageBytes);
+  return bytes;
+}
+
+std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes) {
+  std::int64_t total = 0, free_bytes = 0;
+  bool has_block = false;
+  for (const std::int64_t size : state_bytes) {
+    const std::int64_t bytes = round_up(size, kAlignmentBytes);
+    if (has_own_block(bytes)) {
+      total += round_up(bytes, kPageBytes);
+      continue;
+    }
+    if (bytes > free_bytes || !has_block) {
+      total += kBlockBytes;
+      free_bytes = kBlockBytes;
+      has_block = true;
+    }
+    free_bytes -= bytes;
+  }
+  return total;
 }
 
 void StateStore::set_swap(std::unique_ptr<swap::SwapSpace> swap) {

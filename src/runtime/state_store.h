@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,10 @@ class StateStore {
   // (InvalidArgument otherwise). The view of a state on disk has no data.
   TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory);
   bool has(Name name) const;
-  TensorView find(Name name) const;  // InvalidArgument naming the state when absent
-  std::vector<Name> names() const;   // sorted by text
-  std::int64_t num_bytes() const;    // in memory, with the swap space's staging buffer
+  TensorView find(Name name) const;      // InvalidArgument naming the state when absent
+  std::vector<Name> names() const;       // sorted by text
+  std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
+  std::int64_t allocated_bytes() const;  // likewise, with what small states leave of their blocks
 
   // Where states on disk go; to be given before the first of them is added.
   void set_swap(std::unique_ptr<swap::SwapSpace> swap);
@@ -44,5 +46,8 @@ class StateStore {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// What a store takes from the system for states of these sizes, added in this order.
+std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes);
 
 }  // namespace anabatic::runtime

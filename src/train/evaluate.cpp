@@ -7,14 +7,13 @@
 
 #include "base/error.h"
 #include "train/open_dataset.h"
+#include "train/run_plan.h"
 
 namespace anabatic::train {
 
 Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
     : dataset_(dataset), micro_batch_size_(session.run().train.micro_batch_size) {
-  program_ = session.bind(
-      {.name = "evaluation",
-       .build = {.num_tokens = micro_batch_size_ * dataset.options().sequence_length}});
+  program_ = session.bind(evaluation_request(session.run()));
 }
 
 Evaluation Evaluator::run() {

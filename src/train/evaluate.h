@@ -23,6 +23,8 @@ class Evaluator {
   // Every sample once, in order. InvalidArgument when the data has no unmasked token.
   Evaluation run();
 
+  const lower::Compiled& compiled() const { return program_->compiled; }
+
  private:
   const io::Dataset& dataset_;
   std::int64_t micro_batch_size_;

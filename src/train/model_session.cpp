@@ -11,6 +11,7 @@
 #include "model/weights.h"
 #include "passes/pipelines.h"
 #include "runtime/swap/swap_space.h"
+#include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
 
@@ -47,6 +48,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
       run.train.precision == "bf16" ? lower::Precision::kBf16 : lower::Precision::kFp32;
   options.training = request.training;
   options.with_update = request.with_update;
+  options.single_micro_batch = request.single_micro_batch;
   options.optimizer = {.beta1 = optimizer.betas[0],
                        .beta2 = optimizer.betas[1],
                        .epsilon = optimizer.epsilon,
@@ -57,6 +59,9 @@ lower::CompileOptions compile_options(const RunConfig& run,
   disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
   for (const std::string& pass : disabled)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
+  options.memory = {.budget_bytes = request.budget_bytes,
+                    .recompute = run.memory.recompute,
+                    .keep = run.memory.keep};
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk";
   options.disk.num_windows =
@@ -130,6 +135,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+  if (options.memory.asks()) options.efficiency = stored_calibration(device_).efficiency;
   if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),

@@ -122,6 +122,19 @@ ConfigKey strings(std::string name, std::string help, At at) {
       }};
 }
 
+template <class At>
+ConfigKey bytes(std::string name, std::string help, At at) {
+  return {
+      name, help, false,
+      [=](RunConfig& config, Values values) {
+        const auto value = parse_bytes(only(values));
+        ANABATIC_REQUIRE(value.has_value(), "expected bytes such as 6GiB or 500MB, got '{}'",
+                         values[0]);
+        at(config) = *value;
+      },
+      [=](const RunConfig& config) { return std::to_string(at(const_cast<RunConfig&>(config))); }};
+}
+
 ConfigKey betas_key() {
   return {"optimizer.betas", "decay rates of the two moments", true,
           [](RunConfig& config, Values values) {
@@ -246,6 +259,15 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
   keys.push_back(
       integer("device.threads", "compute threads; 0: all cores allowed", 0, AT(device.threads)));
+  keys.push_back(bytes("memory.budget",
+                       "bytes that the process may take, such as 6GiB; 0: no budget",
+                       AT(memory.budget)));
+  keys.push_back(strings("memory.recompute",
+                         "values or segments that the backward makes again, such as "
+                         "experts.activation",
+                         AT(memory.recompute)));
+  keys.push_back(
+      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
   keys.push_back(
       integer("generate.max_new_tokens", "tokens to generate", 0, AT(generate.max_new_tokens)));
   keys.push_back(number("generate.temperature", "0: greedy", 0, 1e6, AT(generate.temperature)));

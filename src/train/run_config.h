@@ -58,6 +58,10 @@ struct RunConfig {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
   } device;
+  struct Memory {
+    std::int64_t budget = 0;                   // bytes of the whole process; 0: none
+    std::vector<std::string> recompute, keep;  // hints to the planner
+  } memory;
   struct Generate {
     std::int64_t max_new_tokens = 128;
     double temperature = 1.0;  // 0: greedy

@@ -12,12 +12,14 @@
 #include "base/text.h"
 #include "device/memory.h"
 #include "runtime/swap/swap_space.h"
+#include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
 #include "train/interrupt.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"
+#include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
 
@@ -25,6 +27,8 @@ namespace anabatic::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kTimedSteps = 1024;  // that the median of step times looks at
 
 void require_keys(const RunConfig& run) {
   std::string missing;
@@ -62,6 +66,9 @@ struct Trainer::Impl {
   std::optional<MetricsLog> log;
   std::int64_t first_step = 1;
   std::int64_t saved_step = -1;
+  MemoryAccount memory;
+  plan::StepPrice price;
+  std::vector<double> step_seconds;  // of the last kTimedSteps
   TrainResult result;
 
   Impl(const RunConfig& config, runtime::swap::DeviceWrapper wrap_swap)
@@ -75,6 +82,7 @@ struct Trainer::Impl {
     baseline_bytes = device::current_resident_bytes();
     bind();
     restore();
+    announce();
     session.refresh_derived();
     loader.emplace(dataset,
                    io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
@@ -85,11 +93,19 @@ struct Trainer::Impl {
   }
 
   void bind() {
-    program = bind_training(session);
+    program = bind_training(session, step_budget());
     if (const auto* swap = session.store().swap())
       fmt::print("optimizer state: {} on disk, {}\n", format_bytes(swap->file_bytes()),
                  swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  // What memory.budget leaves to the states and arenas of the training program; 0: no budget.
+  std::int64_t step_budget() const {
+    if (run.memory.budget == 0) return 0;
+    return plan_within_budget(run, session.config(), session.device(),
+                              stored_calibration(session.device()).efficiency, baseline_bytes)
+        .step_bytes;
   }
 
   void restore() {
@@ -106,16 +122,29 @@ struct Trainer::Impl {
     fmt::print("resuming from {} (step {})\n", latest->string(), state.step);
   }
 
-  // Two buffered steps of five int32 arrays, and one micro-batch of validation.
-  std::int64_t batch_bytes() const {
-    const std::int64_t micro_batch = run.train.micro_batch_size * run.data.sequence_length * 5 *
-                                     static_cast<std::int64_t>(sizeof(std::int32_t));
-    return micro_batch * (2 * run.train.gradient_accumulation_steps + (evaluator ? 1 : 0));
+  // Says before the first step what the run will hold and how long a step will take.
+  void announce() {
+    const lower::Compiled& training = program->compiled;
+    memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
+                            session.team().num_threads(), baseline_bytes);
+    const Calibration calibration = stored_calibration(session.device());
+    price = price_run(run, training, with_peaks_of(session.device(), calibration),
+                      calibration.efficiency);
+    const std::string table = to_string(memory);
+    fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
+               baseline_bytes > 0 ? "" : " beside what the process itself takes", table);
+    if (const std::string choices = plan::to_string(training.memory); !choices.empty())
+      fmt::print("made again in the backward:\n{}", choices);
+    fmt::print("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
+    std::fflush(stdout);
+    write_file_atomically(
+        std::filesystem::path(run.train.output) / "plan.txt",
+        fmt::format("predicted step: {:.4g} s ({})\n\npeak resident bytes\n{}\nplanned bytes of a "
+                    "step by place\n{}\n",
+                    price.seconds, calibration.source, table, places_to_string(memory.step)));
   }
 
-  std::int64_t planned_bytes() const {
-    return std::max(setup_peak_bytes, baseline_bytes + session.planned_bytes() + batch_bytes());
-  }
+  std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }
 
   StepMetrics run_step(std::int64_t step) {
     const auto begin = Clock::now();
@@ -142,6 +171,10 @@ struct Trainer::Impl {
     }
 
     metrics.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (step_seconds.size() < kTimedSteps)
+      step_seconds.push_back(metrics.step_time_s);
+    else
+      step_seconds[static_cast<std::size_t>(step) % kTimedSteps] = metrics.step_time_s;
     const std::int64_t tokens = run.train.micro_batch_size * run.data.sequence_length *
                                 run.train.gradient_accumulation_steps;
     metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_time_s;
@@ -245,6 +278,12 @@ struct Trainer::Impl {
                format_bytes(result.planned_memory_bytes),
                baseline_bytes > 0 ? "" : " beside what the process itself takes",
                format_peak(result.peak_memory_bytes));
+    if (!step_seconds.empty()) {
+      const auto middle =
+          step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2);
+      std::nth_element(step_seconds.begin(), middle, step_seconds.end());
+      fmt::print("step: predicted {:.3g} s, measured {:.3g} s (median)\n", price.seconds, *middle);
+    }
     return result;
   }
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/philox.h"
+#include "train/run_plan.h"
 
 namespace anabatic::train {
 namespace {
@@ -46,17 +47,10 @@ void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64
 
 }  // namespace
 
-std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
-  const RunConfig& run = session.run();
-  const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
-  return session.bind(
-      {.name = "training",
-       .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
-                 .aux_loss_coef = session.config().router_aux_loss_coef,
-                 .z_loss_coef = run.train.router_z_loss_coef,
-                 .aux_loss_scale = 1.0 / micro_batches},
-       .training = true,
-       .with_update = true});
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session, std::int64_t step_bytes) {
+  ModelSession::CompileRequest request = training_request(session.run(), session.config());
+  request.budget_bytes = step_bytes;
+  return session.bind(request);
 }
 
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {

@@ -38,6 +38,19 @@ TEST(CliErrors, NameTheNearestVerbFlagAndKey) {
   EXPECT_THAT(failure({"info"}, kUsage), HasSubstr("MODEL_DIR is required"));
 }
 
+TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
+  const TemporaryDirectory folder;
+  train::RunConfig run = tiny_run(folder.path());
+  std::ofstream(folder.path() / "run.yaml") << train::to_yaml(run);
+  const Outcome outcome =
+      run_binary({"train", folder.path() / "run.yaml", "--memory.budget", "3MB"});
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("[memory]"));
+  EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));
+  EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),
+              HasSubstr("memory.budget: expected bytes such as 6GiB"));
+}
+
 // Of the sizes of files that this process and its children may write.
 class FileSizeLimit {
  public:
@@ -143,6 +156,21 @@ TEST(CliErrors, SayWhatProfileAndBenchLack) {
   EXPECT_THAT(failure({"bench", "gemm", "--zipf", "1"}, kUsage),
               HasSubstr("gemm has no setting --zipf"));
   EXPECT_THAT(failure({"bench", "gemm", "--rounds", "0"}, kUsage), HasSubstr("--rounds"));
+}
+
+TEST(CliErrors, SayWhatPlanLacks) {
+  const TemporaryDirectory folder;
+  EXPECT_THAT(failure({"plan"}, kUsage), HasSubstr("[plan] expected MODEL_DIR"));
+  EXPECT_THAT(failure({"plan", folder.path() / "config.json"}, 1), HasSubstr("config.json"));
+  std::ofstream(folder.path() / "config.json") << "{\"model_type\": \"deepseek_v3\"}";
+  EXPECT_THAT(failure({"plan", folder.path()}, 1), HasSubstr("deepseek_v3"));
+  EXPECT_THAT(failure({"plan", folder.path(), "--train.micro_batch_size", "0"}, kUsage),
+              HasSubstr("train.micro_batch_size: expected an integer >= 1, got 0"));
+  const fs::path model = write_tiny_config(folder.path());
+  EXPECT_THAT(failure({"plan", model, "--timeline", folder.path() / "none" / "a.svg"}, 1),
+              HasSubstr("a.svg"));
+  EXPECT_THAT(failure({"plan", model, "--timelin", "a.svg"}, kUsage),
+              HasSubstr("did you mean --timeline?"));
 }
 
 TEST(CliErrors, RefuseToDisableRequiredAndUnknownPasses) {

@@ -262,7 +262,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
     result.losses.push_back(loss);
     if (step + 1 == options.end_step)
       for (const ir::State& state : compiled.graph.states)
-        if (state.kind == StateKind::kGradient) {
+        if (state.kind == StateKind::kGradient && executor.has_output(text(state.name))) {
           const TensorView view = executor.output(text(state.name));
           result.gradients[std::string(text(state.name))] = copy(view);
           result.float_gradients[std::string(text(state.name))] = {

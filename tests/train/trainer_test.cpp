@@ -15,6 +15,7 @@
 #include "anabatic/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/memory_decider.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
 #include "train/checkpoint_directory.h"
@@ -136,6 +137,39 @@ TEST(Trainer, GivesEqualBitsWithoutTransposedPackings) {
               checkpoint_bytes(Trainer(one).train().checkpoint));
 }
 
+TEST(Trainer, GivesEqualBitsWhateverTheBackwardMakesAgain) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const int micro_batches : {1, 2}) {
+      std::string want;
+      for (const std::vector<std::string>& hints :
+           std::vector<std::vector<std::string>>{{},
+                                                 {"attention"},
+                                                 {"experts"},
+                                                 {"attention_norm", "mlp_norm"},
+                                                 {"experts.activation", "experts.up"},
+                                                 {"layers.0", "embedding"}}) {
+        const TemporaryDirectory folder;
+        RunConfig run = tiny_run(folder.path());
+        run.train.precision = precision;
+        run.train.gradient_accumulation_steps = micro_batches;
+        run.train.steps = 3;
+        run.memory.recompute = hints;
+        const std::string got = checkpoint_bytes(Trainer(run).train().checkpoint);
+        if (want.empty()) want = got;
+        EXPECT_TRUE(got == want) << precision << " " << micro_batches << " "
+                                 << (hints.empty() ? "" : hints[0]);
+      }
+    }
+}
+
+TEST(Trainer, RefusesABudgetBeforeTheFirstStep) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.memory.budget = 1 << 20;
+  EXPECT_THROW(Trainer{run}, plan::BudgetError);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(run.train.output) / "metrics.jsonl"));
+}
+
 // Odd sides, two micro-batches, validations in between, and a resume that changes the layout.
 TEST(Trainer, GivesEqualBitsWithStatesInPanelsOrRows) {
   const std::string sizes = "\"hidden_size\": 24, \"intermediate_size\": 21";
@@ -227,6 +261,10 @@ TEST(Trainer, PredictsItsPeakMemoryFreshAndResumed) {
     EXPECT_LT(std::abs(result.peak_memory_bytes - predicted),
               std::max(predicted / 50, std::int64_t{16} << 20))
         << predicted << " predicted, " << result.peak_memory_bytes << " measured";
+    EXPECT_LT(result.peak_memory_bytes - predicted,
+              std::max(predicted / 100, std::int64_t{8} << 20));
+    EXPECT_NE(read_file(folder.path() / "run" / "plan.txt").find("saved activations"),
+              std::string::npos);
   }
 }
 #endif

@@ -34,6 +34,16 @@ TEST(Text, NearestWordSuggestsOnlyNearWords) {
   EXPECT_EQ(nearest_word("zzz", keys), std::nullopt);
 }
 
+TEST(Text, ParseBytesTakesBothKindsOfUnits) {
+  EXPECT_EQ(parse_bytes("4096"), 4096);
+  EXPECT_EQ(parse_bytes("6GiB"), std::int64_t{6} << 30);
+  EXPECT_EQ(parse_bytes("1.5 mib"), 3 << 19);
+  EXPECT_EQ(parse_bytes("500MB"), 500'000'000);
+  EXPECT_EQ(parse_bytes("0"), 0);
+  for (const char* wrong : {"", "GiB", "6G", "-1", "6 GiB x", "1e30", "nan", "0x10", " 6"})
+    EXPECT_EQ(parse_bytes(wrong), std::nullopt) << wrong;
+}
+
 TEST(Text, AtomicWriteReplacesWholeFile) {
   const auto path = std::filesystem::temp_directory_path() / "anabatic_text_test";
   write_file_atomically(path, "first");

@@ -44,6 +44,19 @@ TEST(StateStore, KeepsAddressesAndTypes) {
   EXPECT_EQ(store.names().size(), 101u);
 }
 
+TEST(StateStore, TakesWhatWasSaidOfItsSizes) {
+  StateStore store;
+  std::vector<std::int64_t> sizes;
+  EXPECT_EQ(allocated_bytes(sizes), store.allocated_bytes());
+  for (const std::int64_t count : {3, 100'000, 1, 131'072, 90'000, 131'071, 700'001, 200'000, 5}) {
+    const TensorType type = tensor_type(kF32, {count});
+    store.add(intern("s" + std::to_string(sizes.size())), type);
+    sizes.push_back(type.num_bytes());
+    EXPECT_EQ(allocated_bytes(sizes), store.allocated_bytes()) << count;
+    EXPECT_GE(store.allocated_bytes(), store.num_bytes());
+  }
+}
+
 TEST(StateStore, NamesWhatDoesNotFit) {
   StateStore store;
   store.add(intern("w"), tensor_type(kF32, {3}));

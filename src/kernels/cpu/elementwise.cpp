@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/swiglu_math.h"
+#include "kernels/cpu/swiglu_stage.h"
 #include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -32,6 +33,25 @@ void for_pairs(const Arguments& args, Pairs&& pairs, Lanes&& lanes) {
 
 ANABATIC_INLINE Pair operator+(const Pair& a, const Pair& b) {
   return {a.first + b.first, a.second + b.second};
+}
+
+// Rows times their router weights, by the stage that products have behind them: equal bits.
+void weighted_swiglu(const Arguments& args) {
+  const TensorView& y = args.outputs[0];
+  const std::int64_t width = columns(y), row_bytes = width * size_bytes(y.type->dtype);
+  args.team->for_range(y.type->dim(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+    kSwigluStage.forward(
+        {.dtype = y.type->dtype,
+         .rows = end - begin,
+         .columns = width,
+         .gate = args.inputs[0].data + begin * row_bytes,
+         .up = args.inputs[1].data + begin * row_bytes,
+         .operand_stride = width,
+         .h = y.data + begin * row_bytes,
+         .h_stride = width,
+         .row_weights = {.weights = args.inputs[3].as<const float>(),
+                         .slots = args.inputs[2].as<const std::int32_t>() + begin}});
+  });
 }
 
 }  // namespace
@@ -79,6 +99,7 @@ void scale(const Arguments& args) {
 }
 
 void swiglu(const Arguments& args) {
+  if (args.inputs.size() > 2) return weighted_swiglu(args);
   with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
     const T *gate = args.inputs[0].as<const T>(), *up = args.inputs[1].as<const T>();
     T* y = args.outputs[0].as<T>();

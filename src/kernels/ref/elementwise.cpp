@@ -114,9 +114,12 @@ void sum_rows(const Arguments& args) {
 }
 
 void swiglu(const Arguments& args) {
+  const std::int64_t width = columns(args.outputs[0]);
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
     const double gate = load(args.inputs[0], i), up = load(args.inputs[1], i);
-    store(args.outputs[0], i, gate * sigmoid(gate) * up);
+    const double factor =
+        args.inputs.size() > 2 ? load(args.inputs[3], load_index(args.inputs[2], i / width)) : 1.0;
+    store(args.outputs[0], i, factor * (gate * sigmoid(gate) * up));
   }
 }
 

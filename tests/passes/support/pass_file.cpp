@@ -38,6 +38,9 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "rows") {
     (*file.state_layouts)[value] = kRowMajor;
     options.state_layouts = file.state_layouts.get();
+  } else if (key == "recompute") {  // this value
+    file.decisions->recompute.insert(value);
+    options.decisions = file.decisions.get();
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
     options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;

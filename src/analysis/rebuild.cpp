@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/rebuild.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "ir/op_schema.h"
+
+namespace anabatic::analysis {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+bool is_backward(ir::Phase phase) {
+  return phase != ir::Phase::kForward && phase != ir::Phase::kUpdate;
+}
+
+std::string key_of(const Graph& graph, ValueId value) {
+  if (const std::string_view name = text(graph.value(value).name); !name.empty())
+    return std::string(name);
+  const Node& node = graph.node(graph.value(value).producer);
+  std::string key = node.tag.layer >= 0 ? fmt::format("layers.{}.", node.tag.layer) : "";
+  if (const std::string_view segment = text(node.tag.segment); !segment.empty())
+    key += fmt::format("{}.", segment);
+  key += node.op->name;
+  const auto output = std::find(node.outputs.begin(), node.outputs.end(), value);
+  return node.outputs.size() == 1 ? key : fmt::format("{}:{}", key, output - node.outputs.begin());
+}
+
+enum ProductInput { kX, kGateWeight, kUpWeight, kOffsets, kRowMap, kWeights };
+enum ProductOutput { kActivation, kGate, kUp };
+
+bool keeps_products(const Node& node) {
+  return node.op->name == "linear_swiglu_with_products" ||
+         node.op->name == "grouped_linear_swiglu_with_products";
+}
+
+// Collects the rebuilds that one set of dropped values asks for.
+class Collector {
+ public:
+  Collector(const Graph& graph, const Rebuilder& rebuilder, const std::vector<bool>& is_dropped)
+      : graph_(graph),
+        rebuilder_(rebuilder),
+        is_dropped_(is_dropped),
+        is_made_(graph.values.size(), false) {}
+
+  void require(ValueId value, NodeId reader) {
+    if (is_made_[index(value)] || is_available(value)) return;
+    Rebuild rebuild = recipe(value);
+    rebuild.before = reader;
+    for (const ValueId input : rebuild.inputs) require(input, reader);
+    for (const ValueId output : rebuild.outputs) is_made_[index(output)] = true;
+    result_.push_back(std::move(rebuild));
+  }
+
+  std::vector<Rebuild> take() { return std::move(result_); }
+
+ private:
+  // Readable in the backward as it is.
+  bool is_available(ValueId value) const {
+    return graph_.value(value).producer == ir::kNoNode ||
+           (rebuilder_.is_saved(value) && !is_dropped_[index(value)]);
+  }
+
+  Rebuild recipe(ValueId value) const {
+    const NodeId id = graph_.value(value).producer;
+    const Node& node = graph_.node(id);
+    // The norm of a sum that is there.
+    if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
+      return {.op = "rms_norm",
+              .attributes = node.attributes,
+              .inputs = {node.outputs[0], node.inputs[1]},
+              .outputs = {value},
+              .of = id};
+    if (keeps_products(node) && (has(node.outputs[kGate]) || has(node.outputs[kUp])))
+      return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
+    return {.op = node.op->name,
+            .attributes = node.attributes,
+            .inputs = node.inputs,
+            .outputs = node.outputs,
+            .of = id};
+  }
+
+  // Kept, or made again already.
+  bool has(ValueId value) const { return is_made_[index(value)] || is_available(value); }
+
+  static Rebuild activation(NodeId id, const Node& node) {
+    Rebuild rebuild{.op = "swiglu",
+                    .inputs = {node.outputs[kGate], node.outputs[kUp]},
+                    .outputs = {node.outputs[kActivation]},
+                    .of = id};
+    if (node.inputs.size() > kWeights)
+      rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[kRowMap], node.inputs[kWeights]});
+    return rebuild;
+  }
+
+  // One of the two products, the other being there.
+  static Rebuild product(NodeId id, const Node& node, ValueId value) {
+    const ValueId weight = node.inputs[value == node.outputs[kGate] ? kGateWeight : kUpWeight];
+    Rebuild rebuild{
+        .op = "linear", .inputs = {node.inputs[kX], weight}, .outputs = {value}, .of = id};
+    if (node.op->name == "linear_swiglu_with_products") return rebuild;
+    rebuild.op = "grouped_linear";
+    rebuild.inputs.push_back(node.inputs[kOffsets]);
+    if (node.attributes.contains("top_k")) {
+      rebuild.attributes = node.attributes;
+      rebuild.inputs.push_back(node.inputs[kRowMap]);
+    }
+    return rebuild;
+  }
+
+  const Graph& graph_;
+  const Rebuilder& rebuilder_;
+  const std::vector<bool>& is_dropped_;
+  std::vector<bool> is_made_;  // by value
+  std::vector<Rebuild> result_;
+};
+
+}  // namespace
+
+Rebuilder::Rebuilder(const Graph& graph)
+    : graph_(graph), is_saved_(graph.values.size(), false), backward_readers_(graph.values.size()) {
+  std::vector<bool> is_output(graph.values.size(), false);
+  for (const ValueId output : graph.outputs) is_output[index(output)] = true;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (!is_backward(node.tag.phase)) continue;
+    const NodeId id{static_cast<std::uint32_t>(i)};
+    for (const ValueId input : node.inputs) {
+      std::vector<NodeId>& readers = backward_readers_[index(input)];
+      if (readers.empty() || readers.back() != id) readers.push_back(id);
+    }
+  }
+  std::map<std::string, int> count;
+  for (const Node& node : graph.nodes) {
+    if (node.tag.phase != ir::Phase::kForward || node.op->can_accumulate) continue;
+    for (const ValueId value : node.outputs) {
+      if (backward_readers_[index(value)].empty()) continue;
+      is_saved_[index(value)] = true;
+      if (is_output[index(value)]) continue;
+      std::string key = key_of(graph, value);
+      if (const int n = count[key]++; n > 0) key += fmt::format("#{}", n);
+      saved_.push_back({value, std::move(key)});
+    }
+  }
+}
+
+std::vector<Rebuild> Rebuilder::rebuilds(const std::vector<bool>& is_dropped) const {
+  std::vector<std::pair<NodeId, ValueId>> reads;
+  for (const SavedValue& saved : saved_)
+    if (is_dropped[index(saved.value)])
+      reads.emplace_back(backward_readers_[index(saved.value)].front(), saved.value);
+  std::sort(reads.begin(), reads.end());
+  Collector collector(graph_, *this, is_dropped);
+  for (const auto& [reader, value] : reads) collector.require(value, reader);
+  return collector.take();
+}
+
+}  // namespace anabatic::analysis

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which forward values the backward reads, and how it can make them again from others: what the
+// pass `recompute` builds and what the memory planner prices. Read-only.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace anabatic::analysis {
+
+// A node of the backward that makes values of the forward again, with their bits.
+struct Rebuild {
+  std::string_view op;
+  spec::Attributes attributes{};
+  std::vector<ir::ValueId> inputs{};   // values of the graph: kept, or outputs of earlier rebuilds
+  std::vector<ir::ValueId> outputs{};  // the forward value that each output equals
+  ir::NodeId of{};                     // the forward node that made them
+  ir::NodeId before{};                 // the backward node that is first to need them
+};
+
+// A value that one action's frame keeps for the next: made in the forward, read in the backward.
+// Graph outputs and gradients that the forward makes itself are not among them.
+struct SavedValue {
+  ir::ValueId value{};
+  std::string key{};  // its name; where it has none, layer, segment and op:
+                      // "layers.3.attention.attention:1" is that op's second output
+};
+
+class Rebuilder {
+ public:
+  explicit Rebuilder(const ir::Graph& graph);
+
+  // In the order of the nodes that make them; keys are distinct.
+  const std::vector<SavedValue>& saved() const { return saved_; }
+
+  // What the backward must run when the values with is_dropped[ValueId] are not kept, each rebuild
+  // ahead of those that read it and ordered by `before`. A value that only the forward reads now is
+  // made again too where a rebuild wants it. Linear in the rebuilds and their inputs.
+  std::vector<Rebuild> rebuilds(const std::vector<bool>& is_dropped) const;
+
+  bool is_saved(ir::ValueId value) const { return is_saved_[index(value)]; }
+  // Backward nodes that read the value, in their order.
+  const std::vector<ir::NodeId>& backward_readers(ir::ValueId value) const {
+    return backward_readers_[index(value)];
+  }
+
+ private:
+  const ir::Graph& graph_;
+  std::vector<SavedValue> saved_;
+  std::vector<bool> is_saved_;                             // by value
+  std::vector<std::vector<ir::NodeId>> backward_readers_;  // by value
+};
+
+}  // namespace anabatic::analysis

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/calibrate.h"
+#include "cli/plan_model.h"
+#include "cli/plan_offsets.h"
+#include "cli/verb.h"
+#include "device/topology.h"
+#include "plan/timeline_svg.h"
+
+namespace anabatic::cli {
+namespace {
+
+// A run config names its model itself; anything else is the model.
+train::RunConfig run_config(const Invocation& invocation) {
+  const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
+  if (file.ends_with(".yaml") || file.ends_with(".yml"))
+    return train::load_run_config(file, invocation.overrides);
+  train::RunConfig run = train::load_run_config("", invocation.overrides);
+  if (!file.empty()) run.model.path = file;
+  return run;
+}
+
+void calibrate(const train::RunConfig& run) {
+  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
+  train::store_calibration(bench::calibrate(run.device.threads), device);
+  fmt::print(stderr, "calibrated: {}\n", train::calibration_file(device).string());
+}
+
+int run(const Invocation& invocation) {
+  if (invocation.has("--offsets")) return plan_offsets(invocation);
+  const train::RunConfig config = run_config(invocation);
+  if (invocation.has("--calibrate")) {
+    calibrate(config);
+    if (config.model.path.empty()) return 0;
+  }
+  ANABATIC_REQUIRE(!config.model.path.empty(),
+                   "[plan] expected MODEL_DIR, a config.json or a run config, got none");
+  // Before anything long: a place that cannot be written to shows at once.
+  if (invocation.has("--timeline")) write_file_atomically(invocation.value("--timeline"), "");
+  const ModelPlan planned = plan_model(config);
+  if (invocation.has("--timeline"))
+    write_file_atomically(
+        invocation.value("--timeline"),
+        plan::timeline_svg(planned.plan.training.graph, planned.plan.training.plan,
+                           fmt::format("{}, {} x {} tokens, {}", planned.config.model_type,
+                                       config.train.micro_batch_size, config.data.sequence_length,
+                                       config.train.precision)));
+  std::optional<train::SettingsFound> settings;
+  if (invocation.has("--settings"))
+    settings = find_settings(
+        planned, config.memory.budget > 0 ? config.memory.budget : planned.available_bytes);
+  const train::SettingsFound* found = settings ? &*settings : nullptr;
+  fmt::print("{}",
+             invocation.has("--json") ? to_json(planned, found) + "\n" : to_table(planned, found));
+  return 0;
+}
+
+}  // namespace
+
+const Verb& plan_verb() {
+  static const Verb verb{
+      "plan",
+      "memory and time of a training step, from config.json alone",
+      "MODEL_DIR_OR_CONFIG?",
+      {{.name = "--json", .help = "print one JSON object", .is_flag = true},
+       {.name = "--timeline", .help = "FILE.svg to write: bytes over the step by use"},
+       {.name = "--settings",
+        .help = "also the largest micro-batch, longest sequence and fastest setting that fit",
+        .is_flag = true},
+       {.name = "--calibrate",
+        .help = "measure this machine first, a few seconds, and keep it for later plans",
+        .is_flag = true},
+       {.name = "--offsets",
+        .help = "no model: FILE.csv with columns id, lower, upper, size; printed with a column "
+                "offset"},
+       {.name = "--capacity", .help = "of the arena for --offsets; exit code 1 if nothing fits"},
+       {.name = "--verbose",
+        .help = "with --offsets: print the seconds taken to standard error",
+        .is_flag = true}},
+      true,
+      run};
+  return verb;
+}
+
+}  // namespace anabatic::cli

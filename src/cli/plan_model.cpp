@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "device/memory.h"
+#include "device/topology.h"
+#include "train/calibration.h"
+
+namespace anabatic::cli {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// One document a sample.
+double model_flops(const train::RunConfig& run, const model::ModelConfig& config) {
+  const auto length = static_cast<double>(run.data.sequence_length);
+  const auto window = static_cast<double>(config.sliding_window);
+  const double full = length * (length + 1) / 2;
+  const double windowed =
+      window > 0 && window < length ? window * (window + 1) / 2 + (length - window) * window : full;
+  double pairs = 0;
+  for (const bool has_window : config.layer_has_window) pairs += has_window ? windowed : full;
+  const auto samples =
+      static_cast<double>(run.train.micro_batch_size * run.train.gradient_accumulation_steps);
+  return model::training_flops(
+      config,
+      run.train.micro_batch_size * run.train.gradient_accumulation_steps * run.data.sequence_length,
+      samples * pairs / static_cast<double>(config.num_hidden_layers));
+}
+
+double ratio(std::int64_t a, std::int64_t b) {
+  return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
+}
+
+std::string setting_line(const char* what, const std::optional<train::Trial>& trial) {
+  if (!trial) return fmt::format("  {:<20} none fits\n", what);
+  return fmt::format("  {:<20} {} x {}: peak {}, {:.3g} s a step, {:.0f} tokens/s\n", what,
+                     trial->setting.micro_batch_size, trial->setting.sequence_length,
+                     format_bytes(trial->peak_bytes), trial->step_seconds,
+                     trial->tokens_per_second);
+}
+
+OrderedJson setting_json(const std::optional<train::Trial>& trial) {
+  if (!trial) return {};
+  return {{"micro_batch_size", trial->setting.micro_batch_size},
+          {"sequence_length", trial->setting.sequence_length},
+          {"peak_bytes", trial->peak_bytes},
+          {"step_seconds", trial->step_seconds},
+          {"tokens_per_second", trial->tokens_per_second}};
+}
+
+OrderedJson choices_json(const plan::MemoryDecision& decision) {
+  OrderedJson json = OrderedJson::array();
+  for (const plan::PricedChoice& choice : decision.choices)
+    json.push_back({{"name", choice.name}, {"bytes", choice.bytes}, {"seconds", choice.seconds}});
+  return json;
+}
+
+template <class Map>
+OrderedJson bytes_json(const Map& map, const char* name_of_empty) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [key, bytes] : map) json[key.empty() ? name_of_empty : key] = bytes;
+  return json;
+}
+
+}  // namespace
+
+std::int64_t ModelPlan::tokens() const {
+  return run.train.micro_batch_size * run.train.gradient_accumulation_steps *
+         run.data.sequence_length;
+}
+
+ModelPlan plan_model(train::RunConfig run) {
+  ModelPlan result;
+  // Before anything is planned: what any process of this binary holds.
+  const std::int64_t process_bytes = device::current_resident_bytes();
+  const double begin = now();
+  result.config = model::load_config(run.model.path);
+  result.parameters = model::count_parameters(result.config);
+  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
+  const train::Calibration calibration = train::stored_calibration(device);
+  result.device = train::with_peaks_of(device, calibration);
+  result.price_source = calibration.source;
+  result.available_bytes = device::available_bytes();
+  result.plan = train::plan_within_budget(run, result.config, result.device, calibration.efficiency,
+                                          process_bytes);
+  result.memory = train::account_memory(run, result.plan.training,
+                                        result.plan.evaluation ? &*result.plan.evaluation : nullptr,
+                                        result.device.num_threads, process_bytes);
+  result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);
+  result.model_flops = model_flops(run, result.config);
+  result.run = std::move(run);
+  result.planning_seconds = now() - begin;
+  return result;
+}
+
+train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget_bytes) {
+  const train::Setting given{planned.run.train.micro_batch_size, planned.run.data.sequence_length};
+  train::SettingsLimits limits;
+  if (planned.config.max_position_embeddings > 0)
+    limits.sequence_length = planned.config.max_position_embeddings;
+  return train::search_settings(given, limits, [&](const train::Setting& setting) {
+    train::RunConfig run = planned.run;
+    run.train.micro_batch_size = setting.micro_batch_size;
+    run.data.sequence_length = setting.sequence_length;
+    run.compiler.dump.clear();
+    run.compiler.explain_dispatch = false;
+    train::Trial trial{.setting = setting};
+    if (!train::problems_of(run).empty()) return trial;
+    run.memory.budget = budget_bytes;
+    ModelPlan plan;
+    try {
+      plan = plan_model(run);
+    } catch (const plan::BudgetError&) {
+      return trial;
+    }
+    trial.peak_bytes = plan.memory.peak_bytes;
+    trial.fits = trial.peak_bytes <= budget_bytes;
+    trial.step_seconds = plan.price.seconds;
+    trial.tokens_per_second = static_cast<double>(plan.tokens()) / plan.price.seconds;
+    return trial;
+  });
+}
+
+std::string to_table(const ModelPlan& planned, const train::SettingsFound* settings) {
+  const plan::Plan& plan = planned.plan.training.plan;
+  const train::RunConfig& run = planned.run;
+  std::string out = fmt::format(
+      "model        {}, {} parameters, {} active a token\n"
+      "step         {} x {} tokens, {} micro-batch{}, {}, {} threads\n",
+      planned.config.model_type, planned.parameters.total, planned.parameters.active,
+      run.train.micro_batch_size, run.data.sequence_length, run.train.gradient_accumulation_steps,
+      run.train.gradient_accumulation_steps == 1 ? "" : "es", run.train.precision,
+      planned.device.num_threads);
+  out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
+                     format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
+                     train::to_string(planned.memory));
+  if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
+    out += fmt::format("made again   in the backward, {:+.3g} s a step by the prices\n{}",
+                       planned.plan.training.memory.added_seconds, choices);
+  out += fmt::format("places       planned bytes of a step, at its peak\n{}",
+                     train::places_to_string(planned.memory.step));
+  out += fmt::format("arena        {} placed over {} alive at most: {:.3f}\n",
+                     format_bytes(plan.frame_bytes), format_bytes(plan.frame_live_bytes),
+                     ratio(plan.frame_bytes, plan.frame_live_bytes));
+  out += fmt::format(
+      "time         predicted step {:.3g} s: forward {:.3g}, backward {:.3g}, update {:.3g}; "
+      "{:.0f} "
+      "tokens/s ({})\n",
+      planned.price.seconds, planned.price.forward_seconds, planned.price.backward_seconds,
+      planned.price.update_seconds, static_cast<double>(planned.tokens()) / planned.price.seconds,
+      planned.price_source);
+  out += fmt::format("FLOPs        {:.4g} a step of the model, {:.4g} of its kernels\n",
+                     planned.model_flops, planned.price.flops);
+  out += fmt::format("planned in   {:.2f} s\n", planned.planning_seconds);
+  if (settings)
+    out += fmt::format("settings     that fit, of {} tried\n{}{}{}", settings->num_trials,
+                       setting_line("largest micro-batch", settings->largest_micro_batch),
+                       setting_line("longest sequence", settings->longest_sequence),
+                       setting_line("fastest", settings->fastest));
+  return out;
+}
+
+std::string to_json(const ModelPlan& planned, const train::SettingsFound* settings) {
+  const plan::Plan& plan = planned.plan.training.plan;
+  const train::RunConfig& run = planned.run;
+  OrderedJson table = OrderedJson::array();
+  for (const train::MemoryRow& row : planned.memory.rows)
+    table.push_back({{"name", row.name}, {"what", row.what}, {"bytes", row.bytes}});
+  OrderedJson saved = OrderedJson::object();
+  for (const auto& [layer, bytes] : planned.memory.step.saved_by_layer)
+    saved[layer < 0 ? "outside" : fmt::format("layers.{}", layer)] = bytes;
+  OrderedJson json{
+      {"model_type", planned.config.model_type},
+      {"parameters", planned.parameters.total},
+      {"active_parameters", planned.parameters.active},
+      {"run",
+       {{"micro_batch_size", run.train.micro_batch_size},
+        {"sequence_length", run.data.sequence_length},
+        {"gradient_accumulation_steps", run.train.gradient_accumulation_steps},
+        {"precision", run.train.precision},
+        {"threads", planned.device.num_threads}}},
+      {"peak_bytes", planned.memory.peak_bytes},
+      {"available_bytes", planned.available_bytes},
+      {"table", std::move(table)},
+      {"peak", {{"call", planned.memory.step.peak_position}, {"op", planned.memory.step.peak_op}}},
+      {"planned_bytes", planned.memory.step.peak_bytes},
+      {"recompute", choices_json(planned.plan.training.memory)},
+      {"bytes_by_layer", bytes_json(planned.memory.step.by_layer, "outside")},
+      {"bytes_by_segment", bytes_json(planned.memory.step.by_segment, "other")},
+      {"saved_bytes_by_layer", std::move(saved)},
+      {"arena",
+       {{"bytes", plan.frame_bytes},
+        {"live_bytes", plan.frame_live_bytes},
+        {"ratio", ratio(plan.frame_bytes, plan.frame_live_bytes)}}},
+      {"step",
+       {{"seconds", planned.price.seconds},
+        {"forward_seconds", planned.price.forward_seconds},
+        {"backward_seconds", planned.price.backward_seconds},
+        {"update_seconds", planned.price.update_seconds},
+        {"tokens", planned.tokens()},
+        {"tokens_per_second", static_cast<double>(planned.tokens()) / planned.price.seconds},
+        {"model_flops", planned.model_flops},
+        {"kernel_flops", planned.price.flops},
+        {"prices", planned.price_source}}},
+      {"planning_seconds", planned.planning_seconds}};
+  if (settings)
+    json["settings"] = {{"num_trials", settings->num_trials},
+                        {"largest_micro_batch", setting_json(settings->largest_micro_batch)},
+                        {"longest_sequence", setting_json(settings->longest_sequence)},
+                        {"fastest", setting_json(settings->fastest)}};
+  return dump_json(json);
+}
+
+}  // namespace anabatic::cli

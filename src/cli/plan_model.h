@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `anabatic plan MODEL` computes and prints.
+#pragma once
+#include <string>
+
+#include "train/run_plan.h"
+#include "train/settings_search.h"
+
+namespace anabatic::cli {
+
+struct ModelPlan {
+  train::RunConfig run;
+  model::ModelConfig config;
+  model::ParameterCounts parameters;
+  spec::DeviceSpec device;  // with peaks
+  train::RunPlan plan;
+  train::MemoryAccount memory;
+  plan::StepPrice price;
+  double model_flops = 0;       // of a step, by conventions: without recomputed work
+  double planning_seconds = 0;  // of graphs, passes, plans and accounts
+  std::string price_source;
+  std::int64_t available_bytes = 0;  // to this process; a budget where none is given
+
+  std::int64_t tokens() const;  // a step
+};
+
+// Plans `run`, whose model.path names a config.json or its directory.
+ModelPlan plan_model(train::RunConfig run);
+
+// The settings that fit into `budget_bytes`; every trial plans anew.
+train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget_bytes);
+
+// A table, or one JSON object. `settings` may be null.
+std::string to_table(const ModelPlan& planned, const train::SettingsFound* settings);
+std::string to_json(const ModelPlan& planned, const train::SettingsFound* settings);
+
+}  // namespace anabatic::cli

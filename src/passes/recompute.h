@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Decisions::recompute names is not kept for the backward but made again there, by the nodes
+// that analysis/rebuild.h says, in phase `recompute` and just ahead of the first node that reads
+// it.
+//
+//   %y = rms_norm(%x, w)      forward         %y  = rms_norm(%x, w)   forward
+//   ...                                  ->   ...
+//   %d = f(%y, %dz)           backward        %y' = rms_norm(%x, w)   recompute
+//                                             %d  = f(%y', %dz)       backward
+//
+// The same kernels over the same values: bits stay equal. Products whose gate and up nobody keeps
+// any more no longer write them. Costs what is made again; saves its bytes from the forward to
+// there.
+//
+// Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kRecompute;
+
+}  // namespace anabatic::passes

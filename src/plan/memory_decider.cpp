@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/memory_decider.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+#include "tensor/panels.h"
+
+namespace anabatic::plan {
+namespace {
+
+std::vector<std::string> known_names(const RecomputeMenu& menu) {
+  std::vector<std::string> names;
+  for (const MenuItem& item : menu.items())
+    for (const std::string& key : item.keys) names.push_back(key);
+  return names;
+}
+
+// Marks what the hints name.
+void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
+           ItemRule rule, std::vector<ItemRule>& rules) {
+  for (const std::string& hint : hints) {
+    bool is_known = false;
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      const MenuItem& item = menu.items()[i];
+      if (!item.is_of(hint)) continue;
+      is_known = true;
+      ANABATIC_REQUIRE(
+          rules[i] == ItemRule::kFree || rules[i] == rule,
+          "[memory] {}: expected hints that agree, got '{}' against another hint for {}", key, hint,
+          item.name);
+      rules[i] = rule;
+    }
+    if (is_known) continue;
+    const std::vector<std::string> names = known_names(menu);
+    const auto nearest = nearest_word(hint, names);
+    throw InvalidArgument(
+        fmt::format("[memory] {}: expected a segment or a value that the backward reads, such as "
+                    "{}, got '{}'{}",
+                    key, names.empty() ? "none in this model" : names.front(), hint,
+                    nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+  }
+}
+
+}  // namespace
+
+MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
+                             std::int64_t frame_bytes) {
+  std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, rules);
+  if (options.budget_bytes == 0)
+    for (ItemRule& rule : rules)
+      if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
+  const MenuChoice choice = choose_by_ratio(
+      rules, [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, frame_bytes); });
+  MemoryDecision result{.decisions = menu.decisions(choice.chosen),
+                        .added_seconds = choice.outcome.seconds,
+                        .holds = choice.holds || options.budget_bytes == 0};
+  std::vector<bool> others = choice.chosen;
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    if (!choice.chosen[i]) continue;
+    others[i] = false;
+    result.choices.push_back({menu.items()[i].name, menu.items()[i].bytes,
+                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds});
+    others[i] = true;
+  }
+  return result;
+}
+
+std::string to_string(const MemoryDecision& decision) {
+  struct Kind {
+    std::string_view name;
+    std::int64_t count = 0, bytes = 0;
+    double seconds = 0;
+  };
+  std::vector<Kind> kinds;
+  for (const PricedChoice& choice : decision.choices) {
+    const std::string_view name = without_layer(choice.name);
+    auto kind = std::find_if(kinds.begin(), kinds.end(),
+                             [&](const Kind& other) { return other.name == name; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {name});
+    ++kind->count;
+    kind->bytes += choice.bytes;
+    kind->seconds += choice.seconds;
+  }
+  std::string result;
+  for (const Kind& kind : kinds)
+    result +=
+        fmt::format("  {:<28} in {:>3} place{}: {:>12}, {:+.1f} ms\n", kind.name, kind.count,
+                    kind.count == 1 ? " " : "s", format_bytes(kind.bytes), 1e3 * kind.seconds);
+  return result;
+}
+
+std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
+  struct Consumer {
+    std::string_view name, remedy;
+    std::int64_t bytes = 0;
+  };
+  enum Kind { kMoments, kGradients, kWeights, kPackings, kActivations, kNumKinds };
+  std::array<Consumer, kNumKinds> consumers{
+      {{"optimizer state", "optimizer.state_precision: bf16 halves it"},
+       {"gradients", "optimizer.update: in_backward lets each die at once"},
+       {"parameters", "a smaller model"},
+       {"packings and copies of weights", "compiler.pack_transposed: false drops one"},
+       {"activations and workspaces", "a smaller train.micro_batch_size or data.sequence_length"}}};
+  std::int64_t gradients_in_frame = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    if (buffer.state < 0) continue;
+    Kind kind = kWeights;
+    switch (graph.states[static_cast<std::size_t>(buffer.state)].kind) {
+      case ir::StateKind::kOptimizer:
+        kind = kMoments;
+        break;
+      case ir::StateKind::kGradient:
+        kind = kGradients;
+        break;
+      case ir::StateKind::kDerived:
+        kind = kPackings;
+        break;
+      case ir::StateKind::kParameter:
+      case ir::StateKind::kCache:
+        break;
+    }
+    consumers[kind].bytes += buffer.bytes;
+    if (kind == kGradients && buffer.arena == spec::Arena::kFrame)
+      gradients_in_frame += buffer.bytes;
+  }
+  consumers[kActivations].bytes = std::max<std::int64_t>(plan.frame_bytes - gradients_in_frame, 0);
+  std::stable_sort(consumers.begin(), consumers.end(),
+                   [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
+  std::string result;
+  for (std::size_t i = 0; i < 3; ++i)
+    result += fmt::format("{}{} {} ({})", i > 0 ? ", " : "", consumers[i].name,
+                          format_bytes(consumers[i].bytes), consumers[i].remedy);
+  return result;
+}
+
+}  // namespace anabatic::plan

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decides what a step makes again so that it keeps within a budget of bytes.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "plan/recompute_menu.h"
+
+namespace anabatic::plan {
+
+// Nothing that the planner may do keeps the step within the budget.
+class BudgetError : public ResourceError {
+ public:
+  using ResourceError::ResourceError;
+};
+
+struct MemoryOptions {
+  std::int64_t budget_bytes = 0;  // for arenas and states of the program; 0: no budget
+  // Hints: values, by name with or without their layer, or whole segments. `recompute` are made
+  // again, budget or not; `keep` never.
+  std::vector<std::string> recompute{}, keep{};
+  bool asks() const { return budget_bytes > 0 || !recompute.empty(); }
+};
+
+struct PricedChoice {
+  std::string name;        // of the item
+  std::int64_t bytes = 0;  // of its values
+  double seconds = 0;      // a step would be shorter by, without this choice alone
+};
+
+struct MemoryDecision {
+  spec::Decisions decisions;
+  std::vector<PricedChoice> choices{};  // in the order of the graph
+  double added_seconds = 0;             // to a step, all choices together
+  bool holds = true;                    // the frame's budget, as simulated
+};
+
+// For a frame of at most `frame_bytes`. InvalidArgument when a hint names nothing that the backward
+// reads, or is at odds with another.
+MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
+                             std::int64_t frame_bytes);
+
+// One line a kind of choice, layers together: "experts.activation in 8 layers", bytes and seconds;
+// empty when nothing is made again.
+std::string to_string(const MemoryDecision& decision);
+
+// The three largest takers of `plan`'s bytes, each with what would shrink it: for a BudgetError.
+std::string largest_consumers(const ir::Graph& graph, const Plan& plan);
+
+}  // namespace anabatic::plan

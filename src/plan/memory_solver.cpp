@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/memory_solver.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "base/error.h"
+
+namespace anabatic::plan {
+namespace {
+
+constexpr std::size_t kMostExactItems = 20;
+constexpr std::size_t kMostExchangedItems = 64;  // exchanges are quadratic
+constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
+
+class Search {
+ public:
+  Search(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate)
+      : rules_(rules), evaluate_(evaluate) {
+    now_.chosen.assign(rules.size(), false);
+    for (std::size_t i = 0; i < rules.size(); ++i) now_.chosen[i] = rules[i] == ItemRule::kTake;
+    now_.outcome = evaluate(now_.chosen);
+  }
+
+  MenuChoice run() {
+    add();
+    now_.holds = now_.outcome.excess <= 0;
+    if (!now_.holds) return now_;
+    remove();
+    if (rules_.size() <= kMostExchangedItems)
+      while (exchange()) remove();
+    return now_;
+  }
+
+ private:
+  bool is_free(std::size_t i) const { return rules_[i] == ItemRule::kFree; }
+
+  MenuOutcome flipped(std::initializer_list<std::size_t> items) {
+    for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
+    const MenuOutcome outcome = evaluate_(now_.chosen);
+    for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
+    return outcome;
+  }
+
+  void flip(std::initializer_list<std::size_t> items, const MenuOutcome& outcome) {
+    for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
+    now_.outcome = outcome;
+  }
+
+  double ratio(const MenuOutcome& outcome) const {
+    return (now_.outcome.excess - outcome.excess) /
+           std::max(outcome.seconds - now_.outcome.seconds, kFreeSeconds);
+  }
+
+  // Lazily: an item's ratio is asked again only when it comes to the top, for gains mostly shrink.
+  void add() {
+    struct Entry {
+      double ratio;
+      std::size_t item, asked_at;
+      bool operator<(const Entry& other) const {
+        return ratio != other.ratio ? ratio < other.ratio : item > other.item;
+      }
+    };
+    std::priority_queue<Entry> queue;
+    for (std::size_t i = 0; i < rules_.size(); ++i)
+      if (is_free(i)) queue.push({std::numeric_limits<double>::infinity(), i, 0});
+    std::vector<std::size_t> idle;  // gained nothing when asked; others may change that
+    std::size_t taken = 1;
+    while (now_.outcome.excess > 0 && !queue.empty()) {
+      const Entry top = queue.top();
+      queue.pop();
+      const MenuOutcome outcome = flipped({top.item});
+      const double now = ratio(outcome);
+      if (now <= 0) {
+        idle.push_back(top.item);
+      } else if (top.asked_at != taken && !queue.empty() && now < queue.top().ratio) {
+        queue.push({now, top.item, taken});
+        continue;
+      } else {
+        flip({top.item}, outcome);
+        ++taken;
+        if (queue.empty())
+          for (const std::size_t item : std::exchange(idle, {}))
+            queue.push({std::numeric_limits<double>::infinity(), item, 0});
+      }
+    }
+  }
+
+  void remove() {
+    std::vector<std::size_t> items;
+    for (std::size_t i = 0; i < rules_.size(); ++i)
+      if (is_free(i) && now_.chosen[i]) items.push_back(i);
+    std::vector<double> saves(rules_.size(), 0);
+    for (const std::size_t i : items) saves[i] = now_.outcome.seconds - flipped({i}).seconds;
+    std::stable_sort(items.begin(), items.end(),
+                     [&](std::size_t a, std::size_t b) { return saves[a] > saves[b]; });
+    for (const std::size_t i : items)
+      if (const MenuOutcome outcome = flipped({i});
+          outcome.excess <= 0 && outcome.seconds <= now_.outcome.seconds)
+        flip({i}, outcome);
+  }
+
+  // One out, one in, with the budget kept and seconds saved; or two out for one.
+  bool exchange() {
+    for (std::size_t out = 0; out < rules_.size(); ++out) {
+      if (!is_free(out) || !now_.chosen[out]) continue;
+      for (std::size_t in = 0; in < rules_.size(); ++in) {
+        if (!is_free(in) || now_.chosen[in]) continue;
+        if (try_exchange({out, in})) return true;
+        for (std::size_t other = out + 1; other < rules_.size(); ++other)
+          if (is_free(other) && now_.chosen[other] && try_exchange({out, in, other})) return true;
+        for (std::size_t other = in + 1; other < rules_.size(); ++other)
+          if (is_free(other) && !now_.chosen[other] && try_exchange({out, in, other})) return true;
+      }
+    }
+    return false;
+  }
+
+  bool try_exchange(std::initializer_list<std::size_t> items) {
+    const MenuOutcome outcome = flipped(items);
+    if (outcome.excess > 0 || outcome.seconds >= now_.outcome.seconds * (1 - 1e-9)) return false;
+    flip(items, outcome);
+    return true;
+  }
+
+  const std::vector<ItemRule>& rules_;
+  const EvaluateMenu& evaluate_;
+  MenuChoice now_;
+};
+
+class Exact {
+ public:
+  Exact(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) : evaluate_(evaluate) {
+    chosen_.assign(rules.size(), false);
+    for (std::size_t i = 0; i < rules.size(); ++i) {
+      chosen_[i] = rules[i] == ItemRule::kTake;
+      if (rules[i] == ItemRule::kFree) free_.push_back(i);
+    }
+    ANABATIC_REQUIRE(free_.size() <= kMostExactItems,
+                     "[memory solver] expected at most {} free items, got {}", kMostExactItems,
+                     free_.size());
+  }
+
+  MenuChoice run() {
+    branch(0);
+    return best_;
+  }
+
+ private:
+  // Items before `depth` are settled; the rest is left out in chosen_.
+  void branch(std::size_t depth) {
+    const MenuOutcome outcome = evaluate_(chosen_);
+    if (best_.holds && outcome.seconds >= best_.outcome.seconds) return;
+    if (is_better(outcome)) best_ = {chosen_, outcome, outcome.excess <= 0};
+    if (outcome.excess <= 0 || depth == free_.size()) return;
+    if (best_.holds && !can_hold(depth)) return;
+    chosen_[free_[depth]] = true;
+    branch(depth + 1);
+    chosen_[free_[depth]] = false;
+    branch(depth + 1);
+  }
+
+  bool is_better(const MenuOutcome& outcome) const {
+    if (best_.chosen.empty()) return true;
+    if ((outcome.excess <= 0) != best_.holds) return outcome.excess <= 0;
+    return best_.holds ? outcome.seconds < best_.outcome.seconds
+                       : outcome.excess < best_.outcome.excess;
+  }
+
+  bool can_hold(std::size_t depth) {
+    std::vector<bool> all = chosen_;
+    for (std::size_t i = depth; i < free_.size(); ++i) all[free_[i]] = true;
+    return evaluate_(all).excess <= 0;
+  }
+
+  const EvaluateMenu& evaluate_;
+  std::vector<std::size_t> free_;
+  std::vector<bool> chosen_;
+  MenuChoice best_;
+};
+
+}  // namespace
+
+MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) {
+  return Search(rules, evaluate).run();
+}
+
+MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) {
+  return Exact(rules, evaluate).run();
+}
+
+}  // namespace anabatic::plan

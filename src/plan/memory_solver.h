@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which items of a menu to take so that memory stays within a budget at the least added time. Knows
+// neither graph nor plan: what a set of items does is asked of a function.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace anabatic::plan {
+
+struct MenuOutcome {
+  std::int64_t peak_bytes = 0;  // over the simulated timeline
+  double excess = 0;            // bytes above the budget, summed over positions: 0 when it holds
+  double seconds = 0;           // added to a step
+};
+
+// Of the items with chosen[i]. A function of its argument alone.
+using EvaluateMenu = std::function<MenuOutcome(const std::vector<bool>& chosen)>;
+
+enum class ItemRule : std::uint8_t { kFree, kTake, kLeave };
+
+struct MenuChoice {
+  std::vector<bool> chosen;
+  MenuOutcome outcome{};
+  bool holds = false;  // the budget; otherwise the choice of the least excess that was found
+};
+
+// Adds the item of the most excess removed per added second until the budget holds, then removes
+// what is no longer needed, the dearest first, and exchanges one item for a cheaper one while that
+// helps. About items · log items evaluations where gains shrink as items are taken.
+MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate);
+
+// Oracle: branch and bound, for at most 20 free items. Exact where taking one more item never
+// makes the rest cheaper, nor the excess larger.
+MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate);
+
+}  // namespace anabatic::plan

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/prices.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "ir/op_schema.h"
+#include "plan/kernel_selection.h"
+
+namespace anabatic::plan {
+namespace {
+
+// Where the list below has no entry: ops that stream through memory.
+constexpr double kFallbackShare = 0.5;
+
+// Words that op names begin with, and the share of the roof that kernels reach on two cores of an
+// AMD Milan; longer words first.
+constexpr std::array<std::pair<std::string_view, double>, 9> kShares{{{"attention_gradient", 0.6},
+                                                                      {"linear_many", 0.8},
+                                                                      {"attention", 0.65},
+                                                                      {"head_loss", 0.8},
+                                                                      {"grouped", 0.75},
+                                                                      {"linear", 0.8},
+                                                                      {"router", 0.2},
+                                                                      {"adamw", 0.9},
+                                                                      {"cast", 0.8}}};
+
+double default_share(std::string_view op) {
+  for (const auto& [word, share] : kShares)
+    if (op.starts_with(word)) return share;
+  return kFallbackShare;
+}
+
+bool reads_bf16(const ir::Graph& graph, const ir::Node& node) {
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
+    return graph.value(input).type.dtype == DType::kBFloat16;
+  });
+}
+
+// Unmasked pairs of one head against those that the op's estimate takes.
+double pairs_ratio(const ir::Graph& graph, const ir::Node& node, std::int64_t sequence_length) {
+  const std::int64_t rows = graph.value(node.inputs[0]).type.dim(0);
+  if (sequence_length <= 0 || sequence_length >= rows) return 1;
+  const std::int64_t window = spec::get_int_or(node.attributes, "window", 0);
+  const auto pairs = [&](std::int64_t length) {
+    const auto n = static_cast<double>(length);
+    if (window <= 0 || window >= length) return n * (n + 1) / 2;
+    const auto w = static_cast<double>(window);
+    return w * (w + 1) / 2 + (n - w) * w;
+  };
+  const double estimated =
+      window > 0 ? std::min(static_cast<double>(rows) * static_cast<double>(rows + 1) / 2,
+                            static_cast<double>(rows) * static_cast<double>(window))
+                 : pairs(rows);
+  return static_cast<double>(rows) / static_cast<double>(sequence_length) * pairs(sequence_length) /
+         estimated;
+}
+
+struct Work {
+  double flops = 0, bytes = 0;
+};
+
+Work work_of(const ir::Graph& graph, const ir::Node& node, const OpEfficiency& efficiency) {
+  const NodeTypes types = node_types(graph, node);
+  const ir::Cost cost = node.op->cost(types.inputs, types.outputs, node.attributes);
+  Work work{static_cast<double>(cost.flops),
+            static_cast<double>(cost.bytes_read + cost.bytes_written)};
+  if (node.op->name.starts_with("attention"))
+    work.flops *= pairs_ratio(graph, node, efficiency.sequence_length);
+  return work;
+}
+
+double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
+  const double peak = is_bf16 ? device.bf16_flops_per_second : device.fp32_flops_per_second;
+  const double bandwidth = device.tiers.empty() ? 0 : device.tiers[0].bytes_per_second;
+  return std::max(peak > 0 ? work.flops / peak : 0, bandwidth > 0 ? work.bytes / bandwidth : 0);
+}
+
+}  // namespace
+
+OpEfficiency default_efficiency() { return {}; }
+
+std::string price_key(const ir::Graph& graph, const ir::Node& node) {
+  return std::string(node.op->name) + (reads_bf16(graph, node) ? " bf16" : " fp32");
+}
+
+spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
+  // FLOP/s of a core near 3 GHz with two multiply-add units, and bytes/s of two memory channels.
+  constexpr double kPortable = 24e9, kAvx2 = 96e9, kAvx512 = 160e9, kBandwidth = 2e10;
+  const double threads = device.num_threads;
+  if (device.fp32_flops_per_second <= 0)
+    device.fp32_flops_per_second = threads * (device.has("avx512f") ? kAvx512
+                                              : device.has("avx2")  ? kAvx2
+                                                                    : kPortable);
+  if (device.bf16_flops_per_second <= 0)
+    device.bf16_flops_per_second =
+        device.has("avx512_bf16") ? 2 * device.fp32_flops_per_second : device.fp32_flops_per_second;
+  if (device.tiers.empty()) device.tiers.push_back({.name = "fast"});
+  if (device.tiers[0].bytes_per_second <= 0) device.tiers[0].bytes_per_second = kBandwidth;
+  return device;
+}
+
+double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::DeviceSpec& device,
+                    const OpEfficiency& efficiency) {
+  if (is_accumulate(node)) return 0;
+  return roof_of(work_of(graph, node, efficiency), reads_bf16(graph, node), device);
+}
+
+double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
+                         const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
+  if (is_accumulate(node)) return 0;
+  const auto found = efficiency.share_of_roof.find(price_key(graph, node));
+  const double share = found != efficiency.share_of_roof.end() && found->second > 0
+                           ? found->second
+                           : default_share(node.op->name);
+  return efficiency.seconds_a_call + roof_seconds(graph, node, device, efficiency) / share;
+}
+
+StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
+                     const OpEfficiency& efficiency, std::int64_t num_micro_batches) {
+  StepPrice price;
+  const auto repeats = static_cast<double>(num_micro_batches);
+  for (const auto& [action, order] : plan.orders) {
+    double seconds = 0, flops = 0;
+    for (const PlannedNode& planned : order) {
+      const ir::Node& node = graph.node(planned.node);
+      seconds += predicted_seconds(graph, node, device, efficiency);
+      flops += work_of(graph, node, efficiency).flops;
+      if (planned.zero_fill == ZeroFill::kNone) continue;
+      Work zeroes;
+      for (const ir::ValueId output : node.outputs)
+        zeroes.bytes += static_cast<double>(graph.value(output).type.num_bytes());
+      const double once = planned.zero_fill == ZeroFill::kFirstMicroBatch ? 1 / repeats : 1;
+      seconds += once * (roof_of(zeroes, false, device) / kFallbackShare);
+    }
+    const double times = action == spec::Action::kUpdate ? 1 : repeats;
+    double& part = action == spec::Action::kForward    ? price.forward_seconds
+                   : action == spec::Action::kBackward ? price.backward_seconds
+                                                       : price.update_seconds;
+    part = times * seconds;
+    price.flops += times * flops;
+  }
+  price.seconds = price.forward_seconds + price.backward_seconds + price.update_seconds;
+  return price;
+}
+
+}  // namespace anabatic::plan

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a node costs in time: the roofline of the machine's measured peaks over the share of it that
+// kernels reach. bench/calibration measures the shares.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "ir/graph.h"
+#include "plan/plan.h"
+#include "spec/device_spec.h"
+
+namespace anabatic::plan {
+
+struct OpEfficiency {
+  // By "OP bf16" or "OP fp32" (see price_key): the roof's time over the time measured, > 0. May
+  // exceed 1 where operands stay in a cache.
+  std::map<std::string, double, std::less<>> share_of_roof{};
+  double seconds_a_call = 2e-6;  // to wake the team and to leave it
+  // Rows that attend to each other: attention's estimate takes all its rows for one causal
+  // document. 0: they are.
+  std::int64_t sequence_length = 0;
+};
+
+// Shares of a plain machine, for where nothing was measured.
+OpEfficiency default_efficiency();
+
+// Which measured share a node goes by: its op and whether it reads bf16.
+std::string price_key(const ir::Graph& graph, const ir::Node& node);
+
+// Fills peaks and bandwidth that were not measured with those of a common core of that instruction
+// set, times threads.
+spec::DeviceSpec with_peaks(spec::DeviceSpec device);
+
+// Of one call of `node`. The device's peaks are with_peaks'. 0 for `accumulate`.
+double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
+                         const spec::DeviceSpec& device, const OpEfficiency& efficiency);
+
+// The time of `node` at the roof, with attention at the pairs of `efficiency.sequence_length`.
+double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::DeviceSpec& device,
+                    const OpEfficiency& efficiency);
+
+struct StepPrice {
+  double seconds = 0;  // forward and backward of every micro-batch, and the update
+  double flops = 0;    // by the ops' own estimates: recomputed work counts
+  double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;  // sum to `seconds`
+};
+
+// Of a planned step of `num_micro_batches`; zero fills included.
+StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
+                     const OpEfficiency& efficiency, std::int64_t num_micro_batches);
+
+}  // namespace anabatic::plan

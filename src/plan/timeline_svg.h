@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes of a step over its calls as a picture: stacked areas by use, one SVG that stands alone.
+#pragma once
+#include <string>
+
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+
+// `title` may hold any text. Longer steps than the picture has columns show the fullest call of
+// each column.
+std::string timeline_svg(const ir::Graph& graph, const Plan& plan, const std::string& title);
+
+}  // namespace anabatic::plan

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/calibration.h"
+
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <cmath>
+
+#include "base/environment.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;
+constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
+constexpr double kLeastShare = 1e-4, kMostShare = 100;  // beyond: not a measurement
+
+Calibration defaults(const std::string& reason) {
+  return {.efficiency = plan::default_efficiency(), .source = "default shares: " + reason};
+}
+
+double positive(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return 0;
+  const double value = object[key].get<double>();
+  return std::isfinite(value) && value > 0 ? value : 0;
+}
+
+}  // namespace
+
+std::string machine_fingerprint(const spec::DeviceSpec& device) {
+  return fmt::format("{} | {} threads | {} | format {}", device.model, device.num_threads,
+                     fmt::join(device.instruction_sets, "+"), kFormat);
+}
+
+fs::path calibration_file(const spec::DeviceSpec& device) {
+  const std::string cache = environment::cache_directory();
+  if (cache.empty()) return {};
+  const std::string fingerprint = machine_fingerprint(device);
+  return fs::path(cache) / "anabatic" /
+         fmt::format("calibration-{:016x}.json",
+                     XXH3_64bits(fingerprint.data(), fingerprint.size()));
+}
+
+Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& device) {
+  std::error_code error;
+  if (file.empty() || !fs::exists(file, error))
+    return defaults("this machine is not calibrated (anabatic plan --calibrate)");
+  Json json;
+  try {
+    json = try_parse_json(read_file(file, kMostFileBytes));
+  } catch (const Error&) {
+    return defaults(fmt::format("cannot read {}", file.string()));
+  }
+  if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string() ||
+      !json.contains("shares") || !json["shares"].is_object() || json["shares"].empty())
+    return defaults(fmt::format("{} is no calibration", file.string()));
+  if (json["machine"].get<std::string>() != machine_fingerprint(device))
+    return defaults(fmt::format("{} is of another machine", file.string()));
+  Calibration result{.efficiency = plan::default_efficiency(),
+                     .fp32_flops_per_second = positive(json, "fp32_flops_per_second"),
+                     .bf16_flops_per_second = positive(json, "bf16_flops_per_second"),
+                     .copy_bytes_per_second = positive(json, "copy_bytes_per_second"),
+                     .source = "calibrated on this machine"};
+  for (const auto& [key, value] : json["shares"].items()) {
+    const double share = value.is_number() ? value.get<double>() : 0;
+    if (!(share >= kLeastShare && share <= kMostShare) || result.fp32_flops_per_second == 0 ||
+        result.bf16_flops_per_second == 0 || result.copy_bytes_per_second == 0)
+      return defaults(fmt::format("{} is no calibration", file.string()));
+    result.efficiency.share_of_roof[key] = share;
+  }
+  return result;
+}
+
+Calibration stored_calibration(const spec::DeviceSpec& device) {
+  try {
+    return read_calibration(calibration_file(device), device);
+  } catch (const std::exception& error) {
+    return defaults(error.what());
+  }
+}
+
+void write_calibration(const fs::path& file, const Calibration& calibration,
+                       const spec::DeviceSpec& device) {
+  OrderedJson shares = OrderedJson::object();
+  for (const auto& [key, share] : calibration.efficiency.share_of_roof) shares[key] = share;
+  const OrderedJson json{{"machine", machine_fingerprint(device)},
+                         {"fp32_flops_per_second", calibration.fp32_flops_per_second},
+                         {"bf16_flops_per_second", calibration.bf16_flops_per_second},
+                         {"copy_bytes_per_second", calibration.copy_bytes_per_second},
+                         {"shares", shares}};
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (error)
+    throw ResourceError(fmt::format("[calibration] cannot make the directory {}: {}",
+                                    file.parent_path().string(), error.message()));
+  write_file_atomically(file, dump_json(json, 2) + "\n");
+}
+
+void store_calibration(const Calibration& calibration, const spec::DeviceSpec& device) {
+  const fs::path file = calibration_file(device);
+  if (file.empty())
+    throw ResourceError("[calibration] expected XDG_CACHE_HOME or HOME to be set, got neither");
+  write_calibration(file, calibration, device);
+}
+
+spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration) {
+  if (calibration.fp32_flops_per_second > 0)
+    device.fp32_flops_per_second = calibration.fp32_flops_per_second;
+  if (calibration.bf16_flops_per_second > 0)
+    device.bf16_flops_per_second = calibration.bf16_flops_per_second;
+  if (device.tiers.empty()) device.tiers.push_back({.name = "fast"});
+  if (calibration.copy_bytes_per_second > 0)
+    device.tiers[0].bytes_per_second = calibration.copy_bytes_per_second;
+  return plan::with_peaks(std::move(device));
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which micro-batch and sequence length a budget allows: bisection over whole plans.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace anabatic::train {
+
+struct Setting {
+  std::int64_t micro_batch_size = 0, sequence_length = 0;
+};
+
+// What one setting comes to.
+struct Trial {
+  Setting setting;
+  bool fits = false;
+  std::int64_t peak_bytes = 0;
+  double step_seconds = 0, tokens_per_second = 0;
+};
+
+struct SettingsFound {
+  std::optional<Trial> largest_micro_batch;  // at the given sequence length
+  std::optional<Trial> longest_sequence;     // at the given micro-batch
+  std::optional<Trial> fastest;              // most tokens a second of all that were tried and fit
+  std::int64_t num_trials = 0;
+};
+
+struct SettingsLimits {
+  std::int64_t micro_batch_size = 4096;
+  std::int64_t sequence_length = 1 << 20;  // what the model takes
+  // Sequence lengths are tried in multiples of it.
+  std::int64_t sequence_step = 64;
+};
+
+// `try_setting` plans a setting; memory must not shrink as either number grows. An empty optional:
+// not even the smallest fits. O(log) trials.
+SettingsFound search_settings(const Setting& given, const SettingsLimits& limits,
+                              const std::function<Trial(const Setting&)>& try_setting);
+
+}  // namespace anabatic::train

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// `anabatic plan` on public models, from their config.json alone.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "support/run_binary.h"
+
+namespace anabatic::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr const char* kMixtral8x7B = R"({"model_type": "mixtral", "vocab_size": 32000,
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+  "num_experts_per_tok": 2, "max_position_embeddings": 32768, "hidden_act": "silu",
+  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+  "output_router_logits": false, "tie_word_embeddings": false, "sliding_window": null,
+  "initializer_range": 0.02, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"})";
+
+constexpr const char* kQwen3Moe30B = R"({"model_type": "qwen3_moe", "vocab_size": 151936,
+  "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+  "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+  "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1,
+  "mlp_only_layers": [], "max_position_embeddings": 40960, "hidden_act": "silu",
+  "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "attention_bias": false,
+  "router_aux_loss_coef": 0.001, "output_router_logits": false, "tie_word_embeddings": false,
+  "sliding_window": null, "use_sliding_window": false, "max_window_layers": 48,
+  "initializer_range": 0.02, "bos_token_id": 151643, "eos_token_id": 151645})";
+
+class PlanVerb : public ::testing::Test {
+ protected:
+  fs::path write(const char* config) const {
+    const fs::path file = folder_.path() / "config.json";
+    std::ofstream(file) << config;
+    return file;
+  }
+  static nlohmann::json plan(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "plan");
+    arguments.emplace_back("--json");
+    const Outcome outcome = run_binary(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return parse_json(outcome.out);
+  }
+
+  const TemporaryDirectory folder_;
+};
+
+std::int64_t sum_of(const nlohmann::json& bytes) {
+  std::int64_t sum = 0;
+  for (const auto& [key, value] : bytes.items()) sum += value.get<std::int64_t>();
+  return sum;
+}
+
+std::int64_t row(const nlohmann::json& json, const std::string& name) {
+  std::int64_t sum = 0;
+  for (const auto& entry : json["table"])
+    if (entry["name"] == name) sum += entry["bytes"].get<std::int64_t>();
+  return sum;
+}
+
+void expect_whole(const nlohmann::json& json) {
+  std::int64_t sum = 0;
+  std::set<std::string> names;
+  for (const auto& entry : json["table"]) {
+    EXPECT_EQ(entry.size(), 3u);
+    EXPECT_GT(entry["bytes"].get<std::int64_t>(), 0);
+    sum += entry["bytes"].get<std::int64_t>();
+    names.insert(entry["name"]);
+  }
+  EXPECT_EQ(sum, json["peak_bytes"]);
+  EXPECT_EQ(sum_of(json["bytes_by_layer"]), json["planned_bytes"]);
+  EXPECT_EQ(sum_of(json["bytes_by_segment"]), json["planned_bytes"]);
+  for (const char* name : {"parameters", "packings", "optimizer state", "saved activations",
+                           "inputs", "batches", "staging", "code and libraries"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_GE(json["arena"]["ratio"], 1.0);
+  EXPECT_GT(json["step"]["seconds"], 0.0);
+  EXPECT_GE(json["step"]["kernel_flops"].get<double>(),
+            0.9 * json["step"]["model_flops"].get<double>());
+  EXPECT_FALSE(json["peak"]["op"].get<std::string>().empty());
+}
+
+TEST_F(PlanVerb, PlansMixtral8x7B) {
+  const nlohmann::json json = plan(
+      {write(kMixtral8x7B), "--data.sequence_length", "2048", "--train.micro_batch_size", "1"});
+  EXPECT_EQ(json["parameters"], 46'702'792'704);
+  EXPECT_EQ(json["active_parameters"], 12'879'921'152);
+  expect_whole(json);
+  EXPECT_EQ(row(json, "parameters"), 4 * json["parameters"].get<std::int64_t>());
+  EXPECT_EQ(row(json, "optimizer state"), 8 * json["parameters"].get<std::int64_t>());
+}
+
+TEST_F(PlanVerb, PlansQwen3Moe30BInLittleTimeAndMemory) {
+  const nlohmann::json json = plan({write(kQwen3Moe30B), "--data.sequence_length", "2048"});
+  EXPECT_EQ(json["parameters"], 30'532'122'624);
+  expect_whole(json);
+  EXPECT_EQ(json["bytes_by_layer"].size(), 49u);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  // Of the largest child so far, in KiB.
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  EXPECT_LT(usage.ru_maxrss, 1 << 20);
+#endif
+}
+
+TEST_F(PlanVerb, DrawsTheStepAsAnXmlPicture) {
+  const fs::path model = write_tiny_config(folder_.path());
+  const fs::path picture = folder_.path() / "step.svg";
+  const nlohmann::json json = plan({model, "--timeline", picture, "--train.precision", "fp32"});
+  expect_whole(json);
+  const std::string svg = read_file(picture);
+  for (const char* part : {"<svg xmlns=", "saved activations", "forward", "backward", "update",
+                           "bytes in use", "</svg>"})
+    EXPECT_THAT(svg, HasSubstr(part));
+  EXPECT_EQ(svg.find("<script"), std::string::npos);
+  // Elements close in the order in which they open, and attributes are quoted.
+  std::vector<std::string> open;
+  for (auto at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
+    const auto end = svg.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = svg.substr(at + 1, end - at - 1);
+    ASSERT_EQ(tag.find('<'), std::string::npos) << tag;
+    ASSERT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
+    const std::string name = tag.substr(0, tag.find_first_of(" /", 1));
+    if (tag.front() == '/') {
+      ASSERT_FALSE(open.empty());
+      EXPECT_EQ("/" + open.back(), tag);
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+TEST_F(PlanVerb, CountsValidationAndFollowsTheKeysOfTrain) {
+  const fs::path model = write_tiny_config(folder_.path());
+  const nlohmann::json small = plan({model, "--train.precision", "fp32"}),
+                       large = plan({model, "--train.precision", "fp32", "--train.micro_batch_size",
+                                     "8", "--data.validation", "x"});
+  EXPECT_EQ(large["run"]["micro_batch_size"], 8);
+  EXPECT_EQ(large["step"]["tokens"], 2 * small["step"]["tokens"].get<std::int64_t>());
+  EXPECT_GT(row(large, "saved activations"), row(small, "saved activations"));
+  EXPECT_EQ(row(small, "validation"), 0);
+  EXPECT_GT(row(large, "validation"), 0);
+  // A run config names its model itself.
+  const fs::path config = folder_.path() / "run.yaml";
+  std::ofstream(config) << fmt::format(
+      "model: {{path: {}, init: random}}\ntrain: {{precision: fp32, micro_batch_size: 8}}\n"
+      "data: {{validation: [x]}}\n",
+      model.string());
+  EXPECT_EQ(plan({config})["table"], large["table"]);
+}
+
+TEST_F(PlanVerb, FindsSettingsThatFit) {
+  const fs::path model = write_tiny_config(folder_.path(), "\"max_position_embeddings\": 512");
+  const nlohmann::json settings =
+      plan({model, "--settings", "--data.sequence_length", "64"})["settings"];
+  for (const char* key : {"largest_micro_batch", "longest_sequence", "fastest"}) {
+    EXPECT_GT(settings[key]["micro_batch_size"], 0) << key;
+    EXPECT_GT(settings[key]["tokens_per_second"], 0.0) << key;
+  }
+  EXPECT_EQ(settings["longest_sequence"]["sequence_length"], 512);
+}
+
+}  // namespace
+}  // namespace anabatic::testing

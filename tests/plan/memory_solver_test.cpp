@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/memory_solver.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace anabatic::plan {
+namespace {
+
+// Buffers alive over a line of positions; each item frees one of them over a part of its life.
+class Timeline {
+ public:
+  Timeline(std::uint64_t seed, std::size_t num_items) : seed_(seed) {
+    for (std::size_t i = 0; i < num_items; ++i) {
+      const std::int64_t begin = draw(kLength / 2), end = kLength / 2 + 1 + draw(kLength / 2 - 1);
+      items_.push_back({begin, end, 1 + draw(1000), 0.001 * static_cast<double>(1 + draw(100))});
+    }
+    all_ = evaluate(std::vector<bool>(num_items, false), 0).peak_bytes;
+    none_ = evaluate(std::vector<bool>(num_items, true), 0).peak_bytes;
+  }
+
+  // Between nothing and everything kept.
+  std::int64_t budget(double share) const {
+    return none_ + static_cast<std::int64_t>(share * static_cast<double>(all_ - none_));
+  }
+
+  MenuOutcome evaluate(const std::vector<bool>& chosen, std::int64_t budget) const {
+    MenuOutcome outcome;
+    std::vector<std::int64_t> live(kLength, 0);
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const Item& item = items_[i];
+      if (chosen[i]) outcome.seconds += item.seconds;
+      for (std::int64_t at = item.begin; at < item.end; ++at)
+        // What is dropped stands for the first and the last position of its life alone.
+        if (!chosen[i] || at == item.begin || at + 1 == item.end)
+          live[static_cast<std::size_t>(at)] += item.bytes;
+    }
+    for (const std::int64_t bytes : live) {
+      outcome.peak_bytes = std::max(outcome.peak_bytes, bytes);
+      outcome.excess += static_cast<double>(std::max<std::int64_t>(bytes - budget, 0));
+    }
+    return outcome;
+  }
+
+ private:
+  static constexpr std::int64_t kLength = 40;
+  struct Item {
+    std::int64_t begin, end, bytes;
+    double seconds;
+  };
+  std::int64_t draw(std::int64_t below) {
+    return static_cast<std::int64_t>(
+        random_below(seed_, 0, next_++, static_cast<std::uint64_t>(below)));
+  }
+
+  std::uint64_t seed_, next_ = 0;
+  std::vector<Item> items_;
+  std::int64_t all_ = 0, none_ = 0;
+};
+
+TEST(MemorySolver, IsWithinAPercentOfTheOracleAndKeepsTheBudget) {
+  double gaps = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const std::size_t num_items = 6 + seed % 9;
+    const Timeline timeline(seed, num_items);
+    const std::int64_t budget = timeline.budget(0.1 + 0.08 * static_cast<double>(seed % 10));
+    const EvaluateMenu evaluate = [&](const std::vector<bool>& chosen) {
+      return timeline.evaluate(chosen, budget);
+    };
+    const std::vector<ItemRule> rules(num_items, ItemRule::kFree);
+    const MenuChoice best = choose_exactly(rules, evaluate);
+    const MenuChoice found = choose_by_ratio(rules, evaluate);
+    ASSERT_TRUE(best.holds) << seed;
+    ASSERT_TRUE(found.holds) << seed;
+    EXPECT_LE(found.outcome.peak_bytes, budget) << seed;
+    EXPECT_GE(found.outcome.seconds, best.outcome.seconds * (1 - 1e-12)) << seed;
+    gaps += found.outcome.seconds / best.outcome.seconds - 1;
+  }
+  RecordProperty("mean_gap", std::to_string(gaps / 200));
+  EXPECT_LE(gaps / 200, 0.01);
+}
+
+TEST(MemorySolver, OracleEqualsAllSubsets) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Timeline timeline(seed, 8);
+    const std::int64_t budget = timeline.budget(0.5);
+    double least = 1e9;
+    for (unsigned mask = 0; mask < 256; ++mask) {
+      std::vector<bool> chosen(8);
+      for (std::size_t i = 0; i < 8; ++i) chosen[i] = (mask >> i & 1) != 0;
+      const MenuOutcome outcome = timeline.evaluate(chosen, budget);
+      if (outcome.excess <= 0) least = std::min(least, outcome.seconds);
+    }
+    const MenuChoice best = choose_exactly(
+        std::vector<ItemRule>(8, ItemRule::kFree),
+        [&](const std::vector<bool>& chosen) { return timeline.evaluate(chosen, budget); });
+    EXPECT_EQ(best.outcome.seconds, least) << seed;
+  }
+}
+
+TEST(MemorySolver, ObeysRules) {
+  const Timeline timeline(3, 8);
+  std::vector<ItemRule> rules(8, ItemRule::kFree);
+  rules[1] = ItemRule::kTake;
+  rules[2] = ItemRule::kLeave;
+  for (const double share : {0.2, 0.6, 1.0}) {
+    const EvaluateMenu evaluate = [&](const std::vector<bool>& chosen) {
+      return timeline.evaluate(chosen, timeline.budget(share));
+    };
+    for (const MenuChoice& choice :
+         {choose_by_ratio(rules, evaluate), choose_exactly(rules, evaluate)}) {
+      EXPECT_TRUE(choice.chosen[1]);
+      EXPECT_FALSE(choice.chosen[2]);
+    }
+  }
+}
+
+TEST(MemorySolver, SaysWhereNothingHolds) {
+  const Timeline timeline(5, 8);
+  const MenuChoice choice = choose_by_ratio(
+      std::vector<ItemRule>(8, ItemRule::kFree),
+      [&](const std::vector<bool>& chosen) { return timeline.evaluate(chosen, 0); });
+  EXPECT_FALSE(choice.holds);
+  EXPECT_GT(choice.outcome.excess, 0);
+}
+
+TEST(MemorySolver, TakesNothingWhereAllFits) {
+  const Timeline timeline(7, 8);
+  const MenuChoice choice = choose_by_ratio(std::vector<ItemRule>(8, ItemRule::kFree),
+                                            [&](const std::vector<bool>& chosen) {
+                                              return timeline.evaluate(chosen, timeline.budget(1));
+                                            });
+  EXPECT_TRUE(choice.holds);
+  EXPECT_EQ(std::count(choice.chosen.begin(), choice.chosen.end(), true), 0);
+}
+
+TEST(MemorySolver, OracleRefusesLargeMenus) {
+  EXPECT_THROW(choose_exactly(std::vector<ItemRule>(21, ItemRule::kFree),
+                              [](const std::vector<bool>&) { return MenuOutcome{}; }),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace anabatic::plan

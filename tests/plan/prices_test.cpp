@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicted seconds against the roofline worked out by hand.
+#include "plan/prices.h"
+
+#include <gtest/gtest.h>
+
+#include "device/topology.h"
+#include "ops/table.h"
+#include "plan/training_fixture.h"
+
+namespace anabatic::testing {
+namespace {
+
+spec::DeviceSpec device() {
+  spec::DeviceSpec device;
+  device.num_threads = 2;
+  device.fp32_flops_per_second = 1e9;
+  device.bf16_flops_per_second = 4e9;
+  device.tiers = {{.name = "fast", .bytes_per_second = 1e8}};
+  return device;
+}
+
+struct Product {
+  ir::Graph graph;
+  explicit Product(DType dtype, std::int64_t rows = 600, std::int64_t width = 800) {
+    ir::GraphBuilder builder(graph, ops::find_op);
+    const ir::ValueId x = builder.batch_input("x", tensor_type(dtype, {rows, width}));
+    const ir::ValueId w =
+        builder.state("w", tensor_type(dtype, {500, width}), ir::StateKind::kParameter);
+    builder.add1("linear", {x, w});
+  }
+  const ir::Node& node() const { return graph.nodes[0]; }
+};
+
+TEST(Prices, DivideTheRoofByTheShare) {
+  const double flops = 2.0 * 600 * 800 * 500;
+  plan::OpEfficiency efficiency;
+  efficiency.seconds_a_call = 0.25;
+  efficiency.share_of_roof = {{"linear fp32", 0.5}, {"linear bf16", 2.0}};
+  const Product fp32(DType::kFloat32), bf16(DType::kBFloat16);
+  EXPECT_DOUBLE_EQ(predicted_seconds(fp32.graph, fp32.node(), device(), efficiency),
+                   0.25 + flops / 1e9 / 0.5);
+  EXPECT_DOUBLE_EQ(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency),
+                   0.25 + flops / 4e9 / 2.0);
+}
+
+TEST(Prices, TakeTheBandwidthWhereItBinds) {
+  const Product thin(DType::kFloat32, 1);
+  const double bytes = 4.0 * (800 + 500 * 800 + 500);
+  EXPECT_DOUBLE_EQ(roof_seconds(thin.graph, thin.node(), device(), {}), bytes / 1e8);
+}
+
+TEST(Prices, CountAttentionWithinASequence) {
+  ir::Graph graph;
+  ir::GraphBuilder builder(graph, ops::find_op);
+  const auto input = [&](const char* name, DType dtype, std::initializer_list<std::int64_t> shape) {
+    return builder.batch_input(name, tensor_type(dtype, shape));
+  };
+  const ir::ValueId q = input("q", DType::kFloat32, {4096, 64}),
+                    k = input("k", DType::kFloat32, {4096, 64}),
+                    v = input("v", DType::kFloat32, {4096, 64}),
+                    begin = input("begin", DType::kInt32, {4096}),
+                    end = input("end", DType::kInt32, {4096});
+  builder.add("attention", {q, k, v, begin, end},
+              {{"num_heads", std::int64_t{2}},
+               {"num_kv_heads", std::int64_t{2}},
+               {"scale", 0.1},
+               {"window", std::int64_t{0}}});
+  // 2 FLOPs for each of 128 columns of q and v, per unmasked pair.
+  const auto flops = [](double rows, double length) {
+    return 2 * 128 * rows / length * (length * (length + 1) / 2);
+  };
+  const ir::Node& node = graph.nodes[0];
+  EXPECT_DOUBLE_EQ(roof_seconds(graph, node, device(), {}), flops(4096, 4096) / 1e9);
+  plan::OpEfficiency efficiency;
+  efficiency.sequence_length = 1024;
+  EXPECT_DOUBLE_EQ(roof_seconds(graph, node, device(), efficiency), flops(4096, 1024) / 1e9);
+}
+
+TEST(Prices, FillWhatWasNotMeasured) {
+  spec::DeviceSpec bare;
+  bare.num_threads = 3;
+  const spec::DeviceSpec filled = plan::with_peaks(bare);
+  EXPECT_GT(filled.fp32_flops_per_second, 0);
+  EXPECT_EQ(filled.bf16_flops_per_second, filled.fp32_flops_per_second);
+  ASSERT_EQ(filled.tiers.size(), 1u);
+  EXPECT_GT(filled.tiers[0].bytes_per_second, 0);
+  const spec::DeviceSpec measured = plan::with_peaks(device());
+  EXPECT_EQ(measured.fp32_flops_per_second, 1e9);
+  EXPECT_EQ(measured.tiers[0].bytes_per_second, 1e8);
+}
+
+TEST(Prices, OfAStepRepeatMicroBatchesButNotTheUpdate) {
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(2), {}, device::describe_cpu(1));
+  const auto price = [&](std::int64_t micro_batches) {
+    return plan::price_step(compiled.graph, compiled.plan, device(), {}, micro_batches);
+  };
+  double forward = 0, update = 0;
+  for (const auto& [action, order] : compiled.plan.orders)
+    for (const plan::PlannedNode& planned : order) {
+      const double seconds = predicted_seconds(compiled.graph, compiled.graph.node(planned.node),
+                                               device(), plan::OpEfficiency{});
+      if (action == spec::Action::kForward) forward += seconds;
+      if (action == spec::Action::kUpdate) update += seconds;
+    }
+  const plan::StepPrice one = price(1), three = price(3);
+  EXPECT_GE(one.forward_seconds, forward);  // zero fills come on top
+  EXPECT_NEAR(one.forward_seconds, forward, 0.2 * forward);
+  EXPECT_DOUBLE_EQ(one.update_seconds, update);
+  EXPECT_DOUBLE_EQ(three.update_seconds, update);
+  EXPECT_DOUBLE_EQ(three.forward_seconds, 3 * one.forward_seconds);
+  EXPECT_LE(three.backward_seconds, 3 * one.backward_seconds);
+  EXPECT_GT(three.backward_seconds, 2 * one.backward_seconds);
+  EXPECT_DOUBLE_EQ(one.seconds, one.forward_seconds + one.backward_seconds + one.update_seconds);
+}
+
+}  // namespace
+}  // namespace anabatic::testing

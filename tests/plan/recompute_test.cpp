@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that make values again, chosen by hint or by budget: equal bits, less memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "analysis/rebuild.h"
+#include "base/philox.h"
+#include "device/topology.h"
+#include "plan/recompute_menu.h"
+#include "plan/training_fixture.h"
+
+namespace anabatic::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+StepsOptions options_for(const char* kernels, lower::Precision precision) {
+  StepsOptions options;
+  options.compile.only_kernels = kernels;
+  options.compile.precision = precision;
+  options.compile.single_micro_batch = true;
+  options.executor.poison = true;
+  options.end_micro_batch = 1;
+  options.end_step = 3;
+  return options;
+}
+
+lower::Compiled compiled(const lower::CompileOptions& options, int num_layers = 2) {
+  return lower::compile(tied_moe_graph(num_layers), options, device::describe_cpu(1));
+}
+
+std::vector<std::string> saved_keys(const lower::CompileOptions& options) {
+  const lower::Compiled whole = compiled(options);
+  std::vector<std::string> keys;
+  const analysis::Rebuilder rebuilder(whole.graph);
+  for (const analysis::SavedValue& saved : rebuilder.saved()) keys.push_back(saved.key);
+  return keys;
+}
+
+TEST(Recompute, GivesEqualBitsForEveryValueAloneAndForRandomSets) {
+  for (const char* kernels : {"ref", ""})
+    for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      StepsOptions options = options_for(kernels, precision);
+      const StepsResult want = run_steps(tied_moe_graph(2), options);
+      const std::vector<std::string> keys = saved_keys(options.compile);
+      ASSERT_GT(keys.size(), 10u);
+      for (const std::string& key : keys) {
+        options.compile.memory.recompute = {key};
+        EXPECT_EQ(run_steps(tied_moe_graph(2), options).states, want.states) << key;
+      }
+      for (std::uint64_t seed = 0; seed < 6; ++seed) {
+        options.compile.memory.recompute.clear();
+        for (std::size_t i = 0; i < keys.size(); ++i)
+          if (seed == 0 || random_below(seed, 0, i, 2) == 0)
+            options.compile.memory.recompute.push_back(keys[i]);
+        const StepsResult got = run_steps(tied_moe_graph(2), options);
+        EXPECT_EQ(got.losses, want.losses) << seed;
+        EXPECT_EQ(got.states, want.states) << seed;
+      }
+    }
+}
+
+TEST(Recompute, GivesEqualBitsOverSeveralMicroBatchesAndWithTrivialPlanners) {
+  StepsOptions options = options_for("", lower::Precision::kBf16);
+  options.compile.single_micro_batch = false;
+  options.end_micro_batch = 3;
+  const StepsResult want = run_steps(tied_moe_graph(2), options);
+  options.compile.memory.recompute = saved_keys(options.compile);
+  EXPECT_EQ(run_steps(tied_moe_graph(2), options).states, want.states);
+  options.compile.trivial_planners = true;
+  EXPECT_EQ(run_steps(tied_moe_graph(2), options).states, want.states);
+}
+
+TEST(Recompute, SharesTheFrameWithGradientsOfASingleMicroBatch) {
+  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+    StepsOptions options = options_for("", precision);
+    const StepsResult shared = run_steps(tied_moe_graph(2), options);
+    options.compile.single_micro_batch = false;
+    const StepsResult apart = run_steps(tied_moe_graph(2), options);
+    EXPECT_EQ(shared.losses, apart.losses);
+    EXPECT_EQ(shared.states, apart.states);
+    EXPECT_LT(shared.peak_bytes, apart.peak_bytes);
+  }
+}
+
+TEST(Recompute, KeepsEveryBudgetThatItAccepts) {
+  lower::CompileOptions compile = options_for("", lower::Precision::kBf16).compile;
+  compile.single_micro_batch = false;
+  const lower::Compiled whole = compiled(compile, 4);
+  lower::CompileOptions all = compile;
+  for (const char* segment : {"experts", "mlp", "router"}) {
+    const analysis::Rebuilder rebuilder(whole.graph);
+    for (const analysis::SavedValue& saved : rebuilder.saved())
+      if (saved.key.find(segment) != std::string::npos) all.memory.recompute.push_back(saved.key);
+  }
+  const std::int64_t most = whole.plan.peak_bytes(), least = compiled(all, 4).plan.peak_bytes();
+  ASSERT_LT(least, most);
+  double before = -1;
+  for (int i = 8; i >= 0; --i) {
+    compile.memory.budget_bytes = least + (most - least) * i / 8;
+    const lower::Compiled got = compiled(compile, 4);
+    EXPECT_LE(got.plan.peak_bytes(), compile.memory.budget_bytes) << i;
+    EXPECT_GE(got.memory.added_seconds, before) << i;
+    before = got.memory.added_seconds;
+  }
+  EXPECT_GT(before, 0);
+}
+
+TEST(Recompute, TrainsWithinABudgetWithEqualBits) {
+  StepsOptions options = options_for("", lower::Precision::kBf16);
+  options.compile.single_micro_batch = false;
+  const StepsResult want = run_steps(tied_moe_graph(3), options);
+  options.compile.memory.budget_bytes = compiled(options.compile, 3).plan.peak_bytes() - 2000;
+  const StepsResult got = run_steps(tied_moe_graph(3), options);
+  EXPECT_EQ(got.states, want.states);
+  EXPECT_LE(got.peak_bytes, options.compile.memory.budget_bytes);
+}
+
+template <class Error>
+std::string refusal(const lower::CompileOptions& options) {
+  try {
+    compiled(options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(Recompute, NamesWhatABudgetIsTooSmallFor) {
+  lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
+  options.memory.budget_bytes = 1000;
+  const std::string text = refusal<plan::BudgetError>(options);
+  EXPECT_THAT(text, HasSubstr("at most 1000 B"));
+  EXPECT_THAT(text, HasSubstr("at the least"));
+  EXPECT_THAT(text, HasSubstr("optimizer state"));
+}
+
+TEST(Recompute, ObeysHintsOrRefusesThem) {
+  lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
+  options.memory.recompute = {"experts"};
+  const std::string label = "experts.grouped_linear_swiglu_with_products:0";
+  std::set<std::string, std::less<>> want;
+  for (const std::string& key : saved_keys({.precision = lower::Precision::kBf16}))
+    if (key.find(".experts.") != std::string::npos) want.insert(key);
+  EXPECT_TRUE(want.contains("layers.0." + label));
+  EXPECT_EQ(compiled(options).memory.decisions.recompute, want);
+  options.memory.recompute = {label};
+  EXPECT_EQ(compiled(options).memory.choices.size(), 2u);  // one a layer
+  options.memory.recompute = {"experts.grouped_linear_swiglu_with_product:0"};
+  EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("expected a segment or a value"));
+  options.memory.recompute = {"layers.0.experts.grouped_linear_swiglu_with_product:0"};
+  EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("did you mean layers.0." + label));
+  options.memory.recompute = {label};
+  options.memory.keep = {"layers.1.experts"};
+  EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("hints that agree"));
+  options.memory.recompute.clear();
+  options.single_micro_batch = false;
+  options.memory.keep.clear();
+  options.memory.budget_bytes = compiled(options).plan.peak_bytes() - 600;
+  const lower::Compiled without = compiled(options);
+  ASSERT_FALSE(without.memory.choices.empty());
+  options.memory.keep = {without.memory.choices[0].name};
+  const lower::Compiled kept = compiled(options);
+  for (const plan::PricedChoice& choice : kept.memory.choices)
+    EXPECT_NE(choice.name, options.memory.keep[0]);
+}
+
+TEST(Recompute, MenuOfOneLayerIsSolvedWithinAPercentOfTheOracle) {
+  lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
+  options.single_micro_batch = false;
+  const lower::Compiled whole = compiled(options, 1);
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  ASSERT_LE(menu.items().size(), 20u);
+  std::vector<plan::ItemRule> rules(menu.items().size(), plan::ItemRule::kFree);
+  const std::int64_t most = whole.plan.frame_live_bytes;
+  const plan::MenuChoice leanest = plan::choose_by_ratio(
+      rules, [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, 0); });
+  const std::int64_t least = leanest.outcome.peak_bytes;
+  ASSERT_LT(least, most);
+  double gaps = 0;
+  int solved = 0;
+  for (int i = 0; i < 8; ++i) {
+    const std::int64_t budget = least + (most - least) * i / 8;
+    const plan::EvaluateMenu evaluate = [&](const std::vector<bool>& chosen) {
+      return menu.evaluate(chosen, budget);
+    };
+    const plan::MenuChoice best = plan::choose_exactly(rules, evaluate);
+    const plan::MenuChoice found = plan::choose_by_ratio(rules, evaluate);
+    EXPECT_EQ(found.holds, best.holds) << i;
+    if (!best.holds) continue;
+    ++solved;
+    gaps += found.outcome.seconds / best.outcome.seconds - 1;
+  }
+  ASSERT_EQ(solved, 8);
+  EXPECT_LE(gaps / solved, 0.01);
+}
+
+// The menu's timeline against the plan that comes of it.
+TEST(Recompute, TimelineForetellsThePlan) {
+  lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
+  options.single_micro_batch = false;
+  const lower::Compiled whole = compiled(options, 4);
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  EXPECT_EQ(menu.evaluate(std::vector<bool>(menu.items().size(), false), 0).peak_bytes,
+            whole.plan.frame_live_bytes);
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    std::vector<bool> chosen(menu.items().size());
+    options.memory.recompute.clear();
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if ((chosen[i] = random_below(seed, 0, i, 3) == 0))
+        options.memory.recompute.push_back(menu.items()[i].name);
+    const std::int64_t foretold = menu.evaluate(chosen, 0).peak_bytes;
+    const std::int64_t planned = compiled(options, 4).plan.frame_live_bytes;
+    EXPECT_LE(planned, foretold + foretold / 8) << seed;
+    EXPECT_LE(foretold, planned + planned / 8) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::testing
