@@ -38,6 +38,7 @@ Part part_of_panels(const TensorType& type, std::int64_t matrix, std::int64_t fi
 std::vector<Part> parts_of(const TensorType& type) {
   std::vector<Part> parts;
   const std::int64_t count = type.num_elements(), size = size_bytes(type.dtype);
+  if (count == 0) return parts;
   if (!is_panels(type.layout)) {
     for (std::int64_t first = 0; first < count; first += kBlockBytes / size)
       parts.push_back({tensor_type(type.dtype, {std::min(kBlockBytes / size, count - first)}),
@@ -46,6 +47,18 @@ std::vector<Part> parts_of(const TensorType& type) {
   }
   const PanelShape shape = panel_shape(type);
   const std::int64_t num_matrices = count / (type.dim(-2) * type.dim(-1));
+  const std::int64_t matrix_bytes = shape.num_elements() * size;
+  if (2 * matrix_bytes <= kBlockBytes) {  // several small matrices a part
+    const std::int64_t group = kBlockBytes / matrix_bytes, elements = type.dim(-2) * type.dim(-1);
+    for (std::int64_t matrix = 0; matrix < num_matrices; matrix += group) {
+      Part part{tensor_type(type.dtype,
+                            {std::min(group, num_matrices - matrix), type.dim(-2), type.dim(-1)}),
+                matrix * elements, matrix * matrix_bytes};
+      part.type.layout = type.layout;
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  }
   const std::int64_t step =
       type.layout == panels_layout(true)
           ? shape.num_panels()

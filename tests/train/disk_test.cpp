@@ -158,6 +158,7 @@ TEST(DiskState, IsReadAndFilledInPartsOfAnyLayout) {
   store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
       runtime::swap::SwapOptions{.directory = folder.path()}));
   for (const char* text : {"f32[3,17,5]", "f32[3,17,5]@panels", "f32[2,40,70000]@panels",
+                           "f32[70,100,400]@panels", "f32[2,1500,400]@panels",
                            "f32[17,33]@panels_transposed", "bf16[2,19,7]@panels", "f32[3000000]"}) {
     SCOPED_TRACE(text);
     const TensorType type = parse_tensor_type(text);

@@ -55,6 +55,8 @@ struct SwapSpace::Impl {
   Ticket queued = 0;
   std::atomic<Ticket> ended{0};
   std::exception_ptr error;  // under the mutex
+  Request staged;            // what the staging buffer holds, when nothing was queued since
+  Ticket staged_at = 0;
   bool stops = false;
   SwapStats stats;
   std::string pinned;
@@ -148,7 +150,8 @@ struct SwapSpace::Impl {
   }
 
   // Calls body(place in staging, bytes) for the parts of [first, first + count) of a region, with
-  // the blocks around each in the staging buffer.
+  // the blocks around each in the staging buffer. Reads take whole buffers, so that those that
+  // follow one another find their blocks there.
   template <class Body>
   void for_parts(std::size_t region, std::int64_t first, std::int64_t count, bool is_write,
                  Body&& body) {
@@ -156,20 +159,36 @@ struct SwapSpace::Impl {
     ANABATIC_CHECK(first >= 0 && count >= 0 && first + count <= of.bytes,
                    "[swap] bytes [{}, +{}) of {}, which has {}", first, count, of.name, of.bytes);
     for (std::int64_t at = first, end = first + count; at < end;) {
-      const std::int64_t block = at / kBlockBytes, begin = block * kBlockBytes;
-      const std::int64_t num_blocks = std::min(kStagingBlocks, of.num_blocks - block);
-      const std::int64_t stop = std::min(begin + num_blocks * kBlockBytes, of.bytes);
-      const std::int64_t used = (std::min(stop, end) - begin + kBlockBytes - 1) / kBlockBytes;
-      const std::int64_t bytes = std::min(stop, end) - at;
-      Request request{false, region, block, used, staging.data()};
-      const bool covers =
-          at == begin && bytes == std::min(begin + used * kBlockBytes, of.bytes) - begin;
-      if (!is_write || !covers) wait(push(request));
+      const std::int64_t block = at / kBlockBytes;
+      if (is_write || !is_staged(region, block)) {
+        const std::int64_t num_blocks = std::min(kStagingBlocks, of.num_blocks - block);
+        staged = {false, region, block, num_blocks, staging.data()};
+        const std::int64_t last = (end - 1) / kBlockBytes;
+        if (is_write) staged.num_blocks = std::min(num_blocks, last - block + 1);
+        if (!is_write || !covers(staged, at, end)) wait(push(staged));
+        staged_at = queued;
+      }
+      const std::int64_t begin = staged.first * kBlockBytes;
+      const std::int64_t bytes =
+          std::min({begin + staged.num_blocks * kBlockBytes, of.bytes, end}) - at;
       body(staging.data() + (at - begin), bytes);
-      request.is_write = true;
-      if (is_write) wait(push(request));
+      Request back = staged;
+      back.is_write = true;
+      if (is_write) wait(push(back));
       at += bytes;
     }
+  }
+
+  // Whether the staging buffer still holds what is on disk there.
+  bool is_staged(std::size_t region, std::int64_t block) const {
+    return staged_at == queued && queued > 0 && staged.region == region && staged.first <= block &&
+           block < staged.first + staged.num_blocks;
+  }
+
+  // Whether [begin, end) holds all bytes of a request.
+  bool covers(const Request& request, std::int64_t begin, std::int64_t end) const {
+    const std::int64_t first = request.first * kBlockBytes;
+    return begin == first && end >= first + bytes_of(request);
   }
 };
 
