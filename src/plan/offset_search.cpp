@@ -194,8 +194,7 @@ void search_below(const Problem& problem, std::int64_t goal, std::int64_t alignm
 Placement place_by_search(std::span<const LiveBytes> items, const SearchLimits& limits) {
   const Problem problem = pose(items, kAlignmentBytes);
   if (problem.items.empty()) return in_callers_order(problem, {}, items.size());
-  const auto spare =
-      static_cast<std::int64_t>(limits.tolerance * static_cast<double>(problem.bound));
+  const auto spare = static_cast<std::int64_t>(limits.slack * static_cast<double>(problem.bound));
   const std::int64_t goal = problem.bound + spare / kAlignmentBytes * kAlignmentBytes;
   SearchBudget budget = budget_of(limits);
   Incumbent incumbent(problem, goal, budget);
