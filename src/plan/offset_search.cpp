@@ -139,7 +139,7 @@ class Incumbent {
  private:
   template <class Key>
   void try_sorted(Key key) {
-    if (is_good()) return;
+    if (is_good() || (!best_order_.empty() && budget_.is_late())) return;
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::stable_sort(order_.begin(), order_.end(),
                      [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
