@@ -22,9 +22,8 @@ namespace anabatic::plan {
 struct SearchBudget {
   std::int64_t steps = 0;
   std::optional<std::chrono::steady_clock::time_point> deadline{};
-  bool is_spent() const {
-    return steps <= 0 || (deadline && std::chrono::steady_clock::now() >= *deadline);
-  }
+  bool is_late() const { return deadline && std::chrono::steady_clock::now() >= *deadline; }
+  bool is_spent() const { return steps <= 0 || is_late(); }
 };
 
 class CanonicalSearch {

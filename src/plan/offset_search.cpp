@@ -139,7 +139,7 @@ class Incumbent {
  private:
   template <class Key>
   void try_sorted(Key key) {
-    if (is_good()) return;
+    if (is_good() || (!best_order_.empty() && budget_.is_late())) return;
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     std::stable_sort(order_.begin(), order_.end(),
                      [&](std::size_t a, std::size_t b) { return key(a) > key(b); });
@@ -194,8 +194,7 @@ void search_below(const Problem& problem, std::int64_t goal, std::int64_t alignm
 Placement place_by_search(std::span<const LiveBytes> items, const SearchLimits& limits) {
   const Problem problem = pose(items, kAlignmentBytes);
   if (problem.items.empty()) return in_callers_order(problem, {}, items.size());
-  const auto spare =
-      static_cast<std::int64_t>(limits.tolerance * static_cast<double>(problem.bound));
+  const auto spare = static_cast<std::int64_t>(limits.slack * static_cast<double>(problem.bound));
   const std::int64_t goal = problem.bound + spare / kAlignmentBytes * kAlignmentBytes;
   SearchBudget budget = budget_of(limits);
   Incumbent incumbent(problem, goal, budget);

@@ -14,8 +14,8 @@ namespace anabatic::plan {
 struct SearchLimits {
   // Touches of one item in one place: a nanosecond or two each. Plans depend on nothing else.
   std::int64_t steps = std::int64_t{1} << 25;
-  // place_by_search stops at an arena of (1 + tolerance) times the bound.
-  double tolerance = 0;
+  // place_by_search stops at an arena of (1 + slack) times the bound.
+  double slack = 0;
   // Of a steady clock; 0: none. Never in a plan, which must not depend on the machine.
   double seconds = 0;
 };

@@ -129,7 +129,7 @@ class BufferPlanner {
 };
 
 // What a smaller frame arena is not worth searching for, as a part of its bound.
-constexpr double kFrameTolerance = 0.005;
+constexpr double kFrameSlack = 0.005;
 
 void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
   std::vector<LiveBytes> frame, gradient;
@@ -161,7 +161,7 @@ void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
     frame_offsets.push_back(&nodes[i]->workspace_offset);
   }
   const Placement in_frame =
-      trivial ? place_in_sequence(frame) : place_by_search(frame, {.tolerance = kFrameTolerance});
+      trivial ? place_in_sequence(frame) : place_by_search(frame, {.slack = kFrameSlack});
   const Placement in_gradient = place_in_sequence(gradient);
   for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
   for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];

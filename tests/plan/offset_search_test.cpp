@@ -243,7 +243,7 @@ TEST(OffsetSearch, IsNeverWorseThanTheGreedyPlacement) {
 TEST(OffsetSearch, PlacesTenThousandBuffersOfAStepTightly) {
   const auto items = training_step(1, 500);
   ASSERT_EQ(items.size(), 10000U);
-  const Placement placement = plan::place_by_search(items, {.tolerance = 0.002});
+  const Placement placement = plan::place_by_search(items, {.slack = 0.005});
   EXPECT_EQ(placement_fault(items, placement.offsets, placement.bytes, 64), "");
   const auto bound = static_cast<double>(analysis::peak_live_bytes(items));
   EXPECT_LE(static_cast<double>(placement.bytes), 1.02 * bound);
