@@ -91,7 +91,7 @@ void read_states(const fs::path& file, ModelSession& session) {
     while (!bytes.empty()) {  // in blocks whose pages are given back
       const auto block = bytes.first(std::min(bytes.size(), std::size_t{4} << 20));
       write_row_bytes(state, first, block);
-      io::release_pages(block);
+      source.release(block);
       first += static_cast<std::int64_t>(block.size()) / size_bytes(state.type->dtype);
       bytes = bytes.subspan(block.size());
     }

@@ -94,7 +94,8 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
                     .z_loss_coef = run.train.router_z_loss_coef,
                     .aux_loss_scale = 1.0 / micro_batches},
           .training = true,
-          .with_update = true};
+          .with_update = true,
+          .single_micro_batch = run.train.gradient_accumulation_steps == 1};
 }
 
 ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
