@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -182,6 +183,23 @@ TEST_F(PlanVerb, FindsSettingsThatFit) {
   }
   EXPECT_EQ(settings["longest_sequence"]["sequence_length"], 512);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // minutes of products
+TEST_F(PlanVerb, CalibratesOnceAndGoesByItThen) {
+  const fs::path model = write_tiny_config(folder_.path());
+  ::setenv("XDG_CACHE_HOME", (folder_.path() / "cache").c_str(), 1);
+  const std::string before = plan({model})["step"]["prices"];
+  const Outcome calibrated = run_binary({"plan", "--calibrate", "--device.threads", "1"});
+  EXPECT_EQ(calibrated.exit_code, 0) << calibrated.err;
+  const nlohmann::json after = plan({model, "--device.threads", "1"}),
+                       two_threads = plan({model, "--device.threads", "2"});
+  ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_THAT(before, HasSubstr("this machine is not calibrated"));
+  EXPECT_EQ(after["step"]["prices"], "calibrated on this machine");
+  EXPECT_GT(after["step"]["seconds"], 0.0);
+  EXPECT_THAT(two_threads["step"]["prices"].get<std::string>(), HasSubstr("not calibrated"));
+}
+#endif
 
 }  // namespace
 }  // namespace anabatic::testing
