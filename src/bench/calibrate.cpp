@@ -38,7 +38,7 @@ struct TemporaryFile {
 };
 
 struct Sum {
-  double seconds = 0, roof_seconds = 0;
+  double calls = 0, seconds = 0, roof_seconds = 0;
 };
 
 }  // namespace
@@ -59,6 +59,7 @@ train::Calibration calibrate(std::int64_t num_threads) {
     const Profile profile = bench::profile(run, {.num_warmup_steps = 1, .num_steps = 3});
     for (std::size_t i = 0; i < profile.calls.size(); ++i) {
       Sum& sum = sums[profile.call_keys[i]];
+      sum.calls += profile.calls[i].calls;
       sum.seconds += profile.calls[i].seconds;
       sum.roof_seconds += profile.calls[i].roof_seconds;
     }
@@ -66,11 +67,13 @@ train::Calibration calibrate(std::int64_t num_threads) {
     result.bf16_flops_per_second = profile.bf16_flops_per_second;
     result.copy_bytes_per_second = profile.copy_bytes_per_second;
   }
-  // A call that takes little more than waking the team says nothing of the roof.
-  constexpr double kLeastSeconds = 20e-6;
-  for (const auto& [key, sum] : sums)
-    if (sum.seconds > kLeastSeconds && sum.roof_seconds > 0)
-      result.efficiency.share_of_roof[key] = sum.roof_seconds / sum.seconds;
+  // A call that takes little more than waking the team says nothing of the roof: left to defaults.
+  constexpr double kLeastSeconds = 30e-6, kLeastShare = 1e-3;
+  for (const auto& [key, sum] : sums) {
+    if (sum.calls == 0 || sum.seconds < kLeastSeconds * sum.calls) continue;
+    const double share = sum.roof_seconds / sum.seconds;
+    if (share >= kLeastShare) result.efficiency.share_of_roof[key] = share;
+  }
   return result;
 }
 

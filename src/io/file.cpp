@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -133,11 +134,16 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-void release_pages(std::span<const std::byte> mapped) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(mapped.data()) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(mapped.data() + mapped.size());
+void release_pages(std::span<const std::byte> mapped, std::span<const std::byte> whole) {
+  // Linux maps the pages of an aligned window of 64 KiB around each first read.
+  constexpr std::uintptr_t kWindowBytes = std::uintptr_t{64} << 10;
   if (mapped.empty()) return;
+  const auto address = [](const std::byte* byte) { return reinterpret_cast<std::uintptr_t>(byte); };
+  const std::uintptr_t begin =
+      std::max(address(mapped.data()) / kWindowBytes * kWindowBytes, address(whole.data()));
+  const std::uintptr_t end = std::min(
+      (address(mapped.data() + mapped.size()) + kWindowBytes - 1) / kWindowBytes * kWindowBytes,
+      address(whole.data() + whole.size()));
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // a hint: may fail
 }
 

@@ -59,9 +59,10 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Gives back the memory of the pages of a MappedFile that these bytes lie in: they count as
-// resident from their first read on. A later read fetches them again.
-void release_pages(std::span<const std::byte> mapped);
+// Gives back the memory of the pages that these bytes of a MappedFile's `whole` lie in, and of the
+// pages around them that the system maps along with a page that is read: they count as resident
+// from then on. A later read fetches them again.
+void release_pages(std::span<const std::byte> mapped, std::span<const std::byte> whole);
 
 // Makes renames and new names in this folder durable.
 void sync_directory(const std::filesystem::path& directory);

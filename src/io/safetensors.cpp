@@ -334,4 +334,12 @@ const TensorEntry* SafetensorsDirectory::find(std::string_view name) const {
   return place == entries_.end() ? nullptr : &place->second;
 }
 
+void SafetensorsDirectory::release(std::span<const std::byte> data) const {
+  for (const MappedFile& file : files_) {
+    const std::span<const std::byte> whole = file.bytes();
+    if (whole.data() <= data.data() && data.data() + data.size() <= whole.data() + whole.size())
+      return release_pages(data, whole);
+  }
+}
+
 }  // namespace anabatic::io

@@ -53,6 +53,8 @@ class SafetensorsDirectory {
   std::vector<std::string> names() const;
   const TensorEntry* find(std::string_view name) const;  // null if absent
   const std::map<std::string, TensorEntry, std::less<>>& entries() const { return entries_; }
+  // Gives back the memory of the pages behind these bytes of an entry; see io::release_pages.
+  void release(std::span<const std::byte> data) const;
 
  private:
   void add_shard(const std::filesystem::path& path, std::vector<std::string>& problems);

@@ -15,15 +15,15 @@ namespace {
 constexpr std::int64_t kBlock = std::int64_t{1} << 20;
 
 // In blocks whose pages are given back, so that reading needs little memory beside the states.
-void read_piece(DType dtype, std::span<const std::byte> data, const WeightPiece& piece,
-                const StateWriter& write, std::vector<float>& scratch) {
+void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,
+                const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch) {
   for (std::int64_t done = 0; done < piece.count; done += kBlock) {
     const std::int64_t count = std::min(kBlock, piece.count - done);
     const auto block = data.first(static_cast<std::size_t>(count * size_bytes(dtype)));
     scratch.resize(static_cast<std::size_t>(count));
     to_floats(dtype, block, scratch);
     write(piece.state, piece.offset + done, scratch);
-    io::release_pages(block);
+    files.release(block);
     data = data.subspan(block.size());
   }
 }
@@ -57,7 +57,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
     std::span<const std::byte> data = files.find(tensor.name)->data;
     for (const WeightPiece& piece : tensor.pieces) {
       const auto num_bytes = static_cast<std::size_t>(piece.count * size_bytes(tensor.dtype));
-      read_piece(tensor.dtype, data.first(num_bytes), piece, write, scratch);
+      read_piece(files, tensor.dtype, data.first(num_bytes), piece, write, scratch);
       data = data.subspan(num_bytes);
     }
   }

@@ -92,7 +92,7 @@ void read_states(const fs::path& file, ModelSession& session) {
     fill_state(session.store(), name, [&](std::int64_t first, std::span<std::byte> block) {
       const auto from = bytes.subspan(static_cast<std::size_t>(first * size), block.size());
       std::copy(from.begin(), from.end(), block.begin());
-      io::release_pages(from);
+      source.release(from);
     });
   }
 }

@@ -51,6 +51,8 @@ struct MemoryAccount {
   plan::Account step;  // of the training program: layers, segments, the moment of the peak
 
   std::int64_t bytes(std::string_view name) const;  // of all rows of that name
+  // What a byte budget of the process does not leave to the training program's states and arenas.
+  std::int64_t beside_step() const { return peak_bytes - step.peak_bytes; }
 };
 
 // `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries,

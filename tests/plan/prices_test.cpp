@@ -47,7 +47,7 @@ TEST(Prices, DivideTheRoofByTheShare) {
 TEST(Prices, TakeTheBandwidthWhereItBinds) {
   const Product thin(DType::kFloat32, 1);
   const double bytes = 4.0 * (800 + 500 * 800 + 500);
-  EXPECT_DOUBLE_EQ(roof_seconds(thin.graph, thin.node(), device(), {}), bytes / 1e8);
+  EXPECT_DOUBLE_EQ(plan::roof_seconds(thin.graph, thin.node(), device(), {}), bytes / 1e8);
 }
 
 TEST(Prices, CountAttentionWithinASequence) {
@@ -71,10 +71,10 @@ TEST(Prices, CountAttentionWithinASequence) {
     return 2 * 128 * rows / length * (length * (length + 1) / 2);
   };
   const ir::Node& node = graph.nodes[0];
-  EXPECT_DOUBLE_EQ(roof_seconds(graph, node, device(), {}), flops(4096, 4096) / 1e9);
+  EXPECT_DOUBLE_EQ(plan::roof_seconds(graph, node, device(), {}), flops(4096, 4096) / 1e9);
   plan::OpEfficiency efficiency;
   efficiency.sequence_length = 1024;
-  EXPECT_DOUBLE_EQ(roof_seconds(graph, node, device(), efficiency), flops(4096, 1024) / 1e9);
+  EXPECT_DOUBLE_EQ(plan::roof_seconds(graph, node, device(), efficiency), flops(4096, 1024) / 1e9);
 }
 
 TEST(Prices, FillWhatWasNotMeasured) {

@@ -153,7 +153,9 @@ TEST(SettingsSearch, FindsWhatCountingUpFinds) {
                 length)
           << budget;
       EXPECT_EQ(found.fastest.has_value(), batch > 0 || length > 0);
-      if (found.fastest) EXPECT_LE(found.fastest->peak_bytes, budget);
+      if (found.fastest) {
+        EXPECT_LE(found.fastest->peak_bytes, budget);
+      }
       EXPECT_LE(found.num_trials, 40);
     }
 }

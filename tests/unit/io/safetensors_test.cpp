@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <numeric>
 
 #include "anabatic/error.h"
@@ -190,6 +191,37 @@ TEST(SafetensorsWriter, RefusesWrongDeclarationsAndIncompleteTensors) {
   writer.write("w1", iota_bytes(5, 0));
   EXPECT_THAT(error_of([&] { writer.finish(); }),
               AllOf(HasSubstr("w1: 5 of 6"), HasSubstr("w2: 0 of 16"), HasSubstr("w4: 0 of 8")));
+}
+
+// Resident pages of this process that belong to files.
+std::int64_t resident_file_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t size = 0, resident = 0, shared = 0;
+  file >> size >> resident >> shared;
+  return shared * 4096;
+}
+
+// The system maps pages around each one that is read: behind a block, and ahead of it where that
+// was given back before.
+TEST(SafetensorsDirectory, GivesBackWhatWasRead) {
+  const TempDirectory folder;
+  constexpr std::size_t kBytes = std::size_t{16} << 20, kBlock = 137'000;
+  const TensorInfo info{"x", DType::kUInt8, {static_cast<std::int64_t>(kBytes)}};
+  SafetensorsWriter writer = SafetensorsWriter::single_file(folder / "x.safetensors", {info});
+  writer.write("x", std::vector<std::byte>(kBytes, std::byte{1}));
+  writer.finish();
+  const SafetensorsDirectory directory = SafetensorsDirectory::open(folder / "x.safetensors");
+  std::span<const std::byte> data = directory.find("x")->data;
+  const std::int64_t before = resident_file_bytes();
+  std::size_t sum = 0;
+  while (!data.empty()) {
+    const auto block = data.first(std::min(kBlock, data.size()));
+    for (const std::byte byte : block) sum += static_cast<std::size_t>(byte);
+    directory.release(block);
+    data = data.subspan(block.size());
+  }
+  EXPECT_EQ(sum, kBytes);
+  EXPECT_LT(resident_file_bytes() - before, 512 << 10);
 }
 
 TEST(SafetensorsDirectory, ListsMissingShardsAndTensors) {
