@@ -206,8 +206,10 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
     const auto is_output = [&](ir::ValueId value) {
       return std::find(graph.outputs.begin(), graph.outputs.end(), value) != graph.outputs.end();
     };
-    if (state.kind != ir::StateKind::kOptimizer || use.empty() || is_output(state.before) ||
-        is_output(state.after))
+    // Lower halves of parameters stay beside the other half, with which files hold them.
+    if (state.kind != ir::StateKind::kOptimizer ||
+        graph.value(state.before).type.dtype == DType::kUInt16 || use.empty() ||
+        is_output(state.before) || is_output(state.after))
       continue;
     result.push_back({static_cast<std::int32_t>(i), use});
   }

@@ -12,6 +12,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "train/checkpoint_directory.h"
+#include "train/state_rows.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {

@@ -62,15 +62,13 @@ struct AdamW {
     if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step);
   }
 
-  // One expression for every form, so that its sums are contracted alike: bits do not depend on
-  // how parameter and moments are kept.
+  // One expression for every form: bits do not depend on how parameter and moments are kept.
   ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats raw) const {
     if (!finite) return;
     const Floats g = clip * raw;
-    m = madd(broadcast(blend1), g - m, m);
-    v = madd(broadcast(keep2), v, blend2 * g * g);
-    p = madd(broadcast(keep), p,
-             -(rate * m / madd(square_root(v), broadcast(root), broadcast(epsilon))));
+    m += blend1 * (g - m);
+    v = keep2 * v + blend2 * g * g;
+    p = keep * p - rate * m / (square_root(v) * root + epsilon);
   }
 
   // rounding_word of kLanes elements; its lower half rounds the first moment.

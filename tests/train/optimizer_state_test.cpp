@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a run keeps what its optimizer needs, and when it updates: parameters in halves, moments in
+// bf16, updates in the backward.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <sstream>
+
+#include "anabatic/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "io/safetensors.h"
+#include "support/tiny_run.h"
+#include "support/tolerance.h"
+#include "train/checkpoint_directory.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using ::testing::HasSubstr;
+
+std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
+  return lines;
+}
+
+// As above, of parameters kept whole or in halves; in panels, and in rows with an embedding that
+// has two readers.
+TEST(OptimizerState, GivesEqualBitsWithParametersWholeOrInHalves) {
+  for (const bool in_panels : {true, false}) {
+    std::string whole;
+    for (const bool in_halves : {false, true}) {
+      const TemporaryDirectory folder;
+      RunConfig run =
+          tiny_run(folder.path(), in_panels ? "\"hidden_size\": 24, \"intermediate_size\": 21"
+                                            : "\"tie_word_embeddings\": true");
+      run.train.precision = "bf16";
+      run.train.gradient_accumulation_steps = 2;
+      run.train.validate_every = 2;
+      run.train.save_every = 3;
+      run.train.keep_last = 0;
+      run.train.save_dtype = "fp32";
+      run.data.validation = {
+          anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+      const auto set_passes = [&](bool splits) {
+        run.compiler.disable_passes.clear();
+        if (!splits) run.compiler.disable_passes.emplace_back("split_parameters");
+        if (!in_panels) run.compiler.disable_passes.emplace_back("panel_states");
+      };
+      set_passes(in_halves);
+      const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+      if (!in_halves) whole = bytes;
+      EXPECT_TRUE(bytes == whole) << in_panels;
+      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+      set_passes(!in_halves);
+      EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == whole)
+          << in_panels << ", resumed";
+    }
+  }
+}
+
+std::vector<double> losses_of(const RunConfig& run) {
+  std::vector<double> losses;
+  for (const nlohmann::json& line : metrics_of(run)) losses.push_back(line["loss"]);
+  return losses;
+}
+
+// By the mean loss of the last 20 of 100 steps.
+TEST(OptimizerState, LearnsAlikeWithMomentsInBf16) {
+  std::vector<double> means;
+  for (const char* precision : {"fp32", "bf16"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path());
+    run.train.precision = "bf16";
+    run.train.steps = 100;
+    run.optimizer.state_precision = precision;
+    Trainer(run).train();
+    const std::vector<double> losses = losses_of(run);
+    ASSERT_EQ(losses.size(), 100u);
+    double sum = 0;
+    for (std::size_t i = 80; i < 100; ++i) sum += losses[i];
+    EXPECT_LT(sum / 20, losses[0] - 1.0);
+    means.push_back(sum / 20);
+  }
+  EXPECT_LE(std::abs(means[1] - means[0]), anabatic::testing::noisy_moments_tolerance(means[0]));
+  EXPECT_NE(means[1], means[0]);
+}
+
+TEST(OptimizerState, ResumesMomentsInBf16BitForBitOnAnyThreadCountAndLayout) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    std::string want;
+    for (const int variant : {0, 1, 2, 3}) {
+      const TemporaryDirectory folder;
+      RunConfig run = tiny_run(folder.path(), "\"hidden_size\": 24, \"intermediate_size\": 21");
+      run.train.precision = precision;
+      run.optimizer.state_precision = "bf16";
+      run.train.save_every = 3;
+      run.train.keep_last = 0;
+      run.device.threads = variant == 3 ? 3 : variant == 0 ? 1 : 2;
+      if (variant == 2) run.compiler.disable_passes = {"panel_states", "split_parameters"};
+      std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+      if (variant == 0) want = bytes;
+      EXPECT_TRUE(bytes == want) << precision << ", variant " << variant;
+      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+      EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
+          << precision << ", variant " << variant << ", resumed";
+    }
+  }
+}
+
+TEST(OptimizerState, UpdatesInTheBackwardAsAfterItWhereNothingIsClipped) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    std::string after;
+    for (const char* update : {"after_backward", "in_backward"}) {
+      const TemporaryDirectory folder;
+      RunConfig run = tiny_run(folder.path(), "\"tie_word_embeddings\": true");
+      run.train.precision = precision;
+      run.optimizer.clip_grad_norm = 0;
+      run.optimizer.update = update;
+      run.data.validation = {
+          anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+      const TrainResult result = Trainer(run).train();
+      // Without the norm's state, which only one of them has.
+      std::string bytes;
+      for (const char* file : {"model.safetensors"}) bytes += read_file(result.checkpoint / file);
+      if (after.empty()) after = bytes;
+      EXPECT_TRUE(bytes == after) << precision;
+    }
+  }
+}
+
+// Steps of one sample: the first is not clipped, the others by the norm that metrics show for the
+// step before. With a rate of one and no momentum the first moment is the clipped gradient.
+TEST(OptimizerState, ClipsInTheBackwardByTheNormOfTheStepBefore) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.optimizer.update = "in_backward";
+  run.optimizer.betas = {0.0, 0.0};
+  run.optimizer.learning_rate = run.optimizer.min_learning_rate = 0;
+  run.optimizer.clip_grad_norm = 0.25;
+  run.train.save_every = 1;
+  run.train.keep_last = 0;
+  run.train.steps = 4;
+  Trainer(run).train();
+  std::vector<double> norms;
+  for (const nlohmann::json& line : metrics_of(run)) norms.push_back(line["grad_norm"]);
+  ASSERT_EQ(norms.size(), 4u);
+  for (std::size_t step = 1; step <= 4; ++step) {
+    const auto states = io::SafetensorsDirectory::open(
+        std::filesystem::path(run.train.output) / checkpoint_name(static_cast<std::int64_t>(step)) /
+        "training_state.safetensors");
+    double sum = 0, kept = 0;
+    for (const std::string& name : states.names()) {
+      const auto bytes = states.find(name)->data;
+      const std::span values(reinterpret_cast<const float*>(bytes.data()),
+                             bytes.size() / sizeof(float));
+      if (name == "previous_grad_norm") kept = values[0];
+      if (!name.starts_with("first_moment.")) continue;
+      for (const float value : values) sum += static_cast<double>(value) * value;
+    }
+    const double clip = step == 1 ? 1.0 : std::min(1.0, 0.25 / (norms[step - 2] + 1e-6));
+    EXPECT_LT(step == 1 ? 0.0 : clip, 1.0) << "the test must clip";
+    const double want = clip * norms[step - 1];
+    EXPECT_LE(std::abs(std::sqrt(sum) - want),
+              anabatic::testing::agreement_tolerance(want, DType::kFloat32))
+        << "step " << step;
+    EXPECT_LE(std::abs(kept - norms[step - 1]),
+              anabatic::testing::agreement_tolerance(kept, DType::kFloat32));
+  }
+}
+
+TEST(OptimizerState, ResumesUpdatesInTheBackwardBitForBit) {
+  std::string want;
+  for (const char* planners : {"given", "trivial"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path());
+    run.train.precision = "bf16";
+    run.optimizer.update = "in_backward";
+    run.optimizer.state_precision = "bf16";
+    run.optimizer.clip_grad_norm = 0.5;
+    run.train.save_every = 3;
+    run.train.keep_last = 0;
+    run.compiler.trivial_planners = run.compiler.poison = planners == std::string("trivial");
+    const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+    if (want.empty()) want = bytes;
+    EXPECT_TRUE(bytes == want) << planners;
+    write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+    EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want) << planners;
+  }
+}
+
+TEST(OptimizerState, RefusesToResumeOtherMoments) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  Trainer(run).train();
+  run.optimizer.state_precision = "bf16";
+  run.optimizer.update = "in_backward";
+  try {
+    Trainer trainer(run);
+    FAIL() << "expected an error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("optimizer.state_precision: the checkpoint has fp32, this run bf16"));
+    EXPECT_THAT(error.what(), HasSubstr("optimizer.update: the checkpoint has after_backward"));
+  }
+}
+
+// Sets every element of an f32 tensor in a safetensors file.
+void overwrite(const std::filesystem::path& file, const std::string& tensor, float value) {
+  std::string bytes = read_file(file);
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const nlohmann::json entry = parse_json(bytes.substr(sizeof header, header))[tensor];
+  const std::size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+  for (std::size_t at = begin; at < end; at += sizeof value)
+    std::memcpy(bytes.data() + sizeof header + header + at, &value, sizeof value);
+  write_file_atomically(file, bytes);
+}
+
+// The loss is finite; the router's z-loss, which is no part of what is checked after the forward,
+// has a gradient that overflows on its way through the router's weight.
+TEST(OptimizerState, StopsInTheBackwardOnANonFiniteGradientAndKeepsTheLastCheckpoint) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.save_every = 1;
+  run.train.steps = 2;
+  run.train.router_z_loss_coef = 1e6;
+  run.optimizer.update = "in_backward";
+  const std::filesystem::path checkpoint = Trainer(run).train().checkpoint;
+  overwrite(checkpoint / "training_state.safetensors", "layers.1.router.weight", 1e30f);
+  const std::string before = checkpoint_bytes(checkpoint);
+  run.train.steps = 4;
+  try {
+    Trainer(run).train();
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[train] step 3: the gradient's norm is"));
+    EXPECT_THAT(error.what(), HasSubstr("the backward had updated weights by then"));
+  }
+  EXPECT_EQ(latest_checkpoint(run.train.output), checkpoint);
+  EXPECT_TRUE(checkpoint_bytes(checkpoint) == before);
+}
+
+}  // namespace
+}  // namespace anabatic::train
