@@ -219,6 +219,15 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(bytes("memory.budget",
+                       "bytes that the process may take, such as 6GiB; 0: no budget",
+                       AT(memory.budget)));
+  keys.push_back(strings("memory.recompute",
+                         "values or segments that the backward makes again, such as "
+                         "experts.activation",
+                         AT(memory.recompute)));
+  keys.push_back(
+      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
                         "windows of memory that activations leave free",
@@ -259,15 +268,6 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
   keys.push_back(
       integer("device.threads", "compute threads; 0: all cores allowed", 0, AT(device.threads)));
-  keys.push_back(bytes("memory.budget",
-                       "bytes that the process may take, such as 6GiB; 0: no budget",
-                       AT(memory.budget)));
-  keys.push_back(strings("memory.recompute",
-                         "values or segments that the backward makes again, such as "
-                         "experts.activation",
-                         AT(memory.recompute)));
-  keys.push_back(
-      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
   keys.push_back(
       integer("generate.max_new_tokens", "tokens to generate", 0, AT(generate.max_new_tokens)));
   keys.push_back(number("generate.temperature", "0: greedy", 0, 1e6, AT(generate.temperature)));

@@ -50,6 +50,8 @@ struct RunConfig {
     bool decay_norms_and_biases = false;
   } optimizer;
   struct Memory {
+    std::int64_t budget = 0;                   // bytes of the whole process; 0: none
+    std::vector<std::string> recompute, keep;  // hints to the planner
     std::string optimizer_state = "resident";  // resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
@@ -58,10 +60,6 @@ struct RunConfig {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
   } device;
-  struct Memory {
-    std::int64_t budget = 0;                   // bytes of the whole process; 0: none
-    std::vector<std::string> recompute, keep;  // hints to the planner
-  } memory;
   struct Generate {
     std::int64_t max_new_tokens = 128;
     double temperature = 1.0;  // 0: greedy
