@@ -111,6 +111,7 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
     Kind kind = kWeights;
     switch (graph.states[static_cast<std::size_t>(buffer.state)].kind) {
       case ir::StateKind::kOptimizer:
+        if (buffer.arena == spec::Arena::kFrame) continue;  // on disk
         kind = kMoments;
         break;
       case ir::StateKind::kGradient:

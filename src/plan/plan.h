@@ -71,7 +71,7 @@ struct Plan {
 struct DiskOptions {
   bool optimizer_state = false;  // on disk, the states of at least `min_bytes`
   std::int64_t min_bytes = 4096;
-  // Nodes whose windows fit at once: the frame grows where it is smaller.
+  // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
   std::int32_t num_windows = 2;
 };
 

@@ -46,11 +46,19 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
     }
   }
   change.push_back(0);
-  for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.arena != spec::Arena::kFrame) continue;
-    change[static_cast<std::size_t>(buffer.lifetime.begin)] += align_bytes(buffer.bytes);
-    change[static_cast<std::size_t>(buffer.lifetime.end)] -= align_bytes(buffer.bytes);
+  const auto add = [&](const Lifetime& lifetime, std::int64_t bytes) {
+    change[static_cast<std::size_t>(lifetime.begin)] += align_bytes(bytes);
+    change[static_cast<std::size_t>(lifetime.end)] -= align_bytes(bytes);
+  };
+  std::vector<bool> is_window(plan.buffers.size(), false);
+  // A window needs its bytes for its use; ahead of it, it takes what others leave.
+  for (const SwapWindow& window : plan.windows) {
+    is_window[static_cast<std::size_t>(window.buffer)] = true;
+    add({window.use, window.end}, window.bytes);
   }
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+    if (plan.buffers[i].arena == spec::Arena::kFrame && !is_window[i])
+      add(plan.buffers[i].lifetime, plan.buffers[i].bytes);
   std::int64_t live = 0;
   for (const std::int64_t delta : change) live_.push_back(live += delta);
   for (const auto& [action, order] : plan.orders)

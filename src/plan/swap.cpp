@@ -229,6 +229,15 @@ std::int64_t most_at_once(const std::vector<Candidate>& states, const Plan& plan
   return most;
 }
 
+// Bytes that nothing uses at a position, of a frame of that size.
+std::int64_t free_bytes_at(const std::vector<Item>& items, std::int32_t position,
+                           std::int64_t frame_bytes) {
+  for (const Item& item : items)
+    if (item.lifetime.begin <= position && position < item.lifetime.end)
+      frame_bytes -= item.end - item.offset;
+  return frame_bytes;
+}
+
 // The first use by something else than windows from `end` on, going round.
 std::int32_t first_use_after(const std::vector<Item>& items, std::int64_t offset,
                              std::int64_t bytes, std::int32_t end, std::int32_t length) {
@@ -250,8 +259,12 @@ void place_windows(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
   const std::vector<Candidate> states = candidates(graph, order, options.disk, plan);
   const std::vector<Item> items = items_of_frame(plan);
   Occupancy occupancy(items, length);
+  if (states.empty()) return;
+  // Room for the first windows, where gradients may still fill the frame.
+  const std::int64_t wanted = options.disk.num_windows * most_at_once(states, plan),
+                     left = free_bytes_at(items, states.front().use.begin, plan.frame_bytes);
   const std::int64_t capacity =
-      std::max(plan.frame_bytes, options.disk.num_windows * most_at_once(states, plan));
+      align_up(plan.frame_bytes + std::max<std::int64_t>(wanted - left, 0));
   std::int32_t earliest = 0;
   for (const Candidate& state : states) {
     PlannedBuffer& buffer = plan.buffers[static_cast<std::size_t>(state.buffer)];

@@ -99,7 +99,7 @@ std::vector<Name> StateStore::names() const {
 }
 
 std::int64_t StateStore::num_bytes() const {
-  std::int64_t bytes = impl_->swap ? impl_->swap->staging_bytes() : 0;
+  std::int64_t bytes = impl_->swap ? swap::kStagingBytes : 0;
   for (const auto& [name, entry] : impl_->entries)
     if (entry.tier == Tier::kMemory) bytes += entry.type.num_bytes();
   return bytes;

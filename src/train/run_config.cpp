@@ -226,6 +226,26 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(bytes("memory.budget",
+                       "bytes that the process may take, such as 6GiB; 0: no budget",
+                       AT(memory.budget)));
+  keys.push_back(strings("memory.recompute",
+                         "values or segments that the backward makes again, such as "
+                         "experts.activation",
+                         AT(memory.recompute)));
+  keys.push_back(
+      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
+  keys.push_back(choice("memory.optimizer_state",
+                        "where moments stay between updates; disk: in a scratch file, through "
+                        "windows of memory that activations leave free",
+                        {"resident", "disk"}, AT(memory.optimizer_state)));
+  keys.push_back(string("memory.swap_directory",
+                        "directory of the scratch file; empty: that of train.output",
+                        AT(memory.swap_directory)));
+  keys.push_back(integer("memory.swap_windows",
+                         "the largest parameters whose moments fit into memory at once; more than "
+                         "what activations leave costs memory and hides more of the disk",
+                         1, AT(memory.swap_windows)));
 }
 
 // "fusions.NAME" for every pass of either pipeline that may be left out.
@@ -255,26 +275,6 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
   keys.push_back(
       integer("device.threads", "compute threads; 0: all cores allowed", 0, AT(device.threads)));
-  keys.push_back(bytes("memory.budget",
-                       "bytes that the process may take, such as 6GiB; 0: no budget",
-                       AT(memory.budget)));
-  keys.push_back(strings("memory.recompute",
-                         "values or segments that the backward makes again, such as "
-                         "experts.activation",
-                         AT(memory.recompute)));
-  keys.push_back(
-      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
-  keys.push_back(choice("memory.optimizer_state",
-                        "where moments stay between updates; disk: in a scratch file, through "
-                        "windows of memory that activations leave free",
-                        {"resident", "disk"}, AT(memory.optimizer_state)));
-  keys.push_back(string("memory.swap_directory",
-                        "directory of the scratch file; empty: that of train.output",
-                        AT(memory.swap_directory)));
-  keys.push_back(integer("memory.swap_windows",
-                         "the largest parameters whose moments fit into memory at once; more than "
-                         "what activations leave costs memory and hides more of the disk",
-                         1, AT(memory.swap_windows)));
   keys.push_back(
       integer("generate.max_new_tokens", "tokens to generate", 0, AT(generate.max_new_tokens)));
   keys.push_back(number("generate.temperature", "0: greedy", 0, 1e6, AT(generate.temperature)));

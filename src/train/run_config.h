@@ -51,10 +51,6 @@ struct RunConfig {
     std::string state_precision = "fp32";   // of the moments: fp32 | bf16
     std::string update = "after_backward";  // after_backward | in_backward
   } optimizer;
-  struct Device {
-    std::string kind = "cpu";
-    std::int64_t threads = 0;  // 0: all cores that this process may use
-  } device;
   struct Memory {
     std::int64_t budget = 0;                   // bytes of the whole process; 0: none
     std::vector<std::string> recompute, keep;  // hints to the planner
@@ -62,6 +58,10 @@ struct RunConfig {
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
   } memory;
+  struct Device {
+    std::string kind = "cpu";
+    std::int64_t threads = 0;  // 0: all cores that this process may use
+  } device;
   struct Generate {
     std::int64_t max_new_tokens = 128;
     double temperature = 1.0;  // 0: greedy

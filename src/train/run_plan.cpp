@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "plan/offsets.h"
 #include "runtime/state_store.h"
+#include "runtime/swap/swap_space.h"
 
 namespace anabatic::train {
 namespace {
@@ -59,7 +60,7 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
   std::set<Name> seen;
   const auto add = [&](const lower::Compiled& compiled, std::int64_t& sum) {
     for (const runtime::StateSlot& slot : compiled.program.states) {
-      if (!seen.insert(slot.name).second || slot.is_on_disk) continue;
+      if (slot.is_on_disk || !seen.insert(slot.name).second) continue;
       result.list.push_back(slot.type.num_bytes());
       sum += plan::align_bytes(result.list.back());
     }
@@ -194,11 +195,13 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   }
   add("batches", "", batch_bytes(run, evaluation != nullptr));
   add("staging", "import, checkpoint, export", kStagingBytes);
+  const bool has_swap = !training.program.windows.empty();
+  if (has_swap) add("staging", "states on disk", runtime::swap::kStagingBytes);
   add("programs", "graphs, plans, calls", num_nodes * kProgramBytesANode + 2 * prepared);
   const std::int64_t exact = states.of_training + states.of_others + arena_bytes(training) +
                              (evaluation ? arena_bytes(*evaluation) : 0);
   add("rounding", "blocks and pages", runtime::allocated_bytes(states.list) + arenas - exact);
-  add("threads", "stacks", (num_threads + 1) * kBytesAThread);
+  add("threads", "stacks", (num_threads + 1 + has_swap) * kBytesAThread);
   if (process_bytes > 0)
     add("code and libraries", "measured at start", process_bytes + kLateCodeBytes);
   return account;

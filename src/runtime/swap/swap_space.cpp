@@ -23,7 +23,7 @@ namespace anabatic::runtime::swap {
 namespace {
 
 constexpr std::size_t kQueueLength = 4096;
-constexpr std::int64_t kStagingBlocks = 4;
+constexpr std::int64_t kStagingBlocks = kStagingBytes / kBlockBytes;
 
 struct Request {
   bool is_write = false;
@@ -48,7 +48,7 @@ void keep_off_compute_cores(int num_compute_threads) {
 
 struct SwapSpace::Impl {
   SwapFile file;
-  device::Memory staging{kStagingBlocks * kBlockBytes};
+  device::Memory staging{kStagingBytes};
   std::vector<Request> queue{kQueueLength};  // a ring
   std::mutex mutex;
   std::condition_variable has_work, has_ended;
@@ -245,7 +245,6 @@ void SwapSpace::pin(std::span<std::byte> bytes) {
 }
 
 std::int64_t SwapSpace::file_bytes() const { return impl_->file.bytes(); }
-std::int64_t SwapSpace::staging_bytes() const { return impl_->staging.bytes(); }
 
 SwapStats SwapSpace::stats() const {
   const std::lock_guard lock(impl_->mutex);

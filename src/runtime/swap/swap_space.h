@@ -12,6 +12,9 @@
 
 namespace anabatic::runtime::swap {
 
+// Of the buffer through which parts of a region go.
+inline constexpr std::int64_t kStagingBytes = 4 * kBlockBytes;
+
 // Of a transfer, in the order of the queue; 0: none.
 using Ticket = std::uint64_t;
 
@@ -43,7 +46,7 @@ class SwapSpace {
   void wait_all();
   void finish() noexcept;  // as wait_all, for ends: an error stays for the next wait
 
-  // Any bytes of a region, behind all that is queued, through a buffer of staging_bytes(). Return
+  // Any bytes of a region, behind all that is queued, through a buffer of kStagingBytes. Return
   // when done.
   void read_bytes(std::size_t region, std::int64_t first, std::span<std::byte> bytes);
   void write_bytes(std::size_t region, std::int64_t first, std::span<const std::byte> bytes);
@@ -52,7 +55,6 @@ class SwapSpace {
   void pin(std::span<std::byte> bytes);
 
   std::int64_t file_bytes() const;
-  std::int64_t staging_bytes() const;
   SwapStats stats() const;
   std::string describe() const;
 
