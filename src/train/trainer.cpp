@@ -80,8 +80,8 @@ struct Trainer::Impl {
     if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
     baseline_bytes = device::current_resident_bytes();
     bind();
-    announce();
     restore();
+    announce();
     session.refresh_derived();
     loader.emplace(dataset,
                    io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
