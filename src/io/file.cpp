@@ -135,8 +135,9 @@ MappedFile::~MappedFile() {
 }
 
 void release_pages(std::span<const std::byte> mapped, std::span<const std::byte> whole) {
-  // Linux maps the pages of an aligned window of 64 KiB around each first read.
-  constexpr std::uintptr_t kWindowBytes = std::uintptr_t{64} << 10;
+  // Around each first read Linux maps an aligned window of 64 KiB, or as much as lies in one large
+  // folio of its cache: at most a huge page.
+  constexpr std::uintptr_t kWindowBytes = std::uintptr_t{2} << 20;
   if (mapped.empty()) return;
   const auto address = [](const std::byte* byte) { return reinterpret_cast<std::uintptr_t>(byte); };
   const std::uintptr_t begin =
