@@ -26,6 +26,7 @@ class BufferPlanner {
     for (std::size_t i = 0; i < map.storages.size(); ++i) {
       const Storage& storage = map.storages[i];
       buffer_of_storage_[i] = static_cast<std::int32_t>(i);
+      is_output_.push_back(storage.is_output);
       PlannedBuffer buffer{.value = storage.values.front(),
                            .arena = storage.arena,
                            .state = storage.state,
@@ -108,6 +109,8 @@ class BufferPlanner {
     const std::int32_t from = root_of(output), to = root_of(input);
     PlannedBuffer& of_output = buffers_[static_cast<std::size_t>(from)];
     PlannedBuffer& of_input = buffers_[static_cast<std::size_t>(to)];
+    // Outputs stay readable, even beyond the last node.
+    if (is_output_[static_cast<std::size_t>(to)]) return;
     if (from == to || of_output.arena != spec::Arena::kFrame ||
         of_input.arena != spec::Arena::kFrame || of_output.bytes != of_input.bytes)
       return;
@@ -118,6 +121,7 @@ class BufferPlanner {
     if (uses != 1) return;
     of_input.lifetime.end = of_output.lifetime.end;
     of_input.value = std::min(of_input.value, of_output.value);
+    is_output_[static_cast<std::size_t>(to)] = is_output_[static_cast<std::size_t>(from)];
     buffer_of_storage_[static_cast<std::size_t>(from)] = to;
   }
 
@@ -125,6 +129,7 @@ class BufferPlanner {
   const StorageMap& map_;
   const std::vector<ir::NodeId>& order_;
   std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are left behind
+  std::vector<bool> is_output_;                  // by storage
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };
 

@@ -103,6 +103,16 @@ TEST(GoldenTraining, PlansLessMemoryWithoutTransposedPackings) {
   EXPECT_LT(planned_bytes(false), planned_bytes(true));
 }
 
+// The last node of the order may not take over an output that it reads.
+TEST(GoldenTraining, PlansAForwardProgramWhoseLastNodeReadsAnOutput) {
+  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+    lower::CompileOptions options;
+    options.precision = precision;
+    options.training = false;
+    EXPECT_NO_THROW(lower::compile(tied_moe_graph(2), options, device::describe_cpu(1)));
+  }
+}
+
 TEST(GoldenTraining, GivesEqualBitsOnEveryThreadCount) {
   StepsOptions options = ref_options();
   options.compile.only_kernels.clear();
