@@ -13,12 +13,13 @@ namespace {
 
 constexpr std::size_t at(Use use) { return static_cast<std::size_t>(use); }
 
-Use use_of_state(ir::StateKind kind) {
+// The lower halves of parameters (tensor/split_float.h) are parameters, whoever else reads them.
+Use use_of_state(ir::StateKind kind, DType dtype) {
   switch (kind) {
     case ir::StateKind::kParameter:
       return Use::kParameters;
     case ir::StateKind::kOptimizer:
-      return Use::kOptimizer;
+      return dtype == DType::kUInt16 ? Use::kParameters : Use::kOptimizer;
     case ir::StateKind::kGradient:
       return Use::kGradients;
     case ir::StateKind::kDerived:
@@ -71,7 +72,8 @@ class Uses {
     const PlannedBuffer& buffer = plan_.buffers[i];
     if (buffer.arena == spec::Arena::kInput) return Use::kInputs;
     if (buffer.state >= 0)
-      return use_of_state(graph_.states[static_cast<std::size_t>(buffer.state)].kind);
+      return use_of_state(graph_.states[static_cast<std::size_t>(buffer.state)].kind,
+                          graph_.value(buffer.value).type.dtype);
     return position < saved_end_[i] ? Use::kSaved : Use::kScratch;
   }
   // One past the last position of backward that reads what forward left there; 0: none does.

@@ -112,7 +112,7 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
     switch (graph.states[static_cast<std::size_t>(buffer.state)].kind) {
       case ir::StateKind::kOptimizer:
         if (buffer.arena == spec::Arena::kFrame) continue;  // on disk
-        kind = kMoments;
+        if (graph.value(buffer.value).type.dtype != DType::kUInt16) kind = kMoments;
         break;
       case ir::StateKind::kGradient:
         kind = kGradients;
