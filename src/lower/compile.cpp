@@ -2,6 +2,7 @@
 #include "lower/compile.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -22,7 +23,30 @@ class Compiler {
   Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
       : options_(options), device_(device) {}
 
+  // Where a budget is given: with both packings of the weights, then with one, whichever costs
+  // less.
   Compiled run(ir::Graph forward) {
+    const bool may_pack_again =
+        options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
+    if (!may_pack_again) return attempt(std::move(forward), options_.pack_transposed);
+    std::optional<Compiled> both;
+    try {
+      both = attempt(forward, true);
+      if (both->memory.choices.empty()) return std::move(*both);
+    } catch (const plan::BudgetError&) {  // the second attempt says so too, of what it needs
+    }
+    try {
+      Compiled one = attempt(std::move(forward), false);
+      if (!both || one.memory.added_seconds < both->memory.added_seconds) return one;
+    } catch (const plan::BudgetError&) {
+      if (!both) throw;
+    }
+    return std::move(*both);
+  }
+
+ private:
+  Compiled attempt(ir::Graph forward, bool pack_transposed) {
+    pack_transposed_ = pack_transposed;
     Compiled result{.graph = std::move(forward)};
     const std::vector<passes::Pass> pipeline =
         options_.training ? passes::training_pipeline() : passes::inference_pipeline();
@@ -31,17 +55,17 @@ class Compiler {
         {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
+    price_packings(result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
     verify(result.graph, result.plan, result.program);
     return result;
   }
 
- private:
   passes::PassContext context(const spec::Decisions* decisions) const {
     return {.options = {.precision = options_.precision,
                         .optimizer = options_.optimizer,
-                        .pack_transposed = options_.pack_transposed,
+                        .pack_transposed = pack_transposed_,
                         .with_update = options_.with_update,
                         .state_layouts = &options_.state_layouts,
                         .decisions = decisions},
@@ -58,6 +82,17 @@ class Compiler {
          .only_kernels = options_.only_kernels,
          .disk = disk,
          .explanation = explanation});
+  }
+
+  void price_packings(Compiled& result) const {
+    const spec::DeviceSpec priced = plan::with_peaks(device_);
+    for (const ir::Node& node : result.graph.nodes) {
+      if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) continue;
+      result.memory.packings_bytes += result.graph.value(node.outputs[0]).type.num_bytes();
+      result.memory.packing_seconds +=
+          plan::predicted_seconds(result.graph, node, priced, options_.efficiency);
+    }
+    result.memory.added_seconds += result.memory.packing_seconds;
   }
 
   void explain(const ir::Graph& graph) const {
@@ -102,6 +137,7 @@ class Compiler {
 
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
+  bool pack_transposed_ = true;
 };
 
 }  // namespace

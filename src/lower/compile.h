@@ -22,7 +22,8 @@ struct CompileOptions {
   Precision precision = Precision::kFp32;
   bool training = true;          // false: forward only
   OptimizerOptions optimizer{};  // used when training and with_update
-  bool pack_transposed = true;   // weights stay packed for input-gradients too: as many bytes again
+  // Weights stay packed for input-gradients too; without, the backward packs them anew.
+  bool pack_transposed = true;
   bool single_micro_batch = false;  // a step has one: gradients share the frame's bytes
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs

@@ -36,9 +36,7 @@ const Product* product_of(const Node& node) {
 class Packer {
  public:
   Packer(Graph& graph, const PassContext& context)
-      : graph_(graph),
-        builder_(graph, context.find_op),
-        keeps_transposed_(context.options.pack_transposed) {}
+      : graph_(graph), builder_(graph, context.find_op) {}
 
   bool run() {
     bool changed = false;
@@ -64,7 +62,6 @@ class Packer {
     for (Node& node : graph_.nodes) {
       const Product* product = product_of(node);
       if (product == nullptr || node.inputs[kWeight] != weight) continue;
-      if (product->transposed && !keeps_transposed_) continue;
       auto& value = packed[product->transposed ? 1 : 0];
       if (!value) value = packed_state(index, product->transposed);
       node.inputs[kWeight] = *value;
@@ -105,7 +102,6 @@ class Packer {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
-  bool keeps_transposed_;
 };
 
 bool run(Graph& graph, const PassContext& context) { return Packer(graph, context).run(); }

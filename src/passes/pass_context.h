@@ -18,7 +18,7 @@ using StateLayouts = std::map<std::string, Layout, std::less<>>;
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool pack_transposed = true;  // keep a second packing of weights, for input-gradients
+  bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
   bool with_update = true;      // false: gradients only, no optimizer
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;

@@ -16,6 +16,7 @@
 #include "passes/fuse_rope.h"
 #include "passes/fuse_swiglu.h"
 #include "passes/move_router_weight.h"
+#include "passes/pack_again.h"
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
@@ -25,13 +26,12 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,        kDifferentiate,    kAccumulateGradients,
-          kFuseHeadLoss,     kPackWeights,      kPanelStates,
-          kSplitParameters,  kFuseSwiglu,       kFuseMoePermute,
-          kMoveRouterWeight, kFuseGateUp,       kFuseQkv,
-          kFuseRope,         kApplyOptimizer,   kAccumulateInGemm,
-          kFuseOptimizer,    kFuseNormResidual, kCommonSubexpression,
-          kDeadCode,         kRecompute};
+  return {kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
+          kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
+          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
+          kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
+          kFuseOptimizer,  kFuseNormResidual, kCommonSubexpression, kDeadCode,
+          kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -41,13 +41,13 @@ std::vector<Pass> inference_pipeline() {
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass : {&kPrecision,        &kDifferentiate,    &kAccumulateGradients,
-                           &kFuseHeadLoss,     &kPackWeights,      &kPanelStates,
-                           &kSplitParameters,  &kFuseSwiglu,       &kFuseMoePermute,
-                           &kMoveRouterWeight, &kFuseGateUp,       &kFuseQkv,
-                           &kFuseRope,         &kApplyOptimizer,   &kAccumulateInGemm,
-                           &kFuseOptimizer,    &kFuseNormResidual, &kCommonSubexpression,
-                           &kDeadCode,         &kRecompute})
+  for (const Pass* pass :
+       {&kPrecision,      &kDifferentiate,    &kAccumulateGradients, &kFuseHeadLoss,
+        &kPackWeights,    &kPanelStates,      &kSplitParameters,     &kFuseSwiglu,
+        &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp,          &kFuseQkv,
+        &kFuseRope,       &kPackAgain,        &kApplyOptimizer,      &kAccumulateInGemm,
+        &kFuseOptimizer,  &kFuseNormResidual, &kCommonSubexpression, &kDeadCode,
+        &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

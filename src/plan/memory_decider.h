@@ -34,6 +34,8 @@ struct MemoryDecision {
   spec::Decisions decisions;
   std::vector<PricedChoice> choices{};  // in the order of the graph
   double added_seconds = 0;             // to a step, all choices together
+  std::int64_t packings_bytes = 0;      // of second packings that the backward makes again
+  double packing_seconds = 0;           // for them, in added_seconds too
   bool holds = true;                    // the frame's budget, as simulated
 };
 

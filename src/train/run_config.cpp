@@ -286,8 +286,8 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(strings("compiler.disable_passes", "optional passes to leave out",
                          AT(compiler.disable_passes)));
   keys.push_back(boolean("compiler.pack_transposed",
-                         "keep a second packing of weights, for input-gradients: faster, as many "
-                         "bytes again",
+                         "keep a second packing of weights, for input-gradients; false: the "
+                         "backward makes it, for as many bytes less",
                          AT(compiler.pack_transposed)));
   keys.push_back(string("compiler.dump", "directory for every artifact", AT(compiler.dump)));
   keys.push_back(boolean("compiler.explain_dispatch", "print why kernels were chosen",

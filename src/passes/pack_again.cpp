@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/pack_again.h"
+
+#include <algorithm>
+#include <string>
+
+#include "ir/rewrite.h"
+#include "tensor/panels.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::State;
+using ir::ValueId;
+
+// What the forward reads of the weight whose second packing `packed` is; kNoValue: nothing in
+// panels of the same dtype.
+ValueId first_packing(const Graph& graph, const State& packed) {
+  const auto fits = [&](const State& state) {
+    const TensorType& type = graph.value(state.before).type;
+    return type.layout == panels_layout(false) &&
+           type.dtype == graph.value(packed.before).type.dtype && state.after == state.before;
+  };
+  for (const State& state : graph.states) {
+    const bool is_same = state.kind == ir::StateKind::kDerived
+                             ? state.derived_from == packed.derived_from
+                             : state.name == packed.derived_from;
+    if (is_same && fits(state)) return state.before;
+  }
+  return ir::kNoValue;
+}
+
+bool run(Graph& graph, const PassContext& context) {
+  if (context.options.pack_transposed) return false;
+  std::vector<ValueId> source(graph.values.size(), ir::kNoValue);  // by second packing
+  std::erase_if(graph.states, [&](const State& state) {
+    const ValueId value = state.before;
+    if (state.kind != ir::StateKind::kDerived || state.after != value ||
+        graph.value(value).type.layout != panels_layout(true))
+      return false;
+    source[index(value)] = first_packing(graph, state);
+    return source[index(value)] != ir::kNoValue;
+  });
+  if (std::all_of(source.begin(), source.end(),
+                  [](ValueId value) { return value == ir::kNoValue; }))
+    return false;
+
+  std::vector<Node> nodes = std::move(graph.nodes);
+  graph.nodes.clear();
+  ir::GraphBuilder builder(graph, context.find_op);
+  for (Node& node : nodes) {
+    for (ValueId& input : node.inputs) {
+      if (index(input) >= source.size() || source[index(input)] == ir::kNoValue) continue;
+      ir::Tag tag = node.tag;
+      tag.phase = ir::Phase::kRecompute;
+      builder.set_tag(tag);
+      input = builder.add1("pack", {source[index(input)]},
+                           {{"dtype", std::string(to_string(graph.value(input).type.dtype))},
+                            {"layout", std::string(text(panels_layout(true)))}});
+    }
+    graph.nodes.push_back(std::move(node));
+  }
+  ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));
+  return true;
+}
+
+}  // namespace
+
+const Pass kPackAgain{.name = "pack_again", .needs = {"differentiated"}, .run = run};
+
+}  // namespace anabatic::passes
