@@ -31,14 +31,23 @@ Bound relative(const Values& want, double factor) {
 }
 
 // swiglu: exp(-x) has relative error u·|x| from its argument's rounding at worst, and x·s(x)·up
-// keeps relative errors. gradient: s·(1 + x·(1 - s)) may cancel, so its terms are taken absolute.
+// keeps relative errors, as its product with a row's weight does. gradient: s·(1 + x·(1 - s)) may
+// cancel, so its terms are taken absolute.
 std::vector<Bound> swiglu_bounds(const OpCall& call) {
   const Data &gate = call.inputs[0].data, &up = call.inputs[1].data;
   const bool backward = call.inputs.size() == 3;
+  const bool weighted = call.inputs.size() == 4;
+  const auto width = static_cast<std::size_t>(columns(call.inputs[0]));
   std::vector<Bound> bounds(backward ? 2 : 1);
   for (std::size_t i = 0; i < gate.size(); ++i) {
     const double s = 1 / (1 + std::exp(-gate[i]));
     const double c = g(kFunction + std::abs(gate[i]));
+    if (weighted) {
+      const auto slot = static_cast<std::size_t>(call.inputs[2].data[i / width]);
+      bounds[0].errors.push_back((c + g(1)) *
+                                 std::abs(call.inputs[3].data[slot] * gate[i] * s * up[i]));
+      continue;
+    }
     if (!backward) {
       bounds[0].errors.push_back(c * std::abs(gate[i] * s * up[i]));
       continue;
