@@ -40,6 +40,9 @@ constexpr const char* kQwen3Moe30B = R"({"model_type": "qwen3_moe", "vocab_size"
 
 class PlanVerb : public ::testing::Test {
  protected:
+  // The closed forms are of what the optional passes leave.
+  void SetUp() override { ::unsetenv("ANABATIC_TEST_CONFIG"); }
+
   fs::path write(const char* config) const {
     const fs::path file = folder_.path() / "config.json";
     std::ofstream(file) << config;
