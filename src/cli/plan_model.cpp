@@ -145,7 +145,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
-    out += fmt::format("made again   in the backward, {:+.3g} s a step by the prices\n{}",
+    out += fmt::format("made again   in the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);
   out += fmt::format("places       planned bytes of a step, at its peak\n{}",
                      train::places_to_string(planned.memory.step));

@@ -115,6 +115,7 @@ class Compiler {
     for (int attempt = 0;; ++attempt) {
       result.memory = plan::decide_memory(menu, options_.memory, frame_bytes);
       result.graph = whole;
+      // The last of the pipeline, which had nothing to make again.
       result.passes.back() =
           passes::run_passes(result.graph, {&passes::kRecompute, 1},
                              context(&result.memory.decisions), {.facts = {"differentiated"}})[0];
@@ -144,10 +145,11 @@ class Compiler {
 
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device) {
   Compiled result = Compiler(options, device).run(std::move(forward));
-  if (!options.dump_directory.empty()) {  // of a decision, the graph that came of it
+  if (!options.dump_directory.empty()) {
     const std::filesystem::path directory(options.dump_directory);
-    write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
-                          ir::print(result.graph));
+    if (!result.memory.decisions.recompute.empty())
+      write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
+                            ir::print(result.graph));
     write_file_atomically(directory / "plan.txt", plan::print(result.graph, result.plan));
     write_file_atomically(directory / "program.txt", runtime::print(result.program));
   }

@@ -5,7 +5,6 @@
 #include <array>
 
 #include "base/text.h"
-#include "tensor/panels.h"
 
 namespace anabatic::plan {
 namespace {

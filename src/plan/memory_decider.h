@@ -27,13 +27,13 @@ struct MemoryOptions {
 struct PricedChoice {
   std::string name;        // of the item
   std::int64_t bytes = 0;  // of its values
-  double seconds = 0;      // a step would be shorter by, without this choice alone
+  double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
 };
 
 struct MemoryDecision {
   spec::Decisions decisions;
   std::vector<PricedChoice> choices{};  // in the order of the graph
-  double added_seconds = 0;             // to a step, all choices together
+  double added_seconds = 0;             // to a micro-batch, all choices together
   std::int64_t packings_bytes = 0;      // of second packings that the backward makes again
   double packing_seconds = 0;           // for them, in added_seconds too
   bool holds = true;                    // the frame's budget, as simulated

@@ -11,7 +11,7 @@ namespace anabatic::plan {
 struct MenuOutcome {
   std::int64_t peak_bytes = 0;  // over the simulated timeline
   double excess = 0;            // bytes above the budget, summed over positions: 0 when it holds
-  double seconds = 0;           // added to a step
+  double seconds = 0;           // added to a micro-batch
 };
 
 // Of the items with chosen[i]. A function of its argument alone.

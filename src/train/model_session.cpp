@@ -147,7 +147,10 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
-  if (options.memory.asks()) options.efficiency = stored_calibration(device_).efficiency;
+  if (options.memory.asks()) {
+    options.efficiency = stored_calibration(device_).efficiency;
+    options.efficiency.sequence_length = run_.data.sequence_length;
+  }
   if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),

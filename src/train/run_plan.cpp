@@ -114,6 +114,7 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
     lower::CompileOptions options = compile_options(run, request);
     options.state_layouts = layouts;
     options.efficiency = efficiency;
+    options.efficiency.sequence_length = run.data.sequence_length;
     return lower::compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
