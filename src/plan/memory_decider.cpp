@@ -2,9 +2,9 @@
 #include "plan/memory_decider.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/text.h"
+#include "plan/account.h"
 
 namespace anabatic::plan {
 namespace {
@@ -99,39 +99,22 @@ std::string to_string(const MemoryDecision& decision) {
 std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
   struct Consumer {
     std::string_view name, remedy;
+    std::vector<Use> uses;
     std::int64_t bytes = 0;
   };
-  enum Kind { kMoments, kGradients, kWeights, kPackings, kActivations, kNumKinds };
-  std::array<Consumer, kNumKinds> consumers{
-      {{"optimizer state", "optimizer.state_precision: bf16 halves it"},
-       {"gradients", "optimizer.update: in_backward lets each die at once"},
-       {"parameters", "a smaller model"},
-       {"packings and copies of weights", "compiler.pack_transposed: false drops one"},
-       {"activations and workspaces", "a smaller train.micro_batch_size or data.sequence_length"}}};
-  std::int64_t gradients_in_frame = 0;
-  for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.state < 0) continue;
-    Kind kind = kWeights;
-    switch (graph.states[static_cast<std::size_t>(buffer.state)].kind) {
-      case ir::StateKind::kOptimizer:
-        if (buffer.arena == spec::Arena::kFrame) continue;  // on disk
-        if (graph.value(buffer.value).type.dtype != DType::kUInt16) kind = kMoments;
-        break;
-      case ir::StateKind::kGradient:
-        kind = kGradients;
-        break;
-      case ir::StateKind::kDerived:
-        kind = kPackings;
-        break;
-      case ir::StateKind::kParameter:
-      case ir::StateKind::kCache:
-        break;
-    }
-    consumers[kind].bytes += buffer.bytes;
-    if (kind == kGradients && buffer.arena == spec::Arena::kFrame)
-      gradients_in_frame += buffer.bytes;
-  }
-  consumers[kActivations].bytes = std::max<std::int64_t>(plan.frame_bytes - gradients_in_frame, 0);
+  std::vector<Consumer> consumers{
+      {"optimizer state", "optimizer.state_precision: bf16 halves it", {Use::kOptimizer}},
+      {"gradients", "optimizer.update: in_backward lets each die at once", {Use::kGradients}},
+      {"parameters", "a smaller model", {Use::kParameters}},
+      {"packings and copies of weights",
+       "compiler.pack_transposed: false drops one",
+       {Use::kPackings}},
+      {"activations and workspaces",
+       "a smaller train.micro_batch_size or data.sequence_length",
+       {Use::kSaved, Use::kScratch, Use::kWorkspace, Use::kSlack}}};
+  const Account account = make_account(graph, plan);
+  for (Consumer& consumer : consumers)
+    for (const Use use : consumer.uses) consumer.bytes += account.bytes(use);
   std::stable_sort(consumers.begin(), consumers.end(),
                    [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
   std::string result;

@@ -48,7 +48,8 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
 // empty when nothing is made again.
 std::string to_string(const MemoryDecision& decision);
 
-// The three largest takers of `plan`'s bytes, each with what would shrink it: for a BudgetError.
+// The three largest takers of `plan`'s bytes at its peak (plan/account.h), each with what would
+// shrink it: for a BudgetError.
 std::string largest_consumers(const ir::Graph& graph, const Plan& plan);
 
 }  // namespace anabatic::plan

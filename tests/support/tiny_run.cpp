@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "base/error.h"
@@ -100,6 +101,13 @@ std::string checkpoint_bytes(const fs::path& checkpoint) {
   std::string all;
   for (const fs::path& file : files) all += file.filename().string() + "\n" + read_file(file);
   return all;
+}
+
+std::vector<nlohmann::json> json_lines(const fs::path& file) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream text(read_file(file));
+  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
+  return lines;
 }
 
 }  // namespace anabatic::testing

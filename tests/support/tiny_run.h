@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "base/json.h"
 #include "train/run_config.h"
 
 namespace anabatic::testing {
@@ -39,5 +41,8 @@ train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string
 // The bytes of every file of a checkpoint that a bitwise comparison is about: weights, masters and
 // moments, by name.
 std::string checkpoint_bytes(const std::filesystem::path& checkpoint);
+
+// One object a line: metrics.jsonl, validation.jsonl.
+std::vector<nlohmann::json> json_lines(const std::filesystem::path& file);
 
 }  // namespace anabatic::testing

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "base/json.h"
@@ -21,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::json_lines;
 using anabatic::testing::Outcome;
 using anabatic::testing::Process;
 using anabatic::testing::TemporaryDirectory;
@@ -42,19 +42,12 @@ fs::path write_run(const TemporaryDirectory& folder, std::int64_t steps, std::in
   return file;
 }
 
-std::vector<nlohmann::json> lines_of(const fs::path& file) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream text(read_file(file));
-  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
-  return lines;
-}
-
 void expect_equal_runs(const fs::path& got, const fs::path& want) {
   const auto last = latest_checkpoint(got), wanted = latest_checkpoint(want);
   ASSERT_TRUE(last && wanted);
   EXPECT_EQ(last->filename(), wanted->filename());
   EXPECT_TRUE(checkpoint_bytes(*last) == checkpoint_bytes(*wanted));
-  const auto a = lines_of(got / "metrics.jsonl"), b = lines_of(want / "metrics.jsonl");
+  const auto a = json_lines(got / "metrics.jsonl"), b = json_lines(want / "metrics.jsonl");
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i]["step"], i + 1);
@@ -125,7 +118,7 @@ TEST(Interrupt, FinishesTheStepSavesAndSaysHowToGoOn) {
     EXPECT_THAT(outcome.out, HasSubstr("the same command goes on from"));
     const auto latest = latest_checkpoint(output);
     ASSERT_TRUE(latest);
-    const auto lines = lines_of(output / "metrics.jsonl");
+    const auto lines = json_lines(output / "metrics.jsonl");
     EXPECT_EQ(latest->filename(), checkpoint_name(static_cast<std::int64_t>(lines.size())));
     EXPECT_GE(lines.size(), step + 3);
     step = lines.size();

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <span>
-#include <sstream>
 
 #include "anabatic/error.h"
 #include "base/json.h"
@@ -28,10 +27,7 @@ using anabatic::testing::tiny_run;
 using ::testing::HasSubstr;
 
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
-  return lines;
+  return anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl");
 }
 
 // As above, of parameters kept whole or in halves; in panels, and in rows with an embedding that

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <sstream>
 #include <thread>
 
 #include "anabatic/error.h"
@@ -30,10 +29,7 @@ using anabatic::testing::tiny_run;
 using ::testing::HasSubstr;
 
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
-  std::vector<nlohmann::json> lines;
-  std::istringstream text(read_file(std::filesystem::path(run.train.output) / "metrics.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(parse_json(line));
-  return lines;
+  return anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl");
 }
 
 TEST(Trainer, LearnsARuleAndWritesWhatItPromises) {
