@@ -112,7 +112,7 @@ struct PackA {
     constexpr Int kAhead = 2;
     const T* from = reinterpret_cast<const T*>(a.data) + k0;
     for (Int i = 0; i < rows; ++i) {
-      if (a.index.data != nullptr && i + kAhead < rows)
+      if (i + kAhead < rows)
         prefetch_row(from + line_of(a, i0 + i + kAhead) * a.row_stride,
                      depth * static_cast<Int>(sizeof(T)));
       copy_row(to + i * kRowStride, from + line_of(a, i0 + i) * a.row_stride, depth);

@@ -272,7 +272,7 @@ class HeadLoss {
     const Chunk chunk{
         .first = first,
         .rows = rows,
-        .block_rows = std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kTileRows))};
+        .block_rows = std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kRowUnit))};
     for_rows(chunk, [&](Int r) { start_row(first, r); });
     run_steps(chunk, &HeadLoss::exponentials);
     if (find_misfits(rows)) {
