@@ -67,6 +67,7 @@ class Compiler {
                         .optimizer = options_.optimizer,
                         .pack_transposed = pack_transposed_,
                         .with_update = options_.with_update,
+                        .several_micro_batches = options_.micro_batches > 1,
                         .state_layouts = &options_.state_layouts,
                         .decisions = decisions},
             .find_op = ops::find_op};
@@ -78,7 +79,7 @@ class Compiler {
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
-         .single_micro_batch = options_.single_micro_batch && options_.with_update,
+         .single_micro_batch = options_.micro_batches == 1 && options_.with_update,
          .only_kernels = options_.only_kernels,
          .disk = disk,
          .explanation = explanation});

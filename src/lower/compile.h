@@ -24,7 +24,9 @@ struct CompileOptions {
   OptimizerOptions optimizer{};  // used when training and with_update
   // Weights stay packed for input-gradients too; without, the backward packs them anew.
   bool pack_transposed = true;
-  bool single_micro_batch = false;  // a step has one: gradients share the frame's bytes
+  // Of a step; 0: not known. With one, gradients share the frame's bytes; with more, the gradient's
+  // norm has a pass of its own.
+  std::int64_t micro_batches = 0;
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs
   std::set<std::string, std::less<>>

@@ -20,6 +20,7 @@ struct PassOptions {
   spec::OptimizerOptions optimizer{};
   bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
   bool with_update = true;      // false: gradients only, no optimizer
+  bool several_micro_batches = false;  // a step has
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none

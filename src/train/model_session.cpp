@@ -57,7 +57,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
       run.train.precision == "bf16" ? lower::Precision::kBf16 : lower::Precision::kFp32;
   options.training = request.training;
   options.with_update = request.with_update;
-  options.single_micro_batch = request.single_micro_batch;
+  options.micro_batches = request.micro_batches;
   options.optimizer = {.beta1 = optimizer.betas[0],
                        .beta2 = optimizer.betas[1],
                        .epsilon = optimizer.epsilon,

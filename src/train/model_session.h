@@ -53,9 +53,9 @@ class ModelSession {
     std::string name;  // of the program: a folder of --dump
     model::BuildOptions build{};
     bool training = false, with_update = false;
-    bool single_micro_batch = false;  // a step has one
-    std::int64_t budget_bytes = 0;    // for states and arenas; 0: none
-    std::string only_kernels{};       // rows whose name starts with it; empty: all
+    std::int64_t micro_batches = 0;  // of a step; 0: not known
+    std::int64_t budget_bytes = 0;   // for states and arenas; 0: none
+    std::string only_kernels{};      // rows whose name starts with it; empty: all
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);

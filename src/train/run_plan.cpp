@@ -98,7 +98,7 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
                     .aux_loss_scale = 1.0 / micro_batches},
           .training = true,
           .with_update = true,
-          .single_micro_batch = run.train.gradient_accumulation_steps == 1};
+          .micro_batches = run.train.gradient_accumulation_steps};
 }
 
 ModelSession::CompileRequest evaluation_request(const RunConfig& run) {

@@ -20,7 +20,7 @@ StepsOptions options_for(const char* kernels, lower::Precision precision) {
   StepsOptions options;
   options.compile.only_kernels = kernels;
   options.compile.precision = precision;
-  options.compile.single_micro_batch = true;
+  options.compile.micro_batches = 1;
   options.executor.poison = true;
   options.end_micro_batch = 1;
   options.end_step = 3;
@@ -64,7 +64,7 @@ TEST(Recompute, GivesEqualBitsForEveryValueAloneAndForRandomSets) {
 
 TEST(Recompute, GivesEqualBitsOverSeveralMicroBatchesAndWithTrivialPlanners) {
   StepsOptions options = options_for("", lower::Precision::kBf16);
-  options.compile.single_micro_batch = false;
+  options.compile.micro_batches = 0;
   options.end_micro_batch = 3;
   const StepsResult want = run_steps(tied_moe_graph(2), options);
   options.compile.memory.recompute = saved_keys(options.compile);
@@ -77,7 +77,7 @@ TEST(Recompute, SharesTheFrameWithGradientsOfASingleMicroBatch) {
   for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
     StepsOptions options = options_for("", precision);
     const StepsResult shared = run_steps(tied_moe_graph(2), options);
-    options.compile.single_micro_batch = false;
+    options.compile.micro_batches = 0;
     const StepsResult apart = run_steps(tied_moe_graph(2), options);
     EXPECT_EQ(shared.losses, apart.losses);
     EXPECT_EQ(shared.states, apart.states);
@@ -87,7 +87,7 @@ TEST(Recompute, SharesTheFrameWithGradientsOfASingleMicroBatch) {
 
 TEST(Recompute, KeepsEveryBudgetThatItAccepts) {
   lower::CompileOptions compile = options_for("", lower::Precision::kBf16).compile;
-  compile.single_micro_batch = false;
+  compile.micro_batches = 0;
   const lower::Compiled whole = compiled(compile, 4);
   lower::CompileOptions all = compile;
   for (const char* segment : {"experts", "mlp", "router"}) {
@@ -110,7 +110,7 @@ TEST(Recompute, KeepsEveryBudgetThatItAccepts) {
 
 TEST(Recompute, TrainsWithinABudgetWithEqualBits) {
   StepsOptions options = options_for("", lower::Precision::kBf16);
-  options.compile.single_micro_batch = false;
+  options.compile.micro_batches = 0;
   const StepsResult want = run_steps(tied_moe_graph(3), options);
   options.compile.memory.budget_bytes = compiled(options.compile, 3).plan.peak_bytes() - 2000;
   const StepsResult got = run_steps(tied_moe_graph(3), options);
@@ -156,7 +156,7 @@ TEST(Recompute, ObeysHintsOrRefusesThem) {
   options.memory.keep = {"layers.1.experts"};
   EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("hints that agree"));
   options.memory.recompute.clear();
-  options.single_micro_batch = false;
+  options.micro_batches = 0;
   options.memory.keep.clear();
   options.memory.budget_bytes = compiled(options).plan.peak_bytes() - 600;
   const lower::Compiled without = compiled(options);
@@ -169,7 +169,7 @@ TEST(Recompute, ObeysHintsOrRefusesThem) {
 
 TEST(Recompute, MenuOfOneLayerIsSolvedWithinAPercentOfTheOracle) {
   lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
-  options.single_micro_batch = false;
+  options.micro_batches = 0;
   const lower::Compiled whole = compiled(options, 1);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
@@ -202,7 +202,7 @@ TEST(Recompute, MenuOfOneLayerIsSolvedWithinAPercentOfTheOracle) {
 // The menu's timeline against the plan that comes of it.
 TEST(Recompute, TimelineForetellsThePlan) {
   lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
-  options.single_micro_batch = false;
+  options.micro_batches = 0;
   const lower::Compiled whole = compiled(options, 4);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();

@@ -212,7 +212,7 @@ TEST(StepsOnDisk, GiveTheBitsWithGradientsInTheFrameAndValuesMadeAgain) {
   options.end_step = 3;
   options.end_micro_batch = 1;
   const StepsResult want = run_steps(tied_moe_graph(6), options);
-  options.compile.single_micro_batch = true;
+  options.compile.micro_batches = 1;
   options.compile.disk = kAll;
   for (const bool poison : {false, true}) {
     options.executor.poison = poison;

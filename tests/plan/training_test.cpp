@@ -93,6 +93,19 @@ TEST(GoldenTraining, GivesEqualBitsWithWeightsPackedOrNot) {
       }
 }
 
+TEST(GoldenTraining, SumsSquaresInProductsWhereAStepHasOneMicroBatch) {
+  const auto num_products_with_squares = [](std::int64_t micro_batches) {
+    lower::CompileOptions options;
+    options.micro_batches = micro_batches;
+    const lower::Compiled compiled =
+        lower::compile(tied_moe_graph(2), options, device::describe_cpu(2));
+    return std::count_if(
+        compiled.graph.nodes.begin(), compiled.graph.nodes.end(),
+        [](const ir::Node& node) { return node.op->name.ends_with("_gradient_squares"); });
+  };
+  EXPECT_GT(num_products_with_squares(1), num_products_with_squares(2));
+}
+
 TEST(GoldenTraining, PlansLessMemoryWithoutTransposedPackings) {
   StepsOptions options;
   const auto planned_bytes = [&](bool pack_transposed) {

@@ -201,7 +201,6 @@ TEST(Trainer, SumsSquaresInProductsAsInAPassOfTheirOwn) {
       const TemporaryDirectory folder;
       RunConfig run = tiny_run(folder.path(), "\"hidden_size\": 24, \"intermediate_size\": 21");
       run.train.precision = precision;
-      run.train.gradient_accumulation_steps = 2;
       if (!in_products) run.compiler.disable_passes = {"accumulate_in_gemm"};
       Trainer(run).train();
       for (const nlohmann::json& line : metrics_of(run)) {
