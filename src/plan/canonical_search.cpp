@@ -56,6 +56,14 @@ std::vector<std::int32_t> maximal_slices(std::span<const analysis::LiveBytes> it
   return result;
 }
 
+// 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ... from index 1 on (Luby, Sinclair, Zuckerman 1993): within a
+// logarithm of the best lengths of restarts, whatever the lengths of lucky dives are.
+std::int64_t luby(std::int64_t index) {
+  std::int64_t last = 1;  // of the shortest whole run 2^k - 1 that holds index
+  while (last < index) last = 2 * last + 1;
+  return last == index ? (last + 1) / 2 : luby(index - last / 2);
+}
+
 }  // namespace
 
 CanonicalSearch::CanonicalSearch(std::span<const analysis::LiveBytes> items) {
@@ -152,14 +160,13 @@ CanonicalSearch::Outcome CanonicalSearch::run(std::int64_t capacity, std::int64_
   }
   const std::int64_t spare = budget.steps - std::min(budget.steps, max_steps);
   budget.steps -= spare;
-  auto max_nodes = static_cast<double>(items_.size());
+  const auto shortest = static_cast<std::int64_t>(2 * items_.size());
   Outcome outcome = Outcome::kGaveUp;
   for (int round = 0; outcome == Outcome::kGaveUp && !budget.is_spent(); ++round) {
     lowest_first_ = round / kNumOrders % 2 == 1;
     set_priorities(round);
     reset();
-    outcome = dive(static_cast<std::int64_t>(max_nodes), budget);
-    if (round % kNumOrders == kNumOrders - 1) max_nodes *= 1.3;
+    outcome = dive(shortest * luby(round / kNumOrders + 1), budget);
   }
   budget.steps += spare;
   return outcome;
