@@ -42,6 +42,42 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
   }
 }
 
+// The items whose values `decisions` name, all of which must be known.
+std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
+  std::vector<bool> chosen;
+  for (const MenuItem& item : menu.items())
+    chosen.push_back(std::all_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
+      return decisions.recompute.contains(key);
+    }));
+  const spec::Decisions known = menu.decisions(chosen);
+  std::string strangers;
+  for (const std::string& key : decisions.recompute) {
+    if (known.recompute.contains(key)) continue;
+    const auto nearest = nearest_word(key, known_names(menu));
+    strangers +=
+        fmt::format("\n  {}{}", key, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+  }
+  ANABATIC_REQUIRE(strangers.empty(),
+                   "[memory] expected a saved plan of values that this backward reads, each with "
+                   "all that is made with it; got{}",
+                   strangers);
+  return chosen;
+}
+
+MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
+                    const spec::Decisions& decisions, std::int64_t frame_bytes) {
+  MenuChoice choice{.chosen = items_of(menu, decisions)};
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const ItemRule other = choice.chosen[i] ? ItemRule::kLeave : ItemRule::kTake;
+    ANABATIC_REQUIRE(rules[i] != other,
+                     "[memory] the saved plan {} {}, the hints of this run say otherwise",
+                     choice.chosen[i] ? "makes again" : "keeps", menu.items()[i].name);
+  }
+  choice.outcome = menu.evaluate(choice.chosen, frame_bytes);
+  choice.holds = choice.outcome.excess <= 0;
+  return choice;
+}
+
 }  // namespace
 
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
@@ -49,11 +85,14 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
   apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, rules);
   apply(menu, options.keep, "memory.keep", ItemRule::kLeave, rules);
-  if (options.budget_bytes == 0)
+  if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
-  const MenuChoice choice = choose_by_ratio(
-      rules, [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, frame_bytes); });
+  const MenuChoice choice = options.replay
+                                ? replayed(menu, rules, *options.replay, frame_bytes)
+                                : choose_by_ratio(rules, [&](const std::vector<bool>& chosen) {
+                                    return menu.evaluate(chosen, frame_bytes);
+                                  });
   MemoryDecision result{.decisions = menu.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
                         .holds = choice.holds || options.budget_bytes == 0};
