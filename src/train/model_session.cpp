@@ -143,7 +143,6 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
-  auto bound = std::make_unique<BoundProgram>();
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
@@ -151,12 +150,20 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
     options.efficiency = stored_calibration(device_).efficiency;
     options.efficiency.sequence_length = run_.data.sequence_length;
   }
+  return bind(request,
+              lower::compile(model::build_graph(config_, request.build), options, device_));
+}
+
+std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request,
+                                                 lower::Compiled compiled) {
+  const lower::CompileOptions options = compile_options(run_, request);
+  auto bound = std::make_unique<BoundProgram>();
   if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
+  bound->compiled = std::move(compiled);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison =

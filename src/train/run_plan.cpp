@@ -108,13 +108,14 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
 
 RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 std::int64_t step_bytes) {
+                 std::int64_t step_bytes, const spec::Decisions* replay) {
   const auto compile = [&](const ModelSession::CompileRequest& request,
                            const passes::StateLayouts& layouts) {
     lower::CompileOptions options = compile_options(run, request);
     options.state_layouts = layouts;
     options.efficiency = efficiency;
     options.efficiency.sequence_length = run.data.sequence_length;
+    if (replay && request.training) options.memory.replay = *replay;
     return lower::compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
@@ -130,9 +131,9 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
 
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                           std::int64_t process_bytes) {
-  RunPlan result = plan_run(run, config, device, efficiency);
-  if (run.memory.budget == 0) return result;
+                           std::int64_t process_bytes, const RunPlan* whole) {
+  RunPlan result = whole ? *whole : plan_run(run, config, device, efficiency);
+  if (run.memory.budget <= 0) return result;
   // What lies outside the step grows a little with the nodes that make values again.
   for (int attempt = 0; attempt < kMostBudgetAttempts; ++attempt) {
     const std::int64_t peak =
