@@ -10,6 +10,7 @@
 #include "ops/table.h"
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
+#include "plan/hints.h"
 
 namespace anabatic::lower {
 namespace {
@@ -61,6 +62,7 @@ class Compiler {
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
     result.memory.decisions.pack_transposed = pack_transposed;
+    if (has_update()) plan::require_obeyed(result.graph, result.plan, options_.disk);
     price_packings(result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
@@ -77,6 +79,8 @@ class Compiler {
                         .decisions = decisions},
             .find_op = ops::find_op};
   }
+
+  bool has_update() const { return options_.training && options_.with_update; }
 
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;

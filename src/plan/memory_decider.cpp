@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "plan/account.h"
+#include "plan/hints.h"
 
 namespace anabatic::plan {
 namespace {
@@ -18,7 +19,7 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
 
 // Marks what the hints name.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, std::vector<ItemRule>& rules) {
+           ItemRule rule, bool must_be_known, std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -31,7 +32,7 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
           item.name);
       rules[i] = rule;
     }
-    if (is_known) continue;
+    if (is_known || !must_be_known) continue;
     const std::vector<std::string> names = known_names(menu);
     const auto nearest = nearest_word(hint, names);
     throw InvalidArgument(
@@ -83,8 +84,9 @@ MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rule
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, rules);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, rules);
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, true, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, true, rules);
+  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, false, rules);
   if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;

@@ -28,6 +28,7 @@ struct MemoryOptions {
   // Hints: values, by name with or without their layer, or whole segments. `recompute` are made
   // again, budget or not; `keep` never.
   std::vector<std::string> recompute{}, keep{};
+  std::vector<std::string> hot{};  // as `keep`, where it names any (plan/hints.h)
   // Taken as they are, with nothing to choose; hints must agree with them.
   std::optional<spec::Decisions> replay{};
   bool asks() const { return budget_bytes > 0 || !recompute.empty() || replay.has_value(); }

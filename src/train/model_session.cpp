@@ -73,9 +73,13 @@ lower::CompileOptions compile_options(const RunConfig& run,
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
   options.memory = {.budget_bytes = request.budget_bytes,
                     .recompute = run.memory.recompute,
-                    .keep = run.memory.keep};
+                    .keep = run.memory.keep,
+                    .hot = run.memory.hot};
   options.pack_transposed = run.compiler.pack_transposed;
-  options.disk.optimizer_state = run.memory.optimizer_state == "disk";
+  options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
+  options.disk.only_cold = run.memory.optimizer_state != "disk";
+  options.disk.hot = run.memory.hot;
+  options.disk.cold = run.memory.cold;
   options.disk.num_windows =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
