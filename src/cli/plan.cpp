@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/calibrate.h"
+#include "cli/calibrate_once.h"
 #include "cli/plan_model.h"
 #include "cli/plan_offsets.h"
 #include "cli/verb.h"
@@ -60,6 +61,7 @@ int run(const Invocation& invocation) {
   if (invocation.has("--timeline")) write_file_atomically(invocation.value("--timeline"), "");
   std::optional<train::PlanFile> before;
   if (!compared.empty()) before = train::read_plan_file(compared[0]);
+  calibrate_once(config);
   const ModelPlan planned = plan_model(config);
   if (invocation.has("--save"))
     write_file_atomically(invocation.value("--save"), train::to_json(plan_file(planned)));
