@@ -115,6 +115,37 @@ TEST(SmallestBudget, HoldsForModelsOfRealSize) {
   }
 }
 
+// Between the smallest and what the fastest plan takes.
+TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
+  RunConfig run;
+  run.model.path = std::string(ANABATIC_YARDSTICKS) + "/dense";
+  for (const int micro_batches : {1, 2}) {
+    run.train.gradient_accumulation_steps = micro_batches;
+    run.memory.budget = 0;
+    const std::int64_t most = plan(run, {}).memory.peak_bytes;
+    for (const int percent : {95, 90, 87, 84}) {
+      run.memory.budget = most * percent / 100;
+      const BudgetedRun got = plan(run, {.finds_smallest = false});
+      EXPECT_LE(got.memory.peak_bytes, run.memory.budget);
+      const std::int64_t room = run.memory.budget - got.memory.peak_bytes;
+      const lower::Compiled& training = got.plan.training;
+      for (const plan::PricedChoice& choice : training.memory.choices) {
+        if (choice.bytes > room) continue;
+        spec::Decisions fewer = training.memory.decisions;
+        fewer.recompute.erase(choice.name);
+        try {
+          const RunPlan other =
+              plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
+                       plan::default_efficiency(), 0, &fewer);
+          EXPECT_GT(other.training.plan.peak_bytes(), training.plan.peak_bytes() + room)
+              << percent << " " << choice.name;
+        } catch (const InvalidArgument&) {  // one value of several that are made together
+        }
+      }
+    }
+  }
+}
+
 TEST(SmallestBudget, IsFoundWhereverTheSearchBegins) {
   for (const std::int64_t needed : {10'000, 123'456, 999'999, 1'000'000})
     for (const std::int64_t guess :

@@ -115,7 +115,7 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
     return std::string("nothing");
   };
   EXPECT_EQ(refusal({"attention.qkv", "experts.gate"}, {"embedding", "head"}), "nothing");
-  EXPECT_THAT(refusal({"atention"}, {}), HasSubstr("memory.hot: expected a segment, a parameter"));
+  EXPECT_THAT(refusal({"nowhere"}, {}), HasSubstr("memory.hot: expected a segment, a parameter"));
   EXPECT_THAT(refusal({"embeding.weight"}, {}), HasSubstr("did you mean embedding.weight?"));
   EXPECT_THAT(refusal({}, {"nothing.like.it"}),
               HasSubstr("memory.cold: expected a segment or a parameter"));
