@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/calibrate.h"
 
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/profile.h"
+#include "device/topology.h"
+#include "train/run_plan.h"
 
 namespace anabatic::bench {
 namespace {
@@ -41,9 +47,50 @@ struct Sum {
   double calls = 0, seconds = 0, roof_seconds = 0;
 };
 
-}  // namespace
+constexpr ProfileOptions kThorough{.num_warmup_steps = 1, .num_steps = 3},
+    kQuick{.num_warmup_steps = 1, .num_steps = 2};
 
-train::Calibration calibrate(std::int64_t num_threads) {
+// Threads, weights and probes of the peaks, of both precisions.
+constexpr double kSecondsBeside = 2;
+
+// At the shares of a plain machine.
+double expected_seconds(train::RunConfig run, const ProfileOptions& options) {
+  const model::ModelConfig config = model::load_config(run.model.path);
+  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
+  double seconds = kSecondsBeside;
+  for (const char* precision : {"fp32", "bf16"}) {
+    run.train.precision = precision;
+    const train::RunPlan planned = train::plan_run(run, config, device, plan::default_efficiency());
+    seconds += static_cast<double>(options.num_warmup_steps + options.num_steps) *
+               train::price_run(run, planned.training, device, plan::default_efficiency()).seconds;
+  }
+  return seconds;
+}
+
+// Does every one of so many threads get a core for itself, for a tenth of a second?
+bool is_idle(int num_threads) {
+  constexpr double kSpinSeconds = 0.1, kLeastShare = 0.9;
+  const auto now = [](clockid_t clock) {
+    timespec time{};
+    ::clock_gettime(clock, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  std::vector<double> shares(static_cast<std::size_t>(num_threads));
+  std::vector<std::thread> threads;
+  for (double& share : shares)
+    threads.emplace_back([&share, &now] {
+      const double begin = now(CLOCK_MONOTONIC), used = now(CLOCK_THREAD_CPUTIME_ID);
+      double wall = 0;
+      while (wall < kSpinSeconds) wall = now(CLOCK_MONOTONIC) - begin;
+      share = (now(CLOCK_THREAD_CPUTIME_ID) - used) / wall;
+    });
+  for (std::thread& thread : threads) thread.join();
+  return std::all_of(shares.begin(), shares.end(),
+                     [&](double share) { return share > kLeastShare; });
+}
+
+std::optional<train::Calibration> measure(std::int64_t num_threads, const ProfileOptions& options,
+                                          double most_seconds) {
   const TemporaryFile config;
   train::RunConfig run;
   run.model.path = config.path.string();
@@ -51,12 +98,16 @@ train::Calibration calibrate(std::int64_t num_threads) {
   run.data.sequence_length = 256;
   run.train.micro_batch_size = 2;
   run.device.threads = num_threads;
+  const bool is_limited = most_seconds < std::numeric_limits<double>::infinity();
+  if (is_limited && (expected_seconds(run, options) > most_seconds ||
+                     !is_idle(device::describe_cpu(static_cast<int>(num_threads)).num_threads)))
+    return std::nullopt;
   train::Calibration result{.efficiency = plan::default_efficiency(),
                             .source = "calibrated on this machine"};
   std::map<std::string, Sum> sums;
   for (const char* precision : {"fp32", "bf16"}) {
     run.train.precision = precision;
-    const Profile profile = bench::profile(run, {.num_warmup_steps = 1, .num_steps = 3});
+    const Profile profile = bench::profile(run, options);
     for (std::size_t i = 0; i < profile.calls.size(); ++i) {
       Sum& sum = sums[profile.call_keys[i]];
       sum.calls += profile.calls[i].calls;
@@ -75,6 +126,16 @@ train::Calibration calibrate(std::int64_t num_threads) {
     if (share >= kLeastShare) result.efficiency.share_of_roof[key] = share;
   }
   return result;
+}
+
+}  // namespace
+
+train::Calibration calibrate(std::int64_t num_threads) {
+  return *measure(num_threads, kThorough, std::numeric_limits<double>::infinity());
+}
+
+std::optional<train::Calibration> calibrate_within(std::int64_t num_threads, double most_seconds) {
+  return measure(num_threads, kQuick, most_seconds);
 }
 
 }  // namespace anabatic::bench

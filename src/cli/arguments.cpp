@@ -11,11 +11,12 @@
 namespace anabatic::cli {
 namespace {
 
-constexpr std::array<std::array<std::string_view, 2>, 4> kAliases{
+constexpr std::array<std::array<std::string_view, 2>, 5> kAliases{
     {{"compiler.disable_passes", "--disable-pass"},
      {"compiler.dump", "--dump"},
      {"compiler.explain_dispatch", "--explain-dispatch"},
-     {"compiler.trivial_planners", "--trivial-planners"}}};
+     {"compiler.trivial_planners", "--trivial-planners"},
+     {"memory.plan", "--plan"}}};
 
 bool is_flag(std::string_view argument) { return argument.starts_with("--") && argument != "--"; }
 

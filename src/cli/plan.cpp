@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/calibrate.h"
+#include "cli/calibrate_once.h"
 #include "cli/plan_model.h"
 #include "cli/plan_offsets.h"
 #include "cli/verb.h"
@@ -31,8 +32,24 @@ void calibrate(const train::RunConfig& run) {
   fmt::print(stderr, "calibrated: {}\n", train::calibration_file(device).string());
 }
 
+std::vector<std::string> compared_files(const Invocation& invocation) {
+  const auto found = invocation.options.find("--diff");
+  if (found == invocation.options.end()) return {};
+  ANABATIC_REQUIRE(found->second.size() <= 2, "[plan] --diff: expected one or two files, got {}",
+                   found->second.size());
+  ANABATIC_REQUIRE(found->second.size() == 1 || invocation.positionals.empty(),
+                   "[plan] --diff: expected one file beside a model, got two");
+  return found->second;
+}
+
 int run(const Invocation& invocation) {
   if (invocation.has("--offsets")) return plan_offsets(invocation);
+  const std::vector<std::string> compared = compared_files(invocation);
+  if (compared.size() == 2) {
+    fmt::print("{}", train::difference(train::read_plan_file(compared[0]),
+                                       train::read_plan_file(compared[1])));
+    return 0;
+  }
   const train::RunConfig config = run_config(invocation);
   if (invocation.has("--calibrate")) {
     calibrate(config);
@@ -42,7 +59,16 @@ int run(const Invocation& invocation) {
                    "[plan] expected MODEL_DIR, a config.json or a run config, got none");
   // Before anything long: a place that cannot be written to shows at once.
   if (invocation.has("--timeline")) write_file_atomically(invocation.value("--timeline"), "");
+  std::optional<train::PlanFile> before;
+  if (!compared.empty()) before = train::read_plan_file(compared[0]);
+  calibrate_once(config);
   const ModelPlan planned = plan_model(config);
+  if (invocation.has("--save"))
+    write_file_atomically(invocation.value("--save"), train::to_json(plan_file(planned)));
+  if (before) {
+    fmt::print("{}", train::difference(*before, plan_file(planned)));
+    return 0;
+  }
   if (invocation.has("--timeline"))
     write_file_atomically(
         invocation.value("--timeline"),
@@ -75,6 +101,11 @@ const Verb& plan_verb() {
        {.name = "--calibrate",
         .help = "measure this machine first, a few seconds, and keep it for later plans",
         .is_flag = true},
+       {.name = "--save", .help = "FILE to write: the choices, for --plan and --diff"},
+       {.name = "--diff",
+        .help = "print what changes from the saved plan FILE to this one; with two files and no "
+                "model from the first to the second",
+        .is_list = true},
        {.name = "--offsets",
         .help = "no model: FILE.csv with columns id, lower, upper, size; printed with a column "
                 "offset"},

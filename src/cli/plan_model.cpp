@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "device/memory.h"
 #include "device/topology.h"
+#include "train/budget.h"
 #include "train/calibration.h"
 
 namespace anabatic::cli {
@@ -79,7 +80,7 @@ std::int64_t ModelPlan::tokens() const {
          run.data.sequence_length;
 }
 
-ModelPlan plan_model(train::RunConfig run) {
+ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   ModelPlan result;
   // Before anything is planned: what any process of this binary holds.
   const std::int64_t process_bytes = device::current_resident_bytes();
@@ -91,11 +92,15 @@ ModelPlan plan_model(train::RunConfig run) {
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
   result.available_bytes = device::available_bytes();
-  result.plan = train::plan_within_budget(run, result.config, result.device, calibration.efficiency,
-                                          process_bytes);
-  result.memory = train::account_memory(run, result.plan.training,
-                                        result.plan.evaluation ? &*result.plan.evaluation : nullptr,
-                                        result.device.num_threads, process_bytes);
+  train::BudgetedRun budgeted =
+      train::plan_as_asked(run, result.config, result.device, calibration.efficiency,
+                           {.process_bytes = process_bytes, .finds_smallest = finds_smallest});
+  result.plan = std::move(budgeted.plan);
+  result.memory = std::move(budgeted.memory);
+  result.note = std::move(budgeted.note);
+  if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes + process_bytes)
+    result.note += fmt::format("{}train would choose a plan that fits into what is available",
+                               result.note.empty() ? "" : "; ");
   result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);
   result.model_flops = model_flops(run, result.config);
   result.run = std::move(run);
@@ -117,9 +122,10 @@ train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget
     train::Trial trial{.setting = setting};
     if (!train::problems_of(run).empty()) return trial;
     run.memory.budget = budget_bytes;
+    run.memory.plan.clear();
     ModelPlan plan;
     try {
-      plan = plan_model(run);
+      plan = plan_model(run, false);
     } catch (const plan::BudgetError&) {
       return trial;
     }
@@ -129,6 +135,11 @@ train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget
     trial.tokens_per_second = static_cast<double>(plan.tokens()) / plan.price.seconds;
     return trial;
   });
+}
+
+train::PlanFile plan_file(const ModelPlan& planned) {
+  return train::make_plan_file(planned.run, planned.config, planned.device, planned.plan.training,
+                               planned.memory, planned.price.seconds);
 }
 
 std::string to_table(const ModelPlan& planned, const train::SettingsFound* settings) {
@@ -144,6 +155,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));
+  if (!planned.note.empty()) out += fmt::format("plan         {}\n", planned.note);
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
     out += fmt::format("made again   in the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);

@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "train/plan_file.h"
 #include "train/run_plan.h"
 #include "train/settings_search.h"
 
@@ -14,6 +15,7 @@ struct ModelPlan {
   model::ParameterCounts parameters;
   spec::DeviceSpec device;  // with peaks
   train::RunPlan plan;
+  std::string note;  // why this plan (train/budget.h)
   train::MemoryAccount memory;
   plan::StepPrice price;
   double model_flops = 0;       // of a step, by conventions: without recomputed work
@@ -24,8 +26,12 @@ struct ModelPlan {
   std::int64_t tokens() const;  // a step
 };
 
-// Plans `run`, whose model.path names a config.json or its directory.
-ModelPlan plan_model(train::RunConfig run);
+// Plans `run`, whose model.path names a config.json or its directory. Without a memory.budget:
+// regardless of what this machine has. `finds_smallest` as in train/budget.h.
+ModelPlan plan_model(train::RunConfig run, bool finds_smallest = true);
+
+// What `--save` writes and `--diff` compares.
+train::PlanFile plan_file(const ModelPlan& planned);
 
 // The settings that fit into `budget_bytes`; every trial plans anew.
 train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget_bytes);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cli/calibrate_once.h"
 #include "cli/verb.h"
 #include "train/trainer.h"
 
@@ -7,7 +8,9 @@ namespace {
 
 int run(const Invocation& invocation) {
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
-  train::Trainer trainer(train::load_run_config(file, invocation.overrides));
+  const train::RunConfig config = train::load_run_config(file, invocation.overrides);
+  calibrate_once(config);
+  train::Trainer trainer(config);
   trainer.train();
   return 0;
 }

@@ -10,13 +10,17 @@
 #include "ops/table.h"
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
+#include "plan/hints.h"
 
 namespace anabatic::lower {
 namespace {
 
-// A plan may need a little more than the simulated timeline says; its frame is asked for anew, each
-// time by what it was too large.
+// A plan may need a little more than the simulated timeline says; its frame is asked for anew, less
+// by what it was too large, then by twice that, and so on.
 constexpr int kMostAttempts = 6;
+
+// Plans that look whether what is left then holds some choices after all.
+constexpr int kMostReturns = 4;
 
 class Compiler {
  public:
@@ -26,8 +30,10 @@ class Compiler {
   // Where a budget is given: with both packings of the weights, then with one, whichever costs
   // less.
   Compiled run(ir::Graph forward) {
-    const bool may_pack_again =
-        options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
+    const bool may_pack_again = options_.training && options_.memory.budget_bytes > 0 &&
+                                options_.pack_transposed && !options_.memory.replay;
+    if (options_.training && options_.memory.replay)
+      return attempt(std::move(forward), options_.memory.replay->pack_transposed);
     if (!may_pack_again) return attempt(std::move(forward), options_.pack_transposed);
     std::optional<Compiled> both;
     try {
@@ -55,6 +61,8 @@ class Compiler {
         {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
+    result.memory.decisions.pack_transposed = pack_transposed;
+    if (has_update()) plan::require_obeyed(result.graph, result.plan, options_.disk);
     price_packings(result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
@@ -72,6 +80,8 @@ class Compiler {
                         .decisions = decisions},
             .find_op = ops::find_op};
   }
+
+  bool has_update() const { return options_.training && options_.with_update; }
 
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
@@ -114,27 +124,82 @@ class Compiler {
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
     for (int attempt = 0;; ++attempt) {
-      result.memory = plan::decide_memory(menu, options_.memory, frame_bytes);
-      result.graph = whole;
-      // The last of the pipeline, which had nothing to make again.
-      result.passes.back() =
-          passes::run_passes(result.graph, {&passes::kRecompute, 1},
-                             context(&result.memory.decisions), {.facts = {"differentiated"}})[0];
-      result.plan = plan_of(result.graph, nullptr);
+      take(plan::decide_memory(menu, options_.memory, frame_bytes), whole, result);
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
+      if (budget > 0 && excess <= 0) keep_again(menu, whole, frame_bytes, result);
       if (budget == 0 || excess <= 0) return;
-      if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= excess)
+      const std::int64_t less = excess << attempt;
+      if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= less)
         refuse(result, smallest);
-      frame_bytes -= excess;
+      frame_bytes -= less;
     }
+  }
+
+  void take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
+    result.memory = std::move(decision);
+    result.graph = whole;
+    // The last of the pipeline, which had nothing to make again.
+    result.passes.back() =
+        passes::run_passes(result.graph, {&passes::kRecompute, 1},
+                           context(&result.memory.decisions), {.facts = {"differentiated"}})[0];
+    result.plan = plan_of(result.graph, nullptr);
+  }
+
+  // The timeline was asked for less than the budget, so that the plan keeps it; what the plan then
+  // has room for need not be made again. The dearest for its bytes comes first.
+  void keep_again(const plan::RecomputeMenu& menu, const ir::Graph& whole, std::int64_t frame_bytes,
+                  Compiled& result) const {
+    if (options_.memory.replay) return;
+    std::size_t most = result.memory.choices.size();
+    for (int attempt = 0; attempt < kMostReturns; ++attempt) {
+      const std::vector<std::string> names = room_for(menu, result, most);
+      if (names.empty()) return;
+      Compiled fewer = result;
+      plan::MemoryOptions options = options_.memory;
+      options.replay = result.memory.decisions;
+      for (const plan::MenuItem& item : menu.items())
+        if (std::find(names.begin(), names.end(), item.name) != names.end())
+          for (const std::string& key : item.keys) options.replay->recompute.erase(key);
+      take(plan::decide_memory(menu, options, frame_bytes), whole, fewer);
+      if (fewer.plan.peak_bytes() <= options_.memory.budget_bytes &&
+          fewer.memory.added_seconds <= result.memory.added_seconds)
+        result = std::move(fewer);
+      else
+        most = names.size() / 2;
+    }
+  }
+
+  // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
+  std::vector<std::string> room_for(const plan::RecomputeMenu& menu, const Compiled& result,
+                                    std::size_t most) const {
+    std::vector<plan::PricedChoice> choices = result.memory.choices;
+    std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) {
+      return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
+    });
+    const auto is_asked_for = [&](const std::string& name) {
+      return std::any_of(menu.items().begin(), menu.items().end(), [&](const plan::MenuItem& item) {
+        return item.name == name &&
+               std::any_of(options_.memory.recompute.begin(), options_.memory.recompute.end(),
+                           [&](const std::string& hint) { return item.is_of(hint); });
+      });
+    };
+    std::int64_t room = options_.memory.budget_bytes - result.plan.peak_bytes();
+    std::vector<std::string> names;
+    for (const plan::PricedChoice& choice : choices) {
+      if (names.size() == most || choice.bytes > room || is_asked_for(choice.name)) continue;
+      names.push_back(choice.name);
+      room -= choice.bytes;
+    }
+    return names;
   }
 
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
     throw plan::BudgetError(
         fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}",
                     format_bytes(options_.memory.budget_bytes), format_bytes(smallest),
-                    plan::largest_consumers(result.graph, result.plan)));
+                    plan::largest_consumers(result.graph, result.plan)),
+        smallest);
   }
 
   const CompileOptions& options_;

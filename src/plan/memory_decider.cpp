@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "plan/account.h"
+#include "plan/hints.h"
 
 namespace anabatic::plan {
 namespace {
@@ -18,7 +19,7 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
 
 // Marks what the hints name.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, std::vector<ItemRule>& rules) {
+           ItemRule rule, bool must_be_known, std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -31,7 +32,7 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
           item.name);
       rules[i] = rule;
     }
-    if (is_known) continue;
+    if (is_known || !must_be_known) continue;
     const std::vector<std::string> names = known_names(menu);
     const auto nearest = nearest_word(hint, names);
     throw InvalidArgument(
@@ -42,18 +43,58 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
   }
 }
 
+// The items whose values `decisions` name, all of which must be known.
+std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
+  std::vector<bool> chosen;
+  for (const MenuItem& item : menu.items())
+    chosen.push_back(std::all_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
+      return decisions.recompute.contains(key);
+    }));
+  const spec::Decisions known = menu.decisions(chosen);
+  std::string strangers;
+  for (const std::string& key : decisions.recompute) {
+    if (known.recompute.contains(key)) continue;
+    const auto nearest = nearest_word(key, known_names(menu));
+    strangers +=
+        fmt::format("\n  {}{}", key, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+  }
+  ANABATIC_REQUIRE(strangers.empty(),
+                   "[memory] expected a saved plan of values that this backward reads, each with "
+                   "all that is made with it; got{}",
+                   strangers);
+  return chosen;
+}
+
+MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
+                    const spec::Decisions& decisions, std::int64_t frame_bytes) {
+  MenuChoice choice{.chosen = items_of(menu, decisions)};
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const ItemRule other = choice.chosen[i] ? ItemRule::kLeave : ItemRule::kTake;
+    ANABATIC_REQUIRE(rules[i] != other,
+                     "[memory] the saved plan {} {}, the hints of this run say otherwise",
+                     choice.chosen[i] ? "makes again" : "keeps", menu.items()[i].name);
+  }
+  choice.outcome = menu.evaluate(choice.chosen, frame_bytes);
+  choice.holds = choice.outcome.excess <= 0;
+  return choice;
+}
+
 }  // namespace
 
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, rules);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, rules);
-  if (options.budget_bytes == 0)
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, true, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, true, rules);
+  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, false, rules);
+  if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
-  const MenuChoice choice = choose_by_ratio(
-      rules, [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, frame_bytes); });
+  const MenuChoice choice = options.replay
+                                ? replayed(menu, rules, *options.replay, frame_bytes)
+                                : choose_by_ratio(rules, [&](const std::vector<bool>& chosen) {
+                                    return menu.evaluate(chosen, frame_bytes);
+                                  });
   MemoryDecision result{.decisions = menu.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
                         .holds = choice.holds || options.budget_bytes == 0};

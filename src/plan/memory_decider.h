@@ -2,6 +2,7 @@
 // Decides what a step makes again so that it keeps within a budget of bytes.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,13 @@ namespace anabatic::plan {
 // Nothing that the planner may do keeps the step within the budget.
 class BudgetError : public ResourceError {
  public:
-  using ResourceError::ResourceError;
+  explicit BudgetError(const std::string& text, std::int64_t smallest_bytes = 0)
+      : ResourceError(text), smallest_bytes_(smallest_bytes) {}
+  // Of the plans that were tried, in the terms of whoever throws; 0: unknown.
+  std::int64_t smallest_bytes() const { return smallest_bytes_; }
+
+ private:
+  std::int64_t smallest_bytes_;
 };
 
 struct MemoryOptions {
@@ -21,7 +28,10 @@ struct MemoryOptions {
   // Hints: values, by name with or without their layer, or whole segments. `recompute` are made
   // again, budget or not; `keep` never.
   std::vector<std::string> recompute{}, keep{};
-  bool asks() const { return budget_bytes > 0 || !recompute.empty(); }
+  std::vector<std::string> hot{};  // as `keep`, where it names any (plan/hints.h)
+  // Taken as they are, with nothing to choose; hints must agree with them.
+  std::optional<spec::Decisions> replay{};
+  bool asks() const { return budget_bytes > 0 || !recompute.empty() || replay.has_value(); }
 };
 
 struct PricedChoice {
@@ -40,7 +50,7 @@ struct MemoryDecision {
 };
 
 // For a frame of at most `frame_bytes`. InvalidArgument when a hint names nothing that the backward
-// reads, or is at odds with another.
+// reads, or is at odds with another, or with what is replayed; or when that names such a value.
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes);
 

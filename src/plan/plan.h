@@ -71,6 +71,9 @@ struct Plan {
 struct DiskOptions {
   bool optimizer_state = false;  // on disk, the states of at least `min_bytes`
   std::int64_t min_bytes = 4096;
+  // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.
+  std::vector<std::string> hot{}, cold{};
+  bool only_cold = false;
   // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
   std::int32_t num_windows = 2;
 };

@@ -4,28 +4,13 @@
 #include <algorithm>
 
 #include "ops/table.h"
+#include "plan/hints.h"
 #include "plan/offsets.h"
 
 namespace anabatic::plan {
-namespace {
-
-bool is_at_or_below(std::string_view key, std::string_view hint) {
-  return key == hint || (key.starts_with(hint) && key[hint.size()] == '.');
-}
-
-}  // namespace
-
-std::string_view without_layer(std::string_view key) {
-  constexpr std::string_view kLayers = "layers.";
-  if (!key.starts_with(kLayers)) return key;
-  const std::size_t dot = key.find('.', kLayers.size());
-  return dot == std::string_view::npos ? key : key.substr(dot + 1);
-}
-
 bool MenuItem::is_of(std::string_view hint) const {
-  return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
-    return is_at_or_below(key, hint) || is_at_or_below(without_layer(key), hint);
-  });
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](const std::string& key) { return is_named(key, hint); });
 }
 
 RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,

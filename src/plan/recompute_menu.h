@@ -16,16 +16,12 @@
 
 namespace anabatic::plan {
 
-// Behind "layers.N.", or the whole.
-std::string_view without_layer(std::string_view key);
-
 struct MenuItem {
   std::string name;                   // key of its first value
   std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)
   std::vector<ir::ValueId> values{};  // what one node makes; an activation and its products apart
   std::int64_t bytes = 0;             // of the values
-  bool is_of(std::string_view hint) const;  // "layers.3.experts.activation", or without the layer,
-                                            // or the segment's name alone
+  bool is_of(std::string_view hint) const;  // plan/hints.h
 };
 
 class RecomputeMenu {

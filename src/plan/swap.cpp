@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "plan/hints.h"
 #include "plan/offsets.h"
 
 namespace anabatic::plan {
@@ -209,7 +210,8 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
     // Lower halves of parameters stay beside the other half, with which files hold them.
     if (state.kind != ir::StateKind::kOptimizer ||
         graph.value(state.before).type.dtype == DType::kUInt16 || use.empty() ||
-        is_output(state.before) || is_output(state.after))
+        is_output(state.before) || is_output(state.after) ||
+        !may_go_to_disk(options, text(state.name)))
       continue;
     result.push_back({static_cast<std::int32_t>(i), use});
   }

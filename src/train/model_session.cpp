@@ -73,9 +73,13 @@ lower::CompileOptions compile_options(const RunConfig& run,
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
   options.memory = {.budget_bytes = request.budget_bytes,
                     .recompute = run.memory.recompute,
-                    .keep = run.memory.keep};
+                    .keep = run.memory.keep,
+                    .hot = run.memory.hot};
   options.pack_transposed = run.compiler.pack_transposed;
-  options.disk.optimizer_state = run.memory.optimizer_state == "disk";
+  options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
+  options.disk.only_cold = run.memory.optimizer_state != "disk";
+  options.disk.hot = run.memory.hot;
+  options.disk.cold = run.memory.cold;
   options.disk.num_windows =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
@@ -143,7 +147,6 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
-  auto bound = std::make_unique<BoundProgram>();
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
@@ -151,12 +154,20 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
     options.efficiency = stored_calibration(device_).efficiency;
     options.efficiency.sequence_length = run_.data.sequence_length;
   }
+  return bind(request,
+              lower::compile(model::build_graph(config_, request.build), options, device_));
+}
+
+std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request,
+                                                 lower::Compiled compiled) {
+  const lower::CompileOptions options = compile_options(run_, request);
+  auto bound = std::make_unique<BoundProgram>();
   if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
+  bound->compiled = std::move(compiled);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison =

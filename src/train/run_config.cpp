@@ -122,17 +122,23 @@ ConfigKey strings(std::string name, std::string help, At at) {
       }};
 }
 
-template <class At>
-ConfigKey bytes(std::string name, std::string help, At at) {
-  return {
-      name, help, false,
-      [=](RunConfig& config, Values values) {
-        const auto value = parse_bytes(only(values));
-        ANABATIC_REQUIRE(value.has_value(), "expected bytes such as 6GiB or 500MB, got '{}'",
-                         values[0]);
-        at(config) = *value;
-      },
-      [=](const RunConfig& config) { return std::to_string(at(const_cast<RunConfig&>(config))); }};
+ConfigKey budget_key() {
+  return {"memory.budget",
+          "bytes that the process may take, such as 6GiB; auto: what is available when train "
+          "begins; none: no budget",
+          false,
+          [](RunConfig& config, Values values) {
+            const std::string& text = only(values);
+            const auto value = parse_bytes(text);
+            ANABATIC_REQUIRE(value.has_value() || text == "auto" || text == "none",
+                             "expected bytes such as 6GiB or 500MB, auto or none, got '{}'", text);
+            config.memory.budget =
+                text == "auto" ? RunConfig::Memory::kAvailable : value.value_or(0);
+          },
+          [](const RunConfig& config) -> std::string {
+            if (config.memory.budget < 0) return "auto";
+            return config.memory.budget == 0 ? "none" : std::to_string(config.memory.budget);
+          }};
 }
 
 ConfigKey betas_key() {
@@ -226,15 +232,24 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(bytes("memory.budget",
-                       "bytes that the process may take, such as 6GiB; 0: no budget",
-                       AT(memory.budget)));
+  keys.push_back(budget_key());
   keys.push_back(strings("memory.recompute",
                          "values or segments that the backward makes again, such as "
                          "experts.activation",
                          AT(memory.recompute)));
   keys.push_back(
       strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
+  keys.push_back(strings("memory.hot",
+                         "values, segments or parameters that stay as they are: not made again, no "
+                         "moments on disk",
+                         AT(memory.hot)));
+  keys.push_back(strings("memory.cold",
+                         "parameters or segments whose moments go to disk, such as embedding",
+                         AT(memory.cold)));
+  keys.push_back(string("memory.plan",
+                        "file of choices to replay, as `anabatic plan --save FILE` writes it; "
+                        "empty: choose anew",
+                        AT(memory.plan)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
                         "windows of memory that activations leave free",
@@ -275,6 +290,10 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
   keys.push_back(
       integer("device.threads", "compute threads; 0: all cores allowed", 0, AT(device.threads)));
+  keys.push_back(boolean("device.calibrate",
+                         "measure this machine once, a few seconds ahead of the first run with a "
+                         "memory.budget, for the prices of choices",
+                         AT(device.calibrate)));
   keys.push_back(
       integer("generate.max_new_tokens", "tokens to generate", 0, AT(generate.max_new_tokens)));
   keys.push_back(number("generate.temperature", "0: greedy", 0, 1e6, AT(generate.temperature)));

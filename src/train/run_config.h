@@ -52,8 +52,12 @@ struct RunConfig {
     std::string update = "after_backward";  // after_backward | in_backward
   } optimizer;
   struct Memory {
-    std::int64_t budget = 0;                   // bytes of the whole process; 0: none
+    // Bytes of the whole process; 0: no budget.
+    static constexpr std::int64_t kAvailable = -1;  // those that are available when the run begins
+    std::int64_t budget = kAvailable;
     std::vector<std::string> recompute, keep;  // hints to the planner
+    std::vector<std::string> hot, cold;        // likewise, of states too
+    std::string plan;                          // a file of choices to replay; empty: none
     std::string optimizer_state = "resident";  // resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
@@ -61,6 +65,7 @@ struct RunConfig {
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
+    bool calibrate = true;     // measures the machine once, ahead of the first run with a budget
   } device;
   struct Generate {
     std::int64_t max_new_tokens = 128;

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "base/text.h"
@@ -108,13 +109,14 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
 
 RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 std::int64_t step_bytes) {
+                 std::int64_t step_bytes, const spec::Decisions* replay) {
   const auto compile = [&](const ModelSession::CompileRequest& request,
                            const passes::StateLayouts& layouts) {
     lower::CompileOptions options = compile_options(run, request);
     options.state_layouts = layouts;
     options.efficiency = efficiency;
     options.efficiency.sequence_length = run.data.sequence_length;
+    if (replay && request.training) options.memory.replay = *replay;
     return lower::compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
@@ -128,18 +130,51 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
   return result;
 }
 
+namespace {
+
+std::int64_t smallest_choice(const RunPlan& plan) {
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+  for (const plan::PricedChoice& choice : plan.training.memory.choices)
+    bytes = std::min(bytes, choice.bytes);
+  return bytes;
+}
+
+// `plan`, or a faster one of a step that may take `room` bytes more: what lies outside the step may
+// be less than the budget was split by.
+RunPlan with_room(RunPlan plan, const RunConfig& run, const model::ModelConfig& config,
+                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                  std::int64_t process_bytes, std::int64_t room) {
+  try {
+    RunPlan roomier = plan_run(run, config, device, efficiency, plan.step_bytes + room);
+    const MemoryAccount account =
+        account_memory(run, roomier.training, roomier.evaluation ? &*roomier.evaluation : nullptr,
+                       device.num_threads, process_bytes);
+    if (account.peak_bytes <= run.memory.budget &&
+        roomier.training.memory.added_seconds < plan.training.memory.added_seconds)
+      return roomier;
+  } catch (const plan::BudgetError&) {  // a larger budget that does not hold: the smaller one does
+  }
+  return plan;
+}
+
+}  // namespace
+
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                           std::int64_t process_bytes) {
-  RunPlan result = plan_run(run, config, device, efficiency);
-  if (run.memory.budget == 0) return result;
+                           std::int64_t process_bytes, const RunPlan* whole) {
+  RunPlan result = whole ? *whole : plan_run(run, config, device, efficiency);
+  if (run.memory.budget <= 0) return result;
   // What lies outside the step grows a little with the nodes that make values again.
   for (int attempt = 0; attempt < kMostBudgetAttempts; ++attempt) {
     const std::int64_t peak =
         account_memory(run, result.training, result.evaluation ? &*result.evaluation : nullptr,
                        device.num_threads, process_bytes)
             .peak_bytes;
-    if (peak <= run.memory.budget) return result;
+    if (peak <= run.memory.budget) {
+      const std::int64_t room = run.memory.budget - peak;
+      if (result.step_bytes == 0 || room < smallest_choice(result)) return result;
+      return with_room(std::move(result), run, config, device, efficiency, process_bytes, room);
+    }
     const std::int64_t planned = result.training.plan.peak_bytes();
     const std::int64_t step_bytes =
         (result.step_bytes > 0 ? std::min(result.step_bytes, planned) : planned) -

@@ -28,15 +28,18 @@ struct RunPlan {
 };
 
 // Unsupported and InvalidArgument as compiling says them; plan::BudgetError when states and arenas
-// of the training program cannot be kept to `step_bytes` (0: no budget).
+// of the training program cannot be kept to `step_bytes` (0: no budget). `replay` (may be null):
+// takes those decisions and none of its own.
 RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 std::int64_t step_bytes = 0);
+                 std::int64_t step_bytes = 0, const spec::Decisions* replay = nullptr);
 
-// Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget.
+// Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget
+// (0, and kAvailable, which train/budget.h settles: no budget). A BudgetError is of the process.
+// `whole`: the plan without a budget, where it is known.
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                           std::int64_t process_bytes);
+                           std::int64_t process_bytes, const RunPlan* whole = nullptr);
 
 struct MemoryRow {
   std::string name;  // "parameters", "saved activations", "batches", ...

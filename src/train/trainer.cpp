@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "device/memory.h"
 #include "runtime/swap/swap_space.h"
+#include "train/budget.h"
 #include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
@@ -92,20 +93,19 @@ struct Trainer::Impl {
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
   }
 
+  // Plans with the prices of `anabatic plan`, so that both choose alike.
   void bind() {
-    program = bind_training(session, step_budget());
+    const Calibration calibration = stored_calibration(session.device());
+    BudgetedRun planned = plan_as_asked(
+        run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
+        {.process_bytes = baseline_bytes, .available_bytes = device::available_bytes()});
+    if (!planned.note.empty()) fmt::print("plan: {}\n", planned.note);
+    program =
+        session.bind(training_request(run, session.config()), std::move(planned.plan.training));
     if (const auto* swap = session.store().swap())
       fmt::print("optimizer state: {} on disk, {}\n", format_bytes(swap->file_bytes()),
                  swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
-  }
-
-  // What memory.budget leaves to the states and arenas of the training program; 0: no budget.
-  std::int64_t step_budget() const {
-    if (run.memory.budget == 0) return 0;
-    return plan_within_budget(run, session.config(), session.device(),
-                              stored_calibration(session.device()).efficiency, baseline_bytes)
-        .step_bytes;
   }
 
   void restore() {

@@ -47,10 +47,8 @@ void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64
 
 }  // namespace
 
-std::unique_ptr<BoundProgram> bind_training(ModelSession& session, std::int64_t step_bytes) {
-  ModelSession::CompileRequest request = training_request(session.run(), session.config());
-  request.budget_bytes = step_bytes;
-  return session.bind(request);
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
+  return session.bind(training_request(session.run(), session.config()));
 }
 
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {

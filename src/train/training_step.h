@@ -11,7 +11,7 @@
 namespace anabatic::train {
 
 // The program of the session's run: its micro-batch, losses and optimizer.
-std::unique_ptr<BoundProgram> bind_training(ModelSession& session, std::int64_t step_bytes = 0);
+std::unique_ptr<BoundProgram> bind_training(ModelSession& session);
 
 // Model FLOPs of forward and backward over this micro-batch: attention counts unmasked pairs only.
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch);

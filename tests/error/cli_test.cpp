@@ -42,8 +42,8 @@ TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
   const TemporaryDirectory folder;
   train::RunConfig run = tiny_run(folder.path());
   std::ofstream(folder.path() / "run.yaml") << train::to_yaml(run);
-  const Outcome outcome =
-      run_binary({"train", folder.path() / "run.yaml", "--memory.budget", "3MB"});
+  const Outcome outcome = run_binary({"train", folder.path() / "run.yaml", "--memory.budget", "3MB",
+                                      "--device.calibrate", "false"});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("[memory]"));
   EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));

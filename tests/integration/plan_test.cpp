@@ -18,6 +18,7 @@ namespace anabatic::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr const char* kMixtral8x7B = R"({"model_type": "mixtral", "vocab_size": 32000,
@@ -37,6 +38,8 @@ constexpr const char* kQwen3Moe30B = R"({"model_type": "qwen3_moe", "vocab_size"
   "router_aux_loss_coef": 0.001, "output_router_logits": false, "tie_word_embeddings": false,
   "sliding_window": null, "use_sliding_window": false, "max_window_layers": 48,
   "initializer_range": 0.02, "bos_token_id": 151643, "eos_token_id": 151645})";
+
+std::int64_t peak(const nlohmann::json& json) { return json["peak_bytes"].get<std::int64_t>(); }
 
 class PlanVerb : public ::testing::Test {
  protected:
@@ -187,7 +190,67 @@ TEST_F(PlanVerb, FindsSettingsThatFit) {
   EXPECT_EQ(settings["longest_sequence"]["sequence_length"], 512);
 }
 
+TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
+  const fs::path model = write_tiny_config(folder_.path());
+  const std::string file = folder_.path() / "plan.json", other = folder_.path() / "other.json";
+  const std::vector<std::string> keys{"--data.sequence_length", "512", "--device.calibrate",
+                                      "false"};
+  const auto planned = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"plan", model};
+    arguments.insert(arguments.end(), keys.begin(), keys.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary(arguments);
+  };
+  const Outcome whole = planned({"--json", "--save", other, "--train.micro_batch_size", "8"});
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const std::string budget = std::to_string(peak(parse_json(whole.out)) - (1 << 20));
+  const Outcome saved = planned({"--json", "--save", file, "--train.micro_batch_size", "8",
+                                 "--memory.budget", budget}),
+                again = planned({"--json", "--plan", file, "--train.micro_batch_size", "8"});
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  for (const char* key : {"recompute", "planned_bytes", "arena", "step", "bytes_by_layer"})
+    EXPECT_EQ(parse_json(again.out)[key], parse_json(saved.out)[key]) << key;
+  EXPECT_FALSE(parse_json(again.out)["recompute"].empty());
+  const Outcome compared = run_binary({"plan", "--diff", other, file});
+  EXPECT_EQ(compared.exit_code, 0) << compared.err;
+  EXPECT_THAT(compared.out, HasSubstr("  + layers."));
+  EXPECT_THAT(planned({"--diff", other, "--plan", file, "--train.micro_batch_size", "8"}).out,
+              HasSubstr("  + layers."));
+  const Outcome refused = planned({"--plan", file, "--train.micro_batch_size", "4"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("train.micro_batch_size: expected 4, found 8"));
+  EXPECT_THAT(run_binary({"plan", "--diff", file, other, file}).err,
+              HasSubstr("expected one or two files, got 3"));
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // minutes of products
+TEST_F(PlanVerb, CalibratesByItselfAheadOfTheFirstBudgetUnlessToldNotTo) {
+  const fs::path model = write_tiny_config(folder_.path());
+  ::setenv("XDG_CACHE_HOME", (folder_.path() / "cache").c_str(), 1);
+  const auto planned = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{"plan", model, "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary(arguments);
+  };
+  const Outcome free = planned({}),
+                told = planned({"--memory.budget", "1GiB", "--device.calibrate", "false"}),
+                first = planned({"--memory.budget", "1GiB"}),
+                second = planned({"--memory.budget", "1GiB"});
+  ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(free.err, "");
+  EXPECT_EQ(told.err, "");
+  // A machine that is busy, or on which it would take long, says so instead.
+  EXPECT_THAT(first.err, AnyOf(HasSubstr("calibrated this machine in"),
+                               HasSubstr("this machine is busy, or takes more than")));
+  const bool is_calibrated = first.err.find("calibrated this machine in") != std::string::npos;
+  EXPECT_EQ(parse_json(first.out)["step"]["prices"] == "calibrated on this machine", is_calibrated);
+  if (is_calibrated) {
+    EXPECT_EQ(parse_json(second.out)["step"]["prices"], "calibrated on this machine");
+    EXPECT_EQ(second.err, "");
+  }
+}
+
 TEST_F(PlanVerb, CalibratesOnceAndGoesByItThen) {
   const fs::path model = write_tiny_config(folder_.path());
   ::setenv("XDG_CACHE_HOME", (folder_.path() / "cache").c_str(), 1);

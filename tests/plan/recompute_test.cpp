@@ -39,6 +39,18 @@ std::vector<std::string> saved_keys(const lower::CompileOptions& options) {
   return keys;
 }
 
+// Of the item that a choice took.
+std::vector<std::string> keys_of(const std::string& name, const lower::Compiled& got) {
+  const lower::Compiled whole = compiled({.precision = lower::Precision::kBf16,
+                                          .pack_transposed = got.memory.decisions.pack_transposed});
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  for (const plan::MenuItem& item : menu.items())
+    if (item.name == name) return item.keys;
+  return {};
+}
+
 TEST(Recompute, GivesEqualBitsForEveryValueAloneAndForRandomSets) {
   for (const char* kernels : {"ref", ""})
     for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
@@ -106,6 +118,33 @@ TEST(Recompute, KeepsEveryBudgetThatItAccepts) {
     before = got.memory.added_seconds;
   }
   EXPECT_GT(before, 0);
+}
+
+TEST(Recompute, MakesNothingAgainThatTheBudgetHasRoomFor) {
+  lower::CompileOptions compile = options_for("", lower::Precision::kBf16).compile;
+  compile.single_micro_batch = false;
+  lower::CompileOptions all = compile;
+  all.memory.recompute = saved_keys(compile);
+  const std::int64_t most = compiled(compile).plan.peak_bytes(),
+                     least = compiled(all).plan.peak_bytes();
+  ASSERT_LT(least, most);
+  int num_choices = 0;
+  for (int i = 4; i < 20; i += 3) {
+    const std::int64_t budget = least + (most - least) * i / 20;
+    compile.memory = {.budget_bytes = budget};
+    const lower::Compiled got = compiled(compile);
+    for (const plan::PricedChoice& choice : got.memory.choices) {
+      compile.memory = {.replay = got.memory.decisions};
+      for (const std::string& key : keys_of(choice.name, got))
+        compile.memory.replay->recompute.erase(key);
+      const lower::Compiled fewer = compiled(compile);
+      ++num_choices;
+      EXPECT_TRUE(fewer.plan.peak_bytes() > budget ||
+                  fewer.memory.added_seconds > got.memory.added_seconds)
+          << i << ": " << choice.name;
+    }
+  }
+  EXPECT_GT(num_choices, 20);
 }
 
 TEST(Recompute, TrainsWithinABudgetWithEqualBits) {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/budget.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "train/plan_file.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr int kMostTrials = 10;
+constexpr double kStep = 0.02;
+
+MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
+                         std::int64_t process_bytes) {
+  return account_memory(run, plan.training, plan.evaluation ? &*plan.evaluation : nullptr,
+                        device.num_threads, process_bytes);
+}
+
+// As format_bytes, rounded up in its last digit: a budget of this text is no smaller.
+std::string rounded_up(std::int64_t bytes) {
+  std::int64_t unit = 1;
+  while (bytes / unit >= 1024) unit *= 1024;
+  return format_bytes(unit == 1 ? bytes : bytes + unit / 200 + 1);
+}
+
+// A run config whose plans leave no traces.
+RunConfig quiet(RunConfig run) {
+  run.compiler.dump.clear();
+  run.compiler.explain_dispatch = false;
+  return run;
+}
+
+}  // namespace
+
+SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most, int most_trials,
+                                      const std::function<bool(std::int64_t)>& holds) {
+  const auto share = [](double part, std::int64_t bytes) {
+    return static_cast<std::int64_t>(std::ceil(part * static_cast<double>(bytes)));
+  };
+  int trials = 0;
+  std::int64_t bytes = std::clamp<std::int64_t>(guess, 1, most);
+  for (double step = kStep / 4; bytes < most; step *= 2) {
+    if (trials == most_trials) bytes = most;
+    if (bytes == most || (++trials, holds(bytes))) break;
+    bytes = std::min(most, bytes + share(step, bytes));
+  }
+  for (double step = kStep; trials < most_trials; ++trials) {
+    const std::int64_t less = bytes - share(step, bytes);
+    if (less > 0 && holds(less)) {
+      bytes = less;
+      step = std::min(2 * step, 0.5);
+    } else if (step > kStep) {
+      step = kStep;
+    } else {
+      return {bytes, true};
+    }
+  }
+  return {bytes, false};
+}
+
+namespace {
+
+// A budget that will hardly do, by the leanest plan of the step alone.
+std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
+                        const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                        std::int64_t beside_step) {
+  try {
+    return plan_run(run, config, device, efficiency, 1).training.plan.peak_bytes() + beside_step;
+  } catch (const plan::BudgetError& error) {
+    return error.smallest_bytes() + beside_step;
+  }
+}
+
+[[noreturn]] void refuse(const RunConfig& run, const model::ModelConfig& config,
+                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                         const BudgetLimits& limits, const std::string& note,
+                         const plan::BudgetError& error) {
+  const std::string lead = note.empty() ? "" : note + "; ";
+  if (!limits.finds_smallest) throw plan::BudgetError(lead + error.what());
+  RunConfig trial = quiet(run);
+  trial.memory.budget = 0;
+  trial.compiler.pack_transposed = false;  // the leaner of the two that a budget tries
+  const RunPlan whole = plan_run(trial, config, device, efficiency);
+  const MemoryAccount account = account_of(trial, whole, device, limits.process_bytes);
+  const auto holds = [&](std::int64_t budget) {
+    trial.memory.budget = budget;
+    try {
+      plan_within_budget(trial, config, device, efficiency, limits.process_bytes, &whole);
+      return true;
+    } catch (const plan::BudgetError&) {
+      return false;
+    }
+  };
+  const SmallestBudget smallest =
+      search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
+                             account.peak_bytes, kMostTrials, holds);
+  throw plan::BudgetError(
+      fmt::format("{}{}; the smallest memory.budget that would do is {}{}", lead, error.what(),
+                  rounded_up(smallest.bytes), smallest.is_smallest ? "" : " or less"),
+      smallest.bytes);
+}
+
+BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
+                   const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                   std::int64_t budget, const BudgetLimits& limits) {
+  const PlanFile file = read_plan_file(run.memory.plan);
+  require_same_step(file, step_identity(run, config, device), run.memory.plan);
+  BudgetedRun result{.note = fmt::format("choices of {}", run.memory.plan)};
+  result.plan = plan_run(run, config, device, efficiency, 0, &file.decisions);
+  result.memory = account_of(run, result.plan, device, limits.process_bytes);
+  require_same_tiers(file, result.plan.training, run.memory.plan);
+  if (budget > 0 && result.memory.peak_bytes > budget)
+    throw plan::BudgetError(
+        fmt::format("[memory] expected a saved plan of at most {}, got {} for that of {}",
+                    format_bytes(budget), format_bytes(result.memory.peak_bytes), run.memory.plan),
+        result.memory.peak_bytes);
+  if (plan_hash(result.plan.training) != file.plan_hash)
+    result.note += fmt::format(
+        ", planned to {} where it had {}: by another version of the engine, or for other caches",
+        format_bytes(result.plan.training.plan.peak_bytes()), format_bytes(file.step_bytes));
+  return result;
+}
+
+}  // namespace
+
+BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
+                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                          const BudgetLimits& limits) {
+  RunConfig asked = run;
+  const bool is_auto = run.memory.budget == RunConfig::Memory::kAvailable;
+  // Nothing may say how much there is; then the sum would not fit.
+  constexpr std::int64_t kLargest = std::int64_t{1} << 60;
+  if (is_auto)
+    asked.memory.budget = limits.available_bytes > 0 && limits.available_bytes < kLargest
+                              ? limits.available_bytes + limits.process_bytes
+                              : 0;
+  if (!run.memory.plan.empty())
+    return replay(asked, config, device, efficiency, asked.memory.budget, limits);
+  BudgetedRun result;
+  try {
+    result.plan = plan_within_budget(asked, config, device, efficiency, limits.process_bytes);
+  } catch (const plan::BudgetError& error) {
+    refuse(asked, config, device, efficiency, limits,
+           is_auto ? fmt::format("without a memory.budget, a run keeps to what is available, {}",
+                                 format_bytes(asked.memory.budget))
+                   : "",
+           error);
+  }
+  result.memory = account_of(asked, result.plan, device, limits.process_bytes);
+  if (is_auto && result.plan.step_bytes > 0)
+    result.note = fmt::format(
+        "the fastest plan does not fit into what is available, {}; this one "
+        "does (memory.budget: none plans regardless)",
+        format_bytes(asked.memory.budget));
+  return result;
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/plan_file.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr int kFormat = 1;
+constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
+
+// Keys of the run config that change which values there are, how large they are, or where they are.
+constexpr const char* kStepKeys[] = {
+    "data.sequence_length",    "train.micro_batch_size",   "train.gradient_accumulation_steps",
+    "train.precision",         "train.router_z_loss_coef", "optimizer.state_precision",
+    "optimizer.update",        "memory.optimizer_state",   "memory.swap_windows",
+    "compiler.disable_passes", "compiler.trivial_planners"};
+
+// Reads members of one object; errors say which.
+class Reader {
+ public:
+  Reader(const Json& json, std::string place) : json_(json), place_(std::move(place)) {
+    ANABATIC_REQUIRE(json_.is_object(), "[plan file] {}: expected an object, found {}", place_,
+                     json_.type_name());
+  }
+
+  const Json& member(const char* name, Json::value_t type) const {
+    const auto found = json_.find(name);
+    ANABATIC_REQUIRE(found != json_.end(), "[plan file] {}: expected a member {}, found none",
+                     place_, name);
+    const bool is_of_type = type == Json::value_t::number_float     ? found->is_number()
+                            : type == Json::value_t::number_integer ? found->is_number_integer()
+                                                                    : found->type() == type;
+    ANABATIC_REQUIRE(is_of_type, "[plan file] {}: {}: expected {}, found {}", place_, name,
+                     Json(type).type_name(), found->type_name());
+    return *found;
+  }
+  std::string string(const char* name) const {
+    return member(name, Json::value_t::string).get<std::string>();
+  }
+  std::int64_t integer(const char* name) const {
+    return member(name, Json::value_t::number_integer).get<std::int64_t>();
+  }
+  double number(const char* name) const {
+    return member(name, Json::value_t::number_float).get<double>();
+  }
+  Reader object(const char* name) const {
+    return {member(name, Json::value_t::object), place_ + ": " + name};
+  }
+  std::vector<std::string> strings(const char* name) const {
+    std::vector<std::string> result;
+    for (const Json& item : member(name, Json::value_t::array)) {
+      ANABATIC_REQUIRE(item.is_string(), "[plan file] {}: {}: expected strings, found {}", place_,
+                       name, item.type_name());
+      result.push_back(item.get<std::string>());
+    }
+    return result;
+  }
+  template <class Read>
+  void for_each(const char* name, const Read& read) const {
+    for (const Json& item : member(name, Json::value_t::array))
+      read(Reader(item, place_ + ": " + name));
+  }
+
+ private:
+  const Json& json_;
+  std::string place_;
+};
+
+std::string signed_bytes(std::int64_t bytes) {
+  return (bytes < 0 ? "-" : "+") + format_bytes(bytes < 0 ? -bytes : bytes);
+}
+
+std::string choice_line(char sign, const plan::PricedChoice& choice) {
+  return fmt::format("  {} {:<40} {:>12}, {:+.1f} ms\n", sign, choice.name,
+                     format_bytes(choice.bytes), 1e3 * choice.seconds);
+}
+
+std::string identity_difference(const StepIdentity& expected, const StepIdentity& found,
+                                const char* expected_word, const char* found_word) {
+  const std::map<std::string, std::string> other(found.begin(), found.end());
+  std::set<std::string> seen;
+  std::string text;
+  const auto line = [&](const std::string& name, const std::string& a, const std::string& b) {
+    if (a != b) text += fmt::format("\n  {}: {} {}, {} {}", name, expected_word, a, found_word, b);
+  };
+  for (const auto& [name, value] : expected) {
+    seen.insert(name);
+    const auto it = other.find(name);
+    line(name, value, it == other.end() ? "none" : it->second);
+  }
+  for (const auto& [name, value] : found)
+    if (!seen.contains(name)) line(name, "none", value);
+  return text;
+}
+
+std::string choices_difference(const PlanFile& before, const PlanFile& after) {
+  std::string text;
+  const auto only_in = [&](const PlanFile& here, const PlanFile& there, char sign) {
+    for (const plan::PricedChoice& choice : here.choices)
+      if (std::none_of(there.choices.begin(), there.choices.end(),
+                       [&](const plan::PricedChoice& c) { return c.name == choice.name; }))
+        text += choice_line(sign, choice);
+    for (const std::string& state : here.on_disk)
+      if (!std::binary_search(there.on_disk.begin(), there.on_disk.end(), state))
+        text += fmt::format("  {} {:<40} on disk\n", sign, state);
+  };
+  const auto packings = [](const PlanFile& plan) {
+    return plan.decisions.pack_transposed ? "kept" : "made again in the backward";
+  };
+  if (before.decisions.pack_transposed != after.decisions.pack_transposed)
+    text += fmt::format("    second packings: {} -> {}\n", packings(before), packings(after));
+  only_in(before, after, '-');
+  only_in(after, before, '+');
+  return text;
+}
+
+std::string bytes_difference(const PlanFile& before, const PlanFile& after) {
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> rows;
+  std::vector<std::string> order;
+  const auto add = [&](const MemoryRow& row, bool is_after) {
+    const std::string name = row.what.empty() ? row.name : row.name + ", " + row.what;
+    const auto [it, is_new] = rows.try_emplace(name);
+    if (is_new) order.push_back(name);
+    (is_after ? it->second.second : it->second.first) += row.bytes;
+  };
+  for (const MemoryRow& row : before.rows) add(row, false);
+  for (const MemoryRow& row : after.rows) add(row, true);
+  std::string text;
+  for (const std::string& name : order)
+    if (const auto [a, b] = rows[name]; a != b)
+      text += fmt::format("  {:<46} {:>12} -> {:>12} ({})\n", name, format_bytes(a),
+                          format_bytes(b), signed_bytes(b - a));
+  return text;
+}
+
+}  // namespace
+
+StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& config,
+                           const spec::DeviceSpec& device) {
+  StepIdentity step{{"model_type", config.model_type}};
+  const auto add = [&](const char* name, std::int64_t value) {
+    step.emplace_back(name, std::to_string(value));
+  };
+  add("vocab_size", config.vocab_size);
+  add("hidden_size", config.hidden_size);
+  add("intermediate_size", config.intermediate_size);
+  add("num_hidden_layers", config.num_hidden_layers);
+  add("num_attention_heads", config.num_attention_heads);
+  add("num_key_value_heads", config.num_key_value_heads);
+  add("head_dim", config.head_dim);
+  add("num_experts", config.num_experts);
+  add("num_experts_per_tok", config.num_experts_per_tok);
+  add("moe_intermediate_size", config.moe_intermediate_size);
+  for (const char* name : kStepKeys)
+    for (const ConfigKey& key : config_keys())
+      if (key.name == name) step.emplace_back(name, key.show(run));
+  std::set<std::string> off = run.fusions.off;
+  step.emplace_back("fusions off", fmt::format("[{}]", fmt::join(off, ", ")));
+  step.emplace_back("device.kind", device.kind);
+  add("device.threads", device.num_threads);
+  step.emplace_back("instruction sets", fmt::format("{}", fmt::join(device.instruction_sets, " ")));
+  // What config.json says beside the above.
+  const ModelSession::CompileRequest request = training_request(run, config);
+  step.emplace_back("graph",
+                    fmt::format("{:016x}", ir::hash(model::build_graph(config, request.build))));
+  return step;
+}
+
+std::string plan_hash(const lower::Compiled& training) {
+  return fmt::format("{:016x}", plan::hash(training.graph, training.plan));
+}
+
+std::vector<std::string> states_on_disk(const lower::Compiled& training) {
+  std::vector<std::string> names;
+  for (const runtime::StateSlot& slot : training.program.states)
+    if (slot.is_on_disk) names.emplace_back(text(slot.name));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
+                        const spec::DeviceSpec& device, const lower::Compiled& training,
+                        const MemoryAccount& memory, double step_seconds) {
+  return {.step = step_identity(run, config, device),
+          .decisions = training.memory.decisions,
+          .on_disk = states_on_disk(training),
+          .plan_hash = plan_hash(training),
+          .peak_bytes = memory.peak_bytes,
+          .step_bytes = training.plan.peak_bytes(),
+          .step_seconds = step_seconds,
+          .added_seconds = training.memory.added_seconds,
+          .choices = training.memory.choices,
+          .rows = memory.rows};
+}
+
+std::string to_json(const PlanFile& plan) {
+  OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
+              rows = OrderedJson::array();
+  for (const auto& [name, value] : plan.step) step[name] = value;
+  for (const plan::PricedChoice& choice : plan.choices)
+    choices.push_back(
+        {{"name", choice.name}, {"bytes", choice.bytes}, {"seconds", choice.seconds}});
+  for (const MemoryRow& row : plan.rows)
+    rows.push_back({{"name", row.name}, {"what", row.what}, {"bytes", row.bytes}});
+  const OrderedJson json{{"format", kFormat},
+                         {"step", std::move(step)},
+                         {"decisions",
+                          {{"pack_transposed", plan.decisions.pack_transposed},
+                           {"recompute", plan.decisions.recompute},
+                           {"on_disk", plan.on_disk}}},
+                         {"predicted",
+                          {{"peak_bytes", plan.peak_bytes},
+                           {"step_bytes", plan.step_bytes},
+                           {"step_seconds", plan.step_seconds},
+                           {"added_seconds", plan.added_seconds},
+                           {"plan_hash", plan.plan_hash},
+                           {"choices", std::move(choices)},
+                           {"table", std::move(rows)}}}};
+  return dump_json(json, 2) + "\n";
+}
+
+PlanFile read_plan_file(const std::filesystem::path& file) {
+  const Json json = try_parse_json(read_file(file, kMostFileBytes));
+  ANABATIC_REQUIRE(!json.is_discarded(),
+                   "[plan file] {}: expected JSON as `anabatic plan --save` writes it, found other "
+                   "text",
+                   file.string());
+  const Reader top(json, file.string());
+  ANABATIC_REQUIRE(top.integer("format") == kFormat, "[plan file] {}: expected format {}, found {}",
+                   file.string(), kFormat, top.integer("format"));
+  PlanFile plan;
+  for (const auto& [name, value] : top.member("step", Json::value_t::object).items()) {
+    ANABATIC_REQUIRE(value.is_string(), "[plan file] {}: step: {}: expected string, found {}",
+                     file.string(), name, value.type_name());
+    plan.step.emplace_back(name, value.get<std::string>());
+  }
+  const Reader decisions = top.object("decisions"), predicted = top.object("predicted");
+  plan.decisions.pack_transposed =
+      decisions.member("pack_transposed", Json::value_t::boolean).get<bool>();
+  for (const std::string& key : decisions.strings("recompute"))
+    plan.decisions.recompute.insert(key);
+  plan.on_disk = decisions.strings("on_disk");
+  std::sort(plan.on_disk.begin(), plan.on_disk.end());
+  plan.plan_hash = predicted.string("plan_hash");
+  plan.peak_bytes = predicted.integer("peak_bytes");
+  plan.step_bytes = predicted.integer("step_bytes");
+  plan.step_seconds = predicted.number("step_seconds");
+  plan.added_seconds = predicted.number("added_seconds");
+  predicted.for_each("choices", [&](const Reader& choice) {
+    plan.choices.push_back(
+        {choice.string("name"), choice.integer("bytes"), choice.number("seconds")});
+  });
+  predicted.for_each("table", [&](const Reader& row) {
+    plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});
+  });
+  return plan;
+}
+
+void require_same_step(const PlanFile& plan, const StepIdentity& step, const std::string& file) {
+  const std::string differences = identity_difference(step, plan.step, "expected", "found");
+  ANABATIC_REQUIRE(differences.empty(),
+                   "[plan file] {} is of another step; this run's is expected:{}", file,
+                   differences);
+}
+
+void require_same_tiers(const PlanFile& plan, const lower::Compiled& training,
+                        const std::string& file) {
+  const std::vector<std::string> here = states_on_disk(training);
+  std::string differences;
+  for (const std::string& name : plan.on_disk)
+    if (!std::binary_search(here.begin(), here.end(), name))
+      differences += fmt::format("\n  {}: expected in memory, found on disk", name);
+  for (const std::string& name : here)
+    if (!std::binary_search(plan.on_disk.begin(), plan.on_disk.end(), name))
+      differences += fmt::format("\n  {}: expected on disk, found in memory", name);
+  ANABATIC_REQUIRE(differences.empty(),
+                   "[plan file] {} has other states on disk than this run (memory.optimizer_state, "
+                   "memory.hot, memory.cold):{}",
+                   file, differences);
+}
+
+std::string difference(const PlanFile& before, const PlanFile& after) {
+  std::string text;
+  if (const std::string step = identity_difference(before.step, after.step, "was", "is");
+      !step.empty())
+    text += "step " + step + "\n";
+  if (const std::string choices = choices_difference(before, after); !choices.empty())
+    text += "choices      - taken before, + taken now\n" + choices;
+  if (const std::string bytes = bytes_difference(before, after); !bytes.empty())
+    text += fmt::format("bytes        peak {} -> {} ({})\n{}", format_bytes(before.peak_bytes),
+                        format_bytes(after.peak_bytes),
+                        signed_bytes(after.peak_bytes - before.peak_bytes), bytes);
+  if (before.step_seconds != after.step_seconds)
+    text += fmt::format("time         step {:.3g} s -> {:.3g} s ({:+.3g} s)\n", before.step_seconds,
+                        after.step_seconds, after.step_seconds - before.step_seconds);
+  if (text.empty()) return "the plans are the same\n";
+  return text;
+}
+
+}  // namespace anabatic::train

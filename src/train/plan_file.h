@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan's choices as a file that people read, compare and hand to another run (memory.plan). JSON:
+// `step` says of what step it is, `decisions` what was chosen, `predicted` what comes of it.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/run_plan.h"
+
+namespace anabatic::train {
+
+// Name and text of what a step's choices hold for: model, shapes, precision, device.
+using StepIdentity = std::vector<std::pair<std::string, std::string>>;
+StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& config,
+                           const spec::DeviceSpec& device);
+
+struct PlanFile {
+  StepIdentity step;
+  spec::Decisions decisions;
+  std::vector<std::string> on_disk;  // names of states, sorted
+  // Predicted, in the run that wrote the file.
+  std::string plan_hash;        // of order, kernels and offsets
+  std::int64_t peak_bytes = 0;  // of the process
+  std::int64_t step_bytes = 0;  // of states and arenas of the training program
+  double step_seconds = 0, added_seconds = 0;
+  std::vector<plan::PricedChoice> choices;
+  std::vector<MemoryRow> rows;  // sum to peak_bytes
+};
+
+PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
+                        const spec::DeviceSpec& device, const lower::Compiled& training,
+                        const MemoryAccount& memory, double step_seconds);
+std::string plan_hash(const lower::Compiled& training);
+std::vector<std::string> states_on_disk(const lower::Compiled& training);
+
+std::string to_json(const PlanFile& plan);
+// InvalidArgument naming file and member for what is no plan; ResourceError where it cannot be
+// read.
+PlanFile read_plan_file(const std::filesystem::path& file);
+
+// InvalidArgument naming each difference, expected and found.
+void require_same_step(const PlanFile& plan, const StepIdentity& step, const std::string& file);
+void require_same_tiers(const PlanFile& plan, const lower::Compiled& training,
+                        const std::string& file);
+
+// What changes from one to the other: the step, choices, bytes, seconds. For people; one line says
+// so where nothing does.
+std::string difference(const PlanFile& before, const PlanFile& after);
+
+}  // namespace anabatic::train

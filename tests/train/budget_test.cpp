@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The budget that nobody names, and the smallest one that would do.
+#include "train/budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "device/topology.h"
+#include "support/tiny_run.h"
+
+namespace anabatic::train {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryDirectory;
+using testing::tiny_run;
+
+constexpr std::int64_t kProcess = std::int64_t{8} << 20;
+
+RunConfig wide_run(const std::filesystem::path& folder) {
+  RunConfig run = tiny_run(folder);
+  run.data.sequence_length = 512;
+  run.train.micro_batch_size = 8;
+  run.train.gradient_accumulation_steps = 2;
+  return run;
+}
+
+BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {
+  limits.process_bytes = kProcess;
+  return plan_as_asked(run, model::load_config(run.model.path), device::describe_cpu(2),
+                       plan::default_efficiency(), limits);
+}
+
+TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
+  const TemporaryDirectory folder;
+  RunConfig run = wide_run(folder.path());
+  ASSERT_EQ(run.memory.budget, RunConfig::Memory::kAvailable);
+  const BudgetedRun fastest = plan(run, {});
+  const std::int64_t peak = fastest.memory.peak_bytes;
+  for (const std::int64_t available : {std::int64_t{1} << 40, peak - kProcess}) {
+    const BudgetedRun fits = plan(run, {.available_bytes = available});
+    EXPECT_EQ(fits.memory.peak_bytes, peak);
+    EXPECT_EQ(fits.note, "");
+    EXPECT_TRUE(fits.plan.training.memory.choices.empty());
+  }
+  const std::int64_t frame = fastest.plan.training.plan.frame_bytes;
+  const std::int64_t tight = peak - kProcess - frame / 4;
+  const BudgetedRun lean = plan(run, {.available_bytes = tight});
+  EXPECT_LE(lean.memory.peak_bytes, tight + kProcess);
+  EXPECT_FALSE(lean.plan.training.memory.choices.empty());
+  EXPECT_THAT(lean.note,
+              HasSubstr("does not fit into what is available, " + format_bytes(tight + kProcess)));
+
+  run.memory.budget = tight + kProcess;
+  const BudgetedRun asked = plan(run, {});
+  EXPECT_EQ(asked.plan.training.memory.decisions, lean.plan.training.memory.decisions);
+  EXPECT_EQ(asked.note, "");
+
+  run.memory.budget = 0;
+  EXPECT_EQ(plan(run, {.available_bytes = tight}).memory.peak_bytes, peak);
+}
+
+TEST(DefaultBudget, RefusesWhatNothingFits) {
+  const TemporaryDirectory folder;
+  try {
+    plan(wide_run(folder.path()), {.available_bytes = 1 << 20});
+    FAIL() << "planned";
+  } catch (const plan::BudgetError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("keeps to what is available, 9.00 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("the smallest memory.budget that would do is"));
+  }
+}
+
+// Asks far too little, then what the refusal names, then 2 % less.
+void expect_smallest(RunConfig run) {
+  std::int64_t smallest = 0;
+  run.memory.budget = 1 << 20;
+  try {
+    plan(run, {});
+    FAIL() << "planned";
+  } catch (const plan::BudgetError& error) {
+    smallest = error.smallest_bytes();
+    const std::string text = error.what();
+    const std::string lead = "would do is ";
+    const auto named = parse_bytes(text.substr(text.find(lead) + lead.size()));
+    ASSERT_TRUE(named.has_value()) << text;
+    EXPECT_GE(*named, smallest);
+    EXPECT_LE(static_cast<double>(*named), 1.01 * static_cast<double>(smallest));
+  }
+  ASSERT_GT(smallest, kProcess);
+  run.memory.budget = smallest;
+  const BudgetedRun fits = plan(run, {});
+  EXPECT_LE(fits.memory.peak_bytes, smallest);
+  run.memory.budget = smallest - (smallest + 49) / 50;
+  EXPECT_THROW(plan(run, {.finds_smallest = false}), plan::BudgetError);
+}
+
+TEST(SmallestBudget, DoesAndTwoPercentLessDoesNot) {
+  const TemporaryDirectory folder;
+  for (const char* precision : {"fp32", "bf16"}) {
+    RunConfig run = wide_run(folder.path());
+    run.train.precision = precision;
+    run.train.gradient_accumulation_steps = precision[0] == 'f' ? 1 : 2;
+    expect_smallest(run);
+  }
+}
+
+TEST(SmallestBudget, HoldsForModelsOfRealSize) {
+  RunConfig run;
+  run.train.micro_batch_size = 4;
+  for (const char* name : {"dense", "moe_coarse", "moe_fine"}) {
+    run.model.path = std::string(ANABATIC_YARDSTICKS) + "/" + name;
+    expect_smallest(run);
+  }
+}
+
+// Between the smallest and what the fastest plan takes.
+TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
+  RunConfig run;
+  run.model.path = std::string(ANABATIC_YARDSTICKS) + "/dense";
+  for (const int micro_batches : {1, 2}) {
+    run.train.gradient_accumulation_steps = micro_batches;
+    run.memory.budget = 0;
+    const std::int64_t most = plan(run, {}).memory.peak_bytes;
+    for (const int percent : {95, 90, 87, 84}) {
+      run.memory.budget = most * percent / 100;
+      const BudgetedRun got = plan(run, {.finds_smallest = false});
+      EXPECT_LE(got.memory.peak_bytes, run.memory.budget);
+      const std::int64_t room = run.memory.budget - got.memory.peak_bytes;
+      const lower::Compiled& training = got.plan.training;
+      for (const plan::PricedChoice& choice : training.memory.choices) {
+        if (choice.bytes > room) continue;
+        spec::Decisions fewer = training.memory.decisions;
+        fewer.recompute.erase(choice.name);
+        try {
+          const RunPlan other =
+              plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
+                       plan::default_efficiency(), 0, &fewer);
+          EXPECT_GT(other.training.plan.peak_bytes(), training.plan.peak_bytes() + room)
+              << percent << " " << choice.name;
+        } catch (const InvalidArgument&) {  // one value of several that are made together
+        }
+      }
+    }
+  }
+}
+
+TEST(SmallestBudget, IsFoundWhereverTheSearchBegins) {
+  for (const std::int64_t needed : {10'000, 123'456, 999'999, 1'000'000})
+    for (const std::int64_t guess :
+         {1, 9'000, 10'000, 120'000, 123'456, 130'000, 999'999, 2'000'000}) {
+      int trials = 0;
+      const auto holds = [&](std::int64_t bytes) {
+        ++trials;
+        EXPECT_LE(bytes, 1'000'000);
+        return bytes >= needed;
+      };
+      const SmallestBudget found = search_smallest_budget(guess, 1'000'000, 40, holds);
+      EXPECT_TRUE(found.is_smallest) << needed << " " << guess;
+      EXPECT_TRUE(holds(found.bytes) || found.bytes == 1'000'000);
+      EXPECT_FALSE(holds(found.bytes - (found.bytes + 49) / 50)) << needed << " " << guess;
+      trials = 0;
+      const SmallestBudget hurried = search_smallest_budget(guess, 1'000'000, 3, holds);
+      EXPECT_LE(trials, 3);
+      EXPECT_TRUE(hurried.bytes >= needed) << needed << " " << guess;
+    }
+}
+
+// Holds for some budgets and not for larger ones.
+TEST(SmallestBudget, IsVerifiedWhereBudgetsAreNotMonotone) {
+  const auto holds = [](std::int64_t bytes) {
+    return bytes >= 500'000 && (bytes / 7'000) % 3 != 0;
+  };
+  for (std::int64_t guess = 480'000; guess < 1'000'000; guess += 9'999) {
+    const SmallestBudget found = search_smallest_budget(guess, 1'000'000, 60, holds);
+    EXPECT_TRUE(found.is_smallest);
+    EXPECT_TRUE(holds(found.bytes) || found.bytes == 1'000'000) << guess;
+    EXPECT_FALSE(holds(found.bytes - (found.bytes + 49) / 50)) << guess;
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::train

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan's choices saved, compared and replayed.
+#include "train/plan_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/text.h"
+#include "device/topology.h"
+#include "support/tiny_run.h"
+#include "train/budget.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::TemporaryDirectory;
+using testing::tiny_run;
+
+constexpr BudgetLimits kLimits{.process_bytes = std::int64_t{8} << 20, .finds_smallest = false};
+
+struct Planned {
+  BudgetedRun budgeted;
+  PlanFile file;
+};
+
+Planned plan(const RunConfig& run) {
+  const model::ModelConfig config = model::load_config(run.model.path);
+  const spec::DeviceSpec device = device::describe_cpu(2);
+  Planned result{.budgeted =
+                     plan_as_asked(run, config, device, plan::default_efficiency(), kLimits)};
+  result.file = make_plan_file(
+      run, config, device, result.budgeted.plan.training, result.budgeted.memory,
+      price_run(run, result.budgeted.plan.training, device, plan::default_efficiency()).seconds);
+  return result;
+}
+
+// Planned within a budget that asks for `share` of the frame back.
+RunConfig lean_run(const std::filesystem::path& folder, double share) {
+  RunConfig run = tiny_run(folder);
+  run.data.sequence_length = 256;
+  run.train.micro_batch_size = 8;
+  run.train.gradient_accumulation_steps = 2;
+  const Planned whole = plan(run);
+  run.memory.budget =
+      whole.budgeted.memory.peak_bytes -
+      static_cast<std::int64_t>(share *
+                                static_cast<double>(whole.budgeted.plan.training.plan.frame_bytes));
+  return run;
+}
+
+template <class Error>
+std::string refusal(const RunConfig& run) {
+  try {
+    plan(run);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(PlanFile, IsReplayedToTheByte) {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() / "plan.json";
+  for (const double share : {0.0, 0.15, 0.3}) {
+    RunConfig run = lean_run(folder.path(), share);
+    const Planned saved = plan(run);
+    EXPECT_EQ(saved.file.choices.empty(), share == 0);
+    write_file_atomically(file, to_json(saved.file));
+    EXPECT_EQ(to_json(read_plan_file(file)).size(), to_json(saved.file).size());
+
+    run.memory.budget = 0;
+    run.memory.plan = file;
+    const Planned again = plan(run);
+    EXPECT_EQ(to_json(again.file), to_json(saved.file));
+    EXPECT_EQ(plan::print(again.budgeted.plan.training.graph, again.budgeted.plan.training.plan),
+              plan::print(saved.budgeted.plan.training.graph, saved.budgeted.plan.training.plan));
+    EXPECT_EQ(difference(read_plan_file(file), again.file), "the plans are the same\n");
+    EXPECT_EQ(again.budgeted.note, "choices of " + file);
+  }
+}
+
+TEST(PlanFile, TrainsWithTheBitsOfTheRunThatChoseForItself) {
+  const TemporaryDirectory folder;
+  RunConfig run = lean_run(folder.path(), 0.3);
+  run.train.steps = 3;
+  run.train.resume = "never";
+  const std::string file = folder.path() / "plan.json";
+  write_file_atomically(file, to_json(plan(run).file));
+  run.memory.budget = 0;
+  const std::string want = checkpoint_bytes(Trainer(run).train().checkpoint);
+  for (const int threads : {1, 2, 3}) {
+    run.device.threads = threads;
+    run.compiler.poison = true;
+    run.memory.plan = threads == 2 ? file : "";
+    EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want) << threads;
+  }
+}
+
+TEST(PlanFile, OfAnotherStepIsRefusedNamingEachDifference) {
+  const TemporaryDirectory folder;
+  RunConfig run = lean_run(folder.path(), 0.2);
+  const std::string file = folder.path() / "plan.json";
+  write_file_atomically(file, to_json(plan(run).file));
+  run.memory.plan = file;
+  run.memory.budget = 0;
+  RunConfig other = run;
+  other.data.sequence_length = 32;
+  other.train.precision = "bf16";
+  const std::string text = refusal<InvalidArgument>(other);
+  EXPECT_THAT(text, HasSubstr("is of another step"));
+  EXPECT_THAT(text, HasSubstr("data.sequence_length: expected 32, found 256"));
+  EXPECT_THAT(text, HasSubstr("train.precision: expected bf16, found fp32"));
+  EXPECT_THAT(text, Not(HasSubstr("micro_batch_size")));
+  other = run;
+  anabatic::testing::write_tiny_config(folder.path(), "\"num_hidden_layers\": 3");
+  EXPECT_THAT(refusal<InvalidArgument>(other), HasSubstr("num_hidden_layers: expected 3, found 2"));
+  anabatic::testing::write_tiny_config(folder.path(), "\"rms_norm_eps\": 0.125");
+  EXPECT_THAT(refusal<InvalidArgument>(other), HasSubstr("graph: expected"));
+}
+
+TEST(PlanFile, IsAtOddsWithValuesHintsAndBudgetsAloud) {
+  const TemporaryDirectory folder;
+  RunConfig run = lean_run(folder.path(), 0.3);
+  const std::string file = folder.path() / "plan.json";
+  const PlanFile saved = plan(run).file;
+  write_file_atomically(file, to_json(saved));
+  run.memory.plan = file;
+  run.memory.budget = 9 << 20;
+  EXPECT_THAT(refusal<plan::BudgetError>(run), HasSubstr("expected a saved plan of at most 9.00"));
+  run.memory.budget = 0;
+  run.memory.keep = {saved.choices.front().name};
+  EXPECT_THAT(refusal<InvalidArgument>(run), HasSubstr("the saved plan makes again"));
+  run.memory.keep.clear();
+  PlanFile edited = saved;
+  edited.decisions.recompute.insert("layers.0.mlp_nrm");
+  write_file_atomically(file, to_json(edited));
+  EXPECT_THAT(refusal<InvalidArgument>(run),
+              HasSubstr("layers.0.mlp_nrm; did you mean layers.0.mlp_norm?"));
+  edited = saved;
+  edited.on_disk = {"first_moment.head.weight"};
+  write_file_atomically(file, to_json(edited));
+  EXPECT_THAT(refusal<InvalidArgument>(run),
+              HasSubstr("first_moment.head.weight: expected in memory, found on disk"));
+}
+
+TEST(PlanFile, NamesWhatIsWrongInAFile) {
+  const TemporaryDirectory folder;
+  const RunConfig run = lean_run(folder.path(), 0.2);
+  const std::string file = folder.path() / "plan.json", good = to_json(plan(run).file);
+  const auto error_of = [&](const std::string& content) -> std::string {
+    std::ofstream(file) << content;
+    try {
+      read_plan_file(file);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string bad = good;
+    bad.replace(bad.find(from), from.size(), to);
+    return error_of(bad);
+  };
+  EXPECT_EQ(error_of(good), "nothing");
+  EXPECT_THAT(error_of(""), HasSubstr("expected JSON"));
+  EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
+  EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
+  EXPECT_THAT(with("\"format\": 1", "\"format\": 2"), HasSubstr("expected format 1, found 2"));
+  EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
+  EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
+              HasSubstr("decisions: recompute: expected strings, found number"));
+  EXPECT_THAT(with("\"peak_bytes\": ", "\"peak_bytes\": \"x\", \"y\": "),
+              HasSubstr("predicted: peak_bytes: expected number, found string"));
+  EXPECT_THAT(with("\"pack_transposed\": ", "\"pack_transposed\": 3, \"y\": "),
+              HasSubstr("pack_transposed: expected boolean, found number"));
+}
+
+TEST(PlanFile, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
+  const TemporaryDirectory folder;
+  const PlanFile whole = plan(lean_run(folder.path(), 0)).file,
+                 lean = plan(lean_run(folder.path(), 0.3)).file;
+  const std::string text = difference(whole, lean), back = difference(lean, whole);
+  EXPECT_THAT(text, HasSubstr("  + layers."));
+  EXPECT_THAT(text, Not(HasSubstr("  - layers.")));
+  EXPECT_THAT(back, HasSubstr("  - layers."));
+  EXPECT_THAT(text, HasSubstr("saved activations"));
+  EXPECT_THAT(text, HasSubstr("bytes        peak " + format_bytes(whole.peak_bytes)));
+  EXPECT_THAT(text, HasSubstr("time         step"));
+  PlanFile longer = whole;
+  for (auto& [name, value] : longer.step)
+    if (name == "data.sequence_length") value = "128";
+  EXPECT_THAT(difference(whole, longer), HasSubstr("data.sequence_length: was 256, is 128"));
+}
+
+}  // namespace
+}  // namespace anabatic::train
