@@ -67,14 +67,19 @@ class Compiler {
                         .optimizer = options_.optimizer,
                         .pack_transposed = pack_transposed_,
                         .with_update = options_.with_update,
+                        .slice_bytes = has_disk() ? options_.disk.slice_bytes : 0,
                         .state_layouts = &options_.state_layouts,
                         .decisions = decisions},
             .find_op = ops::find_op};
   }
 
+  bool has_disk() const {
+    return options_.disk.optimizer_state && options_.training && options_.with_update;
+  }
+
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
-    disk.optimizer_state &= options_.training && options_.with_update;
+    disk.optimizer_state = has_disk();
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,

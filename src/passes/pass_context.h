@@ -18,8 +18,9 @@ using StateLayouts = std::map<std::string, Layout, std::less<>>;
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
-  bool with_update = true;      // false: gradients only, no optimizer
+  bool pack_transposed = true;   // keep a second packing of weights; else the backward makes it
+  bool with_update = true;       // false: gradients only, no optimizer
+  std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none

@@ -73,6 +73,8 @@ struct DiskOptions {
   std::int64_t min_bytes = 4096;
   // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
   std::int32_t num_windows = 2;
+  // Most of a moment that one update takes, in a window of its own (passes/slice_optimizer.h).
+  std::int64_t slice_bytes = std::int64_t{8} << 20;
 };
 
 struct PlanOptions {

@@ -10,6 +10,7 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
@@ -163,12 +164,6 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
                                    run_.compiler.poison || environment::is_plain_test_config()});
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
-    const bool is_saved =
-        state.kind == ir::StateKind::kParameter ||
-        (state.kind == ir::StateKind::kOptimizer && !is_low_state(bound->compiled.graph, state));
-    if (is_saved &&
-        std::find(saved_states_.begin(), saved_states_.end(), state.name) == saved_states_.end())
-      saved_states_.push_back(state.name);
     if (state.after != state.before) updated_.insert(state.name);
     std::vector<ir::State>* known = nullptr;
     if (state.kind == ir::StateKind::kParameter) known = &parameters_;
@@ -177,9 +172,32 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
   }
-  std::sort(saved_states_.begin(), saved_states_.end(),
-            [](Name a, Name b) { return text(a) < text(b); });
+  add_saved_states(bound->compiled.graph);
   return bound;
+}
+
+void ModelSession::add_saved_states(const ir::Graph& graph) {
+  const auto add = [&](SavedState saved) {
+    const auto same = [&](const SavedState& other) { return other.name == saved.name; };
+    if (std::none_of(saved_states_.begin(), saved_states_.end(), same))
+      saved_states_.push_back(std::move(saved));
+  };
+  std::set<Name> slices;
+  for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
+    slices.insert(sliced.slices.begin(), sliced.slices.end());
+    add({sliced.name, std::move(sliced.type), std::move(sliced.slices)});
+  }
+  for (const ir::State& state : graph.states) {
+    const bool is_moment = state.kind == ir::StateKind::kOptimizer && !is_low_state(graph, state) &&
+                           slices.count(state.name) == 0;
+    if (state.kind != ir::StateKind::kParameter && !is_moment) continue;
+    const StateRows rows = find_rows(store_, state.name);
+    TensorType type = *rows.state.type;
+    type.dtype = rows.dtype();
+    add({state.name, std::move(type)});
+  }
+  std::sort(saved_states_.begin(), saved_states_.end(),
+            [](const SavedState& a, const SavedState& b) { return text(a.name) < text(b.name); });
 }
 
 void ModelSession::load_parameters() {

@@ -11,6 +11,7 @@
 
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
+#include "passes/slice_optimizer.h"
 #include "plan/training_fixture.h"
 
 namespace anabatic::testing {
@@ -47,6 +48,28 @@ TEST(Windows, HoldTheMomentsAndNothingElse) {
   EXPECT_FALSE(moments.empty());
   EXPECT_EQ(on_disk_states, moments);
   EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
+}
+
+// Slices of a few rows: no window is larger, and so the frame grows by less.
+TEST(Windows, HoldSlicesOfLargeStates) {
+  const lower::Compiled whole = lower::compile(tied_moe_graph(2), on_disk(), {});
+  lower::CompileOptions options = on_disk();
+  options.disk.slice_bytes = 768;
+  const lower::Compiled sliced = lower::compile(tied_moe_graph(2), options, {});
+  std::int64_t largest = 0;
+  for (const plan::SwapWindow& window : sliced.plan.windows)
+    largest = std::max(largest, sliced.plan.buffers[static_cast<std::size_t>(window.buffer)].bytes);
+  EXPECT_LE(largest, 768);
+  EXPECT_GT(sliced.plan.windows.size(), whole.plan.windows.size());
+  const std::vector<passes::SlicedState> states = passes::sliced_states(sliced.graph);
+  ASSERT_FALSE(states.empty());
+  for (const passes::SlicedState& state : states) {
+    EXPECT_EQ(whole.graph.value(whole.graph.find_state(state.name)->before).type, state.type);
+    std::int64_t bytes = 0;
+    for (const Name slice : state.slices)
+      bytes += sliced.graph.value(sliced.graph.find_state(slice)->before).type.num_bytes();
+    EXPECT_EQ(bytes, state.type.num_bytes());
+  }
 }
 
 TEST(Windows, LeaveSmallStatesInMemory) {
@@ -197,6 +220,7 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStates) {
           options.end_micro_batch = micro_batches;
           const StepsResult want = run_steps(tied_moe_graph(layers), options);
           options.compile.disk = kAll;
+          if (layers > 1) options.compile.disk.slice_bytes = 512;
           options.compile.trivial_planners = trivial;
           options.executor.poison = poison;
           const StepsResult got = run_steps(tied_moe_graph(layers), options);
@@ -235,6 +259,7 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
     const StepsResult want = run_steps(random_graph(seed), options);
     options.compile.disk = kAll;
     options.compile.disk.num_windows = 1 + static_cast<std::int32_t>(seed % 3);
+    options.compile.disk.slice_bytes = 128 << seed % 4;
     options.executor.poison = true;
     const StepsResult got = run_steps(random_graph(seed), options);
     EXPECT_EQ(got.losses, want.losses);
