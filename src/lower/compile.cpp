@@ -10,6 +10,7 @@
 #include "ops/table.h"
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
+#include "plan/prices.h"
 
 namespace anabatic::lower {
 namespace {
@@ -21,11 +22,45 @@ constexpr int kMostAttempts = 6;
 class Compiler {
  public:
   Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
-      : options_(options), device_(device) {}
+      : options_(options),
+        device_(device),
+        is_on_disk_(options.disk.optimizer_state && options.training && options.with_update) {}
 
+  // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
+  // disk, whichever costs a step less.
+  Compiled run(ir::Graph forward) {
+    const DiskChoice& choice = options_.disk_choice;
+    if (!choice.is_allowed || is_on_disk_ || !options_.training || !options_.with_update ||
+        options_.memory.budget_bytes == 0)
+      return run_packings(std::move(forward));
+    std::optional<Compiled> resident;
+    try {
+      resident = run_packings(forward);
+      if (!may_pay_on_disk(*resident)) return std::move(*resident);
+    } catch (const plan::BudgetError&) {  // the second attempt says so too, of what it needs
+    }
+    is_on_disk_ = true;
+    try {
+      Compiled on_disk = run_packings(std::move(forward));
+      const bool has_room = on_disk.plan.disk_bytes <= choice.free_bytes;
+      if (has_room && (!resident || step_seconds(on_disk) < step_seconds(*resident)))
+        return on_disk;
+      if (!resident)
+        throw plan::BudgetError(fmt::format(
+            "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
+            "memory.budget {} does not hold it in memory",
+            format_bytes(on_disk.plan.disk_bytes), format_bytes(choice.free_bytes),
+            format_bytes(options_.memory.budget_bytes)));
+    } catch (const plan::BudgetError&) {
+      if (!resident) throw;
+    }
+    return std::move(*resident);
+  }
+
+ private:
   // Where a budget is given: with both packings of the weights, then with one, whichever costs
   // less.
-  Compiled run(ir::Graph forward) {
+  Compiled run_packings(ir::Graph forward) {
     const bool may_pack_again =
         options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
     if (!may_pack_again) return attempt(std::move(forward), options_.pack_transposed);
@@ -44,7 +79,28 @@ class Compiler {
     return std::move(*both);
   }
 
- private:
+  double step_seconds(const Compiled& compiled) const {
+    return plan::price_step(compiled.graph, compiled.plan, plan::with_peaks(device_),
+                            options_.efficiency, options_.disk_choice.num_micro_batches)
+        .seconds;
+  }
+
+  // Whether a step that waits for the disk could be shorter than one that makes values again: it
+  // takes as long as the disk is busy.
+  bool may_pay_on_disk(const Compiled& resident) const {
+    const double added =
+        resident.memory.added_seconds * static_cast<double>(options_.disk_choice.num_micro_batches);
+    if (added <= 0) return false;
+    double moment_bytes = 0;
+    for (const ir::State& state : resident.graph.states)
+      if (const TensorType& type = resident.graph.value(state.before).type;
+          state.kind == ir::StateKind::kOptimizer && type.dtype != DType::kUInt16)
+        moment_bytes += static_cast<double>(type.num_bytes());
+    const plan::DiskSpeed& disk = options_.efficiency.disk;
+    return moment_bytes * (1 / disk.read_bytes_per_second + 1 / disk.written_bytes_per_second) <
+           step_seconds(resident);
+  }
+
   Compiled attempt(ir::Graph forward, bool pack_transposed) {
     pack_transposed_ = pack_transposed;
     Compiled result{.graph = std::move(forward)};
@@ -55,6 +111,7 @@ class Compiler {
         {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
+    result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     price_packings(result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
@@ -67,19 +124,15 @@ class Compiler {
                         .optimizer = options_.optimizer,
                         .pack_transposed = pack_transposed_,
                         .with_update = options_.with_update,
-                        .slice_bytes = has_disk() ? options_.disk.slice_bytes : 0,
+                        .slice_bytes = is_on_disk_ ? options_.disk.slice_bytes : 0,
                         .state_layouts = &options_.state_layouts,
                         .decisions = decisions},
             .find_op = ops::find_op};
   }
 
-  bool has_disk() const {
-    return options_.disk.optimizer_state && options_.training && options_.with_update;
-  }
-
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
-    disk.optimizer_state = has_disk();
+    disk.optimizer_state = is_on_disk_;
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
@@ -136,14 +189,18 @@ class Compiler {
 
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
     throw plan::BudgetError(
-        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}",
+        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}{}",
                     format_bytes(options_.memory.budget_bytes), format_bytes(smallest),
-                    plan::largest_consumers(result.graph, result.plan)));
+                    plan::largest_consumers(result.graph, result.plan),
+                    options_.disk_choice.refusal.empty()
+                        ? ""
+                        : "; the optimizer's state on disk: " + options_.disk_choice.refusal));
   }
 
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   bool pack_transposed_ = true;
+  bool is_on_disk_;  // of the attempt at hand
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::train {
 namespace {
@@ -77,6 +78,14 @@ lower::CompileOptions compile_options(const RunConfig& run,
                     .keep = run.memory.keep};
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk";
+  options.disk.slice_bytes = run.memory.swap_slice;
+  options.disk_choice.num_micro_batches = run.train.gradient_accumulation_steps;
+  if (run.memory.optimizer_state == "auto" && request.with_update && request.budget_bytes > 0) {
+    const SwapPlace place = find_swap_place(run);
+    options.disk_choice.is_allowed = place.refusal.empty();
+    options.disk_choice.refusal = place.refusal;
+    options.disk_choice.free_bytes = place.free_bytes;
+  }
   options.disk.num_windows =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
@@ -128,12 +137,6 @@ std::filesystem::path model_directory(const std::string& path) {
                                              : std::filesystem::path(path).parent_path();
 }
 
-std::filesystem::path swap_directory(const RunConfig& run) {
-  if (!run.memory.swap_directory.empty()) return run.memory.swap_directory;
-  return run.train.output.empty() ? std::filesystem::temp_directory_path()
-                                  : std::filesystem::path(run.train.output);
-}
-
 ModelSession::ModelSession(const RunConfig& run, bool measure,
                            runtime::swap::DeviceWrapper wrap_swap)
     : run_(run),
@@ -148,16 +151,14 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
-  if (options.memory.asks()) {
-    options.efficiency = stored_calibration(device_).efficiency;
-    options.efficiency.sequence_length = run_.data.sequence_length;
-  }
-  if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
+  if (options.memory.asks())
+    options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
+  bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
+  if (!bound->compiled.plan.windows.empty() && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->compiled = lower::compile(model::build_graph(config_, request.build), options, device_);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison =

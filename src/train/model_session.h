@@ -104,9 +104,6 @@ class ModelSession {
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request);
 
-// Where run.memory.optimizer_state: disk puts its scratch file.
-std::filesystem::path swap_directory(const RunConfig& run);
-
 // The directory that holds config.json: `path` itself or its parent when it is the file.
 std::filesystem::path model_directory(const std::string& path);
 

@@ -9,6 +9,7 @@
 #include "anabatic/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/memory_decider.h"
 #include "runtime/swap/swap_space.h"
 #include "support/faulty_device.h"
 #include "support/tiny_run.h"
@@ -28,6 +29,7 @@ using anabatic::testing::FaultPlan;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using anabatic::testing::with_fault;
+using anabatic::testing::write_tiny_config;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -62,15 +64,71 @@ void expect_equal_runs(const RunConfig& got, const RunConfig& want) {
 TEST(DiskState, TrainsBitForBitLikeResidentState) {
   for (const auto& [precision, micro_batches] : {std::pair{"fp32", 1}, std::pair{"bf16", 2}}) {
     SCOPED_TRACE(precision);
-    const TemporaryDirectory resident_folder, disk_folder;
+    const TemporaryDirectory resident_folder;
     const RunConfig resident = run_in(resident_folder, precision, "resident", micro_batches);
-    RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
-    disk.memory.swap_directory = disk_folder.path() / "scratch";
     Trainer(resident).train();
-    Trainer(disk).train();
-    expect_equal_runs(disk, resident);
-    EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+    for (const std::int64_t slice : {std::int64_t{8} << 20, std::int64_t{8192}}) {
+      SCOPED_TRACE(slice);
+      const TemporaryDirectory disk_folder;
+      RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
+      disk.memory.swap_directory = disk_folder.path() / "scratch";
+      disk.memory.swap_slice = slice;
+      Trainer(disk).train();
+      expect_equal_runs(disk, resident);
+      EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+    }
   }
+}
+
+TEST(DiskState, TrainsBitForBitWithHalfMomentsAndUpdatesInTheBackward) {
+  const TemporaryDirectory resident_folder;
+  const auto lean = [&](const TemporaryDirectory& folder, const char* tier) {
+    RunConfig run = run_in(folder, "bf16", tier);
+    write_tiny_config(folder.path(), std::string(kOdd) + ", \"num_local_experts\": 8");
+    run.optimizer.state_precision = "bf16";
+    run.optimizer.update = "in_backward";
+    return run;
+  };
+  const RunConfig resident = lean(resident_folder, "resident");
+  Trainer(resident).train();
+  for (const bool poison : {false, true})
+    for (const std::int64_t threads : {1, 3}) {
+      const TemporaryDirectory disk_folder;
+      RunConfig disk = lean(disk_folder, "disk");
+      disk.compiler.poison = poison;
+      disk.device.threads = threads;
+      disk.memory.swap_slice = poison ? 6144 : 8 << 20;
+      Trainer(disk).train();
+      expect_equal_runs(disk, resident);
+    }
+}
+
+// Of 16 million parameters, whose moments are most of what a run holds.
+RunConfig heavy_run(const TemporaryDirectory& folder) {
+  RunConfig run =
+      tiny_run(folder.path(),
+               "\"hidden_size\": 256, \"intermediate_size\": 512, \"num_local_experts\": 8, "
+               "\"num_hidden_layers\": 5");
+  run.train.precision = "bf16";
+  run.train.steps = 3;
+  run.optimizer.update = "in_backward";
+  run.memory.swap_slice = 1 << 20;
+  return run;
+}
+
+TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  const TemporaryDirectory resident_folder, disk_folder;
+  const RunConfig resident = heavy_run(resident_folder);
+  const TrainResult whole = Trainer(resident).train();
+  RunConfig run = heavy_run(disk_folder);
+  run.memory.budget = whole.planned_memory_bytes / 2;
+  run.memory.optimizer_state = "resident";
+  EXPECT_THROW(Trainer(run).train(), plan::BudgetError);
+  run.memory.optimizer_state = "auto";
+  const TrainResult small = Trainer(run).train();
+  EXPECT_LE(small.planned_memory_bytes, run.memory.budget);
+  EXPECT_GT(small.planned_memory_bytes, 0);
+  expect_equal_runs(run, resident);
 }
 
 TEST(DiskState, ResumesFromResidentStateAndBack) {
@@ -80,6 +138,7 @@ TEST(DiskState, ResumesFromResidentStateAndBack) {
   for (const bool begins_on_disk : {true, false}) {
     const TemporaryDirectory folder;
     RunConfig run = run_in(folder, "bf16", begins_on_disk ? "disk" : "resident");
+    run.memory.swap_slice = 8192;
     run.train.save_every = 3;
     run.train.keep_last = 0;
     Trainer(run).train();
