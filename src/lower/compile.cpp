@@ -19,12 +19,17 @@ namespace {
 // time by what it was too large.
 constexpr int kMostAttempts = 6;
 
+// More windows are taken while a step becomes this much shorter by twice as many.
+constexpr double kWorthwhile = 0.995;
+constexpr std::int32_t kMostWindows = 256;
+
 class Compiler {
  public:
   Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
       : options_(options),
         device_(device),
-        is_on_disk_(options.disk.optimizer_state && options.training && options.with_update) {}
+        is_on_disk_(options.disk.optimizer_state && options.training && options.with_update),
+        num_windows_(options.disk.num_windows) {}
 
   // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
   // disk, whichever costs a step less.
@@ -41,7 +46,7 @@ class Compiler {
     }
     is_on_disk_ = true;
     try {
-      Compiled on_disk = run_packings(std::move(forward));
+      Compiled on_disk = with_more_windows(forward, run_packings(forward));
       const bool has_room = on_disk.plan.disk_bytes <= choice.free_bytes;
       if (has_room && (!resident || step_seconds(on_disk) < step_seconds(*resident)))
         return on_disk;
@@ -83,6 +88,25 @@ class Compiler {
     return plan::price_step(compiled.graph, compiled.plan, plan::with_peaks(device_),
                             options_.efficiency, options_.disk_choice.num_micro_batches)
         .seconds;
+  }
+
+  // What the budget leaves goes to more windows, as long as they shorten the step.
+  Compiled with_more_windows(const ir::Graph& forward, Compiled best) {
+    int num_idle = 0;
+    for (num_windows_ *= 2; num_windows_ <= kMostWindows && num_idle < 2; num_windows_ *= 2) {
+      try {
+        Compiled next = run_packings(forward);
+        if (step_seconds(next) > kWorthwhile * step_seconds(best)) {
+          ++num_idle;  // some windows' places are free in any case
+          continue;
+        }
+        num_idle = 0;
+        best = std::move(next);
+      } catch (const plan::BudgetError&) {
+        break;
+      }
+    }
+    return best;
   }
 
   // Whether a step that waits for the disk could be shorter than one that makes values again: it
@@ -133,6 +157,7 @@ class Compiler {
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
     disk.optimizer_state = is_on_disk_;
+    disk.num_windows = num_windows_;
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
@@ -201,6 +226,7 @@ class Compiler {
   const spec::DeviceSpec& device_;
   bool pack_transposed_ = true;
   bool is_on_disk_;  // of the attempt at hand
+  std::int32_t num_windows_;
 };
 
 }  // namespace
