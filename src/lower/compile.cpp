@@ -21,7 +21,8 @@ constexpr int kMostAttempts = 6;
 
 // More windows are taken while a step becomes this much shorter by twice as many.
 constexpr double kWorthwhile = 0.995;
-constexpr std::int32_t kMostWindows = 256;
+// Nodes that may be planned for that, all tries together: a large model's plan takes seconds.
+constexpr std::size_t kPlannedNodes = 8000;
 
 class Compiler {
  public:
@@ -46,16 +47,17 @@ class Compiler {
     }
     is_on_disk_ = true;
     try {
-      Compiled on_disk = with_more_windows(forward, run_packings(forward));
-      const bool has_room = on_disk.plan.disk_bytes <= choice.free_bytes;
-      if (has_room && (!resident || step_seconds(on_disk) < step_seconds(*resident)))
-        return on_disk;
-      if (!resident)
+      Compiled on_disk = run_packings(forward);
+      if (on_disk.plan.disk_bytes <= choice.free_bytes) {
+        on_disk = with_more_windows(forward, std::move(on_disk));
+        if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
+      } else if (!resident) {
         throw plan::BudgetError(fmt::format(
             "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
             "memory.budget {} does not hold it in memory",
             format_bytes(on_disk.plan.disk_bytes), format_bytes(choice.free_bytes),
             format_bytes(options_.memory.budget_bytes)));
+      }
     } catch (const plan::BudgetError&) {
       if (!resident) throw;
     }
@@ -92,8 +94,11 @@ class Compiler {
 
   // What the budget leaves goes to more windows, as long as they shorten the step.
   Compiled with_more_windows(const ir::Graph& forward, Compiled best) {
+    const std::size_t most_tries =
+        std::clamp<std::size_t>(kPlannedNodes / best.graph.nodes.size(), 1, 8);
     int num_idle = 0;
-    for (num_windows_ *= 2; num_windows_ <= kMostWindows && num_idle < 2; num_windows_ *= 2) {
+    for (std::size_t i = 0; i < most_tries && num_idle < 2; ++i) {
+      num_windows_ *= 2;
       try {
         Compiled next = run_packings(forward);
         if (step_seconds(next) > kWorthwhile * step_seconds(best)) {

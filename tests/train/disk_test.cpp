@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <sstream>
 
 #include "anabatic/error.h"
@@ -17,6 +18,7 @@
 #include "train/checkpoint_directory.h"
 #include "train/state_rows.h"
 #include "train/state_tiers.h"
+#include "train/swap_tier.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
@@ -129,6 +131,48 @@ TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
   EXPECT_LE(small.planned_memory_bytes, run.memory.budget);
   EXPECT_GT(small.planned_memory_bytes, 0);
   expect_equal_runs(run, resident);
+}
+
+TEST(DiskSpeed, IsMeasuredOnceAndKept) {
+  const TemporaryDirectory folder;
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string saved = before == nullptr ? "" : before;
+  ::setenv("XDG_CACHE_HOME", (folder.path() / "cache").c_str(), 1);
+  RunConfig run = run_in(folder, "fp32", "resident");
+  measure_disk_once(run);  // which such a run does not need
+  EXPECT_FALSE(stored_disk_speed(run).is_measured);
+  EXPECT_THAT(stored_disk_speed(run).source, HasSubstr("not measured"));
+  run.memory.optimizer_state = "disk";
+  measure_disk_once(run);
+  const DiskMeasurement measured = stored_disk_speed(run);
+  EXPECT_TRUE(measured.is_measured);
+  EXPECT_GT(measured.speed.read_bytes_per_second, 0);
+  EXPECT_GT(measured.speed.written_bytes_per_second, 0);
+  store_disk_speed(swap_directory(run), {5e6, 4e6});
+  measure_disk_once(run);
+  EXPECT_EQ(efficiency_of({}, run).disk.read_bytes_per_second, 5e6);
+  EXPECT_EQ(efficiency_of({}, run).disk.written_bytes_per_second, 4e6);
+  for (const auto& entry : fs::directory_iterator(folder.path() / "cache" / "anabatic"))
+    write_file_atomically(entry.path(), "no measurement");
+  EXPECT_FALSE(stored_disk_speed(run).is_measured);
+  EXPECT_EQ(stored_disk_speed(run).speed.read_bytes_per_second,
+            plan::DiskSpeed{}.read_bytes_per_second);
+  if (before == nullptr)
+    ::unsetenv("XDG_CACHE_HOME");
+  else
+    ::setenv("XDG_CACHE_HOME", saved.c_str(), 1);
+}
+
+TEST(SwapPlace, IsTheNearestDirectoryUnlessItLiesInMemory) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_in(folder, "fp32", "auto");
+  run.memory.swap_directory = folder.path() / "not" / "there";
+  EXPECT_EQ(find_swap_place(run).refusal, "");
+  EXPECT_GT(find_swap_place(run).free_bytes, 0);
+  if (!fs::exists("/dev/shm")) GTEST_SKIP() << "this system has no /dev/shm";
+  run.memory.swap_directory = "/dev/shm/anabatic";
+  EXPECT_THAT(find_swap_place(run).refusal,
+              AllOf(HasSubstr("/dev/shm"), HasSubstr("memory"), HasSubstr("swap_directory")));
 }
 
 TEST(DiskState, ResumesFromResidentStateAndBack) {
