@@ -11,7 +11,7 @@
 #include "device/thread_team.h"
 #include "device/topology.h"
 #include "runtime/swap/swap_probe.h"
-#include "train/model_session.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::cli {
 namespace {
@@ -37,6 +37,8 @@ std::string disk_of(const train::RunConfig& config) {
   try {
     const auto probe =
         runtime::swap::probe_swap({.directory = train::swap_directory(config)}, kProbeBytes);
+    train::store_disk_speed(train::swap_directory(config),
+                            {probe.read_bytes_per_second, probe.written_bytes_per_second});
     return fmt::format("{}: {:.2f} GB/s read, {:.2f} GB/s written", probe.description,
                        1e-9 * probe.read_bytes_per_second, 1e-9 * probe.written_bytes_per_second);
   } catch (const ResourceError& error) {

@@ -12,6 +12,7 @@
 #include "cli/verb.h"
 #include "device/topology.h"
 #include "plan/timeline_svg.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::cli {
 namespace {
@@ -53,6 +54,7 @@ int run(const Invocation& invocation) {
   const train::RunConfig config = run_config(invocation);
   if (invocation.has("--calibrate")) {
     calibrate(config);
+    train::measure_disk_once(config);
     if (config.model.path.empty()) return 0;
   }
   ANABATIC_REQUIRE(!config.model.path.empty(),

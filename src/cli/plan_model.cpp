@@ -159,18 +159,19 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
     out += fmt::format("made again   in the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);
+  if (const std::string tier = train::state_tier_to_string(run, plan, planned.price); !tier.empty())
+    out += fmt::format("optimizer    state {}\n", tier);
   out += fmt::format("places       planned bytes of a step, at its peak\n{}",
                      train::places_to_string(planned.memory.step));
   out += fmt::format("arena        {} placed over {} alive at most: {:.3f}\n",
                      format_bytes(plan.frame_bytes), format_bytes(plan.frame_live_bytes),
                      ratio(plan.frame_bytes, plan.frame_live_bytes));
   out += fmt::format(
-      "time         predicted step {:.3g} s: forward {:.3g}, backward {:.3g}, update {:.3g}; "
-      "{:.0f} "
-      "tokens/s ({})\n",
+      "time         predicted step {:.3g} s: forward {:.3g}, backward {:.3g}, update {:.3g}, "
+      "waits for the disk {:.3g}; {:.0f} tokens/s ({})\n",
       planned.price.seconds, planned.price.forward_seconds, planned.price.backward_seconds,
-      planned.price.update_seconds, static_cast<double>(planned.tokens()) / planned.price.seconds,
-      planned.price_source);
+      planned.price.update_seconds, planned.price.disk_seconds,
+      static_cast<double>(planned.tokens()) / planned.price.seconds, planned.price_source);
   out += fmt::format("FLOPs        {:.4g} a step of the model, {:.4g} of its kernels\n",
                      planned.model_flops, planned.price.flops);
   out += fmt::format("planned in   {:.2f} s\n", planned.planning_seconds);
@@ -207,6 +208,10 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
       {"peak", {{"call", planned.memory.step.peak_position}, {"op", planned.memory.step.peak_op}}},
       {"planned_bytes", planned.memory.step.peak_bytes},
       {"recompute", choices_json(planned.plan.training.memory)},
+      {"optimizer_state",
+       {{"tier", plan.windows.empty() ? "memory" : "disk"},
+        {"disk_bytes", plan.disk_bytes},
+        {"disk_seconds", planned.price.disk_seconds}}},
       {"bytes_by_layer", bytes_json(planned.memory.step.by_layer, "outside")},
       {"bytes_by_segment", bytes_json(planned.memory.step.by_segment, "other")},
       {"saved_bytes_by_layer", std::move(saved)},
@@ -219,6 +224,7 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
         {"forward_seconds", planned.price.forward_seconds},
         {"backward_seconds", planned.price.backward_seconds},
         {"update_seconds", planned.price.update_seconds},
+        {"disk_seconds", planned.price.disk_seconds},
         {"tokens", planned.tokens()},
         {"tokens_per_second", static_cast<double>(planned.tokens()) / planned.price.seconds},
         {"model_flops", planned.model_flops},

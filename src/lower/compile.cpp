@@ -11,6 +11,7 @@
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
 #include "plan/hints.h"
+#include "plan/prices.h"
 
 namespace anabatic::lower {
 namespace {
@@ -21,19 +22,62 @@ constexpr int kMostAttempts = 6;
 
 // Plans that look whether what is left then holds some choices after all.
 constexpr int kMostReturns = 4;
+// More windows are taken while a step becomes this much shorter by twice as many.
+constexpr double kWorthwhile = 0.995;
+// Nodes that may be planned for that, all tries together: a large model's plan takes seconds.
+constexpr std::size_t kPlannedNodes = 8000;
 
 class Compiler {
  public:
   Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
-      : options_(options), device_(device) {}
+      : options_(options),
+        device_(device),
+        is_on_disk_(options.disk.optimizer_state && options.training && options.with_update),
+        num_windows_(options.disk.num_windows) {}
 
+  // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
+  // disk, whichever costs a step less.
+  Compiled run(ir::Graph forward) {
+    if (options_.training && options_.memory.replay) {
+      const spec::Decisions& replay = *options_.memory.replay;
+      is_on_disk_ = replay.state_on_disk && has_update();
+      if (is_on_disk_) num_windows_ = replay.num_windows;
+      return attempt(std::move(forward), replay.pack_transposed);
+    }
+    const DiskChoice& choice = options_.disk_choice;
+    if (!choice.is_allowed || is_on_disk_ || !has_update() || options_.memory.budget_bytes == 0)
+      return run_packings(std::move(forward));
+    std::optional<Compiled> resident;
+    try {
+      resident = run_packings(forward);
+      if (!may_pay_on_disk(*resident)) return std::move(*resident);
+    } catch (const plan::BudgetError&) {  // the second attempt says so too, of what it needs
+    }
+    is_on_disk_ = true;
+    try {
+      Compiled on_disk = run_packings(forward);
+      if (on_disk.plan.disk_bytes <= choice.free_bytes) {
+        on_disk = with_more_windows(forward, std::move(on_disk));
+        if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
+      } else if (!resident) {
+        throw plan::BudgetError(fmt::format(
+            "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
+            "memory.budget {} does not hold it in memory",
+            format_bytes(on_disk.plan.disk_bytes), format_bytes(choice.free_bytes),
+            format_bytes(options_.memory.budget_bytes)));
+      }
+    } catch (const plan::BudgetError&) {
+      if (!resident) throw;
+    }
+    return std::move(*resident);
+  }
+
+ private:
   // Where a budget is given: with both packings of the weights, then with one, whichever costs
   // less.
-  Compiled run(ir::Graph forward) {
-    const bool may_pack_again = options_.training && options_.memory.budget_bytes > 0 &&
-                                options_.pack_transposed && !options_.memory.replay;
-    if (options_.training && options_.memory.replay)
-      return attempt(std::move(forward), options_.memory.replay->pack_transposed);
+  Compiled run_packings(ir::Graph forward) {
+    const bool may_pack_again =
+        options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
     if (!may_pack_again) return attempt(std::move(forward), options_.pack_transposed);
     std::optional<Compiled> both;
     try {
@@ -50,7 +94,50 @@ class Compiler {
     return std::move(*both);
   }
 
- private:
+  double step_seconds(const Compiled& compiled) const {
+    return plan::price_step(compiled.graph, compiled.plan, plan::with_peaks(device_),
+                            options_.efficiency, options_.disk_choice.num_micro_batches)
+        .seconds;
+  }
+
+  // What the budget leaves goes to more windows, as long as they shorten the step.
+  Compiled with_more_windows(const ir::Graph& forward, Compiled best) {
+    const std::size_t most_tries =
+        std::clamp<std::size_t>(kPlannedNodes / best.graph.nodes.size(), 1, 8);
+    int num_idle = 0;
+    for (std::size_t i = 0; i < most_tries && num_idle < 2; ++i) {
+      num_windows_ *= 2;
+      try {
+        Compiled next = run_packings(forward);
+        if (step_seconds(next) > kWorthwhile * step_seconds(best)) {
+          ++num_idle;  // some windows' places are free in any case
+          continue;
+        }
+        num_idle = 0;
+        best = std::move(next);
+      } catch (const plan::BudgetError&) {
+        break;
+      }
+    }
+    return best;
+  }
+
+  // Whether a step that waits for the disk could be shorter than one that makes values again: it
+  // takes as long as the disk is busy.
+  bool may_pay_on_disk(const Compiled& resident) const {
+    const double added =
+        resident.memory.added_seconds * static_cast<double>(options_.disk_choice.num_micro_batches);
+    if (added <= 0) return false;
+    double moment_bytes = 0;
+    for (const ir::State& state : resident.graph.states)
+      if (const TensorType& type = resident.graph.value(state.before).type;
+          state.kind == ir::StateKind::kOptimizer && type.dtype != DType::kUInt16)
+        moment_bytes += static_cast<double>(type.num_bytes());
+    const plan::DiskSpeed& disk = options_.efficiency.disk;
+    return moment_bytes * (1 / disk.read_bytes_per_second + 1 / disk.written_bytes_per_second) <
+           step_seconds(resident);
+  }
+
   Compiled attempt(ir::Graph forward, bool pack_transposed) {
     pack_transposed_ = pack_transposed;
     Compiled result{.graph = std::move(forward)};
@@ -62,6 +149,8 @@ class Compiler {
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
     result.memory.decisions.pack_transposed = pack_transposed;
+    result.memory.decisions.state_on_disk = !result.plan.windows.empty();
+    result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
     if (has_update()) plan::require_obeyed(result.graph, result.plan, options_.disk);
     price_packings(result);
     explain(result.graph);
@@ -76,6 +165,7 @@ class Compiler {
                         .pack_transposed = pack_transposed_,
                         .with_update = options_.with_update,
                         .several_micro_batches = options_.micro_batches > 1,
+                        .slice_bytes = is_on_disk_ ? options_.disk.slice_bytes : 0,
                         .state_layouts = &options_.state_layouts,
                         .decisions = decisions},
             .find_op = ops::find_op};
@@ -85,7 +175,8 @@ class Compiler {
 
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
-    disk.optimizer_state &= options_.training && options_.with_update;
+    disk.optimizer_state = is_on_disk_;
+    disk.num_windows = num_windows_;
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
@@ -196,15 +287,20 @@ class Compiler {
 
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
     throw plan::BudgetError(
-        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}",
+        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}{}",
                     format_bytes(options_.memory.budget_bytes), format_bytes(smallest),
-                    plan::largest_consumers(result.graph, result.plan)),
+                    plan::largest_consumers(result.graph, result.plan),
+                    options_.disk_choice.refusal.empty()
+                        ? ""
+                        : "; the optimizer's state on disk: " + options_.disk_choice.refusal),
         smallest);
   }
 
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   bool pack_transposed_ = true;
+  bool is_on_disk_;  // of the attempt at hand
+  std::int32_t num_windows_;
 };
 
 }  // namespace

@@ -18,6 +18,14 @@ namespace anabatic::lower {
 using spec::OptimizerOptions;
 using spec::Precision;
 
+// Whether a budget may put the optimizer's state on disk, beside what disk.optimizer_state says.
+struct DiskChoice {
+  bool is_allowed = false;
+  std::string refusal{};               // else, why not: for the BudgetError
+  std::int64_t free_bytes = 0;         // of the disk
+  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again
+};
+
 struct CompileOptions {
   Precision precision = Precision::kFp32;
   bool training = true;          // false: forward only
@@ -33,6 +41,7 @@ struct CompileOptions {
       disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
   bool trivial_planners = false;
   plan::DiskOptions disk{};      // used when training and with_update
+  DiskChoice disk_choice{};      // likewise, under a budget
   std::string only_kernels{};    // "ref": only rows whose name starts with it; empty: all
   std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
                                  // after each pass, plan.txt, program.txt

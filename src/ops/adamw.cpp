@@ -16,12 +16,39 @@ struct Places {
 };
 constexpr Places kWhole{0, 1, 2, 3, 4, 5, 6}, kSplit{kNone, 2, 3, 4, 5, 6, 7};
 
+// Of a slice: rows from `first_row` on, counted through all matrices; whole panels of one matrix,
+// or whole matrices.
+void check_slice(const Check& check, const Operand& gradient, const Operand& moment) {
+  const std::int64_t first = check.non_negative_int("first_row"), ndim = gradient.type->ndim();
+  const auto fail = [&] {
+    check.fail("expected moments of whole panels or matrices of " + to_string(*gradient.type) +
+               ", got " + to_string(*moment.type) + " from row " + std::to_string(first) + " on");
+  };
+  if ((ndim != 2 && ndim != 3) || moment.type->ndim() != ndim ||
+      moment.size(-1) != gradient.size(-1))
+    fail();
+  const std::int64_t rows = gradient.size(-2), count = moment.size(-2),
+                     matrices = ndim == 3 ? gradient.size(0) : 1,
+                     slice_matrices = ndim == 3 ? moment.size(0) : 1;
+  if (rows == 0 || count > rows || slice_matrices > matrices ||
+      first > matrices * rows - slice_matrices * count)
+    fail();
+  const std::int64_t row = first % rows;
+  if (count == rows ? row != 0
+                    : slice_matrices != 1 || row % kPanelColumns != 0 || row + count > rows ||
+                          (count % kPanelColumns != 0 && row + count != rows))
+    fail();
+}
+
 // Moments are as wide as the parameter, or bf16, which takes a stream of draws for its roundings.
 void check_moments(const Check& check, const Operand& gradient, int first, int second) {
   constexpr std::string_view kNames[] = {"first_moment", "second_moment"};
   for (const int i : {first, second}) {
     const Operand moment = check.floating(i, kNames[i == second]);
-    check.same_shape(gradient, moment);
+    if (check.has("first_row"))
+      check_slice(check, gradient, moment);
+    else
+      check.same_shape(gradient, moment);
     if (moment.type->layout != gradient.type->layout)
       check.fail("expected moments of the gradient's layout, got " + to_string(*moment.type));
     const bool is_half = moment.dtype() == DType::kBFloat16;
@@ -66,15 +93,16 @@ std::vector<TensorType> updated_split(const Check& check, ir::Types inputs) {
 }
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  return updated(
-      Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream"}),
-      inputs);
+  return updated(Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"},
+                       {"stream", "first_row"}),
+                 inputs);
 }
 
 std::vector<TensorType> infer_split(ir::Types inputs, const spec::Attributes& attributes) {
-  return updated_split(Check("adamw_split", inputs, attributes,
-                             {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream"}),
-                       inputs);
+  return updated_split(
+      Check("adamw_split", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"},
+            {"stream", "first_row"}),
+      inputs);
 }
 
 std::vector<TensorType> infer_split_pack_transposed(ir::Types inputs,
@@ -120,8 +148,17 @@ std::vector<TensorType> infer_pack_transposed(ir::Types inputs,
 }
 
 // A multiply-add each for decay, both moments and the step; a root, two quotients, two scalings.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 14);
+// A slice reads and writes its own rows of the whole tensors.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  if (!attributes.contains("first_row")) return elementwise_cost(inputs, outputs, 14);
+  const std::int64_t count = inputs[inputs.size() - 4].num_elements();  // of the second moment
+  const auto of_rows = [&](ir::Types types) {
+    std::vector<TensorType> result;
+    for (const TensorType& type : types)
+      result.push_back(tensor_type(type.dtype, {type.ndim() > 1 ? count : 1}));
+    return result;
+  };
+  return elementwise_cost(of_rows(inputs), of_rows(outputs), 14);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ bool run(Graph& graph, const PassContext& context) {
     Node& node = graph.nodes[i];
     const bool is_split = node.op->name == "adamw_split";
     if (node.op->name != "adamw" && !is_split) continue;
+    if (node.attributes.contains("first_row")) continue;  // a packing is of the whole
     const auto found = packings.find(node.outputs[0]);
     if (found == packings.end()) continue;
     const auto [plain, transposed] = found->second;

@@ -21,6 +21,7 @@ struct PassOptions {
   bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
   bool with_update = true;      // false: gradients only, no optimizer
   bool several_micro_batches = false;  // a step has
+  std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none

@@ -21,6 +21,7 @@
 #include "passes/panel_states.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
@@ -30,8 +31,8 @@ std::vector<Pass> training_pipeline() {
           kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
           kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
           kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
-          kFuseOptimizer,  kFuseNormResidual, kCommonSubexpression, kDeadCode,
-          kRecompute};
+          kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
+          kDeadCode,       kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -46,8 +47,8 @@ const Pass* find_pass(std::string_view name) {
         &kPackWeights,    &kPanelStates,      &kSplitParameters,     &kFuseSwiglu,
         &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp,          &kFuseQkv,
         &kFuseRope,       &kPackAgain,        &kApplyOptimizer,      &kAccumulateInGemm,
-        &kFuseOptimizer,  &kFuseNormResidual, &kCommonSubexpression, &kDeadCode,
-        &kRecompute})
+        &kSliceOptimizer, &kFuseOptimizer,    &kFuseNormResidual,    &kCommonSubexpression,
+        &kDeadCode,       &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

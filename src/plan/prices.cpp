@@ -7,6 +7,7 @@
 
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
+#include "plan/swap_price.h"
 
 namespace anabatic::plan {
 namespace {
@@ -141,7 +142,9 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
     part = times * seconds;
     price.flops += times * flops;
   }
-  price.seconds = price.forward_seconds + price.backward_seconds + price.update_seconds;
+  price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
+  price.seconds =
+      price.forward_seconds + price.backward_seconds + price.update_seconds + price.disk_seconds;
   return price;
 }
 

@@ -12,6 +12,11 @@
 
 namespace anabatic::plan {
 
+// Of a disk that states stand on, one transfer after the other.
+struct DiskSpeed {
+  double read_bytes_per_second = 1e9, written_bytes_per_second = 1e9;
+};
+
 struct OpEfficiency {
   // By "OP bf16" or "OP fp32" (see price_key): the roof's time over the time measured, > 0. May
   // exceed 1 where operands stay in a cache.
@@ -20,6 +25,7 @@ struct OpEfficiency {
   // Rows that attend to each other: attention's estimate takes all its rows for one causal
   // document. 0: they are.
   std::int64_t sequence_length = 0;
+  DiskSpeed disk{};
 };
 
 // Shares of a plain machine, for where nothing was measured.
@@ -41,9 +47,10 @@ double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::De
                     const OpEfficiency& efficiency);
 
 struct StepPrice {
-  double seconds = 0;  // forward and backward of every micro-batch, and the update
+  double seconds = 0;  // forward and backward of every micro-batch, the update, waits for the disk
   double flops = 0;    // by the ops' own estimates: recomputed work counts
-  double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;  // sum to `seconds`
+  double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;
+  double disk_seconds = 0;  // that calls wait for states on disk (plan/swap_price.h)
 };
 
 // Of a planned step of `num_micro_batches`; zero fills included.

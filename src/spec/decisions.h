@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What deciders chose for one program: a plain value that passes read and that prints.
 #pragma once
+#include <cstdint>
 #include <set>
 #include <string>
 
@@ -11,6 +12,8 @@ struct Decisions {
   std::set<std::string, std::less<>> recompute{};
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
+  bool state_on_disk = false;    // the optimizer's moments, between updates
+  std::int32_t num_windows = 0;  // of their slices, then; see plan/swap.h
 
   bool operator==(const Decisions&) const = default;
 };

@@ -54,14 +54,13 @@ std::vector<std::int64_t> sizes_of(const TensorType& type) {
 // moments.
 void write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;
-  for (const Name name : session.saved_states()) {
-    const StateRows rows = find_rows(session.store(), name);
-    infos.push_back({std::string(text(name)), rows.dtype(), sizes_of(*rows.state.type)});
-  }
+  for (const SavedState& state : session.saved_states())
+    infos.push_back({std::string(text(state.name)), state.type.dtype, sizes_of(state.type)});
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
-  for (const Name name : session.saved_states())
-    for_state_bytes(session.store(), name,
-                    [&](std::span<const std::byte> block) { writer.write(text(name), block); });
+  for (const SavedState& state : session.saved_states())
+    for_state_bytes(session.store(), state, [&](std::span<const std::byte> block) {
+      writer.write(text(state.name), block);
+    });
   writer.finish();
 }
 
@@ -69,11 +68,9 @@ void read_states(const fs::path& file, ModelSession& session) {
   const io::SafetensorsDirectory source = io::SafetensorsDirectory::open(file);
   std::string problems;
   std::vector<std::string> wanted;
-  for (const Name name : session.saved_states()) {
+  for (const SavedState& state : session.saved_states()) {
+    const auto& [name, type, slices] = state;
     wanted.emplace_back(text(name));
-    const StateRows rows = find_rows(session.store(), name);
-    TensorType type = *rows.state.type;
-    type.dtype = rows.dtype();
     const io::TensorEntry* entry = source.find(text(name));
     if (entry == nullptr) {
       problems += fmt::format("\n  {}: missing", text(name));
@@ -87,10 +84,10 @@ void read_states(const fs::path& file, ModelSession& session) {
       problems += fmt::format("\n  {}: surplus", name);
   ANABATIC_REQUIRE(problems.empty(), "[checkpoint] {} does not fit this model:{}", file.string(),
                    problems);
-  for (const Name name : session.saved_states()) {
-    const std::span<const std::byte> bytes = source.find(text(name))->data;
-    const std::int64_t size = size_bytes(find_rows(session.store(), name).dtype());
-    fill_state(session.store(), name, [&](std::int64_t first, std::span<std::byte> block) {
+  for (const SavedState& state : session.saved_states()) {
+    const std::span<const std::byte> bytes = source.find(text(state.name))->data;
+    const std::int64_t size = size_bytes(state.type.dtype);
+    fill_state(session.store(), state, [&](std::int64_t first, std::span<std::byte> block) {
       const auto from = bytes.subspan(static_cast<std::size_t>(first * size), block.size());
       std::copy(from.begin(), from.end(), block.begin());
       source.release(from);

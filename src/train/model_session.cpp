@@ -10,11 +10,13 @@
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
+#include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/state_rows.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::train {
 namespace {
@@ -80,6 +82,14 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.disk.only_cold = run.memory.optimizer_state != "disk";
   options.disk.hot = run.memory.hot;
   options.disk.cold = run.memory.cold;
+  options.disk.slice_bytes = run.memory.swap_slice;
+  options.disk_choice.num_micro_batches = run.train.gradient_accumulation_steps;
+  if (run.memory.optimizer_state == "auto" && request.with_update && request.budget_bytes > 0) {
+    const SwapPlace place = find_swap_place(run);
+    options.disk_choice.is_allowed = place.refusal.empty();
+    options.disk_choice.refusal = place.refusal;
+    options.disk_choice.free_bytes = place.free_bytes;
+  }
   options.disk.num_windows =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));
   options.only_kernels = request.only_kernels;
@@ -131,12 +141,6 @@ std::filesystem::path model_directory(const std::string& path) {
                                              : std::filesystem::path(path).parent_path();
 }
 
-std::filesystem::path swap_directory(const RunConfig& run) {
-  if (!run.memory.swap_directory.empty()) return run.memory.swap_directory;
-  return run.train.output.empty() ? std::filesystem::temp_directory_path()
-                                  : std::filesystem::path(run.train.output);
-}
-
 ModelSession::ModelSession(const RunConfig& run, bool measure,
                            runtime::swap::DeviceWrapper wrap_swap)
     : run_(run),
@@ -150,36 +154,27 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
-  if (options.memory.asks()) {
-    options.efficiency = stored_calibration(device_).efficiency;
-    options.efficiency.sequence_length = run_.data.sequence_length;
-  }
+  if (options.memory.asks())
+    options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
   return bind(request,
               lower::compile(model::build_graph(config_, request.build), options, device_));
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request,
                                                  lower::Compiled compiled) {
-  const lower::CompileOptions options = compile_options(run_, request);
   auto bound = std::make_unique<BoundProgram>();
-  if (options.training && options.with_update && options.disk.optimizer_state && !store_.swap())
+  bound->compiled = std::move(compiled);
+  if (!bound->compiled.plan.windows.empty() && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->compiled = std::move(compiled);
   bound->executor = std::make_unique<runtime::Executor>(
       bound->compiled.program, store_, team_,
       runtime::ExecutorOptions{.poison =
                                    run_.compiler.poison || environment::is_plain_test_config()});
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
-    const bool is_saved =
-        state.kind == ir::StateKind::kParameter ||
-        (state.kind == ir::StateKind::kOptimizer && !is_low_state(bound->compiled.graph, state));
-    if (is_saved &&
-        std::find(saved_states_.begin(), saved_states_.end(), state.name) == saved_states_.end())
-      saved_states_.push_back(state.name);
     if (state.after != state.before) updated_.insert(state.name);
     std::vector<ir::State>* known = nullptr;
     if (state.kind == ir::StateKind::kParameter) known = &parameters_;
@@ -188,9 +183,32 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request,
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
   }
-  std::sort(saved_states_.begin(), saved_states_.end(),
-            [](Name a, Name b) { return text(a) < text(b); });
+  add_saved_states(bound->compiled.graph);
   return bound;
+}
+
+void ModelSession::add_saved_states(const ir::Graph& graph) {
+  const auto add = [&](SavedState saved) {
+    const auto same = [&](const SavedState& other) { return other.name == saved.name; };
+    if (std::none_of(saved_states_.begin(), saved_states_.end(), same))
+      saved_states_.push_back(std::move(saved));
+  };
+  std::set<Name> slices;
+  for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
+    slices.insert(sliced.slices.begin(), sliced.slices.end());
+    add({sliced.name, std::move(sliced.type), std::move(sliced.slices)});
+  }
+  for (const ir::State& state : graph.states) {
+    const bool is_moment = state.kind == ir::StateKind::kOptimizer && !is_low_state(graph, state) &&
+                           slices.count(state.name) == 0;
+    if (state.kind != ir::StateKind::kParameter && !is_moment) continue;
+    const StateRows rows = find_rows(store_, state.name);
+    TensorType type = *rows.state.type;
+    type.dtype = rows.dtype();
+    add({state.name, std::move(type)});
+  }
+  std::sort(saved_states_.begin(), saved_states_.end(),
+            [](const SavedState& a, const SavedState& b) { return text(a.name) < text(b.name); });
 }
 
 void ModelSession::load_parameters() {

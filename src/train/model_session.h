@@ -20,6 +20,7 @@
 #include "runtime/swap/block_device.h"
 #include "spec/device_spec.h"
 #include "train/run_config.h"
+#include "train/state_tiers.h"
 
 namespace anabatic::train {
 
@@ -72,7 +73,7 @@ class ModelSession {
   void refresh_stale();
 
   // What a checkpoint keeps: parameters and moments, in the order of their names.
-  const std::vector<Name>& saved_states() const { return saved_states_; }
+  const std::vector<SavedState>& saved_states() const { return saved_states_; }
   // Which file tensor holds which part of which parameter: as the source spells them, known after
   // load_parameters() or adopt_weight_map().
   const model::WeightMap& weight_map() const { return weight_map_; }
@@ -86,6 +87,8 @@ class ModelSession {
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
+  void add_saved_states(const ir::Graph& graph);
+
   RunConfig run_;
   runtime::swap::DeviceWrapper wrap_swap_;
   model::ModelConfig config_;
@@ -94,7 +97,7 @@ class ModelSession {
   runtime::StateStore store_;
   std::vector<ir::State> parameters_, derived_;  // of every program bound so far, each once
   std::set<Name> updated_;                       // states that some program writes
-  std::vector<Name> saved_states_;
+  std::vector<SavedState> saved_states_;
   model::WeightMap weight_map_;
   std::int64_t planned_arena_bytes_ = 0;
 };
@@ -102,9 +105,6 @@ class ModelSession {
 // What the run config asks of the compiler (and ANABATIC_TEST_CONFIG of all of them).
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request);
-
-// Where run.memory.optimizer_state: disk puts its scratch file.
-std::filesystem::path swap_directory(const RunConfig& run);
 
 // The directory that holds config.json: `path` itself or its parent when it is the file.
 std::filesystem::path model_directory(const std::string& path);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -19,10 +20,10 @@ constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
 constexpr const char* kStepKeys[] = {
-    "data.sequence_length",    "train.micro_batch_size",   "train.gradient_accumulation_steps",
-    "train.precision",         "train.router_z_loss_coef", "optimizer.state_precision",
-    "optimizer.update",        "memory.optimizer_state",   "memory.swap_windows",
-    "compiler.disable_passes", "compiler.trivial_planners"};
+    "data.sequence_length", "train.micro_batch_size",   "train.gradient_accumulation_steps",
+    "train.precision",      "train.router_z_loss_coef", "optimizer.state_precision",
+    "optimizer.update",     "memory.optimizer_state",   "memory.swap_windows",
+    "memory.swap_slice",    "compiler.disable_passes",  "compiler.trivial_planners"};
 
 // Reads members of one object; errors say which.
 class Reader {
@@ -48,6 +49,13 @@ class Reader {
   }
   std::int64_t integer(const char* name) const {
     return member(name, Json::value_t::number_integer).get<std::int64_t>();
+  }
+  std::int32_t integer_32(const char* name) const {
+    const std::int64_t value = integer(name);
+    ANABATIC_REQUIRE(0 <= value && value <= std::numeric_limits<std::int32_t>::max(),
+                     "[plan file] {}: {}: expected a number from 0 to 2147483647, found {}", place_,
+                     name, value);
+    return static_cast<std::int32_t>(value);
   }
   double number(const char* name) const {
     return member(name, Json::value_t::number_float).get<double>();
@@ -216,6 +224,8 @@ std::string to_json(const PlanFile& plan) {
                          {"decisions",
                           {{"pack_transposed", plan.decisions.pack_transposed},
                            {"recompute", plan.decisions.recompute},
+                           {"state_on_disk", plan.decisions.state_on_disk},
+                           {"num_windows", plan.decisions.num_windows},
                            {"on_disk", plan.on_disk}}},
                          {"predicted",
                           {{"peak_bytes", plan.peak_bytes},
@@ -248,6 +258,9 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
       decisions.member("pack_transposed", Json::value_t::boolean).get<bool>();
   for (const std::string& key : decisions.strings("recompute"))
     plan.decisions.recompute.insert(key);
+  plan.decisions.state_on_disk =
+      decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
+  plan.decisions.num_windows = decisions.integer_32("num_windows");
   plan.on_disk = decisions.strings("on_disk");
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
   plan.plan_hash = predicted.string("plan_hash");

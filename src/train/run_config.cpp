@@ -252,15 +252,19 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                         AT(memory.plan)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
-                        "windows of memory that activations leave free",
-                        {"resident", "disk"}, AT(memory.optimizer_state)));
+                        "windows of memory that activations leave free; auto: on disk where "
+                        "memory.budget asks for it and nothing costs less",
+                        {"auto", "resident", "disk"}, AT(memory.optimizer_state)));
   keys.push_back(string("memory.swap_directory",
                         "directory of the scratch file; empty: that of train.output",
                         AT(memory.swap_directory)));
   keys.push_back(integer("memory.swap_windows",
-                         "the largest parameters whose moments fit into memory at once; more than "
+                         "the largest slices whose moments fit into memory at once; more than "
                          "what activations leave costs memory and hides more of the disk",
                          1, AT(memory.swap_windows)));
+  keys.push_back(integer("memory.swap_slice",
+                         "bytes of a moment that one update takes through a window, at most", 1,
+                         AT(memory.swap_slice)));
 }
 
 // "fusions.NAME" for every pass of either pipeline that may be left out.

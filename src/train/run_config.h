@@ -58,9 +58,10 @@ struct RunConfig {
     std::vector<std::string> recompute, keep;  // hints to the planner
     std::vector<std::string> hot, cold;        // likewise, of states too
     std::string plan;                          // a file of choices to replay; empty: none
-    std::string optimizer_state = "resident";  // resident | disk
+    std::string optimizer_state = "auto";      // auto | resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
-    std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once
+    std::int64_t swap_windows = 2;             // slices of parameters that fit into memory at once
+    std::int64_t swap_slice = std::int64_t{8} << 20;  // bytes of a moment in one window, at most
   } memory;
   struct Device {
     std::string kind = "cpu";

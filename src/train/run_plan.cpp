@@ -11,6 +11,7 @@
 #include "plan/offsets.h"
 #include "runtime/state_store.h"
 #include "runtime/swap/swap_space.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::train {
 namespace {
@@ -114,8 +115,7 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                            const passes::StateLayouts& layouts) {
     lower::CompileOptions options = compile_options(run, request);
     options.state_layouts = layouts;
-    options.efficiency = efficiency;
-    options.efficiency.sequence_length = run.data.sequence_length;
+    options.efficiency = efficiency_of(efficiency, run);
     if (replay && request.training) options.memory.replay = *replay;
     return lower::compile(model::build_graph(config, request.build), options, device);
   };
@@ -270,9 +270,23 @@ std::string places_to_string(const plan::Account& account) {
 
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           const spec::DeviceSpec& device, plan::OpEfficiency efficiency) {
-  efficiency.sequence_length = run.data.sequence_length;
-  return plan::price_step(training.graph, training.plan, plan::with_peaks(device), efficiency,
+  return plan::price_step(training.graph, training.plan, plan::with_peaks(device),
+                          efficiency_of(std::move(efficiency), run),
                           run.train.gradient_accumulation_steps);
+}
+
+std::string state_tier_to_string(const RunConfig& run, const plan::Plan& plan,
+                                 const plan::StepPrice& price) {
+  if (!plan.windows.empty()) {
+    const DiskMeasurement disk = stored_disk_speed(run);
+    return fmt::format(
+        "{} on disk, a step waits {:.3g} s for it by {:.2f} GB/s read, {:.2f} GB/s written ({})",
+        format_bytes(plan.disk_bytes), price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
+        1e-9 * disk.speed.written_bytes_per_second, disk.source);
+  }
+  if (run.memory.optimizer_state != "auto" || run.memory.budget <= 0) return "";
+  const std::string refusal = find_swap_place(run).refusal;
+  return refusal.empty() ? "in memory" : "in memory; not on disk: " + refusal;
 }
 
 }  // namespace anabatic::train

@@ -127,4 +127,22 @@ void fill_state(runtime::StateStore& store, Name state,
             });
 }
 
+void for_state_bytes(runtime::StateStore& store, const SavedState& state,
+                     const std::function<void(std::span<const std::byte>)>& body) {
+  if (state.slices.empty()) return for_state_bytes(store, state.name, body);
+  for (const Name slice : state.slices) for_state_bytes(store, slice, body);
+}
+
+void fill_state(runtime::StateStore& store, const SavedState& state,
+                const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
+  if (state.slices.empty()) return fill_state(store, state.name, source);
+  std::int64_t begin = 0;
+  for (const Name slice : state.slices) {
+    fill_state(store, slice, [&](std::int64_t first, std::span<std::byte> block) {
+      source(begin + first, block);
+    });
+    begin += store.find(slice).type->num_elements();
+  }
+}
+
 }  // namespace anabatic::train

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "base/name.h"
 #include "runtime/state_store.h"
@@ -20,6 +21,20 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 // Fills a state: source(first, block) gives the elements from `first` on, for every element once,
 // in ascending order.
 void fill_state(runtime::StateStore& store, Name state,
+                const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
+
+// A state as a checkpoint names it: one of the store, or slices that follow one another
+// (passes/slice_optimizer.h).
+struct SavedState {
+  Name name{};
+  TensorType type{};           // of the whole, with the dtype of its elements in files
+  std::vector<Name> slices{};  // empty: the state of that name
+};
+
+// As above.
+void for_state_bytes(runtime::StateStore& store, const SavedState& state,
+                     const std::function<void(std::span<const std::byte>)>& body);
+void fill_state(runtime::StateStore& store, const SavedState& state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
 
 }  // namespace anabatic::train

@@ -22,6 +22,7 @@
 #include "train/open_dataset.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
+#include "train/swap_tier.h"
 #include "train/training_step.h"
 
 namespace anabatic::train {
@@ -78,6 +79,7 @@ struct Trainer::Impl {
         dataset(open_dataset(run.data.train, run, session.config())) {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
+    measure_disk_once(run);
     // The machine's probe and tokenisation are over.
     if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
     baseline_bytes = device::current_resident_bytes();
@@ -103,8 +105,7 @@ struct Trainer::Impl {
     program =
         session.bind(training_request(run, session.config()), std::move(planned.plan.training));
     if (const auto* swap = session.store().swap())
-      fmt::print("optimizer state: {} on disk, {}\n", format_bytes(swap->file_bytes()),
-                 swap->describe());
+      fmt::print("disk: {}, {}\n", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
@@ -135,6 +136,8 @@ struct Trainer::Impl {
                baseline_bytes > 0 ? "" : " beside what the process itself takes", table);
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
       fmt::print("made again in the backward:\n{}", choices);
+    if (const std::string tier = state_tier_to_string(run, training.plan, price); !tier.empty())
+      fmt::print("optimizer state: {}\n", tier);
     fmt::print("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
     std::fflush(stdout);
     write_file_atomically(

@@ -390,6 +390,74 @@ TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
   EXPECT_GT(num_rows, 0);
 }
 
+// Row-major elements [first, first + count) as a tensor of that type.
+Values part_of(const Values& whole, const TensorType& type, std::int64_t first) {
+  const auto begin = whole.data.begin() + static_cast<std::ptrdiff_t>(first);
+  return {type, {begin, begin + static_cast<std::ptrdiff_t>(type.num_elements())}};
+}
+
+struct RowRange {
+  std::int64_t matrices, rows, first_row;
+};
+
+// Slices of some rows, one after the other, where each finds what the ones before left.
+std::vector<Values> run_in_slices(const OpCall& whole, const std::vector<RowRange>& slices,
+                                  const std::string& device, const std::string& variant) {
+  OpCall call = whole;
+  const std::size_t num_parts = whole.op == "adamw" ? 1 : 2, moments = num_parts + 1;
+  const std::int64_t width = whole.outputs[0].dim(-1);
+  std::vector<Values> result;
+  for (std::size_t i = 0; i < num_parts; ++i) result.push_back(whole.inputs[i]);
+  for (std::size_t i = 0; i < 2; ++i) result.push_back({whole.outputs[num_parts + i], {}});
+  for (const RowRange& slice : slices) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      TensorType type = whole.outputs[num_parts + i];
+      type.shape[type.shape.size() - 2] = {slice.rows};
+      if (type.ndim() == 3) type.shape[0] = {slice.matrices};
+      call.inputs[moments + i] = part_of(whole.inputs[moments + i], type, slice.first_row * width);
+      call.outputs[num_parts + i] = type;
+    }
+    for (std::size_t i = 0; i < num_parts; ++i) call.inputs[i] = result[i];
+    call.attributes["first_row"] = slice.first_row;
+    const std::vector<Values> got = run_variant(call, device, variant);
+    if (got.size() != num_parts + 2) return {};
+    for (std::size_t i = 0; i < num_parts; ++i) result[i] = got[i];
+    for (std::size_t i = num_parts; i < got.size(); ++i)
+      result[i].data.insert(result[i].data.end(), got[i].data.begin(), got[i].data.end());
+  }
+  return result;
+}
+
+TEST(AdamW, InSlicesOfItsMomentsHasTheBitsOfTheWhole) {
+  struct Case {
+    std::vector<std::int64_t> shape;
+    std::vector<RowRange> slices;
+  };
+  const std::vector<Case> cases{{{53, 33}, {{1, 16, 0}, {1, 32, 16}, {1, 5, 48}}},
+                                {{5, 37, 70}, {{2, 37, 0}, {2, 37, 74}, {1, 37, 148}}},
+                                {{2, 37, 70}, {{1, 32, 0}, {1, 5, 32}, {1, 32, 37}, {1, 5, 69}}}};
+  int num_rows = 0;
+  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+    const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
+                                       variant = name.substr(device.size() + 5);
+    for (const char* layout : {"", "panels"})
+      for (const DType moments : {DType::kFloat32, DType::kBFloat16})
+        for (const Case& one : cases) {
+          const OpCall whole = adamw_call(layout, moments, one.shape);
+          if (!supports(*row, whole)) continue;
+          for (const OpCall& call : {whole, in_halves(whole, false)}) {
+            SCOPED_TRACE(fmt::format("{} {} {}", name, call.op, to_string(call.outputs[2])));
+            const std::vector<Values> want = run_variant(call, device, variant),
+                                      got = run_in_slices(call, one.slices, device, variant);
+            ASSERT_EQ(got.size(), want.size());
+            for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].data, want[i].data) << i;
+            ++num_rows;
+          }
+        }
+  }
+  EXPECT_GT(num_rows, 20);
+}
+
 TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
   constexpr std::int64_t kRows = 211, kColumns = 97;
   constexpr double kStep = 0x1p-8;  // of bf16 between 0.5 and 1

@@ -122,7 +122,7 @@ TEST(Recompute, KeepsEveryBudgetThatItAccepts) {
 
 TEST(Recompute, MakesNothingAgainThatTheBudgetHasRoomFor) {
   lower::CompileOptions compile = options_for("", lower::Precision::kBf16).compile;
-  compile.single_micro_batch = false;
+  compile.micro_batches = 0;
   lower::CompileOptions all = compile;
   all.memory.recompute = saved_keys(compile);
   const std::int64_t most = compiled(compile).plan.peak_bytes(),

@@ -11,6 +11,8 @@
 
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
+#include "passes/slice_optimizer.h"
+#include "plan/swap_price.h"
 #include "plan/training_fixture.h"
 
 namespace anabatic::testing {
@@ -47,6 +49,28 @@ TEST(Windows, HoldTheMomentsAndNothingElse) {
   EXPECT_FALSE(moments.empty());
   EXPECT_EQ(on_disk_states, moments);
   EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
+}
+
+// Slices of a few rows: no window is larger, and so the frame grows by less.
+TEST(Windows, HoldSlicesOfLargeStates) {
+  const lower::Compiled whole = lower::compile(tied_moe_graph(2), on_disk(), {});
+  lower::CompileOptions options = on_disk();
+  options.disk.slice_bytes = 768;
+  const lower::Compiled sliced = lower::compile(tied_moe_graph(2), options, {});
+  std::int64_t largest = 0;
+  for (const plan::SwapWindow& window : sliced.plan.windows)
+    largest = std::max(largest, sliced.plan.buffers[static_cast<std::size_t>(window.buffer)].bytes);
+  EXPECT_LE(largest, 768);
+  EXPECT_GT(sliced.plan.windows.size(), whole.plan.windows.size());
+  const std::vector<passes::SlicedState> states = passes::sliced_states(sliced.graph);
+  ASSERT_FALSE(states.empty());
+  for (const passes::SlicedState& state : states) {
+    EXPECT_EQ(whole.graph.value(whole.graph.find_state(state.name)->before).type, state.type);
+    std::int64_t bytes = 0;
+    for (const Name slice : state.slices)
+      bytes += sliced.graph.value(sliced.graph.find_state(slice)->before).type.num_bytes();
+    EXPECT_EQ(bytes, state.type.num_bytes());
+  }
 }
 
 TEST(Windows, LeaveSmallStatesInMemory) {
@@ -197,6 +221,7 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStates) {
           options.end_micro_batch = micro_batches;
           const StepsResult want = run_steps(tied_moe_graph(layers), options);
           options.compile.disk = kAll;
+          if (layers > 1) options.compile.disk.slice_bytes = 512;
           options.compile.trivial_planners = trivial;
           options.executor.poison = poison;
           const StepsResult got = run_steps(tied_moe_graph(layers), options);
@@ -235,11 +260,106 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
     const StepsResult want = run_steps(random_graph(seed), options);
     options.compile.disk = kAll;
     options.compile.disk.num_windows = 1 + static_cast<std::int32_t>(seed % 3);
+    options.compile.disk.slice_bytes = 128 << seed % 4;
     options.executor.poison = true;
     const StepsResult got = run_steps(random_graph(seed), options);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.states, want.states);
   }
+}
+
+// A budget may choose the disk: where memory does not hold the moments, or where waiting costs less
+// than making values again.
+lower::CompileOptions with_budget(std::int64_t bytes, double bytes_per_second) {
+  lower::CompileOptions options;
+  options.only_kernels = "ref";
+  options.micro_batches = 1;
+  options.memory.budget_bytes = bytes;
+  options.disk.min_bytes = 1;
+  options.disk_choice = {.is_allowed = true, .free_bytes = std::int64_t{1} << 30};
+  options.efficiency.disk = {bytes_per_second, bytes_per_second};
+  return options;
+}
+
+constexpr int kBudgetLayers = 12;
+
+class ABudget : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    lower::CompileOptions options;
+    options.only_kernels = "ref";
+    options.micro_batches = 1;
+    whole_ = lower::compile(tied_moe_graph(kBudgetLayers), options, {}).plan.peak_bytes();
+    for (std::int64_t bytes = whole_; bytes > 0; bytes = bytes * 95 / 100) {
+      options.memory.budget_bytes = bytes;
+      try {
+        lower::compile(tied_moe_graph(kBudgetLayers), options, {});
+      } catch (const plan::BudgetError&) {
+        break;
+      }
+      smallest_resident_ = bytes;
+    }
+  }
+
+  static inline std::int64_t whole_ = 0, smallest_resident_ = 0;
+};
+
+TEST_F(ABudget, LeavesStatesInMemoryWhereTheyFit) {
+  const lower::Compiled compiled =
+      lower::compile(tied_moe_graph(kBudgetLayers), with_budget(whole_, 1e15), {});
+  EXPECT_TRUE(compiled.plan.windows.empty());
+  EXPECT_FALSE(compiled.memory.decisions.state_on_disk);
+}
+
+TEST_F(ABudget, ChoosesTheDiskWhereMemoryDoesNotHoldTheMoments) {
+  const std::int64_t budget = smallest_resident_ * 95 / 100;
+  lower::CompileOptions options = with_budget(budget, 1e3);
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(kBudgetLayers), options, {});
+  EXPECT_FALSE(compiled.plan.windows.empty());
+  EXPECT_TRUE(compiled.memory.decisions.state_on_disk);
+  EXPECT_LE(compiled.plan.peak_bytes(), budget);
+  options.disk_choice.free_bytes = compiled.plan.disk_bytes - 1;
+  EXPECT_THAT([&] { lower::compile(tied_moe_graph(kBudgetLayers), options, {}); },
+              ThrowsMessage<plan::BudgetError>(HasSubstr("free for the optimizer's state")));
+  options.disk_choice = {.refusal = "/somewhere cannot be written to"};
+  EXPECT_THAT([&] { lower::compile(tied_moe_graph(kBudgetLayers), options, {}); },
+              ThrowsMessage<plan::BudgetError>(
+                  HasSubstr("the optimizer's state on disk: /somewhere cannot be written to")));
+}
+
+TEST_F(ABudget, ChoosesWhatCostsLess) {
+  const lower::CompileOptions fast = with_budget(smallest_resident_, 1e15),
+                              slow = with_budget(smallest_resident_, 1e3);
+  const lower::Compiled on_disk = lower::compile(tied_moe_graph(kBudgetLayers), fast, {}),
+                        resident = lower::compile(tied_moe_graph(kBudgetLayers), slow, {});
+  EXPECT_GT(resident.memory.added_seconds, 0);
+  EXPECT_TRUE(resident.plan.windows.empty());
+  EXPECT_FALSE(on_disk.plan.windows.empty());
+  EXPECT_LT(on_disk.memory.added_seconds, resident.memory.added_seconds);
+}
+
+TEST(DiskPrice, IsBetweenNothingAndTheTransfersAlone) {
+  const lower::Compiled compiled = lower::compile(tied_moe_graph(6), on_disk(), {});
+  const spec::DeviceSpec device = plan::with_peaks({});
+  plan::OpEfficiency efficiency = plan::default_efficiency();
+  double previous = 0;
+  for (const double speed : {1e15, 1e8, 1e6, 1e4}) {
+    efficiency.disk = {speed, speed};
+    const double waited = plan::disk_seconds(compiled.graph, compiled.plan, device, efficiency, 2);
+    const double transfers = plan::transfer_seconds(compiled.plan, efficiency.disk);
+    EXPECT_GE(waited, previous);
+    EXPECT_LE(waited, transfers * 1.0001);  // rounding
+    const plan::StepPrice price =
+        plan::price_step(compiled.graph, compiled.plan, device, efficiency, 2);
+    EXPECT_EQ(price.disk_seconds, waited);
+    // A step is no shorter than what the disk moves in it.
+    EXPECT_GE(price.seconds * 1.0001, transfers);
+    previous = waited;
+  }
+  EXPECT_GT(previous, 0);
+  const lower::CompileOptions resident{.only_kernels = "ref"};
+  const lower::Compiled in_memory = lower::compile(tied_moe_graph(6), resident, {});
+  EXPECT_EQ(plan::disk_seconds(in_memory.graph, in_memory.plan, device, efficiency, 2), 0);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "device/thread_team.h"
 #include "ir/op_schema.h"
 #include "ops/table.h"
+#include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
@@ -315,6 +316,14 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
   for (const Name name : store.names())
     if (!text(name).starts_with(passes::low_state_name("")))
       result.states[std::string(text(name))] = copy_rows(store, name);
+  // Slices of a state become the whole.
+  for (const passes::SlicedState& sliced : passes::sliced_states(compiled.graph)) {
+    std::vector<std::byte>& whole = result.states[std::string(text(sliced.name))];
+    for (const Name slice : sliced.slices) {
+      const auto part = result.states.extract(std::string(text(slice)));
+      whole.insert(whole.end(), part.mapped().begin(), part.mapped().end());
+    }
+  }
   return result;
 }
 

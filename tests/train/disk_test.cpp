@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <sstream>
 
 #include "anabatic/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/memory_decider.h"
 #include "runtime/swap/swap_space.h"
 #include "support/faulty_device.h"
 #include "support/tiny_run.h"
@@ -16,6 +18,7 @@
 #include "train/checkpoint_directory.h"
 #include "train/state_rows.h"
 #include "train/state_tiers.h"
+#include "train/swap_tier.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
@@ -28,6 +31,7 @@ using anabatic::testing::FaultPlan;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using anabatic::testing::with_fault;
+using anabatic::testing::write_tiny_config;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -62,15 +66,113 @@ void expect_equal_runs(const RunConfig& got, const RunConfig& want) {
 TEST(DiskState, TrainsBitForBitLikeResidentState) {
   for (const auto& [precision, micro_batches] : {std::pair{"fp32", 1}, std::pair{"bf16", 2}}) {
     SCOPED_TRACE(precision);
-    const TemporaryDirectory resident_folder, disk_folder;
+    const TemporaryDirectory resident_folder;
     const RunConfig resident = run_in(resident_folder, precision, "resident", micro_batches);
-    RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
-    disk.memory.swap_directory = disk_folder.path() / "scratch";
     Trainer(resident).train();
-    Trainer(disk).train();
-    expect_equal_runs(disk, resident);
-    EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+    for (const std::int64_t slice : {std::int64_t{8} << 20, std::int64_t{8192}}) {
+      SCOPED_TRACE(slice);
+      const TemporaryDirectory disk_folder;
+      RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
+      disk.memory.swap_directory = disk_folder.path() / "scratch";
+      disk.memory.swap_slice = slice;
+      Trainer(disk).train();
+      expect_equal_runs(disk, resident);
+      EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+    }
   }
+}
+
+TEST(DiskState, TrainsBitForBitWithHalfMomentsAndUpdatesInTheBackward) {
+  const TemporaryDirectory resident_folder;
+  const auto lean = [&](const TemporaryDirectory& folder, const char* tier) {
+    RunConfig run = run_in(folder, "bf16", tier);
+    write_tiny_config(folder.path(), std::string(kOdd) + ", \"num_local_experts\": 8");
+    run.optimizer.state_precision = "bf16";
+    run.optimizer.update = "in_backward";
+    return run;
+  };
+  const RunConfig resident = lean(resident_folder, "resident");
+  Trainer(resident).train();
+  for (const bool poison : {false, true})
+    for (const std::int64_t threads : {1, 3}) {
+      const TemporaryDirectory disk_folder;
+      RunConfig disk = lean(disk_folder, "disk");
+      disk.compiler.poison = poison;
+      disk.device.threads = threads;
+      disk.memory.swap_slice = poison ? 6144 : 8 << 20;
+      Trainer(disk).train();
+      expect_equal_runs(disk, resident);
+    }
+}
+
+// Of 16 million parameters, whose moments are most of what a run holds.
+RunConfig heavy_run(const TemporaryDirectory& folder) {
+  RunConfig run =
+      tiny_run(folder.path(),
+               "\"hidden_size\": 256, \"intermediate_size\": 512, \"num_local_experts\": 8, "
+               "\"num_hidden_layers\": 5");
+  run.train.precision = "bf16";
+  run.train.steps = 3;
+  run.optimizer.update = "in_backward";
+  run.memory.swap_slice = 1 << 20;
+  return run;
+}
+
+TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  const TemporaryDirectory resident_folder, disk_folder;
+  const RunConfig resident = heavy_run(resident_folder);
+  const TrainResult whole = Trainer(resident).train();
+  RunConfig run = heavy_run(disk_folder);
+  run.memory.budget = whole.planned_memory_bytes / 2;
+  run.memory.optimizer_state = "resident";
+  EXPECT_THROW(Trainer(run).train(), plan::BudgetError);
+  run.memory.optimizer_state = "auto";
+  const TrainResult small = Trainer(run).train();
+  EXPECT_LE(small.planned_memory_bytes, run.memory.budget);
+  EXPECT_GT(small.planned_memory_bytes, 0);
+  expect_equal_runs(run, resident);
+}
+
+TEST(DiskSpeed, IsMeasuredOnceAndKept) {
+  const TemporaryDirectory folder;
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string saved = before == nullptr ? "" : before;
+  ::setenv("XDG_CACHE_HOME", (folder.path() / "cache").c_str(), 1);
+  RunConfig run = run_in(folder, "fp32", "resident");
+  measure_disk_once(run);  // which such a run does not need
+  EXPECT_FALSE(stored_disk_speed(run).is_measured);
+  EXPECT_THAT(stored_disk_speed(run).source, HasSubstr("not measured"));
+  run.memory.optimizer_state = "disk";
+  measure_disk_once(run);
+  const DiskMeasurement measured = stored_disk_speed(run);
+  EXPECT_TRUE(measured.is_measured);
+  EXPECT_GT(measured.speed.read_bytes_per_second, 0);
+  EXPECT_GT(measured.speed.written_bytes_per_second, 0);
+  store_disk_speed(swap_directory(run), {5e6, 4e6});
+  measure_disk_once(run);
+  EXPECT_EQ(efficiency_of({}, run).disk.read_bytes_per_second, 5e6);
+  EXPECT_EQ(efficiency_of({}, run).disk.written_bytes_per_second, 4e6);
+  for (const auto& entry : fs::directory_iterator(folder.path() / "cache" / "anabatic"))
+    write_file_atomically(entry.path(), "no measurement");
+  EXPECT_FALSE(stored_disk_speed(run).is_measured);
+  EXPECT_EQ(stored_disk_speed(run).speed.read_bytes_per_second,
+            plan::DiskSpeed{}.read_bytes_per_second);
+  if (before == nullptr)
+    ::unsetenv("XDG_CACHE_HOME");
+  else
+    ::setenv("XDG_CACHE_HOME", saved.c_str(), 1);
+}
+
+TEST(SwapPlace, IsTheNearestDirectoryUnlessItLiesInMemory) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_in(folder, "fp32", "auto");
+  run.memory.swap_directory = folder.path() / "not" / "there";
+  EXPECT_EQ(find_swap_place(run).refusal, "");
+  EXPECT_GT(find_swap_place(run).free_bytes, 0);
+  if (!fs::exists("/dev/shm")) GTEST_SKIP() << "this system has no /dev/shm";
+  run.memory.swap_directory = "/dev/shm/anabatic";
+  EXPECT_THAT(find_swap_place(run).refusal,
+              AllOf(HasSubstr("/dev/shm"), HasSubstr("memory"), HasSubstr("swap_directory")));
 }
 
 TEST(DiskState, ResumesFromResidentStateAndBack) {
@@ -80,6 +182,7 @@ TEST(DiskState, ResumesFromResidentStateAndBack) {
   for (const bool begins_on_disk : {true, false}) {
     const TemporaryDirectory folder;
     RunConfig run = run_in(folder, "bf16", begins_on_disk ? "disk" : "resident");
+    run.memory.swap_slice = 8192;
     run.train.save_every = 3;
     run.train.keep_last = 0;
     Trainer(run).train();

@@ -20,6 +20,27 @@ struct Places {
   static constexpr std::size_t kPacked = kFirst + 2;
 };
 
+// What an update covers: panels, or elements where rows lie in order, of all matrices.
+struct Stretch {
+  std::int64_t begin, end;
+  std::int64_t shift;  // elements of a moment that lie before it in the whole state
+};
+
+// Of the rows from the attribute `first_row` on that the moments hold: all, without it.
+inline Stretch stretch_of(const TensorType& parameter, const TensorType& moment,
+                          const spec::Attributes& attributes) {
+  const std::int64_t row = spec::get_int_or(attributes, "first_row", 0);
+  if (!is_panels(parameter.layout)) {
+    const std::int64_t begin = parameter.ndim() > 1 ? row * parameter.dim(-1) : 0;
+    return {begin, begin + moment.num_elements(), begin};
+  }
+  const std::int64_t rows = parameter.dim(-2), matrices = moment.ndim() == 3 ? moment.dim(0) : 1;
+  const std::int64_t begin =
+      row / rows * ceil_div(rows, kPanelColumns) + row % rows / kPanelColumns;
+  return {begin, begin + matrices * panel_shape(moment).num_panels(),
+          begin * panel_shape(moment).panel_elements()};
+}
+
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments, in place. A clip
 // factor that is not finite changes nothing. kSplit: the parameter in two halves
 // (tensor/split_float.h). kHalf: moments in bf16, rounded stochastically; those and the halves lie
@@ -29,6 +50,7 @@ struct AdamW {
   using Weight = std::conditional_t<kSplit, BFloat16, float>;
   using Moment = std::conditional_t<kHalf, BFloat16, float>;
   static constexpr bool kPaired = kSplit || kHalf;
+  static constexpr std::size_t kFirstMoment = Places<kSplit>::kFirst;  // of outputs
 
   const float* gradient;
   Weight *weight, *low;  // the f32 parameter, or its high halves; the low ones' bits
@@ -43,8 +65,11 @@ struct AdamW {
     gradient = args.inputs[At::kGradient].template as<const float>();
     weight = args.outputs[0].template as<Weight>();
     low = kSplit ? args.outputs[1].template as<Weight>() : nullptr;
+    // As if those of the whole parameter stood: none before the stretch is touched.
+    const Stretch stretch =
+        stretch_of(*args.outputs[0].type, *args.outputs[At::kFirst].type, *args.attributes);
     for (std::size_t i = 0; i < 2; ++i)
-      moments[i] = args.outputs[At::kFirst + i].template as<Moment>();
+      moments[i] = args.outputs[At::kFirst + i].template as<Moment>() - stretch.shift;
     clip = *scalars[0].template as<const float>();
     const double learning_rate = *scalars[1].template as<const float>();
     const std::int32_t step = *scalars[2].template as<const std::int32_t>();

@@ -91,12 +91,13 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
   const PanelShape turned = transposed != nullptr ? panel_shape(*transposed->type) : shape;
   const bool is_packed = packed != nullptr || transposed != nullptr;
   const std::int64_t half_elements = round_up(shape.depth, 2) * kPanelColumns;
-  const std::int64_t matrices = type.ndim() == 3 ? type.dim(0) : 1;
+  const Stretch stretch =
+      stretch_of(type, *args.outputs[Update::kFirstMoment].type, *args.attributes);
   const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
-  args.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
+  args.team->for_tasks((stretch.end - stretch.begin) * parts, [&](std::int64_t task) {
     constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
     alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
-    const std::int64_t panel = task / parts, begin = task % parts * kTaskRows;
+    const std::int64_t panel = stretch.begin + task / parts, begin = task % parts * kTaskRows;
     const std::int64_t matrix = panel / shape.num_panels();
     const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
     const std::int64_t columns = std::min(kPanelColumns, shape.columns - column);
@@ -145,8 +146,12 @@ void run_alone(const Arguments& args) {
   if (is_panels(args.outputs[0].type->layout))
     return sweep_panels<Update, To, false>(args, nullptr, nullptr);
   const Update update(args);
-  args.team->for_range(size(args.inputs[0]), kElementGrain,
-                       [&](std::int64_t begin, std::int64_t end) { update.run(begin, end); });
+  const Stretch stretch =
+      stretch_of(*args.outputs[0].type, *args.outputs[Update::kFirstMoment].type, *args.attributes);
+  args.team->for_range(stretch.end - stretch.begin, kElementGrain,
+                       [&](std::int64_t begin, std::int64_t end) {
+                         update.run(stretch.begin + begin, stretch.begin + end);
+                       });
 }
 
 // Calls body with a null pointer to the update that fits the moments.

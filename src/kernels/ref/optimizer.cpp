@@ -37,9 +37,11 @@ struct MomentRounding {
   bool has_stream;
   RoundingKey key{};
 
-  void put(const TensorView& moment, std::int64_t i, double value, int half) const {
+  // Element `i` of a moment, `element` of the parameter.
+  void put(const TensorView& moment, std::int64_t i, std::int64_t element, double value,
+           int half) const {
     if (!has_stream || moment.type->dtype != DType::kBFloat16) return store(moment, i, value);
-    const std::uint32_t word = rounding_word(key, static_cast<std::uint32_t>(i));
+    const std::uint32_t word = rounding_word(key, static_cast<std::uint32_t>(element));
     moment.as<BFloat16>()[element_offset(*moment.type, i)] = to_bfloat16_stochastic(
         static_cast<float>(value), static_cast<std::uint16_t>(half == 0 ? word : word >> 16));
   }
@@ -63,8 +65,12 @@ void update(const Arguments& args, std::span<const TensorView> inputs,
   MomentRounding rounding{.has_stream = args.attributes->contains("stream")};
   if (rounding.has_stream)
     rounding.key = rounding_key(spec::get_int(*args.attributes, "stream"), count);
-  for (std::int64_t i = 0; i < size(gradient); ++i) {
-    double p = load_parameter(i), m = load(first, i), v = load(second, i);
+  // The moments may be those of some rows only.
+  const std::int64_t first_row = spec::get_int_or(*args.attributes, "first_row", 0);
+  const std::int64_t begin = first_row > 0 ? first_row * gradient.type->dim(-1) : 0;
+  for (std::int64_t at = 0; at < size(first); ++at) {
+    const std::int64_t i = begin + at;
+    double p = load_parameter(i), m = load(first, at), v = load(second, at);
     if (std::isfinite(clip)) {
       const double g = clip * load(gradient, i);
       m += (1.0 - beta1) * (g - m);
@@ -73,8 +79,8 @@ void update(const Arguments& args, std::span<const TensorView> inputs,
       p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
     }
     store_parameter(i, p);
-    rounding.put(moments[0], i, m, 0);
-    rounding.put(moments[1], i, v, 1);
+    rounding.put(moments[0], at, i, m, 0);
+    rounding.put(moments[1], at, i, v, 1);
   }
 }
 

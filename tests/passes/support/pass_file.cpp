@@ -32,6 +32,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.optimizer.half_moments = yes_or_no(value);
   } else if (key == "in_backward") {
     options.optimizer.in_backward = yes_or_no(value);
+  } else if (key == "slice_bytes") {
+    options.slice_bytes = std::stoll(value);
   } else if (key == "clip_grad_norm") {
     options.optimizer.clip_grad_norm = std::stod(value);
   } else if (key == "weight_decay") {
