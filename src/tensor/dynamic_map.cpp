@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/dynamic_map.h"
 
+#include <limits>
+
 #include "base/error.h"
 
 namespace anabatic {
@@ -25,6 +27,9 @@ DynamicMap make_map(bool is_signed) {
   }
   map.thresholds[7] = static_cast<float>((below + 1) / 2);
   map.values[code] = 1.0f;
+  std::copy_n(map.thresholds.begin(), 7, map.next.begin());
+  if (!is_signed) map.next[0] = 0;
+  map.next[7] = std::numeric_limits<float>::infinity();
   return map;
 }
 

@@ -38,6 +38,8 @@ struct DynamicMap {
   std::array<float, 16> origins, rates;
   // From one entry's decade to the next, in order; reaching the last one gives 1.
   std::array<float, 8> thresholds;
+  // The threshold behind so many, for vectors: all but the last one; unsigned, 0 is the first.
+  std::array<float, 16> next;
 };
 const DynamicMap& signed_map();
 const DynamicMap& unsigned_map();

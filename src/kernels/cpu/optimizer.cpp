@@ -68,6 +68,21 @@ ANABATIC_INLINE void store_codes(std::uint8_t* p, Ints x, int count) {
     for (int i = 0; i < count; ++i) p[i] = bytes[i];
 }
 
+#if ANABATIC_ISA_LANES == 8
+// The lowest bytes of two rows of 16.
+ANABATIC_INLINE void store_two_rows(std::uint8_t* p, std::int64_t stride, Ints a, Ints b, Ints c,
+                                    Ints d) {
+  const auto words = [](Ints low, Ints high) {
+    return _mm256_packus_epi32(reinterpret_cast<__m256i>(low & 0xFF),
+                               reinterpret_cast<__m256i>(high & 0xFF));
+  };
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(words(a, b), words(c, d)),
+                                                    _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(bytes));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + stride), _mm256_extracti128_si256(bytes, 1));
+}
+#endif
+
 // Of 256 floats.
 ANABATIC_INLINE Floats gather(const float* table, Ints at) {
 #if ANABATIC_ISA_LANES == 16
@@ -99,14 +114,13 @@ ANABATIC_INLINE Ints quantize(const DynamicMap& map, Floats x, float inverse) {
   const Floats largest = broadcast(1.0f);
   Floats y = magnitude(x) * inverse;
   y = y <= largest ? y : largest;
-  Ints reached;  // minus their number
-  if constexpr (kSigned)
-    reached = y >= map.thresholds[0];
-  else
-    reached = magnitude(x) >= 0x1.0p-126f;
-#pragma GCC unroll 6
-  for (std::size_t i = 1; i < 7; ++i) reached += y >= map.thresholds[i];
-  reached = -reached;
+  // The bits of a float are nearly its logarithm: half a decade less has reached as many
+  // thresholds, or one too few.
+  const Floats log10 = __builtin_convertvector(reinterpret_cast<Ints>(y), Floats) *
+                           (0.30103f / static_cast<float>(1 << 23)) +
+                       (7.5f - 127 * 0.30103f);
+  const Ints estimate = __builtin_convertvector(max(log10, Floats{}), Ints);
+  const Ints reached = estimate - (y >= look_up(map.next.data(), estimate));
   const Floats place =
       (y - look_up(map.origins.data(), reached)) * look_up(map.rates.data(), reached);
   const Ints power = (Ints{} + 1) << reached;
@@ -114,7 +128,7 @@ ANABATIC_INLINE Ints quantize(const DynamicMap& map, Floats x, float inverse) {
   Ints code = first + __builtin_convertvector(place, Ints);
   code = code < last ? code : last;
   const Ints is_one = y >= map.thresholds[7];
-  if constexpr (!kSigned) return is_one ? Ints{} + 255 : code;
+  if constexpr (!kSigned) return (is_one ? Ints{} + 255 : code) & (magnitude(x) >= 0x1.0p-126f);
   const Ints is_negative = reinterpret_cast<Ints>(x) >> 31;
   code = (is_one & ~is_negative) != 0 ? Ints{} + 128 : code;
   return (code ^ is_negative) - is_negative;
@@ -149,12 +163,19 @@ ANABATIC_INLINE void narrow(const DynamicMap& map, const Tile& tile, const float
     most = max(magnitude(load(values + i)), most);
   const float scale = max_lanes(most), inverse = inverse_scale(scale);
   *tile.scale = scale < 0x1.0p-126f ? 0.0f : scale;
-  for (std::int64_t row = 0; row < tile.rows; ++row)
-#pragma GCC unroll 4
+  const auto codes_at = [&](std::int64_t row, int i) {
+    return quantize<kSigned>(map, load(values + row * kBlockSide + i), inverse);
+  };
+  std::int64_t row = 0;
+#if ANABATIC_ISA_LANES == 8
+  for (; tile.columns == kBlockSide && row + 2 <= tile.rows; row += 2)
+    store_two_rows(tile.codes + row * tile.stride, tile.stride, codes_at(row, 0), codes_at(row, 8),
+                   codes_at(row + 1, 0), codes_at(row + 1, 8));
+#endif
+  for (; row < tile.rows; ++row)
     for (int i = 0; i < kBlockSide; i += kLanes) {
       const int count = static_cast<int>(std::clamp<std::int64_t>(tile.columns - i, 0, kLanes));
-      store_codes(tile.codes + row * tile.stride + i,
-                  quantize<kSigned>(map, load(values + row * kBlockSide + i), inverse), count);
+      store_codes(tile.codes + row * tile.stride + i, codes_at(row, i), count);
     }
 }
 
