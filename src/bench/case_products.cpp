@@ -59,8 +59,15 @@ GraphCase loss_case(const LossSizes& sizes, std::int64_t num_tokens) {
 
 struct OptimizerSizes {
   std::int64_t matrices, out, in;
-  bool has_copies;
+  double bytes;  // of an update, a parameter
 };
+
+// Read and written: the parameter, the gradient, both moments; a bf16 copy.
+double update_bytes(const train::RunConfig& run) {
+  const std::string& moments = run.optimizer.state_precision;
+  const double moment = moments == "int8" ? 1 + 4.0 / 256 : moments == "bf16" ? 2 : 4;
+  return 12 + 4 * moment + (run.train.precision == "bf16" ? 2 : 0);
+}
 
 // A chain of products, back and forth between both widths.
 GraphCase optimizer_case(const OptimizerSizes& sizes, std::int64_t num_tokens) {
@@ -75,8 +82,7 @@ GraphCase optimizer_case(const OptimizerSizes& sizes, std::int64_t num_tokens) {
   }
   const double parameters =
       product(sizes.matrices, sizes.out, sizes.in) + product(num_tokens, sizes.in);
-  GraphCase made = builder.finish(
-      x, {{{"total", 0, (sizes.has_copies ? 30 : 28) * parameters}, {Phase::kUpdate}}});
+  GraphCase made = builder.finish(x, {{{"total", 0, sizes.bytes * parameters}, {Phase::kUpdate}}});
   made.with_update = true;
   return made;
 }
@@ -110,7 +116,7 @@ std::unique_ptr<Benchmark> make_optimizer(const train::RunConfig& run, Settings&
   const OptimizerSizes sizes{.matrices = settings.integer("matrices", 4),
                              .out = settings.integer("out", 2048),
                              .in = settings.integer("in", 2048),
-                             .has_copies = run.train.precision == "bf16"};
+                             .bytes = update_bytes(run)};
   const std::int64_t tokens = settings.integer("update_tokens", 16);
   return make_graph_benchmark(
       run, [=](std::int64_t first) { return optimizer_case(sizes, first > 0 ? first : tokens); },

@@ -46,9 +46,9 @@ struct OpSchema {
 
   std::vector<int>
       may_alias{};  // per output: the input it may overwrite in place, -1 for none; empty: none
-  std::vector<int>
-      must_alias{};  // per output: the input whose buffer it is, -1 for none; empty: none
-  bool can_accumulate = false;  // kernels honour `+=` on their outputs (weight-gradients)
+  std::vector<int> must_alias{};  // per output: the input whose buffer it is, -1 for none; empty:
+                                  // none. Of a variable number: as many as there are
+  bool can_accumulate = false;    // kernels honour `+=` on their outputs (weight-gradients)
   bool writes_all = true;  // false: leaves rows untouched, so a first write needs zeroes before it
 };
 

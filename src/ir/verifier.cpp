@@ -243,12 +243,13 @@ class Verifier {
       const Node& node = graph_.nodes[i];
       for (const ValueId id : node.inputs)
         if (definer_[index(id)] != kGraphInput) edges[definer_[index(id)]].push_back(i);
-      for (std::size_t out = 0; out < node.op->must_alias.size(); ++out) {
+      const std::size_t count = std::min(node.op->must_alias.size(), node.outputs.size());
+      for (std::size_t out = 0; out < count; ++out) {
         const int in = node.op->must_alias[out];
         if (in < 0) continue;
         const std::string where = place(node);
-        check(out < node.outputs.size() && static_cast<std::size_t>(in) < node.inputs.size(),
-              "overwrites", where, "no pair for must_alias output {}", out);
+        check(static_cast<std::size_t>(in) < node.inputs.size(), "overwrites", where,
+              "no pair for must_alias output {}", out);
         const ValueId old_value = node.inputs[static_cast<std::size_t>(in)];
         check(ends.count(old_value) == 0, "overwrites", where,
               "it overwrites value {}, which is read when the step ends", index(old_value));

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/adamw.h"
 
+#include <fmt/core.h>
+
 #include "ops/build.h"
 #include "ops/check.h"
+#include "tensor/dynamic_map.h"
 #include "tensor/panels.h"
 
 namespace anabatic::ops {
@@ -40,6 +43,37 @@ void check_slice(const Check& check, const Operand& gradient, const Operand& mom
     fail();
 }
 
+// Codes of 8 bits, laid out as the gradient is, and behind all other inputs a scale for each block.
+void check_codes(const Check& check, ir::Types inputs, const Operand& gradient,
+                 const Places& places) {
+  const auto expect = [&](int i, std::string_view name, const TensorType& wanted) {
+    const TensorType& type = inputs[static_cast<std::size_t>(i)];
+    if (type != wanted)
+      check.fail(
+          fmt::format("expected {} to be {}, got {}", name, to_string(wanted), to_string(type)));
+  };
+  const TensorType codes = with_dtype(*gradient.type, DType::kUInt8);
+  if (codes.ndim() != 2 && codes.ndim() != 3)
+    check.fail("expected moments in 8 bits of a matrix or a stack of matrices, got " +
+               to_string(codes));
+  expect(places.first, "first_moment", codes);
+  expect(places.second, "second_moment", codes);
+  if (check.num_inputs() != places.step + 3)
+    check.fail("expected two inputs of scales behind moments in 8 bits");
+  const TensorType scales = block_scales_type(codes, wide_dtype(gradient.dtype()));
+  expect(places.step + 1, "first_scales", scales);
+  expect(places.step + 2, "second_scales", scales);
+  if (check.has("stream")) check.fail("expected no 'stream' beside moments in 8 bits, got one");
+  if (check.has("first_row"))
+    check.fail("expected whole moments in 8 bits, got those of rows from 'first_row' on");
+}
+
+// Outputs end with the scales of moments in 8 bits, if they are.
+void append_scales(std::vector<TensorType>& types, ir::Types inputs, const Places& places) {
+  const auto first = static_cast<std::size_t>(places.step) + 1;
+  for (std::size_t i = first; i < inputs.size(); ++i) types.push_back(inputs[i]);
+}
+
 // Moments are as wide as the parameter, or bf16, which takes a stream of draws for its roundings.
 void check_moments(const Check& check, const Operand& gradient, int first, int second) {
   constexpr std::string_view kNames[] = {"first_moment", "second_moment"};
@@ -61,9 +95,15 @@ void check_moments(const Check& check, const Operand& gradient, int first, int s
   if (check.has("stream")) check.non_negative_int("stream");
 }
 
-void check_rest(const Check& check, const Places& places) {
+void check_rest(const Check& check, ir::Types inputs, const Places& places) {
   const Operand gradient = check.wide(places.gradient, "gradient");
-  check_moments(check, gradient, places.first, places.second);
+  if (inputs[static_cast<std::size_t>(places.first)].dtype == DType::kUInt8) {
+    check_codes(check, inputs, gradient, places);
+  } else {
+    check_moments(check, gradient, places.first, places.second);
+    if (check.num_inputs() != places.step + 1)
+      check.fail("expected scales beside moments in 8 bits only");
+  }
   check.wide(places.clip_factor, "clip_factor", 0);
   check.wide(places.learning_rate, "learning_rate", 0);
   check.i32(places.step, "step", 0);
@@ -75,7 +115,7 @@ void check_rest(const Check& check, const Places& places) {
 
 std::vector<TensorType> updated(const Check& check, ir::Types inputs) {
   check.same_type(check.wide(0, "parameter"), check.wide(1, "gradient"));
-  check_rest(check, kWhole);
+  check_rest(check, inputs, kWhole);
   return {inputs[0], inputs[2], inputs[3]};
 }
 
@@ -88,21 +128,26 @@ std::vector<TensorType> updated_split(const Check& check, ir::Types inputs) {
   if (inputs[1] != with_dtype(wanted, DType::kUInt16))
     check.fail("expected low to be " + to_string(with_dtype(wanted, DType::kUInt16)) + ", got " +
                to_string(inputs[1]));
-  check_rest(check, kSplit);
+  check_rest(check, inputs, kSplit);
   return {inputs[0], inputs[1], inputs[3], inputs[4]};
 }
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  return updated(Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"},
-                       {"stream", "first_row"}),
-                 inputs);
+  std::vector<TensorType> types =
+      updated(Check("adamw", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"},
+                    {"stream", "first_row"}),
+              inputs);
+  append_scales(types, inputs, kWhole);
+  return types;
 }
 
 std::vector<TensorType> infer_split(ir::Types inputs, const spec::Attributes& attributes) {
-  return updated_split(
-      Check("adamw_split", inputs, attributes, {"beta1", "beta2", "epsilon", "weight_decay"},
-            {"stream", "first_row"}),
-      inputs);
+  std::vector<TensorType> types =
+      updated_split(Check("adamw_split", inputs, attributes,
+                          {"beta1", "beta2", "epsilon", "weight_decay"}, {"stream", "first_row"}),
+                    inputs);
+  append_scales(types, inputs, kSplit);
+  return types;
 }
 
 std::vector<TensorType> infer_split_pack_transposed(ir::Types inputs,
@@ -114,6 +159,7 @@ std::vector<TensorType> infer_split_pack_transposed(ir::Types inputs,
     check.fail("expected high of layout panels, got " + to_string(inputs[0]));
   types.push_back(inputs[0]);
   types.back().layout = panels_layout(true);
+  append_scales(types, inputs, kSplit);
   return types;
 }
 
@@ -129,6 +175,7 @@ std::vector<TensorType> infer_packs(const Check& check, ir::Types inputs,
     types.push_back(with_dtype(*parameter.type, check.dtype("dtype")));
     types.back().layout = panels_layout(transposed);
   }
+  append_scales(types, inputs, kWhole);
   return types;
 }
 
@@ -166,65 +213,70 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attri
 const ir::OpSchema kAdamw{
     .name = "adamw",
     .min_inputs = 7,
-    .max_inputs = 7,
-    .num_outputs = 3,
+    .max_inputs = 9,
+    .num_outputs = ir::kAnyNumber,
     .signature =
-        "(parameter f32 any, gradient, first_moment f32 or bf16, second_moment, clip_factor f32[], "
-        "learning_rate f32[], step i32[]) -> parameter, first_moment, second_moment",
+        "(parameter f32 any, gradient, first_moment f32, bf16 or u8, second_moment, clip_factor "
+        "f32[], "
+        "learning_rate f32[], step i32[], first_scales? f32, second_scales?) -> parameter, "
+        "first_moment, second_moment, first_scales?, second_scales?",
     .infer = infer,
     .cost = cost,
-    .must_alias = {0, 2, 3}};
+    .must_alias = {0, 2, 3, 7, 8}};
 
 const ir::OpSchema kAdamwPack{
     .name = "adamw_pack",
     .min_inputs = 7,
-    .max_inputs = 7,
-    .num_outputs = 5,
+    .max_inputs = 9,
+    .num_outputs = ir::kAnyNumber,
     .signature =
         "(parameter f32 [N,K] or [E,N,K], gradient, first_moment, second_moment, clip_factor "
         "f32[], "
-        "learning_rate f32[], step i32[]) -> parameter, first_moment, second_moment, packed, "
-        "packed_transposed",
+        "learning_rate f32[], step i32[], first_scales?, second_scales?) -> parameter, "
+        "first_moment, second_moment, packed, packed_transposed, first_scales?, second_scales?",
     .infer = infer_pack,
     .cost = cost,
-    .must_alias = {0, 2, 3, -1, -1}};
+    .must_alias = {0, 2, 3, -1, -1, 7, 8}};
 
 const ir::OpSchema kAdamwSplit{
     .name = "adamw_split",
     .min_inputs = 8,
-    .max_inputs = 8,
-    .num_outputs = 4,
+    .max_inputs = 10,
+    .num_outputs = ir::kAnyNumber,
     .signature =
         "(high bf16 any, low u16, gradient f32, first_moment, second_moment, clip_factor f32[], "
-        "learning_rate f32[], step i32[]) -> high, low, first_moment, second_moment",
+        "learning_rate f32[], step i32[], first_scales?, second_scales?) -> high, low, "
+        "first_moment, second_moment, first_scales?, second_scales?",
     .infer = infer_split,
     .cost = cost,
-    .must_alias = {0, 1, 3, 4}};
+    .must_alias = {0, 1, 3, 4, 8, 9}};
 
 const ir::OpSchema kAdamwSplitPackTransposed{
     .name = "adamw_split_pack_transposed",
     .min_inputs = 8,
-    .max_inputs = 8,
-    .num_outputs = 5,
+    .max_inputs = 10,
+    .num_outputs = ir::kAnyNumber,
     .signature =
         "(high bf16 [N,K]@panels or [E,N,K]@panels, low u16, gradient f32, first_moment, "
-        "second_moment, clip_factor f32[], learning_rate f32[], step i32[]) -> high, low, "
-        "first_moment, second_moment, packed_transposed",
+        "second_moment, clip_factor f32[], learning_rate f32[], step i32[], first_scales?, "
+        "second_scales?) -> high, low, first_moment, second_moment, packed_transposed, "
+        "first_scales?, second_scales?",
     .infer = infer_split_pack_transposed,
     .cost = cost,
-    .must_alias = {0, 1, 3, 4, -1}};
+    .must_alias = {0, 1, 3, 4, -1, 8, 9}};
 
 const ir::OpSchema kAdamwPackTransposed{
     .name = "adamw_pack_transposed",
     .min_inputs = 7,
-    .max_inputs = 7,
-    .num_outputs = 4,
+    .max_inputs = 9,
+    .num_outputs = ir::kAnyNumber,
     .signature =
         "(parameter f32 [N,K]@panels or [E,N,K]@panels, gradient, first_moment, second_moment, "
-        "clip_factor f32[], learning_rate f32[], step i32[]) -> parameter, first_moment, "
-        "second_moment, packed_transposed",
+        "clip_factor f32[], learning_rate f32[], step i32[], first_scales?, second_scales?) -> "
+        "parameter, first_moment, second_moment, packed_transposed, first_scales?, "
+        "second_scales?",
     .infer = infer_pack_transposed,
     .cost = cost,
-    .must_alias = {0, 2, 3, -1}};
+    .must_alias = {0, 2, 3, -1, 7, 8}};
 
 }  // namespace anabatic::ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/apply_optimizer.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "passes/derive.h"
 #include "passes/differentiate.h"
 #include "passes/split_parameters.h"
+#include "tensor/dynamic_map.h"
 
 namespace anabatic::passes {
 namespace {
@@ -17,6 +19,10 @@ using ir::Graph;
 using ir::ValueId;
 
 constexpr std::string_view kPreviousNorm = "previous_grad_norm";
+
+// Matrices below keep their moments in f32: they take next to nothing, and a block of a few rows
+// holds values that have little to do with one another.
+constexpr std::int64_t kSmallestQuantized = 4096;
 
 struct Trained {
   Name name;
@@ -99,11 +105,26 @@ class Optimizer {
     return before;
   }
 
+  // Not where rows get gradients of very different sizes, as those of tokens do: the large ones of
+  // a block would round away the small ones.
+  bool is_quantized(const Trained& one) const {
+    const TensorType& type = graph_.value(one.gradient).type;
+    if (type.ndim() < 2 || type.num_elements() < kSmallestQuantized) return false;
+    const std::vector<ValueId>& parts = graph_.node(graph_.value(one.gradient).producer).inputs;
+    return std::none_of(parts.begin(), parts.end(), [&](ValueId part) {
+      const ir::NodeId writer = graph_.value(part).producer;
+      return writer != ir::kNoNode && graph_.node(writer).op->name == "embedding_weight_gradient";
+    });
+  }
+
   void update(const Trained& one) {
     set_layer(one.layer);
     const bool is_matrix = builder_.type(one.parameter).ndim() > 1;
     TensorType type = builder_.type(one.gradient);
-    if (options_.half_moments && is_matrix) type.dtype = DType::kBFloat16;
+    if (options_.moments == spec::MomentPrecision::kBf16 && is_matrix)
+      type.dtype = DType::kBFloat16;
+    if (options_.moments == spec::MomentPrecision::kInt8 && is_quantized(one))
+      type.dtype = DType::kUInt8;
     const std::string first = fmt::format("first_moment.{}", text(one.name)),
                       second = fmt::format("second_moment.{}", text(one.name));
     const bool decays = is_matrix || options_.decay_norms_and_biases;
@@ -128,6 +149,12 @@ class Optimizer {
       inputs.push_back(builder_.state(moment, type, ir::StateKind::kOptimizer));
     }
     inputs.insert(inputs.end(), {clip_factor_, learning_rate_, step_});
+    if (type.dtype == DType::kUInt8)
+      for (const char* prefix : {"first_moment_scales.", "second_moment_scales."}) {
+        states.push_back(intern(prefix + std::string(text(one.name))));
+        inputs.push_back(builder_.state(text(states.back()), block_scales_type(type),
+                                        ir::StateKind::kOptimizer));
+      }
     const auto next =
         builder_.add(is_split ? "adamw_split" : "adamw", std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];

@@ -6,7 +6,8 @@
 //                      w, first_moment.w, second_moment.w = adamw(...); w.bf16 = cast(w)
 //
 // A parameter that split_parameters keeps in halves gets `adamw_split`. With
-// OptimizerOptions::half_moments the moments of matrices are bf16. With in_backward all of it
+// OptimizerOptions::moments those of matrices are bf16, or codes of 8 bits beside states of scales,
+// `first_moment_scales.w` and `second_moment_scales.w`. With in_backward all of it
 // belongs to the backward action, where a gradient dies as soon as it is applied: the clip factor
 // is that of the norm of the step before, a state `previous_grad_norm` that begins with 0, so that
 // the first step is not clipped.

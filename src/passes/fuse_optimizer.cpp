@@ -56,10 +56,13 @@ bool run(Graph& graph, const PassContext& context) {
                               : plain != kNone ? "adamw_pack"
                                                : "adamw_pack_transposed");
     if (!is_split) node.attributes["dtype"] = std::string(to_string(dtype));
+    // Scales of moments in 8 bits stay last.
+    const std::ptrdiff_t num_scales =
+        static_cast<std::ptrdiff_t>(node.outputs.size()) - (is_split ? 4 : 3);
     for (const std::size_t pack : {is_split ? kNone : plain, transposed}) {
       if (pack == kNone) continue;
       const ValueId packed = graph.nodes[pack].outputs[0];
-      node.outputs.push_back(packed);
+      node.outputs.insert(node.outputs.end() - num_scales, packed);
       graph.value(packed).producer = static_cast<ir::NodeId>(i);
       graph.nodes[pack].outputs = {};
       keep[pack] = false;

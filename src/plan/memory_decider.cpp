@@ -144,7 +144,9 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
     std::int64_t bytes = 0;
   };
   std::vector<Consumer> consumers{
-      {"optimizer state", "optimizer.state_precision: bf16 halves it", {Use::kOptimizer}},
+      {"optimizer state",
+       "optimizer.state_precision: bf16 halves it, int8 quarters it",
+       {Use::kOptimizer}},
       {"gradients", "optimizer.update: in_backward lets each die at once", {Use::kGradients}},
       {"parameters", "a smaller model", {Use::kParameters}},
       {"packings and copies of weights",

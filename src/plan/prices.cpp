@@ -14,6 +14,8 @@ namespace {
 
 // Where the list below has no entry: ops that stream through memory.
 constexpr double kFallbackShare = 0.5;
+// Of an update of moments in 8 bits, which arithmetic bounds.
+constexpr double kSharesOfCodes = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an
 // AMD Milan; longer words first.
@@ -36,6 +38,12 @@ double default_share(std::string_view op) {
 bool reads_bf16(const ir::Graph& graph, const ir::Node& node) {
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
     return graph.value(input).type.dtype == DType::kBFloat16;
+  });
+}
+
+bool reads_codes(const ir::Graph& graph, const ir::Node& node) {
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
+    return graph.value(input).type.dtype == DType::kUInt8;
   });
 }
 
@@ -83,7 +91,9 @@ double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
 OpEfficiency default_efficiency() { return {}; }
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
-  return std::string(node.op->name) + (reads_bf16(graph, node) ? " bf16" : " fp32");
+  return std::string(node.op->name) + (reads_codes(graph, node)  ? " int8"
+                                       : reads_bf16(graph, node) ? " bf16"
+                                                                 : " fp32");
 }
 
 spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
@@ -112,9 +122,9 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
   if (is_accumulate(node)) return 0;
   const auto found = efficiency.share_of_roof.find(price_key(graph, node));
-  const double share = found != efficiency.share_of_roof.end() && found->second > 0
-                           ? found->second
-                           : default_share(node.op->name);
+  const double share = found != efficiency.share_of_roof.end() && found->second > 0 ? found->second
+                       : reads_codes(graph, node)                                   ? kSharesOfCodes
+                                                  : default_share(node.op->name);
   return efficiency.seconds_a_call + roof_seconds(graph, node, device, efficiency) / share;
 }
 

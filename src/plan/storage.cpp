@@ -62,7 +62,7 @@ std::vector<Overwrite> overwrites(const ir::Graph& graph) {
     const ir::Node& node = graph.nodes[i];
     if (is_accumulate(node)) continue;
     for (int input : node.op->must_alias)
-      if (input >= 0)
+      if (input >= 0 && static_cast<std::size_t>(input) < node.inputs.size())
         result.push_back({node.inputs[static_cast<std::size_t>(input)],
                           ir::NodeId{static_cast<std::uint32_t>(i)}});
   }
@@ -90,7 +90,8 @@ void unite_all(const ir::Graph& graph, UnionFind& sets) {
       for (ir::ValueId input : node.inputs) sets.unite(node.outputs[0], input);
       continue;
     }
-    for (std::size_t output = 0; output < node.op->must_alias.size(); ++output)
+    const std::size_t count = std::min(node.op->must_alias.size(), node.outputs.size());
+    for (std::size_t output = 0; output < count; ++output)
       if (const int input = node.op->must_alias[output]; input >= 0)
         sets.unite(node.outputs[output], node.inputs[static_cast<std::size_t>(input)]);
   }

@@ -312,7 +312,7 @@ class Verifier {
     for (ir::ValueId input : node.inputs)
       ANABATIC_RULE(!overlap(buffer(input), workspace), "workspaces apart", "{}",
                     label(planned.node));
-    for (std::size_t o = 0; o < node.op->must_alias.size(); ++o)
+    for (std::size_t o = 0; o < std::min(node.op->must_alias.size(), node.outputs.size()); ++o)
       if (const int i = node.op->must_alias[o]; i >= 0)
         ANABATIC_RULE(same_place(node.outputs[o], node.inputs[static_cast<std::size_t>(i)]),
                       "must_alias in place", "{}: output {}", label(planned.node), o);

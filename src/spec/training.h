@@ -8,12 +8,16 @@ namespace anabatic::spec {
 // kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation.
 enum class Precision : std::uint8_t { kFp32, kBf16 };
 
+// Of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks
+// (tensor/dynamic_map.h), but for embeddings and small matrices, which stay fp32.
+enum class MomentPrecision : std::uint8_t { kFp32, kBf16, kInt8 };
+
 struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double clip_grad_norm = 1.0;  // 0: no clipping
   bool decay_norms_and_biases = false;
-  bool half_moments = false;  // of matrices: bf16, rounded stochastically
-  std::uint64_t seed = 0;     // of those roundings
+  MomentPrecision moments = MomentPrecision::kFp32;
+  std::uint64_t seed = 0;  // of the roundings to bf16
   // A parameter is updated as soon as its gradient is whole, clipped by the norm of the step
   // before. One micro-batch a step.
   bool in_backward = false;

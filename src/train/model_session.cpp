@@ -49,6 +49,11 @@ bool is_training_only(std::string_view name) {
   return has(passes::training_pipeline()) && !has(passes::inference_pipeline());
 }
 
+spec::MomentPrecision moment_precision(const std::string& key) {
+  using enum spec::MomentPrecision;
+  return key == "bf16" ? kBf16 : key == "int8" ? kInt8 : kFp32;
+}
+
 }  // namespace
 
 lower::CompileOptions compile_options(const RunConfig& run,
@@ -66,7 +71,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .weight_decay = optimizer.weight_decay,
                        .clip_grad_norm = optimizer.clip_grad_norm,
                        .decay_norms_and_biases = optimizer.decay_norms_and_biases,
-                       .half_moments = optimizer.state_precision == "bf16",
+                       .moments = moment_precision(optimizer.state_precision),
                        .seed = static_cast<std::uint64_t>(run.train.seed),
                        .in_backward = optimizer.update == "in_backward"};
   std::set<std::string> disabled = run.fusions.off;

@@ -223,8 +223,9 @@ void add_optimizer_keys(std::vector<ConfigKey>& keys) {
                          "apply weight decay to 1-D parameters too",
                          AT(optimizer.decay_norms_and_biases)));
   keys.push_back(choice("optimizer.state_precision",
-                        "of the moments of matrices; bf16 is rounded stochastically",
-                        {"fp32", "bf16"}, AT(optimizer.state_precision)));
+                        "of the moments of matrices; bf16 is rounded stochastically, int8 by "
+                        "blocks of 256 with a scale each",
+                        {"fp32", "bf16", "int8"}, AT(optimizer.state_precision)));
   keys.push_back(choice("optimizer.update",
                         "in_backward: each gradient is applied as soon as it is whole, clipped by "
                         "the norm of the step before",

@@ -48,7 +48,7 @@ struct RunConfig {
     std::int64_t warmup_steps = 10;
     double min_learning_rate = 0.0;
     bool decay_norms_and_biases = false;
-    std::string state_precision = "fp32";   // of the moments: fp32 | bf16
+    std::string state_precision = "fp32";   // of the moments: fp32 | bf16 | int8
     std::string update = "after_backward";  // after_backward | in_backward
   } optimizer;
   struct Memory {

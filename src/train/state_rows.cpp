@@ -119,8 +119,9 @@ void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::by
     std::memcpy(bytes.data(), state.data + first * size, bytes.size());
     return;
   }
-  size == 4 ? gather<std::uint32_t>(state, first, bytes)
-            : gather<std::uint16_t>(state, first, bytes);
+  size == 4   ? gather<std::uint32_t>(state, first, bytes)
+  : size == 2 ? gather<std::uint16_t>(state, first, bytes)
+              : gather<std::uint8_t>(state, first, bytes);
 }
 
 void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const std::byte> bytes) {
@@ -134,8 +135,9 @@ void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const 
     std::memcpy(state.data + first * size, bytes.data(), bytes.size());
     return;
   }
-  size == 4 ? scatter<std::uint32_t>(state, first, bytes)
-            : scatter<std::uint16_t>(state, first, bytes);
+  size == 4   ? scatter<std::uint32_t>(state, first, bytes)
+  : size == 2 ? scatter<std::uint16_t>(state, first, bytes)
+              : scatter<std::uint8_t>(state, first, bytes);
 }
 
 void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values) {

@@ -3,16 +3,19 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "base/philox.h"
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "spec/rope.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/tolerance.h"
+#include "tensor/dynamic_map.h"
 #include "tensor/panels.h"
 #include "tensor/split_float.h"
 
@@ -306,12 +309,25 @@ OpCall adamw_call(const std::string& layout, DType moments, std::vector<std::int
   if (moments == DType::kBFloat16) call.attributes["stream"] = std::int64_t{99};
   call.outputs = {type, moment, moment};
   std::uint64_t stream = 0;
-  for (const TensorType& input : {type, type, moment, moment})
-    call.inputs.push_back(random_values(input, Regime::kBounded, 5, stream++));
+  for (const TensorType& input : {type, type, moment, moment}) {
+    if (input.dtype != DType::kUInt8) {
+      call.inputs.push_back(random_values(input, Regime::kBounded, 5, stream++));
+      continue;
+    }
+    call.inputs.push_back({.type = input});
+    for (std::int64_t i = 0; i < input.num_elements(); ++i)
+      call.inputs.back().data.push_back(static_cast<double>((i * 37 + call.inputs.size()) % 256));
+  }
   for (double& value : call.inputs[3].data) value = std::abs(value);
   call.inputs.push_back(constant({}, 0.5));
   call.inputs.push_back(constant({}, 0.01));
   call.inputs.push_back({.type = tensor_type(kI32, {}), .data = {3}});
+  for (int i = 0; moments == DType::kUInt8 && i < 2; ++i) {
+    const TensorType scales = block_scales_type(moment);
+    call.inputs.push_back(random_values(scales, Regime::kBounded, 5, stream++));
+    for (double& value : call.inputs.back().data) value = std::abs(value);
+    call.outputs.push_back(scales);
+  }
   return call;
 }
 
@@ -330,8 +346,9 @@ OpCall in_halves(const OpCall& whole, bool packs) {
   call.outputs[0] = low.type;
   call.outputs.insert(call.outputs.begin(), high.type);
   if (packs) {
-    call.outputs.push_back(high.type);
-    call.outputs.back().layout = panels_layout(true);
+    TensorType packed = high.type;
+    packed.layout = panels_layout(true);
+    call.outputs.insert(call.outputs.begin() + 4, packed);
   }
   call.inputs[0] = std::move(low);
   call.inputs.insert(call.inputs.begin(), std::move(high));
@@ -358,7 +375,7 @@ TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
     const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
                                        variant = name.substr(device.size() + 5);
     for (const char* layout : {"", "panels"})
-      for (const DType moments : {DType::kFloat32, DType::kBFloat16})
+      for (const DType moments : {DType::kFloat32, DType::kBFloat16, DType::kUInt8})
         for (const auto& shape : {std::vector<std::int64_t>{17, 33}, {2, 37, 70}, {1, 1}}) {
           const OpCall whole = adamw_call(layout, moments, shape);
           if (!supports(*row, whole)) continue;
@@ -384,6 +401,8 @@ TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
             if (packs) {
               EXPECT_EQ(got[4].data, rounded);
             }
+            for (std::size_t i = 3; i < want.size(); ++i)
+              EXPECT_EQ(got[i + 1 + packs].data, want[i].data);
           }
         }
   }
@@ -456,6 +475,31 @@ TEST(AdamW, InSlicesOfItsMomentsHasTheBitsOfTheWhole) {
         }
   }
   EXPECT_GT(num_rows, 20);
+}
+
+// With rates of 0 the new moments are the gradient and its square: the same floats whatever
+// computes them, so that codes and scales must be the same bits.
+TEST(AdamW, QuantizesMomentsAlikeInEveryRowAndLayout) {
+  for (const auto& shape : {std::vector<std::int64_t>{211, 97}, {3, 16, 33}}) {
+    std::vector<std::vector<Values>> results;
+    for (const char* layout : {"", "panels"}) {
+      OpCall call = adamw_call(layout, DType::kUInt8, shape);
+      call.attributes["beta1"] = call.attributes["beta2"] = 0.0;
+      for (Values* codes : {&call.inputs[2], &call.inputs[3]})
+        std::fill(codes->data.begin(), codes->data.end(), 0.0);
+      std::vector<double>& gradient = call.inputs[1].data;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const double size = std::exp(-20 * random_uniform(5, 77, i));
+        gradient[i] = i % 11 == 0 ? 0 : static_cast<float>(i % 2 == 0 ? size : -size);
+      }
+      std::fill_n(gradient.begin(), 97 * 16, 0);  // a tile and more
+      for (std::vector<Values>& outputs : run_all(call)) results.push_back(std::move(outputs));
+    }
+    ASSERT_GE(results.size(), 4u);
+    for (std::size_t i = 1; i < results.size(); ++i)
+      for (std::size_t output = 1; output < 5; ++output)
+        EXPECT_EQ(results[i][output].data, results[0][output].data) << i << ", " << output;
+  }
 }
 
 TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {

@@ -187,6 +187,15 @@ double mean_of_roundings_tolerance(double step, double count) {
   return 6 * 0.5 * step / std::sqrt(count);
 }
 
+double dynamic_map_tolerance(bool is_signed, double x, double scale) {
+  const double share = std::abs(x) / scale;
+  const int decade = std::clamp(7 + static_cast<int>(std::floor(std::log10(share))), 0, 6);
+  const double count = is_signed ? 1 << decade : 2 << decade;
+  const double top = std::pow(10.0, decade - 6);
+  const double bound = share < 1e-7 ? 0.1 * top + 0.45 * top / count : 0.45 * top / count;
+  return scale * (bound + gamma(4, DType::kFloat32) * share);
+}
+
 double noisy_moments_tolerance(double loss) { return 0.05 * loss; }
 
 double difference_step() { return std::cbrt(3 * unit_roundoff(DType::kFloat64)); }

@@ -42,8 +42,12 @@ double agreement_tolerance(double want, DType dtype);  // of one value
 // The mean of `count` unbiased roundings to multiples of `step`: six deviations, and one rounding's
 // is at most half a step.
 double mean_of_roundings_tolerance(double step, double count);
-// A mean loss of a short run with moments in bf16 against one with moments in fp32: roundings are
-// unbiased noise of 2^-9 of a moment, which acts like another order of batches.
+// tensor/dynamic_map.h, of x in a block whose largest magnitude is `scale`: half of the distance of
+// entries in its decade, below all decades the smallest entry, and the roundings of f32.
+double dynamic_map_tolerance(bool is_signed, double x, double scale);
+// A mean loss of a short run with moments in bf16 or 8 bits against one with moments in fp32:
+// roundings are noise of 2^-9 of a moment, or of a few percent of it where it matters in its block,
+// which acts like another order of batches.
 double noisy_moments_tolerance(double loss);
 
 // A central difference in double of step h has truncation error h²/6·f''' and rounding error u·f/h;

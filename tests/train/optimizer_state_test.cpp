@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a run keeps what its optimizer needs, and when it updates: parameters in halves, moments in
-// bf16, updates in the backward.
+// bf16 or 8 bits, updates in the backward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,6 +29,9 @@ using ::testing::HasSubstr;
 std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
   return anabatic::testing::json_lines(std::filesystem::path(run.train.output) / "metrics.jsonl");
 }
+
+// Matrices large enough for moments in 8 bits, with odd sides.
+constexpr const char* kLarge = "\"hidden_size\": 72, \"intermediate_size\": 41";
 
 // As above, of parameters kept whole or in halves; in panels, and in rows with an embedding that
 // has two readers.
@@ -72,11 +75,11 @@ std::vector<double> losses_of(const RunConfig& run) {
 }
 
 // By the mean loss of the last 20 of 100 steps.
-TEST(OptimizerState, LearnsAlikeWithMomentsInBf16) {
+TEST(OptimizerState, LearnsAlikeWithMomentsInFewerBits) {
   std::vector<double> means;
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : {"fp32", "bf16", "int8"}) {
     const TemporaryDirectory folder;
-    RunConfig run = tiny_run(folder.path());
+    RunConfig run = tiny_run(folder.path(), kLarge);
     run.train.precision = "bf16";
     run.train.steps = 100;
     run.optimizer.state_precision = precision;
@@ -88,29 +91,91 @@ TEST(OptimizerState, LearnsAlikeWithMomentsInBf16) {
     EXPECT_LT(sum / 20, losses[0] - 1.0);
     means.push_back(sum / 20);
   }
-  EXPECT_LE(std::abs(means[1] - means[0]), anabatic::testing::noisy_moments_tolerance(means[0]));
-  EXPECT_NE(means[1], means[0]);
+  for (const std::size_t i : {1, 2}) {
+    EXPECT_LE(std::abs(means[i] - means[0]), anabatic::testing::noisy_moments_tolerance(means[0]));
+    EXPECT_NE(means[i], means[0]);
+  }
+}
+
+void expect_equal_bits_in_any_form(const std::string& precision, const std::string& moments,
+                                   const std::string& model) {
+  std::string want;
+  for (const int variant : {0, 1, 2, 3}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path(), model);
+    run.train.precision = precision;
+    run.optimizer.state_precision = moments;
+    run.train.save_every = 3;
+    run.train.keep_last = 0;
+    run.device.threads = variant == 3 ? 3 : variant == 0 ? 1 : 2;
+    if (variant == 2) run.compiler.disable_passes = {"panel_states", "split_parameters"};
+    std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+    if (variant == 0) want = bytes;
+    EXPECT_TRUE(bytes == want) << precision << ", variant " << variant;
+    write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+    EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
+        << precision << ", variant " << variant << ", resumed";
+  }
 }
 
 TEST(OptimizerState, ResumesMomentsInBf16BitForBitOnAnyThreadCountAndLayout) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    std::string want;
-    for (const int variant : {0, 1, 2, 3}) {
-      const TemporaryDirectory folder;
-      RunConfig run = tiny_run(folder.path(), "\"hidden_size\": 24, \"intermediate_size\": 21");
-      run.train.precision = precision;
-      run.optimizer.state_precision = "bf16";
-      run.train.save_every = 3;
-      run.train.keep_last = 0;
-      run.device.threads = variant == 3 ? 3 : variant == 0 ? 1 : 2;
-      if (variant == 2) run.compiler.disable_passes = {"panel_states", "split_parameters"};
-      std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
-      if (variant == 0) want = bytes;
-      EXPECT_TRUE(bytes == want) << precision << ", variant " << variant;
-      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
-      EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
-          << precision << ", variant " << variant << ", resumed";
-    }
+  for (const char* precision : {"fp32", "bf16"})
+    expect_equal_bits_in_any_form(precision, "bf16",
+                                  "\"hidden_size\": 24, \"intermediate_size\": 21");
+}
+
+TEST(OptimizerState, ResumesMomentsInEightBitsBitForBitOnAnyThreadCountAndLayout) {
+  for (const char* precision : {"fp32", "bf16"})
+    expect_equal_bits_in_any_form(precision, "int8", kLarge);
+}
+
+// Codes and scales of large matrices; f32 of embeddings, norms and small matrices.
+TEST(OptimizerState, SavesMomentsInEightBitsAsCodesAndScales) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), kLarge);
+  run.train.precision = "bf16";
+  run.optimizer.state_precision = "int8";
+  const auto states = io::SafetensorsDirectory::open(Trainer(run).train().checkpoint /
+                                                     "training_state.safetensors");
+  int num_quantized = 0, num_f32 = 0;
+  for (const std::string& name : states.names()) {
+    if (!name.starts_with("second_moment.")) continue;
+    const std::string parameter = name.substr(14);
+    const io::TensorEntry& moment = *states.find(name);
+    const std::int64_t count = static_cast<std::int64_t>(moment.data.size()) /
+                               size_bytes(moment.dtype.value_or(DType::kFloat32));
+    const bool is_quantized =
+        count >= 4096 && moment.shape.size() > 1 && parameter != "embedding.weight";
+    EXPECT_EQ(moment.dtype, is_quantized ? DType::kUInt8 : DType::kFloat32) << name;
+    (is_quantized ? num_quantized : num_f32)++;
+    const io::TensorEntry* scales = states.find("second_moment_scales." + parameter);
+    ASSERT_EQ(scales != nullptr, is_quantized) << name;
+    if (!is_quantized) continue;
+    EXPECT_EQ(scales->dtype, DType::kFloat32);
+    std::vector<std::int64_t> tiles = moment.shape;
+    for (std::size_t axis = tiles.size() - 2; axis < tiles.size(); ++axis)
+      tiles[axis] = (tiles[axis] + 15) / 16;
+    EXPECT_EQ(scales->shape, tiles) << name;
+    EXPECT_TRUE(std::any_of(moment.data.begin(), moment.data.end(),
+                            [](std::byte code) { return code == std::byte{255}; }))
+        << name << ": no element is the largest of its block";
+  }
+  EXPECT_GE(num_quantized, 8);
+  EXPECT_GE(num_f32, 3);
+}
+
+TEST(OptimizerState, HasEqualBitsWithMomentsInEightBitsOnDisk) {
+  std::string want;
+  for (const char* tier : {"resident", "disk"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path(), kLarge);
+    run.train.precision = "bf16";
+    run.optimizer.state_precision = "int8";
+    run.memory.optimizer_state = tier;
+    run.memory.swap_directory = folder.path() / "scratch";
+    const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
+    if (want.empty()) want = bytes;
+    EXPECT_TRUE(bytes == want) << tier;
   }
 }
 
@@ -175,14 +240,14 @@ TEST(OptimizerState, ClipsInTheBackwardByTheNormOfTheStepBefore) {
   }
 }
 
-TEST(OptimizerState, ResumesUpdatesInTheBackwardBitForBit) {
+void expect_equal_resumes_in_backward(const std::string& moments) {
   std::string want;
   for (const char* planners : {"given", "trivial"}) {
     const TemporaryDirectory folder;
-    RunConfig run = tiny_run(folder.path());
+    RunConfig run = tiny_run(folder.path(), moments == "int8" ? kLarge : "");
     run.train.precision = "bf16";
     run.optimizer.update = "in_backward";
-    run.optimizer.state_precision = "bf16";
+    run.optimizer.state_precision = moments;
     run.optimizer.clip_grad_norm = 0.5;
     run.train.save_every = 3;
     run.train.keep_last = 0;
@@ -192,6 +257,13 @@ TEST(OptimizerState, ResumesUpdatesInTheBackwardBitForBit) {
     EXPECT_TRUE(bytes == want) << planners;
     write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
     EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want) << planners;
+  }
+}
+
+TEST(OptimizerState, ResumesUpdatesInTheBackwardBitForBit) {
+  for (const char* moments : {"bf16", "int8"}) {
+    SCOPED_TRACE(moments);
+    expect_equal_resumes_in_backward(moments);
   }
 }
 

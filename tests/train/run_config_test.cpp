@@ -50,10 +50,11 @@ TEST(RunConfig, KnowsHowTheOptimizerKeepsItsStateAndWhenItRuns) {
       load_run_config(write_yaml("optimizer: {state_precision: bf16, update: in_backward}\n"), {});
   EXPECT_EQ(config.optimizer.state_precision, "bf16");
   EXPECT_EQ(config.optimizer.update, "in_backward");
-  EXPECT_THAT(message_of([] {
-                load_run_config({}, {{"optimizer.state_precision", {"int8"}}});
-              }),
-              HasSubstr("optimizer.state_precision: expected one of [fp32, bf16], got 'int8'"));
+  EXPECT_THAT(
+      message_of([] {
+        load_run_config({}, {{"optimizer.state_precision", {"fp8"}}});
+      }),
+      HasSubstr("optimizer.state_precision: expected one of [fp32, bf16, int8], got 'fp8'"));
   EXPECT_THAT(message_of([] {
                 load_run_config({}, {{"optimizer.update", {"in_backward"}},
                                      {"train.gradient_accumulation_steps", {"2"}}});

@@ -179,6 +179,29 @@ TEST(Infer, StatesKeepTheirTypes) {
   EXPECT_THAT(error_of("adamw", {"f32[3]", "f32[3]", "f32[3]", "f32[3]", "f32[]", "f32[]", "i32[]"},
                        {{"beta1", 1.0}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}),
               HasSubstr("'beta1' in [0, 1), got 1"));
+  const spec::Attributes attributes{
+      {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
+  const auto quantized = [&](std::vector<std::string> moments, std::vector<std::string> scales) {
+    std::vector<std::string> inputs{"f32[20,7]", "f32[20,7]"};
+    inputs.insert(inputs.end(), moments.begin(), moments.end());
+    inputs.insert(inputs.end(), {"f32[]", "f32[]", "i32[]"});
+    inputs.insert(inputs.end(), scales.begin(), scales.end());
+    return inputs;
+  };
+  EXPECT_THAT(
+      infer("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
+      ElementsAre("f32[20,7]", "u8[20,7]", "u8[20,7]", "f32[2,1]", "f32[2,1]"));
+  EXPECT_THAT(
+      error_of("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[1,1]"}), attributes),
+      HasSubstr("expected second_scales to be f32[2,1], got f32[1,1]"));
+  EXPECT_THAT(error_of("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {}), attributes),
+              HasSubstr("expected two inputs of scales"));
+  EXPECT_THAT(
+      error_of("adamw", quantized({"u8[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
+      HasSubstr("expected second_moment to be u8[20,7], got f32[20,7]"));
+  EXPECT_THAT(error_of("adamw", quantized({"f32[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}),
+                       attributes),
+              HasSubstr("expected scales beside moments in 8 bits only"));
   EXPECT_THAT(error_of("cache_write", {"f32[4,4]", "f32[5,4]", "i32[1]"}),
               HasSubstr("at most 4 rows"));
   EXPECT_THAT(error_of("clip_factor", {"f32[]"}, {{"max_norm", -1.0}}),

@@ -12,6 +12,18 @@
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
+// Of a matrix in panels: where a panel begins in tensors of f32, of 16 bits, and of moments, how
+// long it is, its first column's first element in row-major order, its number over all matrices.
+struct Panel {
+  std::int64_t wide, half, moments, depth, columns;
+  std::uint32_t element, stride;
+  std::int64_t index;
+};
+// Of a matrix in rows: 16 of them, `first` the first one's first element.
+struct Band {
+  std::int64_t first, width, rows, index;  // index: over all matrices of a stack
+};
+
 // What the rows of an update are, by place: operands, then outputs.
 template <bool kSplit>
 struct Places {
@@ -51,6 +63,7 @@ struct AdamW {
   using Moment = std::conditional_t<kHalf, BFloat16, float>;
   static constexpr bool kPaired = kSplit || kHalf;
   static constexpr std::size_t kFirstMoment = Places<kSplit>::kFirst;  // of outputs
+  static constexpr bool kHalfMoments = kHalf, kBlocks = false;
 
   const float* gradient;
   Weight *weight, *low;  // the f32 parameter, or its high halves; the low ones' bits
@@ -108,12 +121,13 @@ struct AdamW {
     return reinterpret_cast<Words>(moment) + draw;
   }
 
-  // Elements [begin, end) as they lie, of tensors that all lie alike; `copy`, unless null, gets the
-  // parameter as bf16.
-  __attribute__((noinline)) void run(std::int64_t begin, std::int64_t end,
-                                     BFloat16* copy = nullptr) const {
+  // Elements [begin, end) as they lie, of tensors that all lie alike, but for moments, whose
+  // element 0 is the others' `moments_begin`; `copy`, unless null, gets the parameter as bf16.
+  __attribute__((noinline)) void run(std::int64_t begin, std::int64_t end, BFloat16* copy = nullptr,
+                                     std::int64_t moments_begin = 0) const {
     for_lanes(begin, end, [&](std::int64_t i, int n) {
-      Floats p = load(weight + i, n), m = load(moments[0] + i, n), v = load(moments[1] + i, n);
+      const std::int64_t at = i - moments_begin;
+      Floats p = load(weight + i, n), m = load(moments[0] + at, n), v = load(moments[1] + at, n);
       if constexpr (kSplit)
         p = reinterpret_cast<Floats>(
             (reinterpret_cast<Words>(p) | reinterpret_cast<Words>(load(low + i, n)) >> 16) -
@@ -129,13 +143,22 @@ struct AdamW {
       }
       if constexpr (kHalf) {
         const Words word = draws(count_up() + static_cast<std::uint32_t>(i));
-        store_bits(moments[0] + i, rounded(m, word & 0xFFFFu) >> 16, n);
-        store_bits(moments[1] + i, rounded(v, word >> 16) >> 16, n);
+        store_bits(moments[0] + at, rounded(m, word & 0xFFFFu) >> 16, n);
+        store_bits(moments[1] + at, rounded(v, word >> 16) >> 16, n);
       } else {
-        store(moments[0] + i, m, n);
-        store(moments[1] + i, v, n);
+        store(moments[0] + at, m, n);
+        store(moments[1] + at, v, n);
       }
     });
+  }
+
+  // Columns [column, column + count) of a band; `copy`, unless null, gets rows of `stride`.
+  void run(const Band& band, std::int64_t column, std::int64_t count, BFloat16* copy,
+           std::int64_t stride) const {
+    for (std::int64_t row = 0; row < band.rows; ++row) {
+      const std::int64_t at = band.first + row * band.width + column;
+      run(at, at + count, copy == nullptr ? nullptr : copy + row * stride);
+    }
   }
 
   static ANABATIC_INLINE Words count_up() {
@@ -144,37 +167,30 @@ struct AdamW {
     return lanes;
   }
 
-  // A panel of the matrix: where it begins in tensors of f32 and of 16 bits, how long it is, and
-  // its first column's first element in row-major order.
-  struct Panel {
-    std::int64_t wide, half, depth, columns;
-    std::uint32_t element, stride;
-  };
-
   // kLanes columns of two rows of the depth; the second one is absent behind the last row.
   template <class T>
-  ANABATIC_INLINE static void load_pair(Floats* x, const T* from, const Panel& panel,
-                                        std::int64_t at, std::int64_t lane, bool has_second) {
+  ANABATIC_INLINE static void load_pair(Floats* x, const T* from, std::int64_t at,
+                                        std::int64_t lane, bool has_second) {
     if constexpr (sizeof(T) == sizeof(BFloat16)) {
       Words pairs;
-      std::memcpy(&pairs, from + panel.half + at + 2 * lane, sizeof pairs);
+      std::memcpy(&pairs, from + (at + 2 * lane), sizeof pairs);
       x[0] = reinterpret_cast<Floats>(pairs << 16);
       x[1] = reinterpret_cast<Floats>(pairs & 0xFFFF0000u);
     } else {
-      const float* row = from + panel.wide + at + lane;
+      const float* row = from + (at + lane);
       x[0] = load(row);
       x[1] = has_second ? load(row + kPanelColumns) : Floats{};
     }
   }
-  ANABATIC_INLINE static void store_pair(float* to, const Floats* x, const Panel& panel,
-                                         std::int64_t at, std::int64_t lane, bool has_second) {
-    float* row = to + panel.wide + at + lane;
+  ANABATIC_INLINE static void store_pair(float* to, const Floats* x, std::int64_t at,
+                                         std::int64_t lane, bool has_second) {
+    float* row = to + (at + lane);
     store(row, x[0]);
     if (has_second) store(row + kPanelColumns, x[1]);
   }
-  ANABATIC_INLINE static void store_words(BFloat16* to, Words pairs, const Panel& panel,
-                                          std::int64_t at, std::int64_t lane) {
-    std::memcpy(to + panel.half + at + 2 * lane, &pairs, sizeof pairs);
+  ANABATIC_INLINE static void store_words(BFloat16* to, Words pairs, std::int64_t at,
+                                          std::int64_t lane) {
+    std::memcpy(to + (at + 2 * lane), &pairs, sizeof pairs);
   }
 
   // Rows [begin, end) of the depth of a panel, `begin` even, `end` too unless it is the last;
@@ -200,16 +216,17 @@ struct AdamW {
   ANABATIC_INLINE void run_pair(const Panel& panel, std::int64_t k, std::int64_t lane,
                                 Words element, Words mask, BFloat16* copy) const {
     const bool has_second = k + 1 < panel.depth;
-    const std::int64_t at = k * kPanelColumns;
+    const std::int64_t at = k * kPanelColumns, in_wide = panel.wide + at, in_half = panel.half + at,
+                       in_weight = kSplit ? in_half : in_wide, in_moments = panel.moments + at;
     const Words masks[2] = {mask, has_second ? mask : Words{}};
     Floats p[2], m[2], v[2], g[2];
-    load_pair(p, weight, panel, at, lane, has_second);
-    load_pair(m, moments[0], panel, at, lane, has_second);
-    load_pair(v, moments[1], panel, at, lane, has_second);
-    load_pair(g, gradient, panel, at, lane, has_second);
+    load_pair(p, weight, in_weight, lane, has_second);
+    load_pair(m, moments[0], in_moments, lane, has_second);
+    load_pair(v, moments[1], in_moments, lane, has_second);
+    load_pair(g, gradient, in_wide, lane, has_second);
     if constexpr (kSplit) {
       Words pairs;
-      std::memcpy(&pairs, low + panel.half + at + 2 * lane, sizeof pairs);
+      std::memcpy(&pairs, low + (in_half + 2 * lane), sizeof pairs);
       p[0] =
           reinterpret_cast<Floats>((reinterpret_cast<Words>(p[0]) | (pairs & 0xFFFFu)) - 0x8000u);
       p[1] = reinterpret_cast<Floats>((reinterpret_cast<Words>(p[1]) | pairs >> 16) - 0x8000u);
@@ -224,19 +241,19 @@ struct AdamW {
       if constexpr (kHalf) word[i] = draws(element + static_cast<std::uint32_t>(i)) & masks[i];
     }
     if constexpr (kSplit) {
-      store_words(weight, x[0] >> 16 | (x[1] & 0xFFFF0000u), panel, at, lane);
-      store_words(low, (x[0] & 0xFFFFu) | x[1] << 16, panel, at, lane);
+      store_words(weight, x[0] >> 16 | (x[1] & 0xFFFF0000u), in_half, lane);
+      store_words(low, (x[0] & 0xFFFFu) | x[1] << 16, in_half, lane);
     } else {
-      store_pair(weight, p, panel, at, lane, has_second);
+      store_pair(weight, p, in_wide, lane, has_second);
     }
     if constexpr (kHalf) {
       const Words m0 = rounded(m[0], word[0] & 0xFFFFu), m1 = rounded(m[1], word[1] & 0xFFFFu);
       const Words v0 = rounded(v[0], word[0] >> 16), v1 = rounded(v[1], word[1] >> 16);
-      store_words(moments[0], m0 >> 16 | (m1 & 0xFFFF0000u), panel, at, lane);
-      store_words(moments[1], v0 >> 16 | (v1 & 0xFFFF0000u), panel, at, lane);
+      store_words(moments[0], m0 >> 16 | (m1 & 0xFFFF0000u), in_moments, lane);
+      store_words(moments[1], v0 >> 16 | (v1 & 0xFFFF0000u), in_moments, lane);
     } else {
-      store_pair(moments[0], m, panel, at, lane, has_second);
-      store_pair(moments[1], v, panel, at, lane, has_second);
+      store_pair(moments[0], m, in_moments, lane, has_second);
+      store_pair(moments[1], v, in_moments, lane, has_second);
     }
     if (copy == nullptr) return;
     for (int i = 0; i < 2; ++i) {

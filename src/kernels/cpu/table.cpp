@@ -49,11 +49,14 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// The low halves of a parameter are u16, laid out as the high ones are.
-Support supports_split(const spec::Problem& problem) {
+// The low halves of a parameter are u16, moments in 8 bits u8; the op says where they stand.
+Support supports_update(const spec::Problem& problem) {
   std::vector<TensorType> inputs(problem.inputs.begin(), problem.inputs.end()),
       outputs(problem.outputs.begin(), problem.outputs.end());
-  inputs[1].dtype = outputs[1].dtype = DType::kBFloat16;
+  for (std::vector<TensorType>* types : {&inputs, &outputs})
+    for (TensorType& type : *types)
+      if (type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8)
+        type.dtype = DType::kBFloat16;
   return supports_panels<false>({.op = problem.op,
                                  .attributes = problem.attributes,
                                  .inputs = inputs,
@@ -166,11 +169,11 @@ Support supports_avx2(const spec::Problem& problem) {
 #endif
 
 constexpr Kernel kRows[] = {
-    ANABATIC_VECTOR_ROWS(adamw, supports_panels<false>, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_pack, supports_panels<false>, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_panels<false>, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_split, supports_split, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_split_pack_transposed, supports_split, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw, supports_update, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_pack, supports_update, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_update, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_split, supports_update, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_split_pack_transposed, supports_update, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_ATTENTION_ROWS(attention),

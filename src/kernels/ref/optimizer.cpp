@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "tensor/dynamic_map.h"
 #include "tensor/split_float.h"
 #include "tensor/stochastic_rounding.h"
 
@@ -47,6 +49,42 @@ struct MomentRounding {
   }
 };
 
+bool is_quantized(const TensorView& moment) { return moment.type->dtype == DType::kUInt8; }
+
+// Where the scale of the i-th element's block is.
+std::int64_t block_of(const TensorType& type, std::int64_t i) {
+  const std::int64_t width = type.dim(-1), rows = type.dim(-2), row = i / width;
+  const std::int64_t down = (rows + kBlockSide - 1) / kBlockSide,
+                     across = (width + kBlockSide - 1) / kBlockSide;
+  return (row / rows * down + row % rows / kBlockSide) * across + i % width / kBlockSide;
+}
+
+template <bool kSigned>
+double load_quantized(const TensorView& codes, const TensorView& scales, std::int64_t i) {
+  return dequantize<kSigned>(static_cast<std::uint8_t>(load(codes, i)),
+                             static_cast<float>(load(scales, block_of(*codes.type, i))));
+}
+
+// All values at once: a scale is the largest magnitude of its block.
+template <bool kSigned>
+void store_quantized(const TensorView& codes, const TensorView& scales,
+                     const std::vector<double>& values) {
+  std::vector<float> largest(static_cast<std::size_t>(size(scales)));
+  for (std::int64_t i = 0; i < size(codes); ++i) {
+    float& scale = largest[static_cast<std::size_t>(block_of(*codes.type, i))];
+    scale = std::max(scale, std::abs(static_cast<float>(values[static_cast<std::size_t>(i)])));
+  }
+  for (std::int64_t i = 0; i < size(codes); ++i) {
+    const float scale = largest[static_cast<std::size_t>(block_of(*codes.type, i))];
+    const auto value = static_cast<float>(values[static_cast<std::size_t>(i)]);
+    store(codes, i, quantize<kSigned>(value, inverse_scale(scale)));
+  }
+  for (std::int64_t i = 0; i < size(scales); ++i) {
+    const float scale = largest[static_cast<std::size_t>(i)];
+    store(scales, i, scale < 0x1.0p-126f ? 0.0f : scale);
+  }
+}
+
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments. `inputs`: gradient,
 // moments and scalars; load_parameter(i) and store_parameter(i, value) know the parameter.
 template <class Load, class Store>
@@ -65,12 +103,16 @@ void update(const Arguments& args, std::span<const TensorView> inputs,
   MomentRounding rounding{.has_stream = args.attributes->contains("stream")};
   if (rounding.has_stream)
     rounding.key = rounding_key(spec::get_int(*args.attributes, "stream"), count);
+  const bool quantized = is_quantized(first);
+  std::vector<double> all_first, all_second;
   // The moments may be those of some rows only.
   const std::int64_t first_row = spec::get_int_or(*args.attributes, "first_row", 0);
   const std::int64_t begin = first_row > 0 ? first_row * gradient.type->dim(-1) : 0;
   for (std::int64_t at = 0; at < size(first); ++at) {
     const std::int64_t i = begin + at;
-    double p = load_parameter(i), m = load(first, at), v = load(second, at);
+    double p = load_parameter(i);
+    double m = quantized ? load_quantized<true>(first, inputs[6], at) : load(first, at);
+    double v = quantized ? load_quantized<false>(second, inputs[7], at) : load(second, at);
     if (std::isfinite(clip)) {
       const double g = clip * load(gradient, i);
       m += (1.0 - beta1) * (g - m);
@@ -79,9 +121,31 @@ void update(const Arguments& args, std::span<const TensorView> inputs,
       p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
     }
     store_parameter(i, p);
-    rounding.put(moments[0], at, i, m, 0);
-    rounding.put(moments[1], at, i, v, 1);
+    if (quantized) {
+      all_first.push_back(m);
+      all_second.push_back(v);
+    } else {
+      rounding.put(moments[0], at, i, m, 0);
+      rounding.put(moments[1], at, i, v, 1);
+    }
   }
+  if (!quantized) return;
+  const auto scales = args.outputs.last(2);
+  if (std::isfinite(clip)) {
+    store_quantized<true>(moments[0], scales[0], all_first);
+    store_quantized<false>(moments[1], scales[1], all_second);
+    return;
+  }
+  for (std::size_t k = 0; k < 2; ++k) {
+    for (std::int64_t i = 0; i < size(first); ++i) store(moments[k], i, load(inputs[1 + k], i));
+    for (std::int64_t i = 0; i < size(scales[k]); ++i) store(scales[k], i, load(inputs[6 + k], i));
+  }
+}
+
+// Of outputs behind the parameter and its moments: without the scales of moments in 8 bits.
+std::span<const TensorView> packings(const Arguments& args, std::size_t first) {
+  const std::size_t num_scales = is_quantized(args.outputs[first - 1]) ? 2 : 0;
+  return args.outputs.subspan(first, args.outputs.size() - num_scales - first);
 }
 
 }  // namespace
@@ -95,7 +159,7 @@ void adamw(const Arguments& args) {
 
 void adamw_pack(const Arguments& args) {
   adamw(args);
-  for (const TensorView& packed : args.outputs.subspan(3))
+  for (const TensorView& packed : packings(args, 3))
     pack({.inputs = args.outputs.first(1), .outputs = {&packed, 1}, .attributes = args.attributes});
 }
 
@@ -120,7 +184,7 @@ void adamw_split(const Arguments& args) {
 void adamw_split_pack_transposed(const Arguments& args) {
   adamw_split(args);
   pack({.inputs = args.outputs.first(1),
-        .outputs = args.outputs.subspan(4),
+        .outputs = packings(args, 4),
         .attributes = args.attributes});
 }
 

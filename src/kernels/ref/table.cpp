@@ -10,9 +10,9 @@ namespace {
 Support check(const TensorType& type, const char* kind, std::size_t i) {
   const bool known = type.dtype == DType::kFloat64 || type.dtype == DType::kFloat32 ||
                      type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32 ||
-                     type.dtype == DType::kUInt16;
+                     type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8;
   if (!known)
-    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32 and u16", kind, i,
+    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32, u16 and u8", kind, i,
                           to_string(type.dtype)));
   if (type.layout != kRowMajor && !is_panels(type.layout))
     return no(fmt::format("{} {} has layout {}; ref takes row-major and packed tensors", kind, i,

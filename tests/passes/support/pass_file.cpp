@@ -28,8 +28,12 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.pack_transposed = yes_or_no(value);
   } else if (key == "decay_norms_and_biases") {
     options.optimizer.decay_norms_and_biases = yes_or_no(value);
-  } else if (key == "half_moments") {
-    options.optimizer.half_moments = yes_or_no(value);
+  } else if (key == "moments") {
+    using enum spec::MomentPrecision;
+    const bool is_int8 = value == "int8";
+    ANABATIC_REQUIRE(is_int8 || value == "bf16", "[pass file] expected bf16 or int8, got '{}'",
+                     value);
+    options.optimizer.moments = is_int8 ? kInt8 : kBf16;
   } else if (key == "in_backward") {
     options.optimizer.in_backward = yes_or_no(value);
   } else if (key == "slice_bytes") {

@@ -102,6 +102,14 @@ inline __m512 above_floor(__m512 x) {
   return x;
 }
 
+inline __m512 gather(__m512i at, const float* table) {
+  std::int32_t places[16];
+  std::memcpy(places, &at, sizeof places);
+  __m512 x;
+  for (int i = 0; i < 16; ++i) x[i] = table[places[i]];
+  return x;
+}
+
 inline float largest_lane(__m512 x) {
   float largest = x[0];
   for (int i = 1; i < 16; ++i) largest = x[i] > largest ? x[i] : largest;
@@ -114,6 +122,7 @@ inline float largest_lane(__m512 x) {
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_dpbf16_ps
+#undef _mm512_i32gather_ps
 #undef _mm512_load_ps
 #undef _mm512_load_si512
 #undef _mm512_maskz_loadu_epi16
@@ -126,6 +135,7 @@ inline float largest_lane(__m512 x) {
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
+#define _mm512_i32gather_ps(at, table, scale) anabatic::emulated::gather(at, table)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
 #define _mm512_load_si512(p) simde_mm512_loadu_si512(anabatic::emulated::aligned(p))
 #define _mm512_maskz_loadu_epi16(mask, p) anabatic::emulated::load_masked(mask, p)
