@@ -56,6 +56,8 @@ double HostTensor::get(std::int64_t i) const {
       return v.as<std::int32_t>()[i];
     case DType::kUInt16:
       return v.as<std::uint16_t>()[i];
+    case DType::kInt8:
+      return v.as<std::int8_t>()[i];
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");
   }
@@ -79,6 +81,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kUInt16:
       v.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
+      return;
+    case DType::kInt8:
+      v.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
       return;
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");

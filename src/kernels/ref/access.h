@@ -22,6 +22,8 @@ inline double load(const TensorView& view, std::int64_t i) {
       return view.as<const std::int32_t>()[i];
     case DType::kUInt16:
       return view.as<const std::uint16_t>()[i];
+    case DType::kInt8:
+      return view.as<const std::int8_t>()[i];
     default:
       throw InternalError("[ref] a dtype that supports() refuses");
   }
@@ -56,6 +58,9 @@ inline void store(const TensorView& view, std::int64_t i, double value) {
       return;
     case DType::kUInt16:
       view.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
+      return;
+    case DType::kInt8:
+      view.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
       return;
     default:
       throw InternalError("[ref] a dtype that supports() refuses");
