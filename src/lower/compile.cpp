@@ -15,8 +15,8 @@ namespace anabatic::lower {
 namespace {
 
 // A plan may need a little more than the simulated timeline says; its frame is asked for anew, each
-// time by what it was too large.
-constexpr int kMostAttempts = 6;
+// time by what it was too large, and by twice that when it has been twice.
+constexpr int kMostAttempts = 8;
 
 class Compiler {
  public:
@@ -108,7 +108,8 @@ class Compiler {
     const ir::Graph whole = result.graph;
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
-    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency);
+    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency,
+                                   options_.memory.compression);
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
@@ -123,9 +124,9 @@ class Compiler {
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
       if (budget == 0 || excess <= 0) return;
-      if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= excess)
+      if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= 2 * excess)
         refuse(result, smallest);
-      frame_bytes -= excess;
+      frame_bytes -= attempt < 2 ? excess : 2 * excess;
     }
   }
 
@@ -147,7 +148,7 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
   Compiled result = Compiler(options, device).run(std::move(forward));
   if (!options.dump_directory.empty()) {
     const std::filesystem::path directory(options.dump_directory);
-    if (!result.memory.decisions.recompute.empty())
+    if (!result.memory.choices.empty())
       write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
                             ir::print(result.graph));
     write_file_atomically(directory / "plan.txt", plan::print(result.graph, result.plan));

@@ -16,14 +16,17 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
   return names;
 }
 
-// Marks what the hints name.
+// Marks what the hints name of the items in `kinds`.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, std::vector<ItemRule>& rules) {
+           ItemRule rule, std::initializer_list<spec::Compression> kinds,
+           std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       const MenuItem& item = menu.items()[i];
-      if (!item.is_of(hint)) continue;
+      if (!item.is_of(hint) ||
+          std::find(kinds.begin(), kinds.end(), item.compression) == kinds.end())
+        continue;
       is_known = true;
       ANABATIC_REQUIRE(
           rules[i] == ItemRule::kFree || rules[i] == rule,
@@ -42,13 +45,28 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
   }
 }
 
+// Not beside another item of its value.
+bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
+  if (item.compression == spec::Compression::kNone) return true;
+  const auto found = decisions.compress.find(item.name);
+  return found != decisions.compress.end() && found->second == item.compression;
+}
+
 }  // namespace
+
+std::string_view to_string(spec::Compression format) {
+  constexpr std::string_view kNames[] = {"off", "bf16", "int8"};
+  return kNames[static_cast<std::size_t>(format)];
+}
 
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
+  using enum spec::Compression;
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, rules);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, rules);
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kNone}, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kNone, kBFloat16, kInt8}, rules);
+  apply(menu, options.compress, "memory.compress", ItemRule::kTake, {options.compression.allowed},
+        rules);
   if (options.budget_bytes == 0)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
@@ -59,10 +77,12 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
                         .holds = choice.holds || options.budget_bytes == 0};
   std::vector<bool> others = choice.chosen;
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    if (!choice.chosen[i]) continue;
+    const MenuItem& item = menu.items()[i];
+    if (!choice.chosen[i] || !is_effective(item, result.decisions)) continue;
     others[i] = false;
-    result.choices.push_back({menu.items()[i].name, menu.items()[i].bytes,
-                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds});
+    result.choices.push_back({item.name, item.bytes,
+                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds,
+                              item.compression});
     others[i] = true;
   }
   return result;
@@ -70,13 +90,15 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
 
 std::string to_string(const MemoryDecision& decision) {
   struct Kind {
-    std::string_view name;
+    std::string name;
     std::int64_t count = 0, bytes = 0;
     double seconds = 0;
   };
   std::vector<Kind> kinds;
   for (const PricedChoice& choice : decision.choices) {
-    const std::string_view name = without_layer(choice.name);
+    std::string name(without_layer(choice.name));
+    if (choice.compression != spec::Compression::kNone)
+      name += fmt::format(" as {}", to_string(choice.compression));
     auto kind = std::find_if(kinds.begin(), kinds.end(),
                              [&](const Kind& other) { return other.name == name; });
     if (kind == kinds.end()) kind = kinds.insert(kind, {name});

@@ -74,6 +74,10 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.memory = {.budget_bytes = request.budget_bytes,
                     .recompute = run.memory.recompute,
                     .keep = run.memory.keep};
+  options.memory.compression.allowed = run.memory.compress == "int8" ? spec::Compression::kInt8
+                                       : run.memory.compress == "bf16"
+                                           ? spec::Compression::kBFloat16
+                                           : spec::Compression::kNone;
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk";
   options.disk.num_windows =

@@ -235,6 +235,10 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                          AT(memory.recompute)));
   keys.push_back(
       strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
+  keys.push_back(choice("memory.compress",
+                        "in what the planner may keep saved activations to keep a budget: bf16 of "
+                        "fp32, int8 in blocks; each changes gradients a little",
+                        {"off", "bf16", "int8"}, AT(memory.compress)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
                         "windows of memory that activations leave free",

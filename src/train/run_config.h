@@ -54,6 +54,7 @@ struct RunConfig {
   struct Memory {
     std::int64_t budget = 0;                   // bytes of the whole process; 0: none
     std::vector<std::string> recompute, keep;  // hints to the planner
+    std::string compress = "off";              // what a budget may: off | bf16 | int8
     std::string optimizer_state = "resident";  // resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // parameters whose moments fit into memory at once

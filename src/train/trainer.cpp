@@ -134,7 +134,7 @@ struct Trainer::Impl {
     fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
                baseline_bytes > 0 ? "" : " beside what the process itself takes", table);
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
-      fmt::print("made again in the backward:\n{}", choices);
+      fmt::print("not kept for the backward, but made again or compressed:\n{}", choices);
     fmt::print("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
     std::fflush(stdout);
     write_file_atomically(
