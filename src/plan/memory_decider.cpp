@@ -48,8 +48,10 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
 // Not beside another item of its value.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
   if (item.compression == spec::Compression::kNone) return true;
-  const auto found = decisions.compress.find(item.name);
-  return found != decisions.compress.end() && found->second == item.compression;
+  return std::any_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
+    const auto found = decisions.compress.find(key);
+    return found != decisions.compress.end() && found->second == item.compression;
+  });
 }
 
 }  // namespace

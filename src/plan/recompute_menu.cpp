@@ -2,6 +2,8 @@
 #include "plan/recompute_menu.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "analysis/compression.h"
 #include "ops/table.h"
@@ -9,6 +11,8 @@
 
 namespace anabatic::plan {
 namespace {
+
+constexpr std::size_t kMostValuesApart = 320;
 
 bool is_at_or_below(std::string_view key, std::string_view hint) {
   return key == hint || (key.starts_with(hint) && key[hint.size()] == '.');
@@ -101,6 +105,9 @@ void RecomputeMenu::add_items() {
 }
 
 void RecomputeMenu::add_compressions(const CompressionOptions& options) {
+  // Values of one kind in neighbouring layers go together where a menu would be long to search.
+  const std::size_t group = 1 + rebuilder_.saved().size() / kMostValuesApart;
+  std::map<std::pair<std::string, spec::Compression>, std::size_t> of_kind;  // the last item
   for (const auto format : {spec::Compression::kBFloat16, spec::Compression::kInt8}) {
     if (format > options.allowed) break;
     std::vector<double>& seconds = compression_seconds_[format];
@@ -111,11 +118,16 @@ void RecomputeMenu::add_compressions(const CompressionOptions& options) {
           !analysis::may_compress(graph_, saved.value, format))
         continue;
       seconds[index(saved.value)] = compression_price(type, format);
-      items_.push_back({saved.key,
-                        {saved.key},
-                        {saved.value},
-                        type.num_bytes() - analysis::compressed_bytes(type, format),
-                        format});
+      const std::int64_t bytes = type.num_bytes() - analysis::compressed_bytes(type, format);
+      std::size_t& last = of_kind[{std::string(without_layer(saved.key)), format}];
+      if (last > 0 && items_[last].values.size() < group) {
+        items_[last].keys.push_back(saved.key);
+        items_[last].values.push_back(saved.value);
+        items_[last].bytes += bytes;
+        continue;
+      }
+      last = items_.size();
+      items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, format});
     }
   }
 }
@@ -213,8 +225,10 @@ spec::Decisions RecomputeMenu::decisions(const std::vector<bool>& chosen) const 
     const MenuItem& item = items_[i];
     if (item.compression == spec::Compression::kNone)
       result.recompute.insert(item.keys.begin(), item.keys.end());
-    else if (treated.is_compressed(item.values[0]))
-      result.compress[item.name] = treated.compression[index(item.values[0])];
+    else
+      for (std::size_t k = 0; k < item.keys.size(); ++k)
+        if (treated.is_compressed(item.values[k]))
+          result.compress[item.keys[k]] = treated.compression[index(item.values[k])];
   }
   return result;
 }

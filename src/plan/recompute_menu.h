@@ -30,7 +30,7 @@ struct MenuItem {
   std::string name;                   // key of its first value
   std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)
   std::vector<ir::ValueId> values{};  // what one node makes; an activation and its products apart.
-                                      // One where it is compressed
+                                      // Where it is compressed one, or a few of a kind
   std::int64_t bytes = 0;             // that are no longer kept
   spec::Compression compression = spec::Compression::kNone;  // otherwise made again
   bool is_of(std::string_view hint) const;  // "layers.3.experts.activation", or without the layer,
