@@ -44,10 +44,10 @@ bool keeps_products(const Node& node) {
 // Collects the rebuilds that one set of dropped values asks for.
 class Collector {
  public:
-  Collector(const Graph& graph, const Rebuilder& rebuilder, const std::vector<bool>& is_dropped)
+  Collector(const Graph& graph, const Rebuilder& rebuilder, const Treatments& treatments)
       : graph_(graph),
         rebuilder_(rebuilder),
-        is_dropped_(is_dropped),
+        treatments_(treatments),
         is_made_(graph.values.size(), false) {}
 
   void require(ValueId value, NodeId reader) {
@@ -65,12 +65,14 @@ class Collector {
   // Readable in the backward as it is.
   bool is_available(ValueId value) const {
     return graph_.value(value).producer == ir::kNoNode ||
-           (rebuilder_.is_saved(value) && !is_dropped_[index(value)]);
+           (rebuilder_.is_saved(value) && treatments_.is_kept(value));
   }
 
   Rebuild recipe(ValueId value) const {
     const NodeId id = graph_.value(value).producer;
     const Node& node = graph_.node(id);
+    if (treatments_.is_compressed(value))
+      return {.outputs = {value}, .of = id, .from = treatments_.compression[index(value)]};
     // The norm of a sum that is there.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",
@@ -87,8 +89,10 @@ class Collector {
             .of = id};
   }
 
-  // Kept, or made again already.
-  bool has(ValueId value) const { return is_made_[index(value)] || is_available(value); }
+  // Kept in any form, or made again already.
+  bool has(ValueId value) const {
+    return is_made_[index(value)] || is_available(value) || treatments_.is_compressed(value);
+  }
 
   static Rebuild activation(NodeId id, const Node& node) {
     Rebuild rebuild{.op = "swiglu",
@@ -117,7 +121,7 @@ class Collector {
 
   const Graph& graph_;
   const Rebuilder& rebuilder_;
-  const std::vector<bool>& is_dropped_;
+  const Treatments& treatments_;
   std::vector<bool> is_made_;  // by value
   std::vector<Rebuild> result_;
 };
@@ -151,13 +155,13 @@ Rebuilder::Rebuilder(const Graph& graph)
   }
 }
 
-std::vector<Rebuild> Rebuilder::rebuilds(const std::vector<bool>& is_dropped) const {
+std::vector<Rebuild> Rebuilder::rebuilds(const Treatments& treatments) const {
   std::vector<std::pair<NodeId, ValueId>> reads;
   for (const SavedValue& saved : saved_)
-    if (is_dropped[index(saved.value)])
+    if (!treatments.is_kept(saved.value))
       reads.emplace_back(backward_readers_[index(saved.value)].front(), saved.value);
   std::sort(reads.begin(), reads.end());
-  Collector collector(graph_, *this, is_dropped);
+  Collector collector(graph_, *this, treatments);
   for (const auto& [reader, value] : reads) collector.require(value, reader);
   return collector.take();
 }

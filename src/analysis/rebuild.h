@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "spec/decisions.h"
 
 namespace anabatic::analysis {
 
-// A node of the backward that makes values of the forward again, with their bits.
+// A node of the backward that makes values of the forward again, with their bits; or the nodes that
+// make one value again from the form it was compressed to, with none of the first three fields.
 struct Rebuild {
   std::string_view op;
   spec::Attributes attributes{};
@@ -18,6 +20,22 @@ struct Rebuild {
   std::vector<ir::ValueId> outputs{};  // the forward value that each output equals
   ir::NodeId of{};                     // the forward node that made them
   ir::NodeId before{};                 // the backward node that is first to need them
+  spec::Compression from = spec::Compression::kNone;
+};
+
+// What becomes of each value between the forward and the backward, by ValueId.
+struct Treatments {
+  std::vector<bool> is_dropped;
+  std::vector<spec::Compression> compression;  // ignored where the value is dropped
+  explicit Treatments(const ir::Graph& graph)
+      : is_dropped(graph.values.size(), false),
+        compression(graph.values.size(), spec::Compression::kNone) {}
+  bool is_kept(ir::ValueId value) const {
+    return !is_dropped[index(value)] && !is_compressed(value);
+  }
+  bool is_compressed(ir::ValueId value) const {
+    return !is_dropped[index(value)] && compression[index(value)] != spec::Compression::kNone;
+  }
 };
 
 // A value that one action's frame keeps for the next: made in the forward, read in the backward.
@@ -35,10 +53,11 @@ class Rebuilder {
   // In the order of the nodes that make them; keys are distinct.
   const std::vector<SavedValue>& saved() const { return saved_; }
 
-  // What the backward must run when the values with is_dropped[ValueId] are not kept, each rebuild
-  // ahead of those that read it and ordered by `before`. A value that only the forward reads now is
-  // made again too where a rebuild wants it. Linear in the rebuilds and their inputs.
-  std::vector<Rebuild> rebuilds(const std::vector<bool>& is_dropped) const;
+  // What the backward must run when saved values are treated so, each rebuild ahead of those that
+  // read it and ordered by `before`. A value that only the forward reads now is made again too
+  // where a rebuild wants it; one that is compressed is not decompressed where another rebuild
+  // makes it. Linear in the rebuilds and their inputs.
+  std::vector<Rebuild> rebuilds(const Treatments& treatments) const;
 
   bool is_saved(ir::ValueId value) const { return is_saved_[index(value)]; }
   // Backward nodes that read the value, in their order.

@@ -61,8 +61,13 @@ OrderedJson setting_json(const std::optional<train::Trial>& trial) {
 
 OrderedJson choices_json(const plan::MemoryDecision& decision) {
   OrderedJson json = OrderedJson::array();
-  for (const plan::PricedChoice& choice : decision.choices)
-    json.push_back({{"name", choice.name}, {"bytes", choice.bytes}, {"seconds", choice.seconds}});
+  for (const plan::PricedChoice& choice : decision.choices) {
+    const bool is_compressed = choice.compression != spec::Compression::kNone;
+    json.push_back({{"name", choice.name},
+                    {"how", is_compressed ? plan::to_string(choice.compression) : "recompute"},
+                    {"bytes", choice.bytes},
+                    {"seconds", choice.seconds}});
+  }
   return json;
 }
 
@@ -157,7 +162,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
                      train::to_string(planned.memory));
   if (!planned.note.empty()) out += fmt::format("plan         {}\n", planned.note);
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
-    out += fmt::format("made again   in the backward, {:+.3g} s a micro-batch by the prices\n{}",
+    out += fmt::format("not kept     for the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);
   if (const std::string tier = train::state_tier_to_string(run, plan, planned.price); !tier.empty())
     out += fmt::format("optimizer    state {}\n", tier);

@@ -210,7 +210,8 @@ class Compiler {
     const ir::Graph whole = result.graph;
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
-    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency);
+    const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency,
+                                   options_.memory.compression);
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
@@ -244,45 +245,58 @@ class Compiler {
     if (options_.memory.replay) return;
     std::size_t most = result.memory.choices.size();
     for (int attempt = 0; attempt < kMostReturns; ++attempt) {
-      const std::vector<std::string> names = room_for(menu, result, most);
-      if (names.empty()) return;
+      const std::vector<plan::PricedChoice> choices = room_for(menu, result, most);
+      if (choices.empty()) return;
       Compiled fewer = result;
       plan::MemoryOptions options = options_.memory;
       options.replay = result.memory.decisions;
       for (const plan::MenuItem& item : menu.items())
-        if (std::find(names.begin(), names.end(), item.name) != names.end())
-          for (const std::string& key : item.keys) options.replay->recompute.erase(key);
+        if (std::any_of(choices.begin(), choices.end(),
+                        [&](const auto& choice) { return is_of(choice, item); }))
+          for (const std::string& key : item.keys) {
+            if (item.compression == spec::Compression::kNone)
+              options.replay->recompute.erase(key);
+            else
+              options.replay->compress.erase(key);
+          }
       take(plan::decide_memory(menu, options, frame_bytes), whole, fewer);
       if (fewer.plan.peak_bytes() <= options_.memory.budget_bytes &&
           fewer.memory.added_seconds <= result.memory.added_seconds)
         result = std::move(fewer);
       else
-        most = names.size() / 2;
+        most = choices.size() / 2;
     }
   }
 
+  static bool is_of(const plan::PricedChoice& choice, const plan::MenuItem& item) {
+    return item.name == choice.name && item.compression == choice.compression;
+  }
+
   // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
-  std::vector<std::string> room_for(const plan::RecomputeMenu& menu, const Compiled& result,
-                                    std::size_t most) const {
+  std::vector<plan::PricedChoice> room_for(const plan::RecomputeMenu& menu, const Compiled& result,
+                                           std::size_t most) const {
     std::vector<plan::PricedChoice> choices = result.memory.choices;
     std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) {
       return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
     });
-    const auto is_asked_for = [&](const std::string& name) {
+    const auto is_asked_for = [&](const plan::PricedChoice& choice) {
+      const std::vector<std::string>& hints = choice.compression == spec::Compression::kNone
+                                                  ? options_.memory.recompute
+                                                  : options_.memory.compress;
       return std::any_of(menu.items().begin(), menu.items().end(), [&](const plan::MenuItem& item) {
-        return item.name == name &&
-               std::any_of(options_.memory.recompute.begin(), options_.memory.recompute.end(),
+        return is_of(choice, item) &&
+               std::any_of(hints.begin(), hints.end(),
                            [&](const std::string& hint) { return item.is_of(hint); });
       });
     };
     std::int64_t room = options_.memory.budget_bytes - result.plan.peak_bytes();
-    std::vector<std::string> names;
+    std::vector<plan::PricedChoice> fitting;
     for (const plan::PricedChoice& choice : choices) {
-      if (names.size() == most || choice.bytes > room || is_asked_for(choice.name)) continue;
-      names.push_back(choice.name);
+      if (fitting.size() == most || choice.bytes > room || is_asked_for(choice)) continue;
+      fitting.push_back(choice);
       room -= choice.bytes;
     }
-    return names;
+    return fitting;
   }
 
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
@@ -309,7 +323,7 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
   Compiled result = Compiler(options, device).run(std::move(forward));
   if (!options.dump_directory.empty()) {
     const std::filesystem::path directory(options.dump_directory);
-    if (!result.memory.decisions.recompute.empty())
+    if (!result.memory.choices.empty())
       write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
                             ir::print(result.graph));
     write_file_atomically(directory / "plan.txt", plan::print(result.graph, result.plan));

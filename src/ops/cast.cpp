@@ -28,6 +28,35 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, 0);
 }
 
+Dim num_blocks(const Dim& width, std::int64_t block) {
+  return {.bound = (width.bound + block - 1) / block};
+}
+
+std::vector<TensorType> infer_quantize(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("quantize", inputs, attributes, {"block"});
+  const Operand x = check.floating(0, "x", 2);
+  check.row_major(x);
+  return {
+      typed(DType::kInt8, {x.dim(0), x.dim(1)}),
+      typed(wide_dtype(x.dtype()), {x.dim(0), num_blocks(x.dim(1), check.positive_int("block"))})};
+}
+
+std::vector<TensorType> infer_dequantize(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("dequantize", inputs, attributes, {"block", "dtype"});
+  const Operand codes = check.i8(0, "codes", 2), scales = check.wide(1, "scales", 2);
+  check.same_dim(scales, 0, codes, 0);
+  check.size(scales, 1, num_blocks(codes.dim(1), check.positive_int("block")).bound);
+  return {typed(check.dtype("dtype"), {codes.dim(0), codes.dim(1)})};
+}
+
+ir::Cost cost_quantize(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, product({3, inputs[0].num_elements()}));
+}
+
+ir::Cost cost_dequantize(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 1);
+}
+
 }  // namespace
 
 const ir::OpSchema kCast{.name = "cast",
@@ -37,5 +66,24 @@ const ir::OpSchema kCast{.name = "cast",
                          .infer = infer,
                          .gradient = gradient,
                          .cost = cost};
+
+const ir::OpSchema kQuantize{.name = "quantize",
+                             .min_inputs = 1,
+                             .max_inputs = 1,
+                             .num_outputs = 2,
+                             .signature =
+                                 "(x [rows,width]) -> codes i8[rows,width], "
+                                 "scales f32[rows,blocks]",
+                             .infer = infer_quantize,
+                             .cost = cost_quantize};
+
+const ir::OpSchema kDequantize{.name = "dequantize",
+                               .min_inputs = 2,
+                               .max_inputs = 2,
+                               .signature =
+                                   "(codes i8[rows,width], scales f32[rows,blocks]) -> "
+                                   "[rows,width], of the attribute's dtype",
+                               .infer = infer_dequantize,
+                               .cost = cost_dequantize};
 
 }  // namespace anabatic::ops

@@ -76,6 +76,13 @@ Operand Check::i32(int i, std::string_view name, int ndim) const {
   return operand;
 }
 
+Operand Check::i8(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  if (operand.dtype() != DType::kInt8)
+    fail(fmt::format("expected {} to be i8, got {}", name, to_string(*operand.type)));
+  return operand;
+}
+
 Operand Check::f64(int i, std::string_view name, int ndim) const {
   const Operand operand = input(i, name, ndim);
   if (operand.dtype() != DType::kFloat64)

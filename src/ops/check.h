@@ -38,6 +38,7 @@ class Check {
   // Input i as f32; f64 stands for it in finite differences.
   Operand wide(int i, std::string_view name, int ndim = kAnyNdim) const;
   Operand i32(int i, std::string_view name, int ndim) const;
+  Operand i8(int i, std::string_view name, int ndim) const;
   Operand f64(int i, std::string_view name, int ndim) const;
 
   void same_dtype(const Operand& a, const Operand& b) const;

@@ -220,7 +220,8 @@ const ir::OpSchema kLinearSwigluGradient{
     .num_outputs = 2,
     .signature = "(dy [T,N], weight [N,F], gate [T,F], up [T,F]) -> dgate, dup",
     .infer = infer_dense_gradient,
-    .cost = product_gradient_cost};
+    .cost = product_gradient_cost,
+    .may_alias = {2, 3}};
 
 const ir::OpSchema kGroupedLinearSwigluGradient{
     .name = "grouped_linear_swiglu_gradient",
@@ -229,7 +230,8 @@ const ir::OpSchema kGroupedLinearSwigluGradient{
     .num_outputs = 2,
     .signature = "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup",
     .infer = infer_grouped_gradient,
-    .cost = product_gradient_cost};
+    .cost = product_gradient_cost,
+    .may_alias = {3, 4}};
 
 const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
     .name = "grouped_linear_swiglu_gradient_with_weights",
@@ -240,6 +242,7 @@ const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
         "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], row_map "
         "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k]",
     .infer = infer_gradient_with_weights,
-    .cost = product_gradient_cost};
+    .cost = product_gradient_cost,
+    .may_alias = {3, 4, -1}};
 
 }  // namespace anabatic::ops

@@ -2,6 +2,7 @@
 #include "passes/recompute.h"
 
 #include <string>
+#include <utility>
 
 #include "analysis/rebuild.h"
 #include "ir/rewrite.h"
@@ -15,12 +16,15 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-std::vector<bool> dropped_values(const Graph& graph, const analysis::Rebuilder& rebuilder,
-                                 const std::set<std::string, std::less<>>& keys) {
-  std::vector<bool> is_dropped(graph.values.size(), false);
-  for (const analysis::SavedValue& saved : rebuilder.saved())
-    if (keys.contains(saved.key)) is_dropped[index(saved.value)] = true;
-  return is_dropped;
+analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder& rebuilder,
+                                   const spec::Decisions& decisions) {
+  analysis::Treatments treatments(graph);
+  for (const analysis::SavedValue& saved : rebuilder.saved()) {
+    treatments.is_dropped[index(saved.value)] = decisions.recompute.contains(saved.key);
+    if (const auto found = decisions.compress.find(saved.key); found != decisions.compress.end())
+      treatments.compression[index(saved.value)] = found->second;
+  }
+  return treatments;
 }
 
 // Without gate and up among its outputs, where nobody reads them.
@@ -38,40 +42,107 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
   }
 }
 
+// Builds the nodes anew, with those that compress and make again among them.
+class Rewriter {
+ public:
+  Rewriter(Graph& graph, const PassContext& context, const std::vector<Rebuild>& rebuilds)
+      : graph_(graph),
+        rebuilds_(rebuilds),
+        nodes_(std::exchange(graph.nodes, {})),
+        builder_(graph, context.find_op),
+        made_(graph.values.size(), ir::kNoValue),
+        compressed_(graph.values.size()) {}
+
+  void run(const analysis::Treatments& treatments) {
+    std::vector<std::vector<const Rebuild*>> behind = compressed_behind();
+    auto next = rebuilds_.begin();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      for (; next != rebuilds_.end() && index(next->before) == i; ++next) add(*next);
+      Node& node = nodes_[i];
+      if (node.tag.phase != ir::Phase::kForward && node.tag.phase != ir::Phase::kUpdate)
+        for (ValueId& input : node.inputs)
+          if (!treatments.is_kept(input)) input = made_[index(input)];
+      graph_.nodes.push_back(node);
+      for (const Rebuild* rebuild : behind[i]) compress(*rebuild);
+    }
+  }
+
+ private:
+  // By node: what is compressed behind it, the last of the forward to use the value.
+  std::vector<std::vector<const Rebuild*>> compressed_behind() const {
+    std::vector<std::size_t> last_use(made_.size(), 0);
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].tag.phase != ir::Phase::kForward) continue;
+      for (const auto* list : {&nodes_[i].inputs, &nodes_[i].outputs})
+        for (const ValueId value : *list) last_use[index(value)] = i;
+    }
+    std::vector<std::vector<const Rebuild*>> behind(nodes_.size());
+    for (const Rebuild& rebuild : rebuilds_)
+      if (rebuild.from != spec::Compression::kNone)
+        behind[last_use[index(rebuild.outputs[0])]].push_back(&rebuild);
+    return behind;
+  }
+
+  void set_tag(const Rebuild& rebuild, ir::Phase phase) {
+    ir::Tag tag = nodes_[index(rebuild.of)].tag;
+    tag.phase = phase;
+    builder_.set_tag(tag);
+  }
+
+  void compress(const Rebuild& rebuild) {
+    set_tag(rebuild, ir::Phase::kForward);
+    const ValueId value = rebuild.outputs[0];
+    compressed_[index(value)] =
+        rebuild.from == spec::Compression::kInt8
+            ? builder_.add("quantize", {value}, {{"block", spec::kCompressionBlock}})
+            : builder_.add("cast", {value}, cast_to(DType::kBFloat16));
+  }
+
+  std::vector<ValueId> add_rebuild(const Rebuild& rebuild) {
+    std::vector<ValueId> inputs;
+    if (rebuild.from == spec::Compression::kNone) {
+      for (const ValueId input : rebuild.inputs)
+        inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
+      return builder_.add(rebuild.op, inputs, rebuild.attributes);
+    }
+    const ValueId value = rebuild.outputs[0];
+    const DType dtype = graph_.value(value).type.dtype;
+    inputs = compressed_[index(value)];
+    if (rebuild.from == spec::Compression::kBFloat16)
+      return builder_.add("cast", inputs, cast_to(dtype));
+    return builder_.add(
+        "dequantize", inputs,
+        {{"block", spec::kCompressionBlock}, {"dtype", std::string(to_string(dtype))}});
+  }
+
+  void add(const Rebuild& rebuild) {
+    set_tag(rebuild, ir::Phase::kRecompute);
+    const std::vector<ValueId> outputs = add_rebuild(rebuild);
+    for (std::size_t o = 0; o < outputs.size(); ++o)
+      if (ValueId& value = made_[index(rebuild.outputs[o])]; value == ir::kNoValue)
+        value = outputs[o];
+  }
+
+  static spec::Attributes cast_to(DType dtype) {
+    return {{"dtype", std::string(to_string(dtype))}, {"rounding", "even"}};
+  }
+
+  Graph& graph_;
+  const std::vector<Rebuild>& rebuilds_;
+  std::vector<Node> nodes_;
+  ir::GraphBuilder builder_;
+  std::vector<ValueId> made_;                     // by forward value: what stands for it
+  std::vector<std::vector<ValueId>> compressed_;  // by forward value: the form it is kept in
+};
+
 bool run(Graph& graph, const PassContext& context) {
   if (context.options.decisions == nullptr) return false;
   const analysis::Rebuilder rebuilder(graph);
-  const std::vector<bool> is_dropped =
-      dropped_values(graph, rebuilder, context.options.decisions->recompute);
-  const std::vector<Rebuild> rebuilds = rebuilder.rebuilds(is_dropped);
+  const analysis::Treatments treatments =
+      treatments_of(graph, rebuilder, *context.options.decisions);
+  const std::vector<Rebuild> rebuilds = rebuilder.rebuilds(treatments);
   if (rebuilds.empty()) return false;
-
-  std::vector<Node> nodes = std::move(graph.nodes);
-  graph.nodes.clear();
-  ir::GraphBuilder builder(graph, context.find_op);
-  std::vector<ValueId> made(graph.values.size(), ir::kNoValue);  // by forward value
-  const auto current = [&](ValueId value) {
-    return made[index(value)] == ir::kNoValue ? value : made[index(value)];
-  };
-  auto next = rebuilds.begin();
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    for (; next != rebuilds.end() && index(next->before) == i; ++next) {
-      ir::Tag tag = nodes[index(next->of)].tag;
-      tag.phase = ir::Phase::kRecompute;
-      builder.set_tag(tag);
-      std::vector<ValueId> inputs;
-      for (const ValueId input : next->inputs) inputs.push_back(current(input));
-      const std::vector<ValueId> outputs = builder.add(next->op, inputs, next->attributes);
-      for (std::size_t o = 0; o < outputs.size(); ++o)
-        if (ValueId& value = made[index(next->outputs[o])]; value == ir::kNoValue)
-          value = outputs[o];
-    }
-    Node& node = nodes[i];
-    if (node.tag.phase != ir::Phase::kForward && node.tag.phase != ir::Phase::kUpdate)
-      for (ValueId& input : node.inputs)
-        if (is_dropped[index(input)]) input = made[index(input)];
-    graph.nodes.push_back(std::move(node));
-  }
+  Rewriter(graph, context, rebuilds).run(treatments);
   stop_keeping_products(graph, context);
   ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));
   return true;

@@ -8,9 +8,18 @@
 //   %d = f(%y, %dz)           backward        %y' = rms_norm(%x, w)   recompute
 //                                             %d  = f(%y', %dz)       backward
 //
-// The same kernels over the same values: bits stay equal. Products whose gate and up nobody keeps
-// any more no longer write them. Costs what is made again; saves its bytes from the forward to
-// there.
+// What Decisions::compress names is kept in another form, made behind its last use in the forward:
+//
+//   %y = rms_norm(%x, w)      forward         %y     = rms_norm(%x, w)     forward
+//   ...                                       %c, %s = quantize(%y)        forward
+//                                        ->   ...
+//   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
+//                                             %d     = f(%y', %dz)         backward
+//
+// and what is made again from it reads %y' too. That changes gradients, within the bounds of
+// docs/memory.md; what is only made again does not: the same kernels over the same values. Products
+// whose gate and up nobody keeps any more no longer write them. Costs what is made again; saves its
+// bytes from the forward to there.
 //
 // Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
 #pragma once

@@ -17,14 +17,17 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
   return names;
 }
 
-// Marks what the hints name.
+// Marks what the hints name of the items in `kinds`.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, bool must_be_known, std::vector<ItemRule>& rules) {
+           ItemRule rule, std::initializer_list<spec::Compression> kinds, bool must_be_known,
+           std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       const MenuItem& item = menu.items()[i];
-      if (!item.is_of(hint)) continue;
+      if (!item.is_of(hint) ||
+          std::find(kinds.begin(), kinds.end(), item.compression) == kinds.end())
+        continue;
       is_known = true;
       ANABATIC_REQUIRE(
           rules[i] == ItemRule::kFree || rules[i] == rule,
@@ -43,24 +46,42 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
   }
 }
 
+// Not beside another item of its value.
+bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
+  if (item.compression == spec::Compression::kNone) return true;
+  return std::any_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
+    const auto found = decisions.compress.find(key);
+    return found != decisions.compress.end() && found->second == item.compression;
+  });
+}
+
 // The items whose values `decisions` name, all of which must be known.
 std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
   std::vector<bool> chosen;
   for (const MenuItem& item : menu.items())
-    chosen.push_back(std::all_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
-      return decisions.recompute.contains(key);
-    }));
+    chosen.push_back(
+        item.compression == spec::Compression::kNone
+            ? std::all_of(item.keys.begin(), item.keys.end(),
+                          [&](const std::string& key) { return decisions.recompute.contains(key); })
+            : is_effective(item, decisions));
   const spec::Decisions known = menu.decisions(chosen);
   std::string strangers;
-  for (const std::string& key : decisions.recompute) {
-    if (known.recompute.contains(key)) continue;
+  const auto refuse = [&](const std::string& key) {
     const auto nearest = nearest_word(key, known_names(menu));
     strangers +=
-        fmt::format("\n  {}{}", key, nearest ? fmt::format("; did you mean {}?", *nearest) : "");
+        fmt::format("\n  {}{}", key,
+                    nearest && *nearest != key ? fmt::format("; did you mean {}?", *nearest) : "");
+  };
+  for (const std::string& key : decisions.recompute)
+    if (!known.recompute.contains(key)) refuse(key);
+  for (const auto& [key, form] : decisions.compress) {
+    const auto found = known.compress.find(key);
+    if (found == known.compress.end() || found->second != form)
+      refuse(fmt::format("{} as {}", key, to_string(form)));
   }
   ANABATIC_REQUIRE(strangers.empty(),
                    "[memory] expected a saved plan of values that this backward reads, each with "
-                   "all that is made with it; got{}",
+                   "all that is made with it, in forms that memory.compress allows; got{}",
                    strangers);
   return chosen;
 }
@@ -72,7 +93,7 @@ MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rule
     const ItemRule other = choice.chosen[i] ? ItemRule::kLeave : ItemRule::kTake;
     ANABATIC_REQUIRE(rules[i] != other,
                      "[memory] the saved plan {} {}, the hints of this run say otherwise",
-                     choice.chosen[i] ? "makes again" : "keeps", menu.items()[i].name);
+                     choice.chosen[i] ? "does not keep" : "keeps", menu.items()[i].name);
   }
   choice.outcome = menu.evaluate(choice.chosen, frame_bytes);
   choice.holds = choice.outcome.excess <= 0;
@@ -81,12 +102,21 @@ MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rule
 
 }  // namespace
 
+std::string_view to_string(spec::Compression format) {
+  constexpr std::string_view kNames[] = {"off", "bf16", "int8"};
+  return kNames[static_cast<std::size_t>(format)];
+}
+
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
+  using enum spec::Compression;
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, true, rules);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, true, rules);
-  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, false, rules);
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kNone}, true, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kNone, kBFloat16, kInt8}, true,
+        rules);
+  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kNone, kBFloat16, kInt8}, false, rules);
+  apply(menu, options.compress, "memory.compress", ItemRule::kTake, {options.compression.allowed},
+        true, rules);
   if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
@@ -100,10 +130,12 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
                         .holds = choice.holds || options.budget_bytes == 0};
   std::vector<bool> others = choice.chosen;
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    if (!choice.chosen[i]) continue;
+    const MenuItem& item = menu.items()[i];
+    if (!choice.chosen[i] || !is_effective(item, result.decisions)) continue;
     others[i] = false;
-    result.choices.push_back({menu.items()[i].name, menu.items()[i].bytes,
-                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds});
+    result.choices.push_back({item.name, item.bytes,
+                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds,
+                              item.compression});
     others[i] = true;
   }
   return result;
@@ -111,13 +143,15 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
 
 std::string to_string(const MemoryDecision& decision) {
   struct Kind {
-    std::string_view name;
+    std::string name;
     std::int64_t count = 0, bytes = 0;
     double seconds = 0;
   };
   std::vector<Kind> kinds;
   for (const PricedChoice& choice : decision.choices) {
-    const std::string_view name = without_layer(choice.name);
+    std::string name(without_layer(choice.name));
+    if (choice.compression != spec::Compression::kNone)
+      name += fmt::format(" as {}", to_string(choice.compression));
     auto kind = std::find_if(kinds.begin(), kinds.end(),
                              [&](const Kind& other) { return other.name == name; });
     if (kind == kinds.end()) kind = kinds.insert(kind, {name});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a step makes again so that it keeps within a budget of bytes.
+// Decides what a step makes again or compresses so that it keeps within a budget of bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -29,15 +29,22 @@ struct MemoryOptions {
   // again, budget or not; `keep` never.
   std::vector<std::string> recompute{}, keep{};
   std::vector<std::string> hot{};  // as `keep`, where it names any (plan/hints.h)
+  // What a budget may compress, and hints as above: values that are compressed, budget or not, to
+  // the last form that is allowed.
+  CompressionOptions compression{};
+  std::vector<std::string> compress{};
   // Taken as they are, with nothing to choose; hints must agree with them.
   std::optional<spec::Decisions> replay{};
-  bool asks() const { return budget_bytes > 0 || !recompute.empty() || replay.has_value(); }
+  bool asks() const {
+    return budget_bytes > 0 || !recompute.empty() || !compress.empty() || replay.has_value();
+  }
 };
 
 struct PricedChoice {
   std::string name;        // of the item
-  std::int64_t bytes = 0;  // of its values
+  std::int64_t bytes = 0;  // that are no longer kept
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
+  spec::Compression compression = spec::Compression::kNone;  // otherwise made again
 };
 
 struct MemoryDecision {
@@ -54,9 +61,11 @@ struct MemoryDecision {
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes);
 
-// One line a kind of choice, layers together: "experts.activation in 8 layers", bytes and seconds;
-// empty when nothing is made again.
+// One line a kind of choice, layers together: "experts.activation in 8 places", bytes and seconds;
+// empty when everything is kept. A value that is compressed has "as int8" behind its name.
 std::string to_string(const MemoryDecision& decision);
+
+std::string_view to_string(spec::Compression format);  // "off", "bf16", "int8"
 
 // The three largest takers of `plan`'s bytes at its peak (plan/account.h), each with what would
 // shrink it: for a BudgetError.

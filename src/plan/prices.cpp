@@ -19,15 +19,17 @@ constexpr double kSharesOfCodes = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an
 // AMD Milan; longer words first.
-constexpr std::array<std::pair<std::string_view, double>, 9> kShares{{{"attention_gradient", 0.6},
-                                                                      {"linear_many", 0.8},
-                                                                      {"attention", 0.65},
-                                                                      {"head_loss", 0.8},
-                                                                      {"grouped", 0.75},
-                                                                      {"linear", 0.8},
-                                                                      {"router", 0.2},
-                                                                      {"adamw", 0.9},
-                                                                      {"cast", 0.8}}};
+constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attention_gradient", 0.6},
+                                                                       {"linear_many", 0.8},
+                                                                       {"attention", 0.65},
+                                                                       {"head_loss", 0.8},
+                                                                       {"grouped", 0.75},
+                                                                       {"linear", 0.8},
+                                                                       {"router", 0.2},
+                                                                       {"adamw", 0.9},
+                                                                       {"cast", 0.8},
+                                                                       {"dequantize", 0.8},
+                                                                       {"quantize", 0.5}}};
 
 double default_share(std::string_view op) {
   for (const auto& [word, share] : kShares)

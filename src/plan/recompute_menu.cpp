@@ -2,19 +2,29 @@
 #include "plan/recompute_menu.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
+#include "analysis/compression.h"
 #include "ops/table.h"
 #include "plan/hints.h"
 #include "plan/offsets.h"
 
 namespace anabatic::plan {
+namespace {
+
+constexpr std::size_t kMostValuesApart = 320;
+
+}  // namespace
+
 bool MenuItem::is_of(std::string_view hint) const {
   return std::any_of(keys.begin(), keys.end(),
                      [&](const std::string& key) { return is_named(key, hint); });
 }
 
 RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
-                             const spec::DeviceSpec& device, const OpEfficiency& efficiency)
+                             const spec::DeviceSpec& device, const OpEfficiency& efficiency,
+                             const CompressionOptions& compression)
     : graph_(graph),
       plan_(plan),
       device_(device),
@@ -23,7 +33,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       position_(graph.nodes.size(), -1),
       forward_end_(graph.values.size(), 0) {
   std::int32_t position = 0;
-  std::vector<std::int64_t> change;
+  std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
     for (const PlannedNode& planned : order) {
       position_[index(planned.node)] = position++;
@@ -31,9 +41,13 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
     }
   }
   change.push_back(0);
+  between.assign(change.size(), 0);
   const auto add = [&](const Lifetime& lifetime, std::int64_t bytes) {
     change[static_cast<std::size_t>(lifetime.begin)] += align_bytes(bytes);
     change[static_cast<std::size_t>(lifetime.end)] -= align_bytes(bytes);
+    if (lifetime.end - lifetime.begin < 2) return;
+    between[static_cast<std::size_t>(lifetime.begin) + 1] += align_bytes(bytes);
+    between[static_cast<std::size_t>(lifetime.end)] -= align_bytes(bytes);
   };
   std::vector<bool> is_window(plan.buffers.size(), false);
   // A window needs its bytes for its use; ahead of it, it takes what others leave.
@@ -46,6 +60,8 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       add(plan.buffers[i].lifetime, plan.buffers[i].bytes);
   std::int64_t live = 0;
   for (const std::int64_t delta : change) live_.push_back(live += delta);
+  live = 0;
+  for (const std::int64_t delta : between) ahead_.push_back(live += delta);
   for (const auto& [action, order] : plan.orders)
     for (const PlannedNode& planned : order) {
       const std::int32_t at = position_[index(planned.node)];
@@ -57,6 +73,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
           forward_end_[index(value)] = std::max(forward_end_[index(value)], at + 1);
     }
   add_items();
+  add_compressions(compression);
 }
 
 void RecomputeMenu::add_items() {
@@ -76,7 +93,55 @@ void RecomputeMenu::add_items() {
   }
 }
 
+void RecomputeMenu::add_compressions(const CompressionOptions& options) {
+  // Values of one kind in neighbouring layers go together where a menu would be long to search.
+  const std::size_t group = 1 + rebuilder_.saved().size() / kMostValuesApart;
+  std::map<std::pair<std::string, spec::Compression>, std::size_t> of_kind;  // the last item
+  for (const auto format : {spec::Compression::kBFloat16, spec::Compression::kInt8}) {
+    if (format > options.allowed) break;
+    std::vector<double>& seconds = compression_seconds_[format];
+    seconds.assign(graph_.values.size(), 0);
+    for (const analysis::SavedValue& saved : rebuilder_.saved()) {
+      const TensorType& type = graph_.value(saved.value).type;
+      if (type.num_bytes() < options.min_bytes ||
+          !analysis::may_compress(graph_, saved.value, format))
+        continue;
+      seconds[index(saved.value)] = compression_price(type, format);
+      const std::int64_t bytes = type.num_bytes() - analysis::compressed_bytes(type, format);
+      std::size_t& last = of_kind[{std::string(without_layer(saved.key)), format}];
+      if (last > 0 && items_[last].values.size() < group) {
+        items_[last].keys.push_back(saved.key);
+        items_[last].values.push_back(saved.value);
+        items_[last].bytes += bytes;
+        continue;
+      }
+      last = items_.size();
+      items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, format});
+    }
+  }
+}
+
+double RecomputeMenu::compression_price(const TensorType& type, spec::Compression format) const {
+  ir::Graph graph;
+  ir::GraphBuilder builder(graph, ops::find_op);
+  const ir::ValueId x = builder.batch_input("x", type);
+  const std::string dtype(to_string(type.dtype));
+  if (format == spec::Compression::kInt8) {
+    builder.add("dequantize", builder.add("quantize", {x}, {{"block", spec::kCompressionBlock}}),
+                {{"block", spec::kCompressionBlock}, {"dtype", dtype}});
+  } else {
+    const ir::ValueId half = builder.add1("cast", {x}, {{"dtype", "bf16"}, {"rounding", "even"}});
+    builder.add("cast", {half}, {{"dtype", dtype}, {"rounding", "even"}});
+  }
+  double seconds = 0;
+  for (const ir::Node& node : graph.nodes)
+    seconds += predicted_seconds(graph, node, device_, efficiency_);
+  return seconds;
+}
+
 double RecomputeMenu::price(const analysis::Rebuild& rebuild) const {
+  if (rebuild.from != spec::Compression::kNone)
+    return compression_seconds_.at(rebuild.from)[index(rebuild.outputs[0])];
   const ir::Node node{.op = ops::find_op(rebuild.op),
                       .attributes = rebuild.attributes,
                       .inputs = rebuild.inputs,
@@ -85,32 +150,56 @@ double RecomputeMenu::price(const analysis::Rebuild& rebuild) const {
   return predicted_seconds(graph_, node, device_, efficiency_);
 }
 
+analysis::Treatments RecomputeMenu::treatments(const std::vector<bool>& chosen) const {
+  analysis::Treatments result(graph_);
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (!chosen[i]) continue;
+    for (const ir::ValueId value : items_[i].values) {
+      if (items_[i].compression == spec::Compression::kNone)
+        result.is_dropped[index(value)] = true;
+      else
+        result.compression[index(value)] = items_[i].compression;  // later ones take fewer bytes
+    }
+  }
+  return result;
+}
+
 MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
                                     std::int64_t budget_bytes) const {
-  std::vector<bool> is_dropped(graph_.values.size(), false);
-  for (std::size_t i = 0; i < items_.size(); ++i)
-    if (chosen[i])
-      for (ir::ValueId value : items_[i].values) is_dropped[index(value)] = true;
-
+  const analysis::Treatments treated = treatments(chosen);
   MenuOutcome outcome;
-  std::vector<std::int64_t> change(live_.size() + 1, 0), beside(live_.size(), 0);
-  for (const analysis::Rebuild& rebuild : rebuilder_.rebuilds(is_dropped)) {
+  // By position: what a choice adds from there on, beside it alone, and at most while values are
+  // compressed or come back ahead of it.
+  std::vector<std::int64_t> change(live_.size() + 1, 0), beside(live_.size(), 0),
+      passing(live_.size(), 0);
+  const auto pass = [&](std::size_t at, std::int64_t whole_or_less, std::int64_t delta) {
+    passing[at] = std::max(passing[at], change[at] + whole_or_less);
+    change[at] += delta;
+  };
+  for (const analysis::Rebuild& rebuild : rebuilder_.rebuilds(treated)) {
     outcome.seconds += price(rebuild);
     const auto at = static_cast<std::size_t>(position_[index(rebuild.before)]);
     for (ir::ValueId value : rebuild.outputs) {
-      const std::int64_t bytes = align_bytes(graph_.value(value).type.num_bytes());
-      if (is_dropped[index(value)]) {
-        change[static_cast<std::size_t>(forward_end_[index(value)])] -= bytes;
+      const TensorType& type = graph_.value(value).type;
+      const std::int64_t bytes = align_bytes(type.num_bytes());
+      const auto end = static_cast<std::size_t>(forward_end_[index(value)]);
+      if (treated.is_kept(value)) {
+        beside[at] += bytes;
+      } else if (rebuild.from == spec::Compression::kNone) {
+        change[end] -= bytes;
         change[at] += bytes;
       } else {
-        beside[at] += bytes;
+        const std::int64_t less = align_bytes(analysis::compressed_bytes(type, rebuild.from));
+        pass(end, less, less - bytes);
+        pass(at, bytes, bytes - less);
       }
     }
   }
   std::int64_t saved = 0;
   for (std::size_t i = 0; i < live_.size(); ++i) {
+    const std::int64_t before = passing[i] > 0 ? ahead_[i] + saved + passing[i] : 0;
     saved += change[i];
-    const std::int64_t live = live_[i] + saved + beside[i];
+    const std::int64_t live = std::max(before, live_[i] + saved + beside[i]);
     outcome.peak_bytes = std::max(outcome.peak_bytes, live);
     outcome.excess += static_cast<double>(std::max<std::int64_t>(live - budget_bytes, 0));
   }
@@ -119,8 +208,17 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
 
 spec::Decisions RecomputeMenu::decisions(const std::vector<bool>& chosen) const {
   spec::Decisions result;
-  for (std::size_t i = 0; i < items_.size(); ++i)
-    if (chosen[i]) result.recompute.insert(items_[i].keys.begin(), items_[i].keys.end());
+  const analysis::Treatments treated = treatments(chosen);
+  for (std::size_t i = 0; i < items_.size(); ++i) {
+    if (!chosen[i]) continue;
+    const MenuItem& item = items_[i];
+    if (item.compression == spec::Compression::kNone)
+      result.recompute.insert(item.keys.begin(), item.keys.end());
+    else
+      for (std::size_t k = 0; k < item.keys.size(); ++k)
+        if (treated.is_compressed(item.values[k]))
+          result.compress[item.keys[k]] = treated.compression[index(item.values[k])];
+  }
   return result;
 }
 

@@ -107,6 +107,7 @@ const std::vector<std::string>& binding_keys() {
                                              "train.gradient_accumulation_steps",
                                              "train.precision",
                                              "train.seed",
+                                             "memory.compress",
                                              "optimizer.state_precision",
                                              "optimizer.update"};
   return keys;

@@ -82,6 +82,10 @@ lower::CompileOptions compile_options(const RunConfig& run,
                     .recompute = run.memory.recompute,
                     .keep = run.memory.keep,
                     .hot = run.memory.hot};
+  options.memory.compression.allowed = run.memory.compress == "int8" ? spec::Compression::kInt8
+                                       : run.memory.compress == "bf16"
+                                           ? spec::Compression::kBFloat16
+                                           : spec::Compression::kNone;
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk";
@@ -161,12 +165,10 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
-  return bind(request,
-              lower::compile(model::build_graph(config_, request.build), options, device_));
+  return bind(lower::compile(model::build_graph(config_, request.build), options, device_));
 }
 
-std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request,
-                                                 lower::Compiled compiled) {
+std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   auto bound = std::make_unique<BoundProgram>();
   bound->compiled = std::move(compiled);
   if (!bound->compiled.plan.windows.empty() && !store_.swap())

@@ -60,8 +60,8 @@ class ModelSession {
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
-  // Likewise what `request` was compiled to before (train/run_plan), for this session's device.
-  std::unique_ptr<BoundProgram> bind(const CompileRequest& request, lower::Compiled compiled);
+  // Likewise what was compiled before (train/run_plan), for this session's device.
+  std::unique_ptr<BoundProgram> bind(lower::Compiled compiled);
 
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.

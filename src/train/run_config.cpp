@@ -251,6 +251,10 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                         "file of choices to replay, as `anabatic plan --save FILE` writes it; "
                         "empty: choose anew",
                         AT(memory.plan)));
+  keys.push_back(choice("memory.compress",
+                        "in what the planner may keep saved activations to keep a budget: bf16 of "
+                        "fp32, int8 in blocks; each changes gradients a little",
+                        {"off", "bf16", "int8"}, AT(memory.compress)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
                         "windows of memory that activations leave free; auto: on disk where "

@@ -102,8 +102,7 @@ struct Trainer::Impl {
         run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
         {.process_bytes = baseline_bytes, .available_bytes = device::available_bytes()});
     if (!planned.note.empty()) fmt::print("plan: {}\n", planned.note);
-    program =
-        session.bind(training_request(run, session.config()), std::move(planned.plan.training));
+    program = session.bind(std::move(planned.plan.training));
     if (const auto* swap = session.store().swap())
       fmt::print("disk: {}, {}\n", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
@@ -135,7 +134,7 @@ struct Trainer::Impl {
     fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
                baseline_bytes > 0 ? "" : " beside what the process itself takes", table);
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
-      fmt::print("made again in the backward:\n{}", choices);
+      fmt::print("not kept for the backward, but made again or compressed:\n{}", choices);
     if (const std::string tier = state_tier_to_string(run, training.plan, price); !tier.empty())
       fmt::print("optimizer state: {}\n", tier);
     fmt::print("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);

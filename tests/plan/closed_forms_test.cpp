@@ -15,6 +15,8 @@
 namespace anabatic::testing {
 namespace {
 
+using spec::Compression;
+
 struct Shape {
   const char* family;
   std::int64_t tokens, layers, hidden, heads, kv_heads, head_dim, inner;
@@ -143,6 +145,60 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
             s.tokens * (bytes_a_token(s, b, layer) - drop.bytes(s, b, layer)) + bytes_a_layer(s))
             << drop.hints[0] << ", layer " << layer << ", " << b << " bytes";
     }
+}
+
+// What a matrix of `rows` rows of a token no longer takes.
+std::int64_t compressed(Compression form, std::int64_t b, std::int64_t rows, std::int64_t width) {
+  return form == Compression::kBFloat16 ? rows * width * (b - 2)
+                                        : rows * (width * (b - 1) - 4 * ((width + 63) / 64));
+}
+
+TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
+  const Shape& s = GetParam();
+  const model::ModelConfig config = config_of(s);
+  for (const auto& [b, form] : {std::pair{2, Compression::kInt8}, std::pair{4, Compression::kInt8},
+                                std::pair{4, Compression::kBFloat16}}) {
+    const std::string inner = s.experts == 0 ? "mlp" : "experts";
+    lower::CompileOptions options;
+    options.precision = b == 2 ? lower::Precision::kBf16 : lower::Precision::kFp32;
+    options.memory.compression = {.allowed = form, .min_bytes = 0};
+    options.memory.compress = {inner + ".gate", inner + ".up", inner + ".activation",
+                               "attention.attention:0"};
+    const lower::Compiled compiled =
+        lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .aux_loss_coef = 0.01}),
+                       options, device::describe_cpu(2));
+    const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
+    const std::int64_t less = 3 * compressed(form, b, s.experts == 0 ? 1 : s.top_k, s.inner) +
+                              compressed(form, b, 1, s.heads * s.head_dim);
+    for (std::int64_t layer = 0; layer < s.layers; ++layer)
+      EXPECT_EQ(saved.at(static_cast<std::int32_t>(layer)),
+                s.tokens * (bytes_a_token(s, b, layer) - less) + bytes_a_layer(s))
+          << "layer " << layer << ", " << b << " bytes";
+  }
+}
+
+// Where products cost more than passing over memory.
+TEST(Compression, IsTakenWhereItIsCheaperThanProducts) {
+  const model::ModelConfig config = config_of({"llama", 256, 4, 256, 4, 4, 64, 768});
+  const auto compiled = [&](std::int64_t budget, Compression allowed) {
+    lower::CompileOptions options;
+    options.precision = lower::Precision::kBf16;
+    options.pack_transposed = false;  // otherwise the cheapest way to free bytes
+    options.memory.budget_bytes = budget;
+    options.memory.compression.allowed = allowed;
+    return lower::compile(model::build_graph(config, {.num_tokens = 256}), options,
+                          device::describe_cpu(2));
+  };
+  const lower::Compiled whole = compiled(0, Compression::kInt8);
+  EXPECT_TRUE(whole.memory.choices.empty());
+  const std::int64_t budget = whole.plan.peak_bytes() - whole.plan.frame_bytes * 2 / 3;
+  const lower::Compiled exact = compiled(budget, Compression::kNone),
+                        close = compiled(budget, Compression::kInt8);
+  EXPECT_LE(close.plan.peak_bytes(), budget);
+  EXPECT_TRUE(exact.memory.decisions.compress.empty());
+  EXPECT_FALSE(close.memory.decisions.compress.empty());
+  EXPECT_LT(close.memory.added_seconds, exact.memory.added_seconds);
+  EXPECT_NE(to_string(close.memory).find(" as int8"), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ClosedForms,

@@ -58,6 +58,8 @@ double HostTensor::get(std::int64_t i) const {
       return v.as<std::uint16_t>()[i];
     case DType::kUInt8:
       return v.as<std::uint8_t>()[i];
+    case DType::kInt8:
+      return v.as<std::int8_t>()[i];
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");
   }
@@ -84,6 +86,9 @@ void HostTensor::set(std::int64_t i, double value) {
       return;
     case DType::kUInt8:
       v.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+      return;
+    case DType::kInt8:
+      v.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
       return;
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");

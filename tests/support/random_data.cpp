@@ -141,6 +141,7 @@ Data integers(const Draw& draw) {
   Data data(draw.size());
   for (std::size_t i = 0; i < data.size(); ++i) {
     if (recipe == "below") data[i] = static_cast<double>(draw.below(i, draw.count(0)));
+    if (recipe == "codes") data[i] = static_cast<double>(draw.below(i, 255)) - 127;
     if (recipe == "iota") data[i] = draw.number(0) + static_cast<double>(i);
     if (recipe == "constant") data[i] = draw.number(0);
     if (recipe == "row_end")
@@ -229,7 +230,8 @@ Data draw_data(const Draw& draw) {
   if (recipe == "top_of") return top_of(draw);
   if (recipe == "chosen") return chosen(draw);
   if (recipe == "forward") return forward(draw);
-  for (const char* known : {"below", "iota", "constant", "row_end", "late_begin", "labels"})
+  for (const char* known :
+       {"below", "codes", "iota", "constant", "row_end", "late_begin", "labels"})
     if (recipe == known) return integers(draw);
   throw InvalidArgument(fmt::format("[recipe] unknown recipe '{}'", recipe));
 }

@@ -39,6 +39,16 @@ double sum_of_squares(const Values& values);
 std::vector<double> agreement_tolerances(const Values& want, DType dtype);
 double agreement_tolerance(double want, DType dtype);  // of one value
 
+// |x - x'| of an element that op `quantize` keeps and `dequantize` gives back in `dtype`, of a
+// block whose largest magnitude is `largest`: half a step of largest / 127 and the roundings of
+// f32, and that to bf16.
+double quantization_tolerance(double largest, DType dtype);
+// How far, in exact arithmetic, outputs of a gradient op may move when element i of input j moves
+// by at most errors[j][i]; inputs without errors stay. Of linear_weight_gradient, swiglu_gradient,
+// rms_norm_weight_gradient and rms_norm_input_gradient.
+std::vector<std::vector<double>> gradient_tolerances(
+    const OpCall& call, const std::vector<std::vector<double>>& errors);
+
 // The mean of `count` unbiased roundings to multiples of `step`: six deviations, and one rounding's
 // is at most half a step.
 double mean_of_roundings_tolerance(double step, double count);

@@ -184,6 +184,7 @@ ANABATIC_INLINE void narrow(const DynamicMap& map, const Tile& tile, const float
 template <bool kSplit>
 struct BlockAdamW {
   using Weight = typename AdamW<kSplit, false>::Weight;
+  static constexpr std::size_t kFirstMoment = Places<kSplit>::kFirst;  // of outputs
   static constexpr bool kHalfMoments = false, kBlocks = true;
 
   AdamW<kSplit, false> wide;

@@ -74,6 +74,22 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
+// Codes, i8, and what they stand for.
+Support supports_codes(const spec::Problem& problem) {
+  const auto widened = [](std::span<const TensorType> types) {
+    std::vector<TensorType> result(types.begin(), types.end());
+    for (TensorType& type : result)
+      if (type.dtype == DType::kInt8) type.dtype = DType::kInt32;
+    return result;
+  };
+  const std::vector<TensorType> inputs = widened(problem.inputs),
+                                outputs = widened(problem.outputs);
+  return supports<false, false>({.op = problem.op,
+                                 .attributes = problem.attributes,
+                                 .inputs = inputs,
+                                 .outputs = outputs,
+                                 .device = problem.device});
+}
 constexpr auto kActivations = supports<false, false>;
 constexpr auto kF64Inputs = supports<true, false>;
 constexpr auto kF64Outputs = supports<false, true>;
@@ -183,6 +199,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(cross_entropy, kActivations, cpu::row_doubles_workspace_bytes),
     ANABATIC_VECTOR_ROWS(cross_entropy_gradient, kActivations, nullptr),
+    ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream),
     ANABATIC_SCALAR(embedding, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
@@ -218,6 +235,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
     ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
+    ANABATIC_VECTOR_ROWS(quantize, supports_codes, nullptr),
     ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_STREAM_ROWS(rms_norm_input_gradient, cpu::paired_weight_workspace_bytes),
     ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,

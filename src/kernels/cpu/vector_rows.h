@@ -11,6 +11,8 @@
   /* elementwise.cpp */                                    \
   void add(const Arguments& args);                         \
   void cast(const Arguments& args);                        \
+  void dequantize(const Arguments& args);                  \
+  void quantize(const Arguments& args);                    \
   void scale(const Arguments& args);                       \
   void swiglu(const Arguments& args);                      \
   void swiglu_gradient(const Arguments& args);             \

@@ -24,6 +24,8 @@ inline double load(const TensorView& view, std::int64_t i) {
       return view.as<const std::uint16_t>()[i];
     case DType::kUInt8:
       return view.as<const std::uint8_t>()[i];
+    case DType::kInt8:
+      return view.as<const std::int8_t>()[i];
     default:
       throw InternalError("[ref] a dtype that supports() refuses");
   }
@@ -61,6 +63,9 @@ inline void store(const TensorView& view, std::int64_t i, double value) {
       return;
     case DType::kUInt8:
       view.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+      return;
+    case DType::kInt8:
+      view.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
       return;
     default:
       throw InternalError("[ref] a dtype that supports() refuses");

@@ -61,8 +61,8 @@ std::int64_t block_of(const TensorType& type, std::int64_t i) {
 
 template <bool kSigned>
 double load_quantized(const TensorView& codes, const TensorView& scales, std::int64_t i) {
-  return dequantize<kSigned>(static_cast<std::uint8_t>(load(codes, i)),
-                             static_cast<float>(load(scales, block_of(*codes.type, i))));
+  return anabatic::dequantize<kSigned>(static_cast<std::uint8_t>(load(codes, i)),
+                                       static_cast<float>(load(scales, block_of(*codes.type, i))));
 }
 
 // All values at once: a scale is the largest magnitude of its block.
@@ -77,7 +77,7 @@ void store_quantized(const TensorView& codes, const TensorView& scales,
   for (std::int64_t i = 0; i < size(codes); ++i) {
     const float scale = largest[static_cast<std::size_t>(block_of(*codes.type, i))];
     const auto value = static_cast<float>(values[static_cast<std::size_t>(i)]);
-    store(codes, i, quantize<kSigned>(value, inverse_scale(scale)));
+    store(codes, i, anabatic::quantize<kSigned>(value, inverse_scale(scale)));
   }
   for (std::int64_t i = 0; i < size(scales); ++i) {
     const float scale = largest[static_cast<std::size_t>(i)];

@@ -50,6 +50,10 @@ void linear_swiglu(const Arguments& args);
 void linear_swiglu_gradient(const Arguments& args);
 void linear_swiglu_with_products(const Arguments& args);
 
+// quantize.cpp
+void dequantize(const Arguments& args);
+void quantize(const Arguments& args);
+
 // loss.cpp
 void cross_entropy(const Arguments& args);
 void cross_entropy_gradient(const Arguments& args);

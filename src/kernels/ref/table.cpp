@@ -10,9 +10,10 @@ namespace {
 Support check(const TensorType& type, const char* kind, std::size_t i) {
   const bool known = type.dtype == DType::kFloat64 || type.dtype == DType::kFloat32 ||
                      type.dtype == DType::kBFloat16 || type.dtype == DType::kInt32 ||
-                     type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8;
+                     type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8 ||
+                     type.dtype == DType::kInt8;
   if (!known)
-    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32, u16 and u8", kind, i,
+    return no(fmt::format("{} {} is {}; ref takes f64, f32, bf16, i32, u16, u8 and i8", kind, i,
                           to_string(type.dtype)));
   if (type.layout != kRowMajor && !is_panels(type.layout))
     return no(fmt::format("{} {} has layout {}; ref takes row-major and packed tensors", kind, i,
@@ -46,6 +47,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(clip_factor, nullptr),
     ANABATIC_REF_ROW(cross_entropy, nullptr),
     ANABATIC_REF_ROW(cross_entropy_gradient, nullptr),
+    ANABATIC_REF_ROW(dequantize, nullptr),
     ANABATIC_REF_ROW(embedding, nullptr),
     ANABATIC_REF_ROW(embedding_weight_gradient, nullptr),
     ANABATIC_REF_ROW(fill, nullptr),
@@ -78,6 +80,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(pack, nullptr),
     ANABATIC_REF_ROW(permute, nullptr),
     ANABATIC_REF_ROW(permute_gradient, nullptr),
+    ANABATIC_REF_ROW(quantize, nullptr),
     ANABATIC_REF_ROW(rms_norm, nullptr),
     ANABATIC_REF_ROW(rms_norm_input_gradient, nullptr),
     ANABATIC_REF_ROW(rms_norm_weight_gradient, nullptr),

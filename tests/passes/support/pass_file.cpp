@@ -51,6 +51,10 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
     options.decisions = file.decisions.get();
+  } else if (key == "bf16" || key == "int8") {  // this value in this form
+    file.decisions->compress[value] =
+        key == "bf16" ? spec::Compression::kBFloat16 : spec::Compression::kInt8;
+    options.decisions = file.decisions.get();
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
     options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;

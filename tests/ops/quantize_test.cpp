@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is lost by keeping a value in eight bits: of the value, and of the gradients that read it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ops/kernel_runner.h"
+#include "ops/table.h"
+#include "support/comparator.h"
+#include "support/random_data.h"
+#include "support/rows_under_test.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+constexpr std::int64_t kBlock = 64;
+
+struct RoundTrip {
+  HostTensor codes, scales, x;
+};
+
+std::vector<const kernels::Kernel*> rows_of(std::string_view op, const OpCall& call) {
+  std::vector<const kernels::Kernel*> rows;
+  for (const kernels::Kernel* kernel : kernels::candidates(op))
+    if (is_under_test(kernel->name) && supports(*kernel, call)) rows.push_back(kernel);
+  return rows;
+}
+
+// By every pair of rows of the two ops.
+std::vector<RoundTrip> round_trips(const Values& x) {
+  const std::int64_t rows = x.type.dim(0), width = x.type.dim(1);
+  const TensorType codes = tensor_type(DType::kInt8, {rows, width}),
+                   scales = tensor_type(DType::kFloat32, {rows, (width + kBlock - 1) / kBlock});
+  const OpCall there{"quantize", {{"block", kBlock}}, {x}, {codes, scales}};
+  std::vector<RoundTrip> trips;
+  for (const kernels::Kernel* kernel : rows_of("quantize", there)) {
+    RunResult form = run_kernel(*kernel, *ops::find_op("quantize"), there);
+    EXPECT_EQ(form.violation, "") << kernel->name;
+    const OpCall back{"dequantize",
+                      {{"block", kBlock}, {"dtype", std::string(to_string(x.type.dtype))}},
+                      {form.outputs[0].values(), form.outputs[1].values()},
+                      {x.type}};
+    for (const kernels::Kernel* other : rows_of("dequantize", back)) {
+      RunResult result = run_kernel(*other, *ops::find_op("dequantize"), back);
+      EXPECT_EQ(result.violation, "") << other->name;
+      trips.push_back(
+          {form.outputs[0].clone(), form.outputs[1].clone(), std::move(result.outputs[0])});
+    }
+  }
+  EXPECT_FALSE(trips.empty());
+  return trips;
+}
+
+// The bound on every element, from the largest of its block.
+std::vector<double> error_bounds(const Values& x) {
+  const std::int64_t width = x.type.dim(1);
+  std::vector<double> largest(x.data.size(), 0), bounds;
+  const auto block_of = [&](std::size_t i) {
+    const auto at = static_cast<std::int64_t>(i);
+    return static_cast<std::size_t>(at / width * width + at % width / kBlock * kBlock);
+  };
+  for (std::size_t i = 0; i < x.data.size(); ++i)
+    largest[block_of(i)] = std::max(largest[block_of(i)], std::abs(x.data[i]));
+  for (std::size_t i = 0; i < x.data.size(); ++i)
+    bounds.push_back(quantization_tolerance(largest[block_of(i)], x.type.dtype));
+  return bounds;
+}
+
+Values normal(DType dtype, std::int64_t rows, std::int64_t width, std::uint64_t seed) {
+  return random_values(tensor_type(dtype, {rows, width}), Regime::kBounded, seed, 0);
+}
+
+// Elements far below the largest of their block come back as zero, so no count of zeroes here.
+TEST(Quantize, ComesBackWithinTheBoundOfItsBlock) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t width : {1, 63, 64, 65, 200, 384})
+      for (const double size : {1e-33, 1e-20, 1.0, 1e20, 1e37}) {
+        Values x = normal(dtype, 7, width, 3);
+        for (std::size_t i = 0; i < x.data.size(); ++i)  // of several sizes in a row
+          x.data[i] *= size * (i % 3 == 0 ? 1 : 0.01);
+        x = HostTensor(x).values();
+        const std::vector<double> bounds = error_bounds(x);
+        for (const RoundTrip& trip : round_trips(x))
+          for (std::size_t i = 0; i < bounds.size(); ++i) {
+            const double error = std::abs(trip.x.get(static_cast<std::int64_t>(i)) - x.data[i]);
+            ASSERT_TRUE(error <= bounds[i])
+                << i << " of " << width << " columns, size " << size << ": off by " << error;
+          }
+      }
+}
+
+TEST(Quantize, KeepsWhatIsNotFiniteNotFiniteAndToItsBlock) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const double bad :
+         {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+          -std::numeric_limits<double>::infinity()})
+      for (const std::size_t at : {0u, 63u, 64u, 90u, 130u, 149u}) {
+        Values x = normal(dtype, 1, 150, 4);
+        const std::vector<double> bounds = error_bounds(x);
+        Values spoilt = x;
+        spoilt.data[at] = bad;
+        for (const RoundTrip& trip : round_trips(spoilt))
+          for (std::size_t i = 0; i < x.data.size(); ++i) {
+            const double got = trip.x.get(static_cast<std::int64_t>(i));
+            if (i / kBlock == at / kBlock) {
+              EXPECT_TRUE(std::isnan(got)) << i << " beside " << at;
+            } else {
+              EXPECT_LE(std::abs(got - x.data[i]), bounds[i]) << i;
+            }
+          }
+      }
+}
+
+// Gradients in double from what was saved and from what came back.
+void expect_within_bounds(OpCall call, const std::vector<std::size_t>& saved) {
+  const std::vector<Values> want = run_in_double(call);
+  std::vector<std::vector<double>> errors(call.inputs.size());
+  std::vector<Values> came_back;
+  for (const std::size_t i : saved) {
+    errors[i] = error_bounds(call.inputs[i]);
+    came_back.push_back(round_trips(call.inputs[i]).front().x.values());
+  }
+  const std::vector<std::vector<double>> bounds = gradient_tolerances(call, errors);
+  for (std::size_t i = 0; i < saved.size(); ++i) call.inputs[saved[i]] = came_back[i];
+  const std::vector<Values> got = run_in_double(call);
+  for (std::size_t o = 0; o < want.size(); ++o) {
+    EXPECT_EQ(compare(got[o], want[o], bounds[o], {"", true}).report, "") << call.op << " " << o;
+    EXPECT_NE(got[o].data, want[o].data) << call.op << " " << o;
+  }
+}
+
+TEST(Quantize, GradientsStayWithinTheirBounds) {
+  constexpr std::int64_t kRows = 40, kWidth = 150, kOutputs = 9;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (std::uint64_t seed = 1; seed < 4; ++seed) {
+      const Values x = normal(dtype, kRows, kWidth, seed),
+                   u = normal(dtype, kRows, kWidth, seed + 9),
+                   dy = normal(dtype, kRows, kWidth, seed + 19),
+                   small = normal(dtype, kRows, kOutputs, seed + 29);
+      Values weight{tensor_type(DType::kFloat32, {kWidth}), {}};
+      weight.data.assign(dy.data.begin(), dy.data.begin() + kWidth);
+      const TensorType row = tensor_type(DType::kFloat32, {kWidth});
+      expect_within_bounds({"linear_weight_gradient",
+                            {},
+                            {x, small},
+                            {tensor_type(DType::kFloat32, {kOutputs, kWidth})}},
+                           {0});
+      expect_within_bounds({"swiglu_gradient", {}, {x, u, dy}, {x.type, x.type}}, {0, 1});
+      expect_within_bounds(
+          {"rms_norm_weight_gradient", {{"epsilon", 1e-6}, {"width", kWidth}}, {x, dy}, {row}},
+          {0});
+      expect_within_bounds(
+          {"rms_norm_input_gradient", {{"epsilon", 1e-6}}, {x, weight, dy}, {x.type}}, {0});
+    }
+}
+
+}  // namespace
+}  // namespace anabatic::testing

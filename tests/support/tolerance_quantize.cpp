@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What op `quantize` does to a value, and to the gradients that read it; docs/memory.md derives the
+// bounds.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "support/tolerance.h"
+
+namespace anabatic::testing {
+namespace {
+
+using Errors = std::vector<std::vector<double>>;
+
+// Sums of doubles on both sides.
+constexpr double kSlack = 1.0 + 1e-9;
+// Largest |silu'| and |silu''|.
+constexpr double kSlope = 1.1, kCurvature = 0.5;
+
+std::size_t width_of(const Values& values) { return static_cast<std::size_t>(values.type.dim(1)); }
+
+// |Δdw[n,k]| <= Σ_t |dy[t,n]|·e[t,k].
+Errors linear_weight_gradient(const OpCall& call, const Errors& errors) {
+  const std::vector<double>& dy = call.inputs[1].data;
+  const std::size_t depth = width_of(call.inputs[0]), width = width_of(call.inputs[1]);
+  std::vector<double> result(width * depth, 0);
+  for (std::size_t t = 0; t < dy.size() / width; ++t)
+    for (std::size_t n = 0; n < width; ++n)
+      for (std::size_t k = 0; k < depth; ++k)
+        result[n * depth + k] += kSlack * std::abs(dy[t * width + n]) * errors[0][t * depth + k];
+  return {result};
+}
+
+// dup = dy·silu(g); dgate = dy·u·silu'(g).
+Errors swiglu_gradient(const OpCall& call, const Errors& errors) {
+  Errors result(2);
+  for (std::size_t i = 0; i < errors[0].size(); ++i) {
+    const double up = std::abs(call.inputs[1].data[i]), dy = std::abs(call.inputs[2].data[i]);
+    result[0].push_back(kSlack * dy * (kSlope * errors[1][i] + kCurvature * up * errors[0][i]));
+    result[1].push_back(kSlack * dy * kSlope * errors[0][i]);
+  }
+  return result;
+}
+
+// η of row t: by how much the direction x / |x| turns.
+double turn(const OpCall& call, const Errors& errors, std::size_t t, double& length) {
+  const std::size_t width = width_of(call.inputs[0]);
+  double squares = static_cast<double>(width) * spec::get_double(call.attributes, "epsilon"),
+         error = 0;
+  for (std::size_t i = t * width; i < (t + 1) * width; ++i) {
+    squares += call.inputs[0].data[i] * call.inputs[0].data[i];
+    error += errors[0][i] * errors[0][i];
+  }
+  length = std::sqrt(squares);
+  error = std::sqrt(error);
+  ANABATIC_CHECK(error < length / 2, "[tolerance] a row that is all error");
+  return error / (length - error);
+}
+
+// |Δdw[j]| <= Σ_t |dy[t,j]|·√W·η_t.
+Errors rms_norm_weight_gradient(const OpCall& call, const Errors& errors) {
+  const std::size_t width = width_of(call.inputs[0]);
+  const std::vector<double>& dy = call.inputs[1].data;
+  std::vector<double> result(width, 0);
+  for (std::size_t t = 0; t < dy.size() / width; ++t) {
+    double length = 0;
+    const double eta = turn(call, errors, t, length);
+    for (std::size_t j = 0; j < width; ++j)
+      result[j] +=
+          kSlack * std::abs(dy[t * width + j]) * std::sqrt(static_cast<double>(width)) * eta;
+  }
+  return {result};
+}
+
+// The length of a row's Δdx is at most 3·η·|w·dy|·√W / length of x.
+Errors rms_norm_input_gradient(const OpCall& call, const Errors& errors) {
+  const std::size_t width = width_of(call.inputs[0]);
+  const std::vector<double>&w = call.inputs[1].data, &dy = call.inputs[2].data;
+  std::vector<double> result;
+  for (std::size_t t = 0; t < dy.size() / width; ++t) {
+    double length = 0, squares = 0;
+    const double eta = turn(call, errors, t, length);
+    for (std::size_t j = 0; j < width; ++j)
+      squares += w[j] * dy[t * width + j] * w[j] * dy[t * width + j];
+    result.insert(result.end(), width,
+                  kSlack * 3 * eta * std::sqrt(squares * static_cast<double>(width)) / length);
+  }
+  return {result};
+}
+
+}  // namespace
+
+double quantization_tolerance(double largest, DType dtype) {
+  const double f32 = largest * (1.0 / 254 + 8 * unit_roundoff(DType::kFloat32)) + 0x1p-100;
+  return dtype == DType::kFloat32 ? f32 : f32 + unit_roundoff(dtype) * (largest + f32);
+}
+
+std::vector<std::vector<double>> gradient_tolerances(const OpCall& call, const Errors& errors) {
+  if (call.op == "linear_weight_gradient") return linear_weight_gradient(call, errors);
+  if (call.op == "swiglu_gradient") return swiglu_gradient(call, errors);
+  if (call.op == "rms_norm_weight_gradient") return rms_norm_weight_gradient(call, errors);
+  ANABATIC_CHECK(call.op == "rms_norm_input_gradient", "[tolerance] no bound for {}", call.op);
+  return rms_norm_input_gradient(call, errors);
+}
+
+}  // namespace anabatic::testing
