@@ -94,6 +94,14 @@ class Compiler {
     return std::move(*both);
   }
 
+  // Of the attempt at hand. 0: none.
+  std::int64_t budget_bytes() const {
+    const std::int64_t budget = options_.memory.budget_bytes;
+    const bool is_chosen = is_on_disk_ && !options_.disk.optimizer_state;
+    if (budget == 0 || !is_chosen) return budget;
+    return std::max<std::int64_t>(budget - options_.disk_choice.beside_bytes, 1);
+  }
+
   double step_seconds(const Compiled& compiled) const {
     return plan::price_step(compiled.graph, compiled.plan, plan::with_peaks(device_),
                             options_.efficiency, options_.disk_choice.num_micro_batches)
@@ -206,7 +214,7 @@ class Compiler {
 
   // Replaces graph and plan, which keep everything, by those of the decision.
   void decide(Compiled& result) const {
-    const std::int64_t budget = options_.memory.budget_bytes;
+    const std::int64_t budget = budget_bytes();
     const ir::Graph whole = result.graph;
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
@@ -260,7 +268,7 @@ class Compiler {
               options.replay->compress.erase(key);
           }
       take(plan::decide_memory(menu, options, frame_bytes), whole, fewer);
-      if (fewer.plan.peak_bytes() <= options_.memory.budget_bytes &&
+      if (fewer.plan.peak_bytes() <= budget_bytes() &&
           fewer.memory.added_seconds <= result.memory.added_seconds)
         result = std::move(fewer);
       else
@@ -289,7 +297,7 @@ class Compiler {
                            [&](const std::string& hint) { return item.is_of(hint); });
       });
     };
-    std::int64_t room = options_.memory.budget_bytes - result.plan.peak_bytes();
+    std::int64_t room = budget_bytes() - result.plan.peak_bytes();
     std::vector<plan::PricedChoice> fitting;
     for (const plan::PricedChoice& choice : choices) {
       if (fitting.size() == most || choice.bytes > room || is_asked_for(choice)) continue;
@@ -302,12 +310,12 @@ class Compiler {
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
     throw plan::BudgetError(
         fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}{}",
-                    format_bytes(options_.memory.budget_bytes), format_bytes(smallest),
+                    format_bytes(budget_bytes()), format_bytes(smallest),
                     plan::largest_consumers(result.graph, result.plan),
                     options_.disk_choice.refusal.empty()
                         ? ""
                         : "; the optimizer's state on disk: " + options_.disk_choice.refusal),
-        smallest);
+        smallest + options_.memory.budget_bytes - budget_bytes());
   }
 
   const CompileOptions& options_;

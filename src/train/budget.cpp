@@ -83,7 +83,6 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   if (!limits.finds_smallest) throw plan::BudgetError(lead + error.what());
   RunConfig trial = quiet(run);
   trial.memory.budget = 0;
-  trial.compiler.pack_transposed = false;  // the leaner of the two that a budget tries
   const RunPlan whole = plan_run(trial, config, device, efficiency);
   const MemoryAccount account = account_of(trial, whole, device, limits.process_bytes);
   const auto holds = [&](std::int64_t budget) {

@@ -15,6 +15,7 @@
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
+#include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
 
@@ -88,7 +89,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                                            : spec::Compression::kNone;
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
-  options.disk.only_cold = run.memory.optimizer_state != "disk";
+  options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
   options.disk.hot = run.memory.hot;
   options.disk.cold = run.memory.cold;
   options.disk.slice_bytes = run.memory.swap_slice;
@@ -98,6 +99,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
     options.disk_choice.is_allowed = place.refusal.empty();
     options.disk_choice.refusal = place.refusal;
     options.disk_choice.free_bytes = place.free_bytes;
+    options.disk_choice.beside_bytes = bytes_beside_disk();
   }
   options.disk.num_windows =
       static_cast<std::int32_t>(std::min<std::int64_t>(run.memory.swap_windows, 1 << 20));

@@ -159,6 +159,8 @@ RunPlan with_room(RunPlan plan, const RunConfig& run, const model::ModelConfig& 
 
 }  // namespace
 
+std::int64_t bytes_beside_disk() { return runtime::swap::kStagingBytes + kBytesAThread; }
+
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                            std::int64_t process_bytes, const RunPlan* whole) {
@@ -175,7 +177,10 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
       if (result.step_bytes == 0 || room < smallest_choice(result)) return result;
       return with_room(std::move(result), run, config, device, efficiency, process_bytes, room);
     }
-    const std::int64_t planned = result.training.plan.peak_bytes();
+    const bool chose_disk =
+        run.memory.optimizer_state == "auto" && !result.training.plan.windows.empty();
+    const std::int64_t planned =
+        result.training.plan.peak_bytes() + (chose_disk ? bytes_beside_disk() : 0);
     const std::int64_t step_bytes =
         (result.step_bytes > 0 ? std::min(result.step_bytes, planned) : planned) -
         (peak - run.memory.budget);

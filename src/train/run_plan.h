@@ -34,6 +34,9 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                  std::int64_t step_bytes = 0, const spec::Decisions* replay = nullptr);
 
+// What states on disk take beside the step: staging and their thread.
+std::int64_t bytes_beside_disk();
+
 // Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget
 // (0, and kAvailable, which train/budget.h settles: no budget). A BudgetError is of the process.
 // `whole`: the plan without a budget, where it is known.

@@ -135,7 +135,7 @@ TEST(PlanFile, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   EXPECT_THAT(refusal<plan::BudgetError>(run), HasSubstr("expected a saved plan of at most 9.00"));
   run.memory.budget = 0;
   run.memory.keep = {saved.choices.front().name};
-  EXPECT_THAT(refusal<InvalidArgument>(run), HasSubstr("the saved plan makes again"));
+  EXPECT_THAT(refusal<InvalidArgument>(run), HasSubstr("the saved plan does not keep"));
   run.memory.keep.clear();
   PlanFile edited = saved;
   edited.decisions.recompute.insert("layers.0.mlp_nrm");
