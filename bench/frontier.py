@@ -52,13 +52,20 @@ def train(options, keys):
 
 
 def choices(planned):
-    """Kinds of values that are not kept as they are, layers together."""
+    """What is not kept where the fastest plan has it, kinds of values over all layers together."""
     kinds = {}
     for choice in planned["recompute"]:
         name = choice["name"]
         kind = name.split(".", 2)[-1] if name.startswith("layers.") else name
+        if choice["how"] != "recompute":
+            kind += " as " + choice["how"]
         kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{kind} x{count}" for kind, count in kinds.items()) or "none"
+    texts = [f"{kind} x{count}" for kind, count in kinds.items()]
+    if not any(row["name"] == "packings" and "transposed" in row["what"] for row in planned["table"]):
+        texts.insert(0, "second packings")
+    if planned["step"]["disk_seconds"] > 0:
+        texts.insert(0, f"moments on disk (waits {planned['step']['disk_seconds']:.2f} s)")
+    return ", ".join(texts) or "none"
 
 
 def main():
