@@ -63,7 +63,7 @@ def choices(planned):
     texts = [f"{kind} x{count}" for kind, count in kinds.items()]
     if not any(row["name"] == "packings" and "transposed" in row["what"] for row in planned["table"]):
         texts.insert(0, "second packings")
-    if planned["step"]["disk_seconds"] > 0:
+    if planned["optimizer_state"]["tier"] == "disk":
         texts.insert(0, f"moments on disk (waits {planned['step']['disk_seconds']:.2f} s)")
     return ", ".join(texts) or "none"
 

@@ -20,7 +20,7 @@ namespace {
 // by what it was too large, then by twice that, and so on.
 constexpr int kMostAttempts = 6;
 
-// Plans that look whether what is left then holds some choices after all.
+// Plans that look whether what is left then holds some choices, or moments, after all.
 constexpr int kMostReturns = 4;
 // More windows are taken while a step becomes this much shorter by twice as many.
 constexpr double kWorthwhile = 0.995;
@@ -41,7 +41,10 @@ class Compiler {
     if (options_.training && options_.memory.replay) {
       const spec::Decisions& replay = *options_.memory.replay;
       is_on_disk_ = replay.state_on_disk && has_update();
-      if (is_on_disk_) num_windows_ = replay.num_windows;
+      if (is_on_disk_) {
+        num_windows_ = replay.num_windows;
+        resident_bytes_ = replay.resident_bytes;
+      }
       return attempt(std::move(forward), replay.pack_transposed);
     }
     const DiskChoice& choice = options_.disk_choice;
@@ -57,7 +60,9 @@ class Compiler {
     try {
       Compiled on_disk = run_packings(forward);
       if (on_disk.plan.disk_bytes <= choice.free_bytes) {
-        on_disk = with_more_windows(forward, std::move(on_disk));
+        const Compiled few_windows = with_residents(forward, on_disk);
+        on_disk = with_residents(forward, with_more_windows(forward, std::move(on_disk)));
+        if (step_seconds(few_windows) < step_seconds(on_disk)) on_disk = few_windows;
         if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
       } else if (!resident) {
         throw plan::BudgetError(fmt::format(
@@ -130,6 +135,25 @@ class Compiler {
     return best;
   }
 
+  // What the budget still leaves holds some of the moments after all.
+  Compiled with_residents(const ir::Graph& forward, Compiled best) {
+    num_windows_ = best.memory.decisions.num_windows;
+    for (int attempt = 0; attempt < kMostReturns; ++attempt) {
+      const std::int64_t room = budget_bytes() - best.plan.peak_bytes();
+      if (room < options_.disk.slice_bytes) break;
+      resident_bytes_ = best.memory.decisions.resident_bytes + room;
+      try {
+        Compiled next = run_packings(forward);
+        if (next.plan.windows.empty() || step_seconds(next) >= step_seconds(best)) break;
+        best = std::move(next);
+      } catch (const plan::BudgetError&) {
+        break;
+      }
+    }
+    resident_bytes_ = 0;
+    return best;
+  }
+
   // Whether a step that waits for the disk could be shorter than one that makes values again: it
   // takes as long as the disk is busy.
   bool may_pay_on_disk(const Compiled& resident) const {
@@ -159,6 +183,7 @@ class Compiler {
     result.memory.decisions.pack_transposed = pack_transposed;
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
+    result.memory.decisions.resident_bytes = resident_bytes_;
     if (has_update()) plan::require_obeyed(result.graph, result.plan, options_.disk);
     price_packings(result);
     explain(result.graph);
@@ -185,6 +210,7 @@ class Compiler {
     plan::DiskOptions disk = options_.disk;
     disk.optimizer_state = is_on_disk_;
     disk.num_windows = num_windows_;
+    disk.resident_bytes = resident_bytes_;
     return plan::make_plan(
         graph, device_,
         {.trivial = options_.trivial_planners,
@@ -323,6 +349,7 @@ class Compiler {
   bool pack_transposed_ = true;
   bool is_on_disk_;  // of the attempt at hand
   std::int32_t num_windows_;
+  std::int64_t resident_bytes_ = 0;
 };
 
 }  // namespace

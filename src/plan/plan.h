@@ -76,6 +76,9 @@ struct DiskOptions {
   bool only_cold = false;
   // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
   std::int32_t num_windows = 2;
+  // States that stay all the same, in the order of their updates: at the first of them gradients
+  // still fill the frame.
+  std::int64_t resident_bytes = 0;
   // Most of a moment that one update takes, in a window of its own (passes/slice_optimizer.h).
   std::int64_t slice_bytes = std::int64_t{8} << 20;
 };

@@ -218,6 +218,12 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
   std::stable_sort(result.begin(), result.end(), [](const Candidate& a, const Candidate& b) {
     return a.use.begin < b.use.begin;
   });
+  std::int64_t resident = 0;
+  const auto first = std::find_if(result.begin(), result.end(), [&](const Candidate& state) {
+    resident += align_up(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
+    return resident > options.resident_bytes;
+  });
+  result.erase(result.begin(), first);
   return result;
 }
 

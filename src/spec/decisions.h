@@ -25,6 +25,8 @@ struct Decisions {
   bool pack_transposed = true;
   bool state_on_disk = false;    // the optimizer's moments, between updates
   std::int32_t num_windows = 0;  // of their slices, then; see plan/swap.h
+  // Of those that stay in memory then all the same, the first to be updated.
+  std::int64_t resident_bytes = 0;
 
   bool operator==(const Decisions&) const = default;
 };

@@ -250,6 +250,7 @@ std::string to_json(const PlanFile& plan) {
                            {"compress", std::move(compress)},
                            {"state_on_disk", plan.decisions.state_on_disk},
                            {"num_windows", plan.decisions.num_windows},
+                           {"resident_bytes", plan.decisions.resident_bytes},
                            {"on_disk", plan.on_disk}}},
                          {"predicted",
                           {{"peak_bytes", plan.peak_bytes},
@@ -291,6 +292,7 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   plan.decisions.state_on_disk =
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
   plan.decisions.num_windows = decisions.integer_32("num_windows");
+  plan.decisions.resident_bytes = decisions.integer("resident_bytes");
   plan.on_disk = decisions.strings("on_disk");
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
   plan.plan_hash = predicted.string("plan_hash");

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "anabatic/error.h"
+#include "base/environment.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/memory_decider.h"
@@ -119,6 +120,7 @@ RunConfig heavy_run(const TemporaryDirectory& folder) {
 }
 
 TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory resident_folder, disk_folder;
   const RunConfig resident = heavy_run(resident_folder);
   const TrainResult whole = Trainer(resident).train();
@@ -130,6 +132,19 @@ TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
   const TrainResult small = Trainer(run).train();
   EXPECT_LE(small.planned_memory_bytes, run.memory.budget);
   EXPECT_GT(small.planned_memory_bytes, 0);
+  expect_equal_runs(run, resident);
+}
+
+TEST(DiskState, LeavesInMemoryWhatABudgetHasRoomFor) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  const TemporaryDirectory resident_folder, disk_folder;
+  const RunConfig resident = heavy_run(resident_folder);
+  const TrainResult whole = Trainer(resident).train();
+  RunConfig run = heavy_run(disk_folder);
+  run.memory.budget = whole.planned_memory_bytes * 3 / 4;
+  const TrainResult some = Trainer(run).train();
+  EXPECT_LE(some.planned_memory_bytes, run.memory.budget);
+  EXPECT_GT(some.planned_memory_bytes, run.memory.budget * 9 / 10);
   expect_equal_runs(run, resident);
 }
 

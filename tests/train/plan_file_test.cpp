@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "base/environment.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/tiny_run.h"
@@ -64,7 +65,14 @@ std::string refusal(const RunConfig& run) {
   return "nothing";
 }
 
-TEST(PlanFile, IsReplayedToTheByte) {
+class PlanFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  }
+};
+
+TEST_F(PlanFiles, IsReplayedToTheByte) {
   const TemporaryDirectory folder;
   const std::string file = folder.path() / "plan.json";
   for (const double share : {0.0, 0.15, 0.3}) {
@@ -85,7 +93,7 @@ TEST(PlanFile, IsReplayedToTheByte) {
   }
 }
 
-TEST(PlanFile, TrainsWithTheBitsOfTheRunThatChoseForItself) {
+TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.3);
   run.train.steps = 3;
@@ -102,7 +110,7 @@ TEST(PlanFile, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   }
 }
 
-TEST(PlanFile, OfAnotherStepIsRefusedNamingEachDifference) {
+TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.2);
   const std::string file = folder.path() / "plan.json";
@@ -124,7 +132,7 @@ TEST(PlanFile, OfAnotherStepIsRefusedNamingEachDifference) {
   EXPECT_THAT(refusal<InvalidArgument>(other), HasSubstr("graph: expected"));
 }
 
-TEST(PlanFile, IsAtOddsWithValuesHintsAndBudgetsAloud) {
+TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.3);
   const std::string file = folder.path() / "plan.json";
@@ -149,7 +157,7 @@ TEST(PlanFile, IsAtOddsWithValuesHintsAndBudgetsAloud) {
               HasSubstr("first_moment.head.weight: expected in memory, found on disk"));
 }
 
-TEST(PlanFile, NamesWhatIsWrongInAFile) {
+TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   const TemporaryDirectory folder;
   const RunConfig run = lean_run(folder.path(), 0.2);
   const std::string file = folder.path() / "plan.json", good = to_json(plan(run).file);
@@ -182,7 +190,7 @@ TEST(PlanFile, NamesWhatIsWrongInAFile) {
               HasSubstr("pack_transposed: expected boolean, found number"));
 }
 
-TEST(PlanFile, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
+TEST_F(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
   const TemporaryDirectory folder;
   const PlanFile whole = plan(lean_run(folder.path(), 0)).file,
                  lean = plan(lean_run(folder.path(), 0.3)).file;
