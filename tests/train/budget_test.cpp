@@ -13,6 +13,12 @@
 namespace anabatic::train {
 namespace {
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
 using ::testing::HasSubstr;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
@@ -109,6 +115,7 @@ TEST(SmallestBudget, DoesAndTwoPercentLessDoesNot) {
 }
 
 TEST(SmallestBudget, HoldsForModelsOfRealSize) {
+  if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
   RunConfig run;
   run.train.micro_batch_size = 4;
   for (const char* name : {"dense", "moe_coarse", "moe_fine"}) {
@@ -119,6 +126,7 @@ TEST(SmallestBudget, HoldsForModelsOfRealSize) {
 
 // Between the smallest and what the fastest plan takes.
 TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
+  if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   RunConfig run;
   run.model.path = std::string(ANABATIC_YARDSTICKS) + "/dense";

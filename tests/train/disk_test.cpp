@@ -25,6 +25,12 @@
 namespace anabatic::train {
 namespace {
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
 namespace fs = std::filesystem;
 using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::Fault;
@@ -120,6 +126,7 @@ RunConfig heavy_run(const TemporaryDirectory& folder) {
 }
 
 TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory resident_folder, disk_folder;
   const RunConfig resident = heavy_run(resident_folder);
@@ -136,6 +143,7 @@ TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
 }
 
 TEST(DiskState, LeavesInMemoryWhatABudgetHasRoomFor) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory resident_folder, disk_folder;
   const RunConfig resident = heavy_run(resident_folder);
