@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "ir/op_schema.h"
@@ -19,6 +20,10 @@ bool makes_activation(const ir::Node& node, ir::ValueId value) {
   if (op == "attention") return value == node.outputs[0];
   if (op.starts_with("linear") || op.starts_with("grouped_linear")) return true;
   return std::find(kActivations.begin(), kActivations.end(), op) != kActivations.end();
+}
+
+Conversion cast_to(DType dtype) {
+  return {"cast", {{"dtype", std::string(to_string(dtype))}, {"rounding", "even"}}};
 }
 
 }  // namespace
@@ -48,6 +53,18 @@ std::int64_t compressed_bytes(const TensorType& type, spec::Compression format) 
                  ((type.dim(1) + spec::kCompressionBlock - 1) / spec::kCompressionBlock);
   }
   return 0;
+}
+
+Conversion compression_to(spec::Compression format) {
+  return format == spec::Compression::kInt8
+             ? Conversion{"quantize", {{"block", spec::kCompressionBlock}}}
+             : cast_to(DType::kBFloat16);
+}
+
+Conversion decompression_from(spec::Compression format, DType dtype) {
+  if (format != spec::Compression::kInt8) return cast_to(dtype);
+  return {"dequantize",
+          {{"block", spec::kCompressionBlock}, {"dtype", std::string(to_string(dtype))}}};
 }
 
 }  // namespace anabatic::analysis

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which saved values may be kept in fewer bytes, and in how many. Read-only.
+// Which saved values may be kept in fewer bytes, in how many, and by which ops. Read-only.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "ir/graph.h"
 #include "spec/decisions.h"
@@ -15,5 +16,14 @@ bool may_compress(const ir::Graph& graph, ir::ValueId value, spec::Compression f
 
 // Of the type in that format, scales included.
 std::int64_t compressed_bytes(const TensorType& type, spec::Compression format);
+
+struct Conversion {
+  std::string_view op;
+  spec::Attributes attributes{};
+};
+
+// To the format, of which kNone has none; and from it, back to `dtype`.
+Conversion compression_to(spec::Compression format);
+Conversion decompression_from(spec::Compression format, DType dtype);
 
 }  // namespace anabatic::analysis

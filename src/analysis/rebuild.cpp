@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "analysis/compression.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {
@@ -68,11 +69,20 @@ class Collector {
            (rebuilder_.is_saved(value) && treatments_.is_kept(value));
   }
 
+  Rebuild decompression(ValueId value, NodeId of) const {
+    const spec::Compression from = treatments_.compression[index(value)];
+    Conversion back = decompression_from(from, graph_.value(value).type.dtype);
+    return {.op = back.op,
+            .attributes = std::move(back.attributes),
+            .outputs = {value},
+            .of = of,
+            .from = from};
+  }
+
   Rebuild recipe(ValueId value) const {
     const NodeId id = graph_.value(value).producer;
     const Node& node = graph_.node(id);
-    if (treatments_.is_compressed(value))
-      return {.outputs = {value}, .of = id, .from = treatments_.compression[index(value)]};
+    if (treatments_.is_compressed(value)) return decompression(value, id);
     // The norm of a sum that is there.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",

@@ -11,8 +11,8 @@
 
 namespace anabatic::analysis {
 
-// A node of the backward that makes values of the forward again, with their bits; or the nodes that
-// make one value again from the form it was compressed to, with none of the first three fields.
+// A node of the backward that makes values of the forward again, with their bits; or one that makes
+// a value again `from` the form it was compressed to, which is its input and no value of the graph.
 struct Rebuild {
   std::string_view op;
   spec::Attributes attributes{};

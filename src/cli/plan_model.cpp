@@ -62,9 +62,8 @@ OrderedJson setting_json(const std::optional<train::Trial>& trial) {
 OrderedJson choices_json(const plan::MemoryDecision& decision) {
   OrderedJson json = OrderedJson::array();
   for (const plan::PricedChoice& choice : decision.choices) {
-    const bool is_compressed = choice.compression != spec::Compression::kNone;
     json.push_back({{"name", choice.name},
-                    {"how", is_compressed ? plan::to_string(choice.compression) : "recompute"},
+                    {"how", choice.how()},
                     {"bytes", choice.bytes},
                     {"seconds", choice.seconds}});
   }

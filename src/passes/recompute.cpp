@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/recompute.h"
 
-#include <string>
 #include <utility>
 
+#include "analysis/compression.h"
 #include "analysis/rebuild.h"
 #include "ir/rewrite.h"
 
@@ -92,39 +92,25 @@ class Rewriter {
   void compress(const Rebuild& rebuild) {
     set_tag(rebuild, ir::Phase::kForward);
     const ValueId value = rebuild.outputs[0];
-    compressed_[index(value)] =
-        rebuild.from == spec::Compression::kInt8
-            ? builder_.add("quantize", {value}, {{"block", spec::kCompressionBlock}})
-            : builder_.add("cast", {value}, cast_to(DType::kBFloat16));
+    const analysis::Conversion to = analysis::compression_to(rebuild.from);
+    compressed_[index(value)] = builder_.add(to.op, {value}, to.attributes);
   }
 
-  std::vector<ValueId> add_rebuild(const Rebuild& rebuild) {
+  std::vector<ValueId> inputs_of(const Rebuild& rebuild) const {
+    if (rebuild.from != spec::Compression::kNone) return compressed_[index(rebuild.outputs[0])];
     std::vector<ValueId> inputs;
-    if (rebuild.from == spec::Compression::kNone) {
-      for (const ValueId input : rebuild.inputs)
-        inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
-      return builder_.add(rebuild.op, inputs, rebuild.attributes);
-    }
-    const ValueId value = rebuild.outputs[0];
-    const DType dtype = graph_.value(value).type.dtype;
-    inputs = compressed_[index(value)];
-    if (rebuild.from == spec::Compression::kBFloat16)
-      return builder_.add("cast", inputs, cast_to(dtype));
-    return builder_.add(
-        "dequantize", inputs,
-        {{"block", spec::kCompressionBlock}, {"dtype", std::string(to_string(dtype))}});
+    for (const ValueId input : rebuild.inputs)
+      inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
+    return inputs;
   }
 
   void add(const Rebuild& rebuild) {
     set_tag(rebuild, ir::Phase::kRecompute);
-    const std::vector<ValueId> outputs = add_rebuild(rebuild);
+    const std::vector<ValueId> outputs =
+        builder_.add(rebuild.op, inputs_of(rebuild), rebuild.attributes);
     for (std::size_t o = 0; o < outputs.size(); ++o)
       if (ValueId& value = made_[index(rebuild.outputs[o])]; value == ir::kNoValue)
         value = outputs[o];
-  }
-
-  static spec::Attributes cast_to(DType dtype) {
-    return {{"dtype", std::string(to_string(dtype))}, {"rounding", "even"}};
   }
 
   Graph& graph_;

@@ -107,6 +107,10 @@ std::string_view to_string(spec::Compression format) {
   return kNames[static_cast<std::size_t>(format)];
 }
 
+std::string_view PricedChoice::how() const {
+  return compression == spec::Compression::kNone ? "recompute" : to_string(compression);
+}
+
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
   using enum spec::Compression;

@@ -45,6 +45,8 @@ struct PricedChoice {
   std::int64_t bytes = 0;  // that are no longer kept
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
   spec::Compression compression = spec::Compression::kNone;  // otherwise made again
+
+  std::string_view how() const;  // "recompute", "bf16", "int8"
 };
 
 struct MemoryDecision {

@@ -125,14 +125,9 @@ double RecomputeMenu::compression_price(const TensorType& type, spec::Compressio
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", type);
-  const std::string dtype(to_string(type.dtype));
-  if (format == spec::Compression::kInt8) {
-    builder.add("dequantize", builder.add("quantize", {x}, {{"block", spec::kCompressionBlock}}),
-                {{"block", spec::kCompressionBlock}, {"dtype", dtype}});
-  } else {
-    const ir::ValueId half = builder.add1("cast", {x}, {{"dtype", "bf16"}, {"rounding", "even"}});
-    builder.add("cast", {half}, {{"dtype", dtype}, {"rounding", "even"}});
-  }
+  const analysis::Conversion to = analysis::compression_to(format),
+                             back = analysis::decompression_from(format, type.dtype);
+  builder.add(back.op, builder.add(to.op, {x}, to.attributes), back.attributes);
   double seconds = 0;
   for (const ir::Node& node : graph.nodes)
     seconds += predicted_seconds(graph, node, device_, efficiency_);

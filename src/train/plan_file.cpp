@@ -97,13 +97,7 @@ std::string choice_line(char sign, const plan::PricedChoice& choice) {
       format_bytes(choice.bytes), 1e3 * choice.seconds);
 }
 
-constexpr const char* kRecomputed = "recompute";
-
-std::string how(spec::Compression form) {
-  return form == spec::Compression::kNone ? kRecomputed : std::string(plan::to_string(form));
-}
-
-// The other way; what is none of them was not compressed.
+// Of what `PricedChoice::how` says; what is none of them was not compressed.
 spec::Compression compression_of(std::string_view how) {
   for (const auto form : {spec::Compression::kBFloat16, spec::Compression::kInt8})
     if (how == plan::to_string(form)) return form;
@@ -237,7 +231,7 @@ std::string to_json(const PlanFile& plan) {
   for (const auto& [name, value] : plan.step) step[name] = value;
   for (const plan::PricedChoice& choice : plan.choices)
     choices.push_back({{"name", choice.name},
-                       {"how", how(choice.compression)},
+                       {"how", choice.how()},
                        {"bytes", choice.bytes},
                        {"seconds", choice.seconds}});
   for (const MemoryRow& row : plan.rows)

@@ -16,6 +16,7 @@
 #include "device/topology.h"
 #include "plan/training_fixture.h"
 #include "runtime/swap/swap_space.h"
+#include "support/sanitized.h"
 
 namespace {
 
@@ -140,9 +141,7 @@ TEST(Allocations, DoNotHappenInAStepWithStatesOnDisk) {
 
 // The system may take a page away and give it back; what faults in every step is the step's own.
 TEST(PageFaults, DoNotBelongToAStep) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer maps its shadow as it goes";
-#endif
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer maps its shadow as it goes";
   for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
     const std::vector<long> faults = counts_of_steps(precision, "", page_faults);
     EXPECT_EQ(*std::min_element(faults.begin(), faults.end()), 0);

@@ -8,18 +8,14 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "device/topology.h"
+#include "support/sanitized.h"
 #include "support/tiny_run.h"
 
 namespace anabatic::train {
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
 using ::testing::HasSubstr;
+using testing::kIsSanitized;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
 

@@ -14,6 +14,7 @@
 #include "plan/memory_decider.h"
 #include "runtime/swap/swap_space.h"
 #include "support/faulty_device.h"
+#include "support/sanitized.h"
 #include "support/tiny_run.h"
 #include "tensor/tensor_type.h"
 #include "train/checkpoint_directory.h"
@@ -25,16 +26,11 @@
 namespace anabatic::train {
 namespace {
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
 namespace fs = std::filesystem;
 using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::Fault;
 using anabatic::testing::FaultPlan;
+using anabatic::testing::kIsSanitized;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using anabatic::testing::with_fault;
@@ -125,35 +121,41 @@ RunConfig heavy_run(const TemporaryDirectory& folder) {
   return run;
 }
 
-TEST(DiskState, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
-  if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
-  const TemporaryDirectory resident_folder, disk_folder;
-  const RunConfig resident = heavy_run(resident_folder);
-  const TrainResult whole = Trainer(resident).train();
-  RunConfig run = heavy_run(disk_folder);
-  run.memory.budget = whole.planned_memory_bytes / 2;
-  run.memory.optimizer_state = "resident";
-  EXPECT_THROW(Trainer(run).train(), plan::BudgetError);
-  run.memory.optimizer_state = "auto";
-  const TrainResult small = Trainer(run).train();
-  EXPECT_LE(small.planned_memory_bytes, run.memory.budget);
-  EXPECT_GT(small.planned_memory_bytes, 0);
-  expect_equal_runs(run, resident);
+class BudgetedDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
+    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+    whole_ = Trainer(resident_).train();
+  }
+
+  // Within `budget_bytes`, to the bits of the run that keeps everything in memory.
+  TrainResult train_within(std::int64_t budget_bytes) {
+    run_.memory.budget = budget_bytes;
+    const TrainResult result = Trainer(run_).train();
+    EXPECT_LE(result.planned_memory_bytes, budget_bytes);
+    expect_equal_runs(run_, resident_);
+    return result;
+  }
+
+  const TemporaryDirectory resident_folder_, folder_;
+  const RunConfig resident_ = heavy_run(resident_folder_);
+  RunConfig run_ = heavy_run(folder_);
+  TrainResult whole_;
+};
+
+TEST_F(BudgetedDisk, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  const std::int64_t budget = whole_.planned_memory_bytes / 2;
+  run_.memory.budget = budget;
+  run_.memory.optimizer_state = "resident";
+  EXPECT_THROW(Trainer(run_).train(), plan::BudgetError);
+  run_.memory.optimizer_state = "auto";
+  EXPECT_GT(train_within(budget).planned_memory_bytes, 0);
 }
 
-TEST(DiskState, LeavesInMemoryWhatABudgetHasRoomFor) {
-  if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
-  const TemporaryDirectory resident_folder, disk_folder;
-  const RunConfig resident = heavy_run(resident_folder);
-  const TrainResult whole = Trainer(resident).train();
-  RunConfig run = heavy_run(disk_folder);
-  run.memory.budget = whole.planned_memory_bytes * 3 / 4;
-  const TrainResult some = Trainer(run).train();
-  EXPECT_LE(some.planned_memory_bytes, run.memory.budget);
-  EXPECT_GT(some.planned_memory_bytes, run.memory.budget * 9 / 10);
-  expect_equal_runs(run, resident);
+TEST_F(BudgetedDisk, LeavesInMemoryWhatThereIsRoomFor) {
+  const std::int64_t budget = whole_.planned_memory_bytes * 3 / 4;
+  EXPECT_GT(train_within(budget).planned_memory_bytes, budget * 9 / 10);
 }
 
 TEST(DiskSpeed, IsMeasuredOnceAndKept) {

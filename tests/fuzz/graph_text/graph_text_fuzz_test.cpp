@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "ir/graph.h"
 #include "ops/table.h"
+#include "support/sanitized.h"
 #include "unit/ir/fake_ops.h"
 #include "unit/ir/random_graph.h"
 
@@ -31,11 +32,7 @@ constexpr const char* kMoe = R"(graph "moe"
 )";
 
 // AddressSanitizer keeps freed memory aside, 256 MiB by default.
-#ifdef __SANITIZE_ADDRESS__
-constexpr long kLimitKilobytes = 512 * 1024;
-#else
-constexpr long kLimitKilobytes = 64 * 1024;
-#endif
+constexpr long kLimitKilobytes = (testing::kIsSanitized ? 512 : 64) * 1024;
 
 using FindOp = const OpSchema* (*)(std::string_view);
 
