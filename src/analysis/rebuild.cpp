@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "analysis/compression.h"
+#include "analysis/saved_form.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {
@@ -69,9 +69,9 @@ class Collector {
            (rebuilder_.is_saved(value) && treatments_.is_kept(value));
   }
 
-  Rebuild decompression(ValueId value, NodeId of) const {
-    const spec::Compression from = treatments_.compression[index(value)];
-    Conversion back = decompression_from(from, graph_.value(value).type.dtype);
+  Rebuild whole_again(ValueId value, NodeId of) const {
+    const spec::SavedForm from = treatments_.form[index(value)];
+    Conversion back = conversion_from(from, graph_.value(value).type.dtype);
     return {.op = back.op,
             .attributes = std::move(back.attributes),
             .outputs = {value},
@@ -82,7 +82,7 @@ class Collector {
   Rebuild recipe(ValueId value) const {
     const NodeId id = graph_.value(value).producer;
     const Node& node = graph_.node(id);
-    if (treatments_.is_compressed(value)) return decompression(value, id);
+    if (treatments_.waits_in_form(value)) return whole_again(value, id);
     // The norm of a sum that is there.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",
@@ -101,7 +101,7 @@ class Collector {
 
   // Kept in any form, or made again already.
   bool has(ValueId value) const {
-    return is_made_[index(value)] || is_available(value) || treatments_.is_compressed(value);
+    return is_made_[index(value)] || is_available(value) || treatments_.waits_in_form(value);
   }
 
   static Rebuild activation(NodeId id, const Node& node) {
@@ -168,8 +168,9 @@ Rebuilder::Rebuilder(const Graph& graph)
 std::vector<Rebuild> Rebuilder::rebuilds(const Treatments& treatments) const {
   std::vector<std::pair<NodeId, ValueId>> reads;
   for (const SavedValue& saved : saved_)
-    if (!treatments.is_kept(saved.value))
-      reads.emplace_back(backward_readers_[index(saved.value)].front(), saved.value);
+    if (const NodeId first = backward_readers_[index(saved.value)].front();
+        !treatments.is_kept(saved.value) && graph_.node(first).op->name != "reload")
+      reads.emplace_back(first, saved.value);
   std::sort(reads.begin(), reads.end());
   Collector collector(graph_, *this, treatments);
   for (const auto& [reader, value] : reads) collector.require(value, reader);

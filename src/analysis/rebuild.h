@@ -12,7 +12,8 @@
 namespace anabatic::analysis {
 
 // A node of the backward that makes values of the forward again, with their bits; or one that makes
-// a value again `from` the form it was compressed to, which is its input and no value of the graph.
+// a value whole again `from` the form in which it waited, which is its input and no value of the
+// graph.
 struct Rebuild {
   std::string_view op;
   spec::Attributes attributes{};
@@ -20,21 +21,21 @@ struct Rebuild {
   std::vector<ir::ValueId> outputs{};  // the forward value that each output equals
   ir::NodeId of{};                     // the forward node that made them
   ir::NodeId before{};                 // the backward node that is first to need them
-  spec::Compression from = spec::Compression::kNone;
+  spec::SavedForm from = spec::SavedForm::kWhole;
 };
 
 // What becomes of each value between the forward and the backward, by ValueId.
 struct Treatments {
   std::vector<bool> is_dropped;
-  std::vector<spec::Compression> compression;  // ignored where the value is dropped
+  std::vector<spec::SavedForm> form;  // ignored where the value is dropped
   explicit Treatments(const ir::Graph& graph)
       : is_dropped(graph.values.size(), false),
-        compression(graph.values.size(), spec::Compression::kNone) {}
+        form(graph.values.size(), spec::SavedForm::kWhole) {}
   bool is_kept(ir::ValueId value) const {
-    return !is_dropped[index(value)] && !is_compressed(value);
+    return !is_dropped[index(value)] && !waits_in_form(value);
   }
-  bool is_compressed(ir::ValueId value) const {
-    return !is_dropped[index(value)] && compression[index(value)] != spec::Compression::kNone;
+  bool waits_in_form(ir::ValueId value) const {  // another than whole
+    return !is_dropped[index(value)] && form[index(value)] != spec::SavedForm::kWhole;
   }
 };
 
@@ -55,7 +56,7 @@ class Rebuilder {
 
   // What the backward must run when saved values are treated so, each rebuild ahead of those that
   // read it and ordered by `before`. A value that only the forward reads now is made again too
-  // where a rebuild wants it; one that is compressed is not decompressed where another rebuild
+  // where a rebuild wants it; one that waits in another form stays there where another rebuild
   // makes it. Linear in the rebuilds and their inputs.
   std::vector<Rebuild> rebuilds(const Treatments& treatments) const;
 

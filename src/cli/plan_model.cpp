@@ -163,8 +163,8 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
     out += fmt::format("not kept     for the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);
-  if (const std::string tier = train::state_tier_to_string(run, plan, planned.price); !tier.empty())
-    out += fmt::format("optimizer    state {}\n", tier);
+  if (const std::string tier = train::disk_to_string(run, plan, planned.price); !tier.empty())
+    out += fmt::format("on disk      {}\n", tier);
   out += fmt::format("places       planned bytes of a step, at its peak\n{}",
                      train::places_to_string(planned.memory.step));
   out += fmt::format("arena        {} placed over {} alive at most: {:.3f}\n",
@@ -214,8 +214,8 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
       {"recompute", choices_json(planned.plan.training.memory)},
       {"optimizer_state",
        {{"tier", plan.windows.empty() ? "memory" : "disk"},
-        {"disk_bytes", plan.disk_bytes},
-        {"disk_seconds", planned.price.disk_seconds}}},
+        {"disk_bytes", plan.disk_bytes - train::offloaded_bytes(plan)}}},
+      {"activations", {{"disk_bytes", train::offloaded_bytes(plan)}}},
       {"bytes_by_layer", bytes_json(planned.memory.step.by_layer, "outside")},
       {"bytes_by_segment", bytes_json(planned.memory.step.by_segment, "other")},
       {"saved_bytes_by_layer", std::move(saved)},

@@ -184,7 +184,9 @@ class Compiler {
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
     result.memory.decisions.resident_bytes = resident_bytes_;
-    if (has_update()) plan::require_obeyed(result.graph, result.plan, options_.disk);
+    if (has_update())
+      plan::require_obeyed(result.graph, result.plan, options_.disk,
+                           options_.memory.offload.is_allowed);
     price_packings(result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
@@ -217,6 +219,7 @@ class Compiler {
          .single_micro_batch = options_.micro_batches == 1 && options_.with_update,
          .only_kernels = options_.only_kernels,
          .disk = disk,
+         .efficiency = &options_.efficiency,
          .explanation = explanation});
   }
 
@@ -245,7 +248,7 @@ class Compiler {
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
     const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency,
-                                   options_.memory.compression);
+                                   options_.memory.compression, options_.memory.offload);
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
@@ -288,10 +291,10 @@ class Compiler {
         if (std::any_of(choices.begin(), choices.end(),
                         [&](const auto& choice) { return is_of(choice, item); }))
           for (const std::string& key : item.keys) {
-            if (item.compression == spec::Compression::kNone)
+            if (item.form == spec::SavedForm::kWhole)
               options.replay->recompute.erase(key);
             else
-              options.replay->compress.erase(key);
+              options.replay->saved_as.erase(key);
           }
       take(plan::decide_memory(menu, options, frame_bytes), whole, fewer);
       if (fewer.plan.peak_bytes() <= budget_bytes() &&
@@ -303,7 +306,7 @@ class Compiler {
   }
 
   static bool is_of(const plan::PricedChoice& choice, const plan::MenuItem& item) {
-    return item.name == choice.name && item.compression == choice.compression;
+    return item.name == choice.name && item.form == choice.form;
   }
 
   // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
@@ -314,8 +317,9 @@ class Compiler {
       return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
     });
     const auto is_asked_for = [&](const plan::PricedChoice& choice) {
-      const std::vector<std::string>& hints = choice.compression == spec::Compression::kNone
-                                                  ? options_.memory.recompute
+      const std::vector<std::string>& hints =
+          choice.form == spec::SavedForm::kWhole  ? options_.memory.recompute
+          : choice.form == spec::SavedForm::kDisk ? options_.memory.offload.cold
                                                   : options_.memory.compress;
       return std::any_of(menu.items().begin(), menu.items().end(), [&](const plan::MenuItem& item) {
         return is_of(choice, item) &&

@@ -44,6 +44,7 @@ class Lowering {
     for (const auto& [action, order] : plan_.orders) {
       std::vector<runtime::Call>& calls = program.calls[action];
       for (const plan::PlannedNode& planned : order) {
+        if (planned.is_offloaded) continue;
         if (planned.zero_fill != plan::ZeroFill::kNone) calls.push_back(zero_fill(planned));
         calls.push_back(call(planned));
       }
@@ -160,6 +161,7 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
     const std::vector<runtime::Call>& calls = program.calls.at(action);
     std::size_t next = 0;
     for (const plan::PlannedNode& planned : order) {
+      if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
       const bool zeroes = planned.zero_fill != plan::ZeroFill::kNone;
       ANABATIC_CHECK(next + zeroes < calls.size(), "[lower verifier] {} lacks calls",
@@ -184,7 +186,7 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
     ANABATIC_CHECK(next == calls.size(), "[lower verifier] {} has calls beyond the plan",
                    spec::to_string(action));
   }
-  verify_windows(plan, states, program);
+  verify_windows(graph, plan, states, program);
 }
 
 }  // namespace anabatic::lower

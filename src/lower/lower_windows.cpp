@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 
 #include "base/error.h"
 
@@ -21,7 +22,7 @@ std::vector<Calls> calls_by_position(const plan::Plan& plan) {
     std::int32_t next = 0;
     for (const plan::PlannedNode& planned : order) {
       const std::int32_t begin = next;
-      next += planned.zero_fill == plan::ZeroFill::kNone ? 1 : 2;
+      if (!planned.is_offloaded) next += planned.zero_fill == plan::ZeroFill::kNone ? 1 : 2;
       result.push_back({action, begin, next});
     }
   }
@@ -32,6 +33,25 @@ std::int32_t state_of(const plan::Plan& plan, const std::vector<std::int32_t>& s
                       const plan::SwapWindow& window) {
   const plan::PlannedBuffer& buffer = plan.buffers[static_cast<std::size_t>(window.buffer)];
   return states[static_cast<std::size_t>(buffer.state)];
+}
+
+// Where a value goes from, and comes back to.
+struct OffloadedValue {
+  std::string name;
+  std::int64_t bytes = 0, from = 0, to = 0;
+};
+
+OffloadedValue offloaded_value(const ir::Graph& graph, const plan::Plan& plan,
+                               const plan::Offload& offload) {
+  const ir::Node& node = graph.node(offload.reload);
+  const auto offset = [&](ir::ValueId value) {
+    return plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(value)])].offset;
+  };
+  const std::string_view name = text(graph.value(node.inputs[0]).name);
+  return {.name = name.empty() ? plan::node_label(node) : std::string(name),
+          .bytes = graph.value(node.inputs[0]).type.num_bytes(),
+          .from = offset(node.inputs[0]),
+          .to = offset(node.outputs[0])};
 }
 
 }  // namespace
@@ -47,21 +67,35 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
   ANABATIC_CHECK(states.size() == graph.states.size(), "[lower] {} of {} states", states.size(),
                  graph.states.size());
   const std::vector<Calls> calls = calls_by_position(plan);
-  for (std::size_t i = 0; i < plan.windows.size(); ++i) {
-    const plan::SwapWindow& window = plan.windows[i];
-    const auto index = static_cast<std::int32_t>(i);
-    program.windows.push_back({state_of(plan, states, window),
-                               plan.buffers[static_cast<std::size_t>(window.buffer)].offset});
-    const auto ahead_of = [&](std::int32_t position, runtime::SwapStep step) {
-      const Calls& at = calls[static_cast<std::size_t>(position)];
-      program.swap_points[at.action].push_back({at.begin, step, index});
-    };
+  const auto last_window = [&] { return static_cast<std::int32_t>(program.windows.size()) - 1; };
+  const auto ahead_of = [&](std::int32_t position, runtime::SwapStep step) {
+    const Calls& at = calls[static_cast<std::size_t>(position)];
+    program.swap_points[at.action].push_back({at.begin, step, last_window()});
+  };
+  const auto behind = [&](std::int32_t position, runtime::SwapStep step) {
+    const Calls& at = calls[static_cast<std::size_t>(position)];
+    program.swap_points[at.action].push_back({at.end, step, last_window()});
+  };
+  for (const plan::SwapWindow& window : plan.windows) {
+    program.windows.push_back(
+        {.state = state_of(plan, states, window),
+         .offset = plan.buffers[static_cast<std::size_t>(window.buffer)].offset});
     ahead_of(window.read_at, runtime::SwapStep::kRead);
     ahead_of(window.use, runtime::SwapStep::kAwaitRead);
-    const Calls& last = calls[static_cast<std::size_t>(window.end - 1)];
-    program.swap_points[last.action].push_back({last.end, runtime::SwapStep::kWrite, index});
+    behind(window.end - 1, runtime::SwapStep::kWrite);
     if (window.written_by != plan::SwapWindow::kNoPosition)
       ahead_of(window.written_by, runtime::SwapStep::kAwaitWrite);
+  }
+  for (const plan::Offload& offload : plan.offloads) {
+    const auto region = static_cast<std::int32_t>(program.regions.size());
+    const OffloadedValue value = offloaded_value(graph, plan, offload);
+    program.regions.push_back({value.name, value.bytes});
+    program.windows.push_back({.region = region, .offset = value.from});
+    behind(offload.write_at - 1, runtime::SwapStep::kWrite);
+    ahead_of(offload.written_by, runtime::SwapStep::kAwaitWrite);
+    program.windows.push_back({.region = region, .offset = value.to});
+    ahead_of(offload.read_at, runtime::SwapStep::kRead);
+    ahead_of(offload.needed_at, runtime::SwapStep::kAwaitRead);
   }
   // A read follows the write whose bytes it takes over, and is queued before anything is awaited.
   for (auto& [action, points] : program.swap_points)
@@ -71,16 +105,18 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
                      });
 }
 
-void verify_windows(const plan::Plan& plan, const std::vector<std::int32_t>& states,
-                    const runtime::Program& program) {
-  ANABATIC_CHECK(program.windows.size() == plan.windows.size(),
+void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
+                    const std::vector<std::int32_t>& states, const runtime::Program& program) {
+  const std::size_t num_states = plan.windows.size();
+  ANABATIC_CHECK(program.windows.size() == num_states + 2 * plan.offloads.size() &&
+                     program.regions.size() == plan.offloads.size(),
                  "[lower verifier] {} windows, {} planned", program.windows.size(),
-                 plan.windows.size());
-  std::vector<std::array<int, 4>> counts(plan.windows.size(), std::array<int, 4>{});
+                 num_states + 2 * plan.offloads.size());
+  std::vector<std::array<int, 4>> counts(program.windows.size(), std::array<int, 4>{});
   for (const auto& [action, points] : program.swap_points)
     for (const runtime::SwapPoint& point : points)
       ++counts.at(static_cast<std::size_t>(point.window))[static_cast<std::size_t>(point.step)];
-  for (std::size_t i = 0; i < plan.windows.size(); ++i) {
+  for (std::size_t i = 0; i < num_states; ++i) {
     const plan::SwapWindow& planned = plan.windows[i];
     const runtime::SwapWindow& window = program.windows[i];
     const int awaits = planned.written_by == plan::SwapWindow::kNoPosition ? 0 : 1;
@@ -90,6 +126,16 @@ void verify_windows(const plan::Plan& plan, const std::vector<std::int32_t>& sta
             program.states[static_cast<std::size_t>(window.state)].is_on_disk &&
             counts[i] == (std::array<int, 4>{1, 1, awaits, 1}),
         "[lower verifier] window {} is not the planned one", i);
+  }
+  for (std::size_t i = 0; i < plan.offloads.size(); ++i) {
+    const OffloadedValue value = offloaded_value(graph, plan, plan.offloads[i]);
+    const std::size_t from = num_states + 2 * i, to = from + 1;
+    ANABATIC_CHECK(program.windows[from].offset == value.from &&
+                       program.windows[to].offset == value.to &&
+                       program.regions[i].bytes == value.bytes &&
+                       counts[from] == (std::array<int, 4>{1, 0, 1, 0}) &&
+                       counts[to] == (std::array<int, 4>{0, 1, 0, 1}),
+                   "[lower verifier] offload {} is not the planned one", value.name);
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Windows of a plan → the points of a program at which states move between frame and disk.
+// Windows and offloads of a plan → the points of a program at which states and activations move
+// between frame and disk.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -17,7 +18,7 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
                  const std::vector<std::int32_t>& states, runtime::Program& program);
 
 // Throws InternalError when windows or points are not the plan's.
-void verify_windows(const plan::Plan& plan, const std::vector<std::int32_t>& states,
-                    const runtime::Program& program);
+void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
+                    const std::vector<std::int32_t>& states, const runtime::Program& program);
 
 }  // namespace anabatic::lower

@@ -49,6 +49,10 @@ std::vector<TensorType> infer_dequantize(ir::Types inputs, const spec::Attribute
   return {typed(check.dtype("dtype"), {codes.dim(0), codes.dim(1)})};
 }
 
+std::vector<TensorType> infer_reload(ir::Types inputs, const spec::Attributes& attributes) {
+  return {*Check("reload", inputs, attributes).floating(0, "x").type};
+}
+
 ir::Cost cost_quantize(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({3, inputs[0].num_elements()}));
 }
@@ -85,5 +89,12 @@ const ir::OpSchema kDequantize{.name = "dequantize",
                                    "[rows,width], of the attribute's dtype",
                                .infer = infer_dequantize,
                                .cost = cost_dequantize};
+
+const ir::OpSchema kReload{.name = "reload",
+                           .min_inputs = 1,
+                           .max_inputs = 1,
+                           .signature = "(x float) -> as x",
+                           .infer = infer_reload,
+                           .cost = cost};
 
 }  // namespace anabatic::ops

@@ -83,6 +83,7 @@ const ir::OpSchema* const kTable[] = {
     &kPermute,
     &kPermuteGradient,
     &kQuantize,
+    &kReload,
     &kRmsNorm,
     &kRmsNormInputGradient,
     &kRmsNormWeightGradient,

@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "analysis/compression.h"
 #include "analysis/rebuild.h"
+#include "analysis/saved_form.h"
 #include "ir/rewrite.h"
 
 namespace anabatic::passes {
@@ -21,8 +21,8 @@ analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder
   analysis::Treatments treatments(graph);
   for (const analysis::SavedValue& saved : rebuilder.saved()) {
     treatments.is_dropped[index(saved.value)] = decisions.recompute.contains(saved.key);
-    if (const auto found = decisions.compress.find(saved.key); found != decisions.compress.end())
-      treatments.compression[index(saved.value)] = found->second;
+    if (const auto found = decisions.saved_as.find(saved.key); found != decisions.saved_as.end())
+      treatments.form[index(saved.value)] = found->second;
   }
   return treatments;
 }
@@ -42,7 +42,7 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
   }
 }
 
-// Builds the nodes anew, with those that compress and make again among them.
+// Builds the nodes anew, with those that convert and make again among them.
 class Rewriter {
  public:
   Rewriter(Graph& graph, const PassContext& context, const std::vector<Rebuild>& rebuilds)
@@ -51,10 +51,10 @@ class Rewriter {
         nodes_(std::exchange(graph.nodes, {})),
         builder_(graph, context.find_op),
         made_(graph.values.size(), ir::kNoValue),
-        compressed_(graph.values.size()) {}
+        waiting_(graph.values.size()) {}
 
   void run(const analysis::Treatments& treatments) {
-    std::vector<std::vector<const Rebuild*>> behind = compressed_behind();
+    std::vector<std::vector<const Rebuild*>> behind = converted_behind();
     auto next = rebuilds_.begin();
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       for (; next != rebuilds_.end() && index(next->before) == i; ++next) add(*next);
@@ -63,13 +63,13 @@ class Rewriter {
         for (ValueId& input : node.inputs)
           if (!treatments.is_kept(input)) input = made_[index(input)];
       graph_.nodes.push_back(node);
-      for (const Rebuild* rebuild : behind[i]) compress(*rebuild);
+      for (const Rebuild* rebuild : behind[i]) convert(*rebuild);
     }
   }
 
  private:
-  // By node: what is compressed behind it, the last of the forward to use the value.
-  std::vector<std::vector<const Rebuild*>> compressed_behind() const {
+  // By node: what takes its form behind it, the last of the forward to use the value.
+  std::vector<std::vector<const Rebuild*>> converted_behind() const {
     std::vector<std::size_t> last_use(made_.size(), 0);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (nodes_[i].tag.phase != ir::Phase::kForward) continue;
@@ -78,7 +78,7 @@ class Rewriter {
     }
     std::vector<std::vector<const Rebuild*>> behind(nodes_.size());
     for (const Rebuild& rebuild : rebuilds_)
-      if (rebuild.from != spec::Compression::kNone)
+      if (rebuild.from != spec::SavedForm::kWhole)
         behind[last_use[index(rebuild.outputs[0])]].push_back(&rebuild);
     return behind;
   }
@@ -89,15 +89,16 @@ class Rewriter {
     builder_.set_tag(tag);
   }
 
-  void compress(const Rebuild& rebuild) {
+  void convert(const Rebuild& rebuild) {
     set_tag(rebuild, ir::Phase::kForward);
     const ValueId value = rebuild.outputs[0];
-    const analysis::Conversion to = analysis::compression_to(rebuild.from);
-    compressed_[index(value)] = builder_.add(to.op, {value}, to.attributes);
+    const analysis::Conversion to = analysis::conversion_to(rebuild.from);
+    waiting_[index(value)] =
+        to.op.empty() ? std::vector{value} : builder_.add(to.op, {value}, to.attributes);
   }
 
   std::vector<ValueId> inputs_of(const Rebuild& rebuild) const {
-    if (rebuild.from != spec::Compression::kNone) return compressed_[index(rebuild.outputs[0])];
+    if (rebuild.from != spec::SavedForm::kWhole) return waiting_[index(rebuild.outputs[0])];
     std::vector<ValueId> inputs;
     for (const ValueId input : rebuild.inputs)
       inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
@@ -117,8 +118,8 @@ class Rewriter {
   const std::vector<Rebuild>& rebuilds_;
   std::vector<Node> nodes_;
   ir::GraphBuilder builder_;
-  std::vector<ValueId> made_;                     // by forward value: what stands for it
-  std::vector<std::vector<ValueId>> compressed_;  // by forward value: the form it is kept in
+  std::vector<ValueId> made_;                  // by forward value: what stands for it
+  std::vector<std::vector<ValueId>> waiting_;  // by forward value: the form it waits in
 };
 
 bool run(Graph& graph, const PassContext& context) {

@@ -119,6 +119,7 @@ class Uses {
         for (const ir::ValueId output : made.outputs) made_in_forward[index(output)] = &made;
         continue;
       }
+      if (node(i).is_offloaded) continue;  // what it reads waits on disk
       for (const ir::ValueId input : made.inputs) {
         const ir::Node* producer = made_in_forward[index(input)];
         if (!producer) continue;

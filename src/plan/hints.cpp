@@ -68,12 +68,19 @@ bool may_go_to_disk(const DiskOptions& options, std::string_view state) {
   return !options.only_cold || is_named_by_any(parameter, options.cold);
 }
 
-void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions& options) {
+void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions& options,
+                    bool offloads) {
   if (options.hot.empty() && options.cold.empty()) return;
   const std::vector<std::string> names = parameters(graph);
-  std::vector<std::string> saved;
+  std::vector<std::string> saved, offloaded;
   const analysis::Rebuilder rebuilder(graph);
-  for (const analysis::SavedValue& value : rebuilder.saved()) saved.push_back(value.key);
+  for (const analysis::SavedValue& value : rebuilder.saved()) {
+    saved.push_back(value.key);
+    if (std::any_of(plan.offloads.begin(), plan.offloads.end(), [&](const Offload& offload) {
+          return graph.node(offload.reload).inputs[0] == value.value;
+        }))
+      offloaded.push_back(value.key);
+  }
   const auto names_one = [](const std::string& hint, const std::vector<std::string>& keys) {
     return std::any_of(keys.begin(), keys.end(),
                        [&](const std::string& key) { return is_named(key, hint); });
@@ -85,12 +92,14 @@ void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions&
       refuse_unknown("memory.hot", "a segment, a parameter or a value that the backward reads",
                      hint, known);
   for (const std::string& hint : options.cold) {
+    if (names_one(hint, offloaded)) continue;
     if (!names_one(hint, names)) {
-      ANABATIC_REQUIRE(!names_one(hint, saved),
-                       "[memory] memory.cold: expected parameters, whose moments can go to disk, "
-                       "got the activation '{}'; activations are not moved to disk, "
-                       "memory.recompute makes them again",
-                       hint);
+      ANABATIC_REQUIRE(
+          !names_one(hint, saved), "[memory] memory.cold: expected {}, got the activation '{}'; {}",
+          offloads ? "values that are large enough, and made in the forward"
+                   : "parameters, whose moments can go to disk",
+          hint,
+          offloads ? "it stays in memory" : "memory.activations: disk lets activations go there");
       refuse_unknown("memory.cold", "a segment or a parameter", hint, names);
     }
     for (const std::string& name : names)

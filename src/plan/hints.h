@@ -24,7 +24,9 @@ bool may_go_to_disk(const DiskOptions& options, std::string_view state);
 
 // InvalidArgument for a hint that cannot be obeyed, with the reason: of `hot`, that names neither
 // what the backward reads nor a parameter; of `cold`, that names nothing whose moments `plan` has
-// on disk. For a program that trains and updates.
-void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions& options);
+// on disk, nor a value that it offloads, which it does only where `offloads`. For a program that
+// trains and updates.
+void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions& options,
+                    bool offloads);
 
 }  // namespace anabatic::plan

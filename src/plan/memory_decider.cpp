@@ -19,14 +19,13 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
 
 // Marks what the hints name of the items in `kinds`.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, std::initializer_list<spec::Compression> kinds, bool must_be_known,
+           ItemRule rule, std::initializer_list<spec::SavedForm> kinds, bool must_be_known,
            std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       const MenuItem& item = menu.items()[i];
-      if (!item.is_of(hint) ||
-          std::find(kinds.begin(), kinds.end(), item.compression) == kinds.end())
+      if (!item.is_of(hint) || std::find(kinds.begin(), kinds.end(), item.form) == kinds.end())
         continue;
       is_known = true;
       ANABATIC_REQUIRE(
@@ -48,10 +47,10 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
 
 // Not beside another item of its value.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
-  if (item.compression == spec::Compression::kNone) return true;
+  if (item.form == spec::SavedForm::kWhole) return true;
   return std::any_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
-    const auto found = decisions.compress.find(key);
-    return found != decisions.compress.end() && found->second == item.compression;
+    const auto found = decisions.saved_as.find(key);
+    return found != decisions.saved_as.end() && found->second == item.form;
   });
 }
 
@@ -60,7 +59,7 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   std::vector<bool> chosen;
   for (const MenuItem& item : menu.items())
     chosen.push_back(
-        item.compression == spec::Compression::kNone
+        item.form == spec::SavedForm::kWhole
             ? std::all_of(item.keys.begin(), item.keys.end(),
                           [&](const std::string& key) { return decisions.recompute.contains(key); })
             : is_effective(item, decisions));
@@ -74,14 +73,15 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   };
   for (const std::string& key : decisions.recompute)
     if (!known.recompute.contains(key)) refuse(key);
-  for (const auto& [key, form] : decisions.compress) {
-    const auto found = known.compress.find(key);
-    if (found == known.compress.end() || found->second != form)
+  for (const auto& [key, form] : decisions.saved_as) {
+    const auto found = known.saved_as.find(key);
+    if (found == known.saved_as.end() || found->second != form)
       refuse(fmt::format("{} as {}", key, to_string(form)));
   }
   ANABATIC_REQUIRE(strangers.empty(),
                    "[memory] expected a saved plan of values that this backward reads, each with "
-                   "all that is made with it, in forms that memory.compress allows; got{}",
+                   "all that is made with it, in forms that memory.compress and "
+                   "memory.activations allow; got{}",
                    strangers);
   return chosen;
 }
@@ -102,23 +102,31 @@ MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rule
 
 }  // namespace
 
-std::string_view to_string(spec::Compression format) {
-  constexpr std::string_view kNames[] = {"off", "bf16", "int8"};
-  return kNames[static_cast<std::size_t>(format)];
+std::string_view to_string(spec::SavedForm form) {
+  constexpr std::string_view kNames[] = {"off", "bf16", "int8", "disk"};
+  return kNames[static_cast<std::size_t>(form)];
+}
+
+std::string PricedChoice::label() const {
+  return form == spec::SavedForm::kWhole  ? name
+         : form == spec::SavedForm::kDisk ? fmt::format("{} on disk", name)
+                                          : fmt::format("{} as {}", name, to_string(form));
 }
 
 std::string_view PricedChoice::how() const {
-  return compression == spec::Compression::kNone ? "recompute" : to_string(compression);
+  return form == spec::SavedForm::kWhole ? "recompute" : to_string(form);
 }
 
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
                              std::int64_t frame_bytes) {
-  using enum spec::Compression;
+  using enum spec::SavedForm;
   std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kNone}, true, rules);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kNone, kBFloat16, kInt8}, true,
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kWhole}, true, rules);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk},
+        true, rules);
+  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk}, false,
         rules);
-  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kNone, kBFloat16, kInt8}, false, rules);
+  apply(menu, options.offload.cold, "memory.cold", ItemRule::kTake, {kDisk}, false, rules);
   apply(menu, options.compress, "memory.compress", ItemRule::kTake, {options.compression.allowed},
         true, rules);
   if (options.budget_bytes == 0 && !options.replay)
@@ -139,7 +147,7 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
     others[i] = false;
     result.choices.push_back({item.name, item.bytes,
                               choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds,
-                              item.compression});
+                              item.form});
     others[i] = true;
   }
   return result;
@@ -153,9 +161,7 @@ std::string to_string(const MemoryDecision& decision) {
   };
   std::vector<Kind> kinds;
   for (const PricedChoice& choice : decision.choices) {
-    std::string name(without_layer(choice.name));
-    if (choice.compression != spec::Compression::kNone)
-      name += fmt::format(" as {}", to_string(choice.compression));
+    const std::string label = choice.label(), name(without_layer(label));
     auto kind = std::find_if(kinds.begin(), kinds.end(),
                              [&](const Kind& other) { return other.name == name; });
     if (kind == kinds.end()) kind = kinds.insert(kind, {name});

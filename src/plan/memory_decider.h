@@ -33,10 +33,12 @@ struct MemoryOptions {
   // the last form that is allowed.
   CompressionOptions compression{};
   std::vector<std::string> compress{};
+  OffloadOptions offload{};  // what a budget may put on disk between forward and backward
   // Taken as they are, with nothing to choose; hints must agree with them.
   std::optional<spec::Decisions> replay{};
   bool asks() const {
-    return budget_bytes > 0 || !recompute.empty() || !compress.empty() || replay.has_value();
+    return budget_bytes > 0 || !recompute.empty() || !compress.empty() || !offload.cold.empty() ||
+           replay.has_value();
   }
 };
 
@@ -44,9 +46,10 @@ struct PricedChoice {
   std::string name;        // of the item
   std::int64_t bytes = 0;  // that are no longer kept
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
-  spec::Compression compression = spec::Compression::kNone;  // otherwise made again
+  spec::SavedForm form = spec::SavedForm::kWhole;  // in which it waits; kWhole: made again
 
-  std::string_view how() const;  // "recompute", "bf16", "int8"
+  std::string label() const;     // its name, and "as int8" or "on disk" behind it
+  std::string_view how() const;  // "recompute", "bf16", "int8", "disk"
 };
 
 struct MemoryDecision {
@@ -64,10 +67,10 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
                              std::int64_t frame_bytes);
 
 // One line a kind of choice, layers together: "experts.activation in 8 places", bytes and seconds;
-// empty when everything is kept. A value that is compressed has "as int8" behind its name.
+// empty when everything is kept.
 std::string to_string(const MemoryDecision& decision);
 
-std::string_view to_string(spec::Compression format);  // "off", "bf16", "int8"
+std::string_view to_string(spec::SavedForm form);  // "off", "bf16", "int8", "disk"
 
 // The three largest takers of `plan`'s bytes at its peak (plan/account.h), each with what would
 // shrink it: for a BudgetError.

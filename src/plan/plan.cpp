@@ -2,10 +2,13 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <set>
+#include <span>
 
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
+#include "plan/offload.h"
 #include "plan/offset_search.h"
 #include "plan/offsets.h"
 #include "plan/order.h"
@@ -18,9 +21,15 @@ namespace {
 // Builds the buffers: storages with lifetimes, some of them merged because a node works in place.
 class BufferPlanner {
  public:
-  BufferPlanner(const ir::Graph& graph, const StorageMap& map, const std::vector<ir::NodeId>& order)
+  BufferPlanner(const ir::Graph& graph, const StorageMap& map, const std::vector<ir::NodeId>& order,
+                std::span<const Offload> offloads)
       : graph_(graph), map_(map), order_(order), buffer_of_storage_(map.storages.size()) {
-    const std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
+    std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
+    for (const Offload& offload : offloads) {
+      const ir::Node& reload = graph.node(offload.reload);
+      lifetimes[index(reload.inputs[0])].end = offload.written_by;
+      lifetimes[index(reload.outputs[0])].begin = offload.read_at;
+    }
     const auto length = static_cast<std::int32_t>(order.size());
     const std::vector<Lifetime> contributed = gradient_lifetimes(lifetimes);
     for (std::size_t i = 0; i < map.storages.size(); ++i) {
@@ -136,13 +145,31 @@ class BufferPlanner {
 // What a smaller frame arena is not worth searching for, as a part of its bound.
 constexpr double kFrameSlack = 0.005;
 
-void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
+// Buffers that disks write from or read into, whole sectors of them.
+std::vector<PlannedBuffer*> offloaded_buffers(const ir::Graph& graph, Plan& plan) {
+  std::vector<PlannedBuffer*> result;
+  for (const Offload& offload : plan.offloads)
+    for (const auto* list :
+         {&graph.node(offload.reload).inputs, &graph.node(offload.reload).outputs})
+      result.push_back(
+          &plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(list->front())])]);
+  return result;
+}
+
+void place(const ir::Graph& graph, Plan& plan, const std::vector<PlannedNode*>& nodes,
+           bool trivial) {
   std::vector<LiveBytes> frame, gradient;
   std::vector<std::int64_t*> frame_offsets, gradient_offsets;
+  const std::vector<PlannedBuffer*> offloaded = offloaded_buffers(graph, plan);
+  const std::set<const PlannedBuffer*> moves(offloaded.begin(), offloaded.end());
   for (PlannedBuffer& buffer : plan.buffers) {
     switch (buffer.arena) {
       case spec::Arena::kFrame:
-        frame.push_back({buffer.lifetime, buffer.bytes});
+        // With room to lie at a sector's begin.
+        frame.push_back({buffer.lifetime, moves.contains(&buffer)
+                                              ? align_to_sectors(buffer.bytes) +
+                                                    kSwapAlignmentBytes - kAlignmentBytes
+                                              : buffer.bytes});
         frame_offsets.push_back(&buffer.offset);
         break;
       case spec::Arena::kGradient:
@@ -170,6 +197,7 @@ void place(Plan& plan, const std::vector<PlannedNode*>& nodes, bool trivial) {
   const Placement in_gradient = place_in_sequence(gradient);
   for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
   for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];
+  for (PlannedBuffer* buffer : offloaded) buffer->offset = align_to_sectors(buffer->offset);
   plan.frame_bytes = in_frame.bytes;
   plan.gradient_bytes = in_gradient.bytes;
   for (LiveBytes& item : frame) item.bytes = align_bytes(item.bytes);
@@ -245,11 +273,20 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
     }
   }
   const std::vector<ir::NodeId> order = concatenate(orders);
-  BufferPlanner buffers(graph, map, order);
+  if (!options.trivial && options.efficiency != nullptr) {
+    plan.offloads = find_offloads(
+        graph, order, predicted_calls(graph, plan, with_peaks(device), *options.efficiency),
+        options.efficiency->disk);
+    for (const Offload& offload : plan.offloads) {
+      nodes[static_cast<std::size_t>(offload.needed_at)]->is_offloaded = true;
+      plan.disk_bytes += offload.bytes;
+    }
+  }
+  BufferPlanner buffers(graph, map, order, plan.offloads);
   if (!options.trivial) buffers.work_in_place();
   if (plan.single_micro_batch) buffers.move_gradients_to_frame();
   buffers.finish(plan);
-  place(plan, nodes, options.trivial);
+  place(graph, plan, nodes, options.trivial);
   place_windows(graph, order, options, plan);
   set_modes(graph, map, device, options, nodes);
   verify(graph, plan);

@@ -37,6 +37,7 @@ struct PlannedNode {
   std::vector<spec::WriteMode> modes{};                    // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
+  bool is_offloaded = false;                     // no call: an Offload stands for it
 };
 
 // A state that is on disk and stands in memory only around its update: its buffer is a window of
@@ -51,6 +52,16 @@ struct SwapWindow {
   static constexpr std::int32_t kNoPosition = -1;
 };
 
+// A value that goes to disk behind its last use in the forward and comes back for the backward, for
+// a node `reload` whose input and output these are. Positions as in Lifetime.
+struct Offload {
+  ir::NodeId reload{};
+  std::int64_t bytes = 0;  // that move: whole sectors
+  // Its write is queued ahead of `write_at` and awaited ahead of `written_by`, its read queued
+  // ahead of `read_at` and awaited ahead of the node, at `needed_at`.
+  std::int32_t write_at = 0, written_by = 0, read_at = 0, needed_at = 0;
+};
+
 struct Plan {
   std::string name;  // of the graph
   // Every node except `accumulate`, which is never a call: its contributions share the bytes of
@@ -60,7 +71,8 @@ struct Plan {
   std::vector<std::int32_t> buffer_of_value;  // by ValueId; -1 for values that nothing touches
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
-  std::int64_t disk_bytes = 0;        // of states that stand on disk
+  std::vector<Offload> offloads;      // ascending by needed_at
+  std::int64_t disk_bytes = 0;        // of states that stand on disk, and of what is offloaded
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
   bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
   std::int64_t peak_bytes() const {
@@ -83,13 +95,17 @@ struct DiskOptions {
   std::int64_t slice_bytes = std::int64_t{8} << 20;
 };
 
+struct OpEfficiency;
+
 struct PlanOptions {
-  bool trivial = false;  // given order, no byte used twice, nothing in place
+  bool trivial = false;  // given order, no byte used twice, nothing in place, `reload` a copy
   // A step has one micro-batch, so gradients live from their first contribution to their last
   // reader and share the frame's bytes. The trivial twin leaves them in their own arena.
   bool single_micro_batch = false;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
   DiskOptions disk{};
+  // By which transfers are timed; null: `reload` is a copy.
+  const OpEfficiency* efficiency = nullptr;
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 

@@ -7,7 +7,7 @@
 
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
-#include "plan/swap_price.h"
+#include "plan/transfers.h"
 
 namespace anabatic::plan {
 namespace {
@@ -137,6 +137,7 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
   for (const auto& [action, order] : plan.orders) {
     double seconds = 0, flops = 0;
     for (const PlannedNode& planned : order) {
+      if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
       seconds += predicted_seconds(graph, node, device, efficiency);
       flops += work_of(graph, node, efficiency).flops;

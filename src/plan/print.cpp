@@ -65,6 +65,7 @@ std::string node_line(const ir::Graph& graph, const Plan& plan, const PlannedNod
   for (std::size_t i = 0; i < node.outputs.size(); ++i)
     line += fmt::format("{} {} {}", i ? "," : "", mode_text(planned.modes[i]),
                         operand(graph, plan, node.outputs[i]));
+  if (planned.is_offloaded) line += " from disk";
   if (planned.workspace_bytes > 0)
     line += fmt::format(" workspace [{}, {})", planned.workspace_offset,
                         planned.workspace_offset + planned.workspace_bytes);
@@ -92,6 +93,10 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
                           window.written_by == SwapWindow::kNoPosition
                               ? "written behind it"
                               : fmt::format("written before {}", window.written_by));
+  for (const Offload& offload : plan.offloads)
+    result += fmt::format("  offload n{} {} bytes written [{}, {}) read [{}, {})\n",
+                          index(offload.reload), offload.bytes, offload.write_at,
+                          offload.written_by, offload.read_at, offload.needed_at);
   return result;
 }
 
@@ -104,7 +109,7 @@ std::string print(const ir::Graph& graph, const Plan& plan) {
              "{}{}\n}}\n",
              plan.frame_bytes, plan.frame_live_bytes, plan.gradient_bytes, plan.input_bytes,
              plan.persistent_bytes, plan.peak_bytes(),
-             plan.windows.empty() ? "" : fmt::format(" on disk {}", plan.disk_bytes));
+             plan.disk_bytes == 0 ? "" : fmt::format(" on disk {}", plan.disk_bytes));
 }
 
 std::uint64_t hash(const ir::Graph& graph, const Plan& plan) {

@@ -5,9 +5,10 @@
 #include <map>
 #include <utility>
 
-#include "analysis/compression.h"
+#include "analysis/saved_form.h"
 #include "ops/table.h"
 #include "plan/hints.h"
+#include "plan/offload.h"
 #include "plan/offsets.h"
 
 namespace anabatic::plan {
@@ -24,14 +25,15 @@ bool MenuItem::is_of(std::string_view hint) const {
 
 RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
                              const spec::DeviceSpec& device, const OpEfficiency& efficiency,
-                             const CompressionOptions& compression)
+                             const CompressionOptions& compression, const OffloadOptions& offload)
     : graph_(graph),
       plan_(plan),
       device_(device),
       efficiency_(efficiency),
       rebuilder_(graph),
       position_(graph.nodes.size(), -1),
-      forward_end_(graph.values.size(), 0) {
+      forward_end_(graph.values.size(), 0),
+      calls_(predicted_calls(graph, plan, device, efficiency)) {
   std::int32_t position = 0;
   std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
@@ -73,7 +75,9 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
           forward_end_[index(value)] = std::max(forward_end_[index(value)], at + 1);
     }
   add_items();
-  add_compressions(compression);
+  for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})
+    if (form <= compression.allowed) add_forms(form, compression.min_bytes);
+  if (offload.is_allowed) add_forms(spec::SavedForm::kDisk, offload.min_bytes);
 }
 
 void RecomputeMenu::add_items() {
@@ -93,40 +97,37 @@ void RecomputeMenu::add_items() {
   }
 }
 
-void RecomputeMenu::add_compressions(const CompressionOptions& options) {
+void RecomputeMenu::add_forms(spec::SavedForm form, std::int64_t min_bytes) {
   // Values of one kind in neighbouring layers go together where a menu would be long to search.
   const std::size_t group = 1 + rebuilder_.saved().size() / kMostValuesApart;
-  std::map<std::pair<std::string, spec::Compression>, std::size_t> of_kind;  // the last item
-  for (const auto format : {spec::Compression::kBFloat16, spec::Compression::kInt8}) {
-    if (format > options.allowed) break;
-    std::vector<double>& seconds = compression_seconds_[format];
-    seconds.assign(graph_.values.size(), 0);
-    for (const analysis::SavedValue& saved : rebuilder_.saved()) {
-      const TensorType& type = graph_.value(saved.value).type;
-      if (type.num_bytes() < options.min_bytes ||
-          !analysis::may_compress(graph_, saved.value, format))
-        continue;
-      seconds[index(saved.value)] = compression_price(type, format);
-      const std::int64_t bytes = type.num_bytes() - analysis::compressed_bytes(type, format);
-      std::size_t& last = of_kind[{std::string(without_layer(saved.key)), format}];
-      if (last > 0 && items_[last].values.size() < group) {
-        items_[last].keys.push_back(saved.key);
-        items_[last].values.push_back(saved.value);
-        items_[last].bytes += bytes;
-        continue;
-      }
-      last = items_.size();
-      items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, format});
+  std::map<std::string, std::size_t, std::less<>> of_kind;  // the last item
+  std::vector<double>& seconds = form_seconds_[form];
+  seconds.assign(graph_.values.size(), 0);
+  for (const analysis::SavedValue& saved : rebuilder_.saved()) {
+    const TensorType& type = graph_.value(saved.value).type;
+    if (type.num_bytes() < min_bytes || !analysis::may_wait_as(graph_, saved.value, form)) continue;
+    seconds[index(saved.value)] = form == spec::SavedForm::kDisk
+                                      ? offload_seconds(type.num_bytes(), device_)
+                                      : compression_price(type, form);
+    const std::int64_t bytes = type.num_bytes() - analysis::saved_bytes(type, form);
+    std::size_t& last = of_kind[std::string(without_layer(saved.key))];
+    if (last > 0 && items_[last].values.size() < group) {
+      items_[last].keys.push_back(saved.key);
+      items_[last].values.push_back(saved.value);
+      items_[last].bytes += bytes;
+      continue;
     }
+    last = items_.size();
+    items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, form});
   }
 }
 
-double RecomputeMenu::compression_price(const TensorType& type, spec::Compression format) const {
+double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm format) const {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", type);
-  const analysis::Conversion to = analysis::compression_to(format),
-                             back = analysis::decompression_from(format, type.dtype);
+  const analysis::Conversion to = analysis::conversion_to(format),
+                             back = analysis::conversion_from(format, type.dtype);
   builder.add(back.op, builder.add(to.op, {x}, to.attributes), back.attributes);
   double seconds = 0;
   for (const ir::Node& node : graph.nodes)
@@ -135,8 +136,8 @@ double RecomputeMenu::compression_price(const TensorType& type, spec::Compressio
 }
 
 double RecomputeMenu::price(const analysis::Rebuild& rebuild) const {
-  if (rebuild.from != spec::Compression::kNone)
-    return compression_seconds_.at(rebuild.from)[index(rebuild.outputs[0])];
+  if (rebuild.from != spec::SavedForm::kWhole)
+    return form_seconds_.at(rebuild.from)[index(rebuild.outputs[0])];
   const ir::Node node{.op = ops::find_op(rebuild.op),
                       .attributes = rebuild.attributes,
                       .inputs = rebuild.inputs,
@@ -150,10 +151,10 @@ analysis::Treatments RecomputeMenu::treatments(const std::vector<bool>& chosen) 
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!chosen[i]) continue;
     for (const ir::ValueId value : items_[i].values) {
-      if (items_[i].compression == spec::Compression::kNone)
+      if (items_[i].form == spec::SavedForm::kWhole)
         result.is_dropped[index(value)] = true;
       else
-        result.compression[index(value)] = items_[i].compression;  // later ones take fewer bytes
+        result.form[index(value)] = items_[i].form;  // later ones take fewer bytes
     }
   }
   return result;
@@ -171,6 +172,7 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
     passing[at] = std::max(passing[at], change[at] + whole_or_less);
     change[at] += delta;
   };
+  std::vector<Offload> offloads;
   for (const analysis::Rebuild& rebuild : rebuilder_.rebuilds(treated)) {
     outcome.seconds += price(rebuild);
     const auto at = static_cast<std::size_t>(position_[index(rebuild.before)]);
@@ -180,15 +182,24 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
       const auto end = static_cast<std::size_t>(forward_end_[index(value)]);
       if (treated.is_kept(value)) {
         beside[at] += bytes;
-      } else if (rebuild.from == spec::Compression::kNone) {
+      } else if (rebuild.from == spec::SavedForm::kDisk) {
+        offloads.push_back({.bytes = bytes,
+                            .write_at = static_cast<std::int32_t>(end),
+                            .needed_at = static_cast<std::int32_t>(at)});
+      } else if (rebuild.from == spec::SavedForm::kWhole) {
         change[end] -= bytes;
         change[at] += bytes;
       } else {
-        const std::int64_t less = align_bytes(analysis::compressed_bytes(type, rebuild.from));
+        const std::int64_t less = align_bytes(analysis::saved_bytes(type, rebuild.from));
         pass(end, less, less - bytes);
         pass(at, bytes, bytes - less);
       }
     }
+  }
+  outcome.seconds += schedule(offloads, calls_, efficiency_.disk);
+  for (const Offload& offload : offloads) {
+    change[static_cast<std::size_t>(offload.written_by)] -= offload.bytes;
+    change[static_cast<std::size_t>(offload.read_at)] += offload.bytes;
   }
   std::int64_t saved = 0;
   for (std::size_t i = 0; i < live_.size(); ++i) {
@@ -207,12 +218,12 @@ spec::Decisions RecomputeMenu::decisions(const std::vector<bool>& chosen) const 
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!chosen[i]) continue;
     const MenuItem& item = items_[i];
-    if (item.compression == spec::Compression::kNone)
+    if (item.form == spec::SavedForm::kWhole)
       result.recompute.insert(item.keys.begin(), item.keys.end());
     else
       for (std::size_t k = 0; k < item.keys.size(); ++k)
-        if (treated.is_compressed(item.values[k]))
-          result.compress[item.keys[k]] = treated.compression[index(item.values[k])];
+        if (treated.waits_in_form(item.values[k]))
+          result.saved_as[item.keys[k]] = treated.form[index(item.values[k])];
   }
   return result;
 }

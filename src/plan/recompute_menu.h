@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step could make again, or keep in fewer bytes, rather than keep: what each choice does to
-// its memory and time, simulated on the timeline of a plan that keeps everything.
+// What a step could make again, keep in fewer bytes, or put on disk, rather than keep: what each
+// choice does to its memory and time, simulated on the timeline of a plan that keeps everything.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,6 +12,7 @@
 #include "plan/memory_solver.h"
 #include "plan/plan.h"
 #include "plan/prices.h"
+#include "plan/transfers.h"
 #include "spec/decisions.h"
 #include "spec/device_spec.h"
 
@@ -19,25 +20,33 @@ namespace anabatic::plan {
 
 // Up to which form saved values may be compressed, those of at least `min_bytes`.
 struct CompressionOptions {
-  spec::Compression allowed = spec::Compression::kNone;
+  spec::SavedForm allowed = spec::SavedForm::kWhole;
   std::int64_t min_bytes = 1 << 16;
+};
+
+// Whether saved values may wait on disk, those of at least `min_bytes`.
+struct OffloadOptions {
+  bool is_allowed = false;
+  std::int64_t min_bytes = 1 << 20;
+  std::vector<std::string> cold{};  // hints (plan/hints.h): values that do, budget or not
 };
 
 struct MenuItem {
   std::string name;                   // key of its first value
   std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)
   std::vector<ir::ValueId> values{};  // what one node makes; an activation and its products apart.
-                                      // Where it is compressed one, or a few of a kind
+                                      // Where it waits in a form one, or a few of a kind
   std::int64_t bytes = 0;             // that are no longer kept
-  spec::Compression compression = spec::Compression::kNone;  // otherwise made again
-  bool is_of(std::string_view hint) const;                   // plan/hints.h
+  spec::SavedForm form = spec::SavedForm::kWhole;  // in which they wait; kWhole: made again
+  bool is_of(std::string_view hint) const;         // plan/hints.h
 };
 
 class RecomputeMenu {
  public:
   // `plan` is of `graph`, which keeps everything; both must outlive the menu.
   RecomputeMenu(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
-                const OpEfficiency& efficiency, const CompressionOptions& compression = {});
+                const OpEfficiency& efficiency, const CompressionOptions& compression = {},
+                const OffloadOptions& offload = {});
 
   const std::vector<MenuItem>& items() const { return items_; }
 
@@ -50,8 +59,9 @@ class RecomputeMenu {
 
  private:
   void add_items();
-  void add_compressions(const CompressionOptions& options);
-  double compression_price(const TensorType& type, spec::Compression format) const;
+  // An item for each value of at least `min_bytes` that may wait in that form.
+  void add_forms(spec::SavedForm form, std::int64_t min_bytes);
+  double compression_price(const TensorType& type, spec::SavedForm format) const;
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
   double price(const analysis::Rebuild& rebuild) const;
 
@@ -65,8 +75,9 @@ class RecomputeMenu {
   std::vector<std::int64_t> live_, ahead_;
   std::vector<std::int32_t> position_;     // by NodeId
   std::vector<std::int32_t> forward_end_;  // by ValueId: behind its last use in the forward
-  // By ValueId: there and back, in a micro-batch; of formats without items empty.
-  std::map<spec::Compression, std::vector<double>> compression_seconds_;
+  // By ValueId: there and back, in a micro-batch; of forms without items empty.
+  std::map<spec::SavedForm, std::vector<double>> form_seconds_;
+  Calls calls_;  // of the plan
 };
 
 }  // namespace anabatic::plan

@@ -16,7 +16,6 @@ namespace {
 std::int64_t align_down(std::int64_t bytes) {
   return bytes / kSwapAlignmentBytes * kSwapAlignmentBytes;
 }
-std::int64_t align_up(std::int64_t bytes) { return align_down(bytes + kSwapAlignmentBytes - 1); }
 
 // A span of the frame, with when its bytes are in use. Uses do not overlap.
 struct Segment {
@@ -61,7 +60,7 @@ class Occupancy {
     std::vector<std::int64_t> bounds{0, kEnd};
     for (const Item& item : items) {
       bounds.push_back(align_down(item.offset));
-      bounds.push_back(align_up(item.end));
+      bounds.push_back(align_to_sectors(item.end));
     }
     std::sort(bounds.begin(), bounds.end());
     bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
@@ -220,7 +219,7 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
   });
   std::int64_t resident = 0;
   const auto first = std::find_if(result.begin(), result.end(), [&](const Candidate& state) {
-    resident += align_up(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
+    resident += align_to_sectors(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
     return resident > options.resident_bytes;
   });
   result.erase(result.begin(), first);
@@ -231,7 +230,8 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
 std::int64_t most_at_once(const std::vector<Candidate>& states, const Plan& plan) {
   std::map<std::int32_t, std::int64_t> bytes;
   for (const Candidate& state : states)
-    bytes[state.use.begin] += align_up(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
+    bytes[state.use.begin] +=
+        align_to_sectors(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
   std::int64_t most = 0;
   for (const auto& [position, sum] : bytes) most = std::max(most, sum);
   return most;
@@ -272,16 +272,16 @@ void place_windows(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
   const std::int64_t wanted = options.disk.num_windows * most_at_once(states, plan),
                      left = free_bytes_at(items, states.front().use.begin, plan.frame_bytes);
   const std::int64_t capacity =
-      align_up(plan.frame_bytes + std::max<std::int64_t>(wanted - left, 0));
+      align_to_sectors(plan.frame_bytes + std::max<std::int64_t>(wanted - left, 0));
   std::int32_t earliest = 0;
   for (const Candidate& state : states) {
     PlannedBuffer& buffer = plan.buffers[static_cast<std::size_t>(state.buffer)];
     SwapWindow window{.buffer = state.buffer,
-                      .bytes = align_up(buffer.bytes),
+                      .bytes = align_to_sectors(buffer.bytes),
                       .read_at = state.use.begin,
                       .use = state.use.begin,
                       .end = state.use.end};
-    std::int64_t offset = align_up(plan.frame_bytes);
+    std::int64_t offset = align_to_sectors(plan.frame_bytes);
     if (!options.trivial) {
       const Occupancy::Place place = occupancy.find(window.bytes, state.use, earliest, capacity);
       offset = place.offset >= 0 ? place.offset : occupancy.lowest(window.bytes, state.use);

@@ -8,6 +8,10 @@ namespace anabatic::plan {
 
 // Of addresses, offsets and sizes that move to and from a disk.
 inline constexpr std::int64_t kSwapAlignmentBytes = 4096;
+// Up to whole sectors.
+inline std::int64_t align_to_sectors(std::int64_t bytes) {
+  return (bytes + kSwapAlignmentBytes - 1) / kSwapAlignmentBytes * kSwapAlignmentBytes;
+}
 
 // Moves states of the optimizer out of memory into windows of the frame. To be called when the
 // plan's other buffers and workspaces have their offsets; `order` is forward ++ backward ++ update.

@@ -198,6 +198,16 @@ class Verifier {
 
   void step(const PlannedNode& planned) {
     const ir::Node& node = graph_.node(planned.node);
+    if (planned.is_offloaded) {  // move_windows() has brought the value
+      ANABATIC_RULE(std::any_of(plan_.offloads.begin(), plan_.offloads.end(),
+                                [&](const Offload& offload) {
+                                  return offload.reload == planned.node &&
+                                         offload.needed_at == position_;
+                                }),
+                    "an offload for every reload without a call", "{}", label(planned.node));
+      made_by_[index(node.outputs[0])] = planned.node;
+      return;
+    }
     for (ir::ValueId input : node.inputs) {
       ANABATIC_RULE(holds(input), "topological, and no two live buffers overlap",
                     "{} reads value {} '{}', which is not in its bytes: it is not made yet, or "
@@ -247,6 +257,30 @@ class Verifier {
                     index(windows_.before(window)));
       frame.write(at.offset, at.offset + at.bytes, content_[index(windows_.before(window))]);
     }
+    for (std::size_t i = 0; i < plan_.offloads.size(); ++i)
+      move_offload(plan_.offloads[i], plan_.windows.size() + i);
+  }
+
+  // Queued as `read`, and in the frame under its number until it is awaited.
+  void move_offload(const Offload& offload, std::size_t read) {
+    ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
+    const ir::Node& node = graph_.node(offload.reload);
+    const PlannedBuffer& to = buffer(node.outputs[0]);
+    const std::int64_t in_flight = -2 - static_cast<std::int64_t>(read);
+    if (offload.write_at == position_)
+      ANABATIC_RULE(holds(node.inputs[0]), "offloads written from what was made",
+                    "value {} is not in its bytes", index(node.inputs[0]));
+    if (offload.read_at == position_) {
+      windows_.check_write(to.offset, to.offset + offload.bytes);
+      frame.write(to.offset, to.offset + offload.bytes, in_flight);
+      windows_.queue_read(read);
+    }
+    if (offload.needed_at != position_) return;
+    windows_.await_read(read);
+    ANABATIC_RULE(frame.holds(to.offset, to.offset + offload.bytes, in_flight),
+                  "no transfer overlaps another use of its bytes",
+                  "value {} is overwritten while it comes from disk", index(node.outputs[0]));
+    frame.write(to.offset, to.offset + to.bytes, content_[index(node.outputs[0])]);
   }
 
   // What a node writes keeps off windows that are on their way to disk.

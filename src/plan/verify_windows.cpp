@@ -15,7 +15,8 @@ WindowVerifier::WindowVerifier(const ir::Graph& graph, const Plan& plan)
     : graph_(graph),
       plan_(plan),
       window_of_buffer_(plan.buffers.size(), -1),
-      num_before_(plan.windows.size(), 0) {
+      num_before_(plan.windows.size() + plan.offloads.size(), 0) {
+  for (const Offload& offload : plan.offloads) check_offload(offload);
   std::int32_t read_at = 0, length = 0;
   for (const auto& [action, order] : plan.orders) length += static_cast<std::int32_t>(order.size());
   for (std::size_t i = 0; i < plan.windows.size(); ++i) {
@@ -39,31 +40,54 @@ WindowVerifier::WindowVerifier(const ir::Graph& graph, const Plan& plan)
   }
 }
 
+void WindowVerifier::check_offload(const Offload& offload) const {
+  const ir::Node& node = graph_.node(offload.reload);
+  ANABATIC_RULE(offload.write_at < offload.written_by && offload.write_at <= offload.read_at &&
+                    offload.read_at <= offload.needed_at,
+                "offloads written before they are read", "n{} written before {}, read before {}",
+                index(offload.reload), offload.write_at, offload.read_at);
+  for (const ir::ValueId value : {node.inputs[0], node.outputs[0]}) {
+    const PlannedBuffer& at = buffer_of(value);
+    ANABATIC_RULE(at.arena == spec::Arena::kFrame && at.offset % kSwapAlignmentBytes == 0 &&
+                      offload.bytes >= at.bytes && offload.bytes % kSwapAlignmentBytes == 0 &&
+                      at.offset + offload.bytes <= plan_.frame_bytes,
+                  "offloads of whole sectors inside the frame", "value {} at {}", index(value),
+                  at.offset);
+  }
+}
+
 void WindowVerifier::queue_writes(std::int32_t position) {
-  for (const SwapWindow& window : plan_.windows)
-    if (window.end == position) draining_.push_back({&window, num_queued_++});
+  for (const SwapWindow& window : plan_.windows) {
+    if (window.end != position) continue;
+    const PlannedBuffer& at = buffer(window);
+    draining_.push_back({at.offset, at.offset + window.bytes, after(window), window.written_by,
+                         window.written_by < window.end, num_queued_++});
+  }
+  for (const Offload& offload : plan_.offloads) {
+    if (offload.write_at != position) continue;
+    const ir::ValueId value = graph_.node(offload.reload).inputs[0];
+    const PlannedBuffer& at = buffer_of(value);
+    draining_.push_back(
+        {at.offset, at.offset + offload.bytes, value, offload.written_by, false, num_queued_++});
+  }
 }
 
 void WindowVerifier::end_writes(std::int32_t position, bool is_next_step) {
   std::erase_if(draining_, [&](const Draining& write) {
-    const SwapWindow& window = *write.window;
-    return window.written_by == position && (window.written_by < window.end) == is_next_step;
+    return write.written_by == position && write.by_next_step == is_next_step;
   });
 }
 
-void WindowVerifier::await_read(std::size_t window) {
-  std::erase_if(draining_,
-                [&](const Draining& write) { return write.place < num_before_[window]; });
+void WindowVerifier::await_read(std::size_t read) {
+  std::erase_if(draining_, [&](const Draining& write) { return write.place < num_before_[read]; });
 }
 
 void WindowVerifier::check_write(std::int64_t begin, std::int64_t end) const {
-  for (const auto& [window, place] : draining_) {
-    const PlannedBuffer& at = buffer(*window);
-    ANABATIC_RULE(begin >= end || end <= at.offset || begin >= at.offset + window->bytes,
+  for (const Draining& write : draining_)
+    ANABATIC_RULE(begin >= end || end <= write.begin || begin >= write.end,
                   "no transfer overlaps another use of its bytes",
-                  "bytes [{}, {}) are overwritten while state {} may still go to disk", begin, end,
-                  text(state(*window).name));
-  }
+                  "bytes [{}, {}) are overwritten while value {} may still go to disk", begin, end,
+                  index(write.value));
 }
 
 }  // namespace anabatic::plan

@@ -9,7 +9,7 @@
 
 namespace anabatic::plan {
 
-// Follows the windows of a plan along its positions. Throws as verify() does.
+// Follows the windows and offloads of a plan along its positions. Throws as verify() does.
 class WindowVerifier {
  public:
   WindowVerifier(const ir::Graph& graph, const Plan& plan);
@@ -28,14 +28,19 @@ class WindowVerifier {
   // Ahead of the node at `position` of the step: writes that are queued, and those that are done.
   void queue_writes(std::int32_t position);
   void end_writes(std::int32_t position, bool is_next_step);
-  // A read is queued, and awaited: writes queued before it are done then.
-  void queue_read(std::size_t window) { num_before_[window] = num_queued_; }
-  void await_read(std::size_t window);
+  // A read of a window is queued, or of an offload, which are counted behind the windows; and
+  // awaited: writes queued before it are done then.
+  void queue_read(std::size_t read) { num_before_[read] = num_queued_; }
+  void await_read(std::size_t read);
   // A node is about to write to these bytes of the frame.
   void check_write(std::int64_t begin, std::int64_t end) const;
   bool is_draining() const { return !draining_.empty(); }
 
  private:
+  void check_offload(const Offload& offload) const;
+  const PlannedBuffer& buffer_of(ir::ValueId value) const {
+    return plan_.buffers[static_cast<std::size_t>(plan_.buffer_of_value[index(value)])];
+  }
   const ir::State& state(const SwapWindow& window) const {
     return graph_.states[static_cast<std::size_t>(buffer(window).state)];
   }
@@ -43,11 +48,14 @@ class WindowVerifier {
   const Plan& plan_;
   std::vector<std::int32_t> window_of_buffer_;
   struct Draining {
-    const SwapWindow* window;
+    std::int64_t begin, end;  // bytes of the frame
+    ir::ValueId value;
+    std::int32_t written_by;
+    bool by_next_step;
     int place;  // among all writes of the step
   };
-  std::vector<Draining> draining_;  // windows whose write is queued
-  std::vector<int> num_before_;     // a window: writes queued before its read
+  std::vector<Draining> draining_;  // what has a write queued
+  std::vector<int> num_before_;     // a read: writes queued before it
   int num_queued_ = 0;
 };
 

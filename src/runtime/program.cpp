@@ -57,8 +57,10 @@ std::string print(const Program& program, const Call& call) {
 std::string print(const Program& program, const SwapPoint& point) {
   constexpr std::string_view kSteps[] = {"write", "read", "await write of", "await read of"};
   const SwapWindow& window = program.windows[static_cast<std::size_t>(point.window)];
-  return fmt::format("    {} {} frame+{}\n", kSteps[static_cast<std::size_t>(point.step)],
-                     text(program.states[static_cast<std::size_t>(window.state)].name),
+  const std::string_view name =
+      window.state >= 0 ? text(program.states[static_cast<std::size_t>(window.state)].name)
+                        : program.regions[static_cast<std::size_t>(window.region)].name;
+  return fmt::format("    {} {} frame+{}\n", kSteps[static_cast<std::size_t>(point.step)], name,
                      window.offset);
 }
 
@@ -85,6 +87,8 @@ std::string print(const Program& program) {
   for (const StateSlot& state : program.states)
     result += fmt::format("  state {} {}{}\n", text(state.name), to_string(state.type),
                           state.is_on_disk ? " on disk" : "");
+  for (const SwapRegion& region : program.regions)
+    result += fmt::format("  offloaded {} {} bytes\n", region.name, region.bytes);
   for (const NamedOperand& input : program.inputs)
     result += fmt::format("  input {} {}\n", input.name, print(program, input.operand));
   for (const NamedOperand& output : program.outputs)

@@ -43,10 +43,18 @@ struct StateSlot {
   bool is_on_disk = false;  // its calls find it in a window of the frame
 };
 
-// Bytes of the frame that hold a state on disk from its read to the end of its write.
+// Bytes on disk for an activation, between the forward and the backward of a micro-batch.
+struct SwapRegion {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
+// Bytes of the frame that hold a state on disk from its read to the end of its write; or what of a
+// region is written, or read.
 struct SwapWindow {
-  std::int32_t state = -1;  // index into Program::states
-  std::int64_t offset = 0;  // in the frame arena; a multiple of swap::kSectorBytes
+  std::int32_t state = -1;   // index into Program::states; -1: of a region
+  std::int32_t region = -1;  // index into Program::regions
+  std::int64_t offset = 0;   // in the frame arena; a multiple of swap::kSectorBytes
 };
 
 enum class SwapStep : std::uint8_t { kWrite, kRead, kAwaitWrite, kAwaitRead };
@@ -69,7 +77,9 @@ struct Program {
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
   std::vector<NamedOperand>
       outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
-  std::vector<SwapWindow> windows;                       // in the order in which a step reads them
+  std::vector<SwapRegion> regions;
+  // Of states, in the order in which a step reads them; then of regions.
+  std::vector<SwapWindow> windows;
   std::map<Action, std::vector<SwapPoint>> swap_points;  // ascending by call
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
   bool single_micro_batch = false;  // gradients share the frame: only a first micro-batch may run

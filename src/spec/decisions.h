@@ -8,19 +8,21 @@
 
 namespace anabatic::spec {
 
-// In what a value that the backward reads is kept; each allows those before it.
-enum class Compression : std::uint8_t {
-  kNone,
+// In what form a value that the backward reads waits for it.
+enum class SavedForm : std::uint8_t {
+  kWhole,
   kBFloat16,  // of f32, rounded to nearest even
-  kInt8       // of f32 and bf16: op `quantize`, blocks of kCompressionBlock elements of a row
+  kInt8,      // of f32 and bf16: op `quantize`, blocks of kCompressionBlock elements of a row
+  kDisk       // off memory: op `reload` stands where it is back
 };
 inline constexpr std::int64_t kCompressionBlock = 64;
 
 struct Decisions {
   // Keys (analysis/rebuild.h) of forward values that the backward makes again instead of reading.
   std::set<std::string, std::less<>> recompute{};
-  // Keys of those that are kept in fewer bytes; `recompute` goes ahead of it. Changes gradients.
-  std::map<std::string, Compression, std::less<>> compress{};
+  // Keys of those that wait in another form than whole; `recompute` goes ahead of it. Those of
+  // fewer bits change gradients.
+  std::map<std::string, SavedForm, std::less<>> saved_as{};
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
   bool state_on_disk = false;    // the optimizer's moments, between updates

@@ -83,10 +83,11 @@ lower::CompileOptions compile_options(const RunConfig& run,
                     .recompute = run.memory.recompute,
                     .keep = run.memory.keep,
                     .hot = run.memory.hot};
-  options.memory.compression.allowed = run.memory.compress == "int8" ? spec::Compression::kInt8
-                                       : run.memory.compress == "bf16"
-                                           ? spec::Compression::kBFloat16
-                                           : spec::Compression::kNone;
+  options.memory.compression.allowed = run.memory.compress == "int8"   ? spec::SavedForm::kInt8
+                                       : run.memory.compress == "bf16" ? spec::SavedForm::kBFloat16
+                                                                       : spec::SavedForm::kWhole;
+  options.memory.offload.is_allowed = request.training && run.memory.activations == "disk";
+  if (options.memory.offload.is_allowed) options.memory.offload.cold = run.memory.cold;
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
@@ -173,7 +174,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
 std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   auto bound = std::make_unique<BoundProgram>();
   bound->compiled = std::move(compiled);
-  if (!bound->compiled.plan.windows.empty() && !store_.swap())
+  if (!bound->compiled.program.windows.empty() && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),

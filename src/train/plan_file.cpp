@@ -15,16 +15,16 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
 constexpr const char* kStepKeys[] = {
-    "data.sequence_length",     "train.micro_batch_size",   "train.gradient_accumulation_steps",
-    "train.precision",          "train.router_z_loss_coef", "optimizer.state_precision",
-    "optimizer.update",         "memory.optimizer_state",   "memory.swap_windows",
-    "memory.swap_slice",        "memory.compress",          "compiler.disable_passes",
-    "compiler.trivial_planners"};
+    "data.sequence_length",    "train.micro_batch_size",   "train.gradient_accumulation_steps",
+    "train.precision",         "train.router_z_loss_coef", "optimizer.state_precision",
+    "optimizer.update",        "memory.optimizer_state",   "memory.swap_windows",
+    "memory.swap_slice",       "memory.compress",          "memory.activations",
+    "compiler.disable_passes", "compiler.trivial_planners"};
 
 // Reads members of one object; errors say which.
 class Reader {
@@ -89,19 +89,16 @@ std::string signed_bytes(std::int64_t bytes) {
 }
 
 std::string choice_line(char sign, const plan::PricedChoice& choice) {
-  return fmt::format(
-      "  {} {:<40} {:>12}, {:+.1f} ms\n", sign,
-      choice.compression == spec::Compression::kNone
-          ? choice.name
-          : fmt::format("{} as {}", choice.name, plan::to_string(choice.compression)),
-      format_bytes(choice.bytes), 1e3 * choice.seconds);
+  return fmt::format("  {} {:<40} {:>12}, {:+.1f} ms\n", sign, choice.label(),
+                     format_bytes(choice.bytes), 1e3 * choice.seconds);
 }
 
-// Of what `PricedChoice::how` says; what is none of them was not compressed.
-spec::Compression compression_of(std::string_view how) {
-  for (const auto form : {spec::Compression::kBFloat16, spec::Compression::kInt8})
+// Of what `PricedChoice::how` says; what is none of them is made again.
+spec::SavedForm form_of(std::string_view how) {
+  using enum spec::SavedForm;
+  for (const auto form : {kBFloat16, kInt8, kDisk})
     if (how == plan::to_string(form)) return form;
-  return spec::Compression::kNone;
+  return spec::SavedForm::kWhole;
 }
 
 std::string identity_difference(const StepIdentity& expected, const StepIdentity& found,
@@ -126,10 +123,10 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
   std::string text;
   const auto only_in = [&](const PlanFile& here, const PlanFile& there, char sign) {
     for (const plan::PricedChoice& choice : here.choices)
-      if (std::none_of(
-              there.choices.begin(), there.choices.end(), [&](const plan::PricedChoice& other) {
-                return other.name == choice.name && other.compression == choice.compression;
-              }))
+      if (std::none_of(there.choices.begin(), there.choices.end(),
+                       [&](const plan::PricedChoice& other) {
+                         return other.name == choice.name && other.form == choice.form;
+                       }))
         text += choice_line(sign, choice);
     for (const std::string& state : here.on_disk)
       if (!std::binary_search(there.on_disk.begin(), there.on_disk.end(), state))
@@ -226,8 +223,8 @@ PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
 
 std::string to_json(const PlanFile& plan) {
   OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
-              rows = OrderedJson::array(), compress = OrderedJson::object();
-  for (const auto& [key, form] : plan.decisions.compress) compress[key] = plan::to_string(form);
+              rows = OrderedJson::array(), saved_as = OrderedJson::object();
+  for (const auto& [key, form] : plan.decisions.saved_as) saved_as[key] = plan::to_string(form);
   for (const auto& [name, value] : plan.step) step[name] = value;
   for (const plan::PricedChoice& choice : plan.choices)
     choices.push_back({{"name", choice.name},
@@ -241,7 +238,7 @@ std::string to_json(const PlanFile& plan) {
                          {"decisions",
                           {{"pack_transposed", plan.decisions.pack_transposed},
                            {"recompute", plan.decisions.recompute},
-                           {"compress", std::move(compress)},
+                           {"saved_as", std::move(saved_as)},
                            {"state_on_disk", plan.decisions.state_on_disk},
                            {"num_windows", plan.decisions.num_windows},
                            {"resident_bytes", plan.decisions.resident_bytes},
@@ -277,11 +274,12 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
       decisions.member("pack_transposed", Json::value_t::boolean).get<bool>();
   for (const std::string& key : decisions.strings("recompute"))
     plan.decisions.recompute.insert(key);
-  for (const auto& [key, form] : decisions.member("compress", Json::value_t::object).items()) {
-    ANABATIC_REQUIRE(form == "bf16" || form == "int8",
-                     "[plan file] {}: decisions: compress: {}: expected bf16 or int8, found {}",
+  for (const auto& [key, form] : decisions.member("saved_as", Json::value_t::object).items()) {
+    ANABATIC_REQUIRE(form == "bf16" || form == "int8" || form == "disk",
+                     "[plan file] {}: decisions: saved_as: {}: expected bf16, int8 or disk, found "
+                     "{}",
                      file.string(), key, dump_json(form));
-    plan.decisions.compress[key] = compression_of(form.get<std::string>());
+    plan.decisions.saved_as[key] = form_of(form.get<std::string>());
   }
   plan.decisions.state_on_disk =
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
@@ -296,7 +294,7 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   plan.added_seconds = predicted.number("added_seconds");
   predicted.for_each("choices", [&](const Reader& choice) {
     plan.choices.push_back({choice.string("name"), choice.integer("bytes"),
-                            choice.number("seconds"), compression_of(choice.string("how"))});
+                            choice.number("seconds"), form_of(choice.string("how"))});
   });
   predicted.for_each("table", [&](const Reader& row) {
     plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});

@@ -245,7 +245,8 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                          "moments on disk",
                          AT(memory.hot)));
   keys.push_back(strings("memory.cold",
-                         "parameters or segments whose moments go to disk, such as embedding",
+                         "parameters or segments whose moments go to disk, such as embedding; with "
+                         "memory.activations: disk also values that wait there",
                          AT(memory.cold)));
   keys.push_back(string("memory.plan",
                         "file of choices to replay, as `anabatic plan --save FILE` writes it; "
@@ -255,6 +256,10 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                         "in what the planner may keep saved activations to keep a budget: bf16 of "
                         "fp32, int8 in blocks; each changes gradients a little",
                         {"off", "bf16", "int8"}, AT(memory.compress)));
+  keys.push_back(choice("memory.activations",
+                        "where what the backward reads waits for it; disk: in a scratch file, what "
+                        "the planner chooses to keep a budget (it is written in every micro-batch)",
+                        {"resident", "disk"}, AT(memory.activations)));
   keys.push_back(choice("memory.optimizer_state",
                         "where moments stay between updates; disk: in a scratch file, through "
                         "windows of memory that activations leave free; auto: on disk where "

@@ -59,6 +59,7 @@ struct RunConfig {
     std::vector<std::string> hot, cold;        // likewise, of states too
     std::string plan;                          // a file of choices to replay; empty: none
     std::string compress = "off";              // what a budget may: off | bf16 | int8
+    std::string activations = "resident";      // resident | disk: where a budget may put them
     std::string optimizer_state = "auto";      // auto | resident | disk
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // slices of parameters that fit into memory at once

@@ -280,18 +280,32 @@ plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           run.train.gradient_accumulation_steps);
 }
 
-std::string state_tier_to_string(const RunConfig& run, const plan::Plan& plan,
-                                 const plan::StepPrice& price) {
-  if (!plan.windows.empty()) {
+std::int64_t offloaded_bytes(const plan::Plan& plan) {
+  std::int64_t bytes = 0;
+  for (const plan::Offload& offload : plan.offloads) bytes += offload.bytes;
+  return bytes;
+}
+
+std::string disk_to_string(const RunConfig& run, const plan::Plan& plan,
+                           const plan::StepPrice& price) {
+  if (plan.disk_bytes > 0) {
     const DiskMeasurement disk = stored_disk_speed(run);
+    const std::int64_t activations = offloaded_bytes(plan);
+    std::string what;
+    if (!plan.windows.empty())
+      what =
+          fmt::format("{} of the optimizer's state", format_bytes(plan.disk_bytes - activations));
+    if (activations > 0)
+      what +=
+          fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));
     return fmt::format(
-        "{} on disk, a step waits {:.3g} s for it by {:.2f} GB/s read, {:.2f} GB/s written ({})",
-        format_bytes(plan.disk_bytes), price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
+        "{}; a step waits {:.3g} s for it by {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
+        price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
         1e-9 * disk.speed.written_bytes_per_second, disk.source);
   }
   if (run.memory.optimizer_state != "auto" || run.memory.budget <= 0) return "";
   const std::string refusal = find_swap_place(run).refusal;
-  return refusal.empty() ? "in memory" : "in memory; not on disk: " + refusal;
+  return refusal.empty() ? "nothing" : "nothing: " + refusal;
 }
 
 }  // namespace anabatic::train

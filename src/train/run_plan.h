@@ -76,9 +76,11 @@ std::string places_to_string(const plan::Account& account);
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           const spec::DeviceSpec& device, plan::OpEfficiency efficiency);
 
-// Where the optimizer's state stands between updates and what that costs: for people. Empty where
-// nothing was to be chosen and it is in memory.
-std::string state_tier_to_string(const RunConfig& run, const plan::Plan& plan,
-                                 const plan::StepPrice& price);
+// Of the plan's disk_bytes.
+std::int64_t offloaded_bytes(const plan::Plan& plan);
+
+// What stands on disk and what that costs: for people. Empty where nothing was to be chosen.
+std::string disk_to_string(const RunConfig& run, const plan::Plan& plan,
+                           const plan::StepPrice& price);
 
 }  // namespace anabatic::train

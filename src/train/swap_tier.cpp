@@ -63,7 +63,7 @@ DiskMeasurement read_speed(const fs::path& directory) {
 }
 
 bool may_use_disk(const RunConfig& run) {
-  return run.memory.optimizer_state == "disk" ||
+  return run.memory.optimizer_state == "disk" || run.memory.activations == "disk" ||
          (run.memory.optimizer_state == "auto" && run.memory.budget > 0);
 }
 

@@ -130,20 +130,20 @@ struct Trainer::Impl {
     const Calibration calibration = stored_calibration(session.device());
     price = price_run(run, training, with_peaks_of(session.device(), calibration),
                       calibration.efficiency);
-    const std::string table = to_string(memory);
-    fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
-               baseline_bytes > 0 ? "" : " beside what the process itself takes", table);
+    std::string text = to_string(memory);
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
-      fmt::print("not kept for the backward, but made again or compressed:\n{}", choices);
-    if (const std::string tier = state_tier_to_string(run, training.plan, price); !tier.empty())
-      fmt::print("optimizer state: {}\n", tier);
-    fmt::print("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
+      text += fmt::format("not kept for the backward, but made again, compressed or on disk:\n{}",
+                          choices);
+    if (const std::string disk = disk_to_string(run, training.plan, price); !disk.empty())
+      text += fmt::format("on disk: {}\n", disk);
+    text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
+    fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
+               baseline_bytes > 0 ? "" : " beside what the process itself takes", text);
     std::fflush(stdout);
-    write_file_atomically(
-        std::filesystem::path(run.train.output) / "plan.txt",
-        fmt::format("predicted step: {:.4g} s ({})\n\npeak resident bytes\n{}\nplanned bytes of a "
-                    "step by place\n{}\n",
-                    price.seconds, calibration.source, table, places_to_string(memory.step)));
+    write_file_atomically(std::filesystem::path(run.train.output) / "plan.txt",
+                          fmt::format("peak resident bytes\n{}\nplanned bytes of a step by place\n"
+                                      "{}\n",
+                                      text, places_to_string(memory.step)));
   }
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }

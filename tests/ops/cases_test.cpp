@@ -7,12 +7,14 @@
 #include <cerrno>  // program_invocation_short_name
 #include <filesystem>
 #include <set>
+#include <vector>
 
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/rows_under_test.h"
+#include "support/sanitized.h"
 #include "support/tolerance.h"
 
 namespace anabatic::testing {
@@ -157,10 +159,11 @@ TEST_P(OpCases, RepeatBitsOnAnyNumberOfThreads) {
       Regime::kBounded, [&](const kernels::Kernel& kernel, const OpCall& call, const CaseLine&,
                             std::uint64_t seed, const CompareOptions& options) {
         const RunResult want = run(kernel, call, {}, options.repro);
-        expect_equal_outputs(run(kernel, call, {}, options.repro), want, "again", options.repro);
-        for (const int num_threads : {2, 3})
+        // A sanitizer finds in the other runs what it finds in these two.
+        for (const int num_threads : kIsSanitized ? std::vector{3} : std::vector{1, 2, 3})
           expect_equal_outputs(run(kernel, call, {.num_threads = num_threads}, options.repro), want,
-                               num_threads == 2 ? "2 threads" : "3 threads", options.repro);
+                               "another run",
+                               fmt::format("{}, {} threads", options.repro, num_threads));
         if (!schema_->can_accumulate) return;
         const std::vector<Values> before = earlier_gradients(call, Regime::kBounded, seed);
         expect_equal_outputs(run(kernel, call, {.num_threads = 3, .before = before}, options.repro),

@@ -15,7 +15,7 @@
 namespace anabatic::testing {
 namespace {
 
-using spec::Compression;
+using spec::SavedForm;
 
 struct Shape {
   const char* family;
@@ -148,16 +148,16 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
 }
 
 // What a matrix of `rows` rows of a token no longer takes.
-std::int64_t compressed(Compression form, std::int64_t b, std::int64_t rows, std::int64_t width) {
-  return form == Compression::kBFloat16 ? rows * width * (b - 2)
-                                        : rows * (width * (b - 1) - 4 * ((width + 63) / 64));
+std::int64_t compressed(SavedForm form, std::int64_t b, std::int64_t rows, std::int64_t width) {
+  return form == SavedForm::kBFloat16 ? rows * width * (b - 2)
+                                      : rows * (width * (b - 1) - 4 * ((width + 63) / 64));
 }
 
 TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
   const Shape& s = GetParam();
   const model::ModelConfig config = config_of(s);
-  for (const auto& [b, form] : {std::pair{2, Compression::kInt8}, std::pair{4, Compression::kInt8},
-                                std::pair{4, Compression::kBFloat16}}) {
+  for (const auto& [b, form] : {std::pair{2, SavedForm::kInt8}, std::pair{4, SavedForm::kInt8},
+                                std::pair{4, SavedForm::kBFloat16}}) {
     const std::string inner = s.experts == 0 ? "mlp" : "experts";
     lower::CompileOptions options;
     options.precision = b == 2 ? lower::Precision::kBf16 : lower::Precision::kFp32;
@@ -178,9 +178,9 @@ TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
 }
 
 // Where products cost more than passing over memory.
-TEST(Compression, IsTakenWhereItIsCheaperThanProducts) {
+TEST(SavedForm, IsTakenWhereItIsCheaperThanProducts) {
   const model::ModelConfig config = config_of({"llama", 256, 4, 256, 4, 4, 64, 768});
-  const auto compiled = [&](std::int64_t budget, Compression allowed) {
+  const auto compiled = [&](std::int64_t budget, SavedForm allowed) {
     lower::CompileOptions options;
     options.precision = lower::Precision::kBf16;
     options.pack_transposed = false;  // otherwise the cheapest way to free bytes
@@ -189,14 +189,14 @@ TEST(Compression, IsTakenWhereItIsCheaperThanProducts) {
     return lower::compile(model::build_graph(config, {.num_tokens = 256}), options,
                           device::describe_cpu(2));
   };
-  const lower::Compiled whole = compiled(0, Compression::kInt8);
+  const lower::Compiled whole = compiled(0, SavedForm::kInt8);
   EXPECT_TRUE(whole.memory.choices.empty());
   const std::int64_t budget = whole.plan.peak_bytes() - whole.plan.frame_bytes * 2 / 3;
-  const lower::Compiled exact = compiled(budget, Compression::kNone),
-                        close = compiled(budget, Compression::kInt8);
+  const lower::Compiled exact = compiled(budget, SavedForm::kWhole),
+                        close = compiled(budget, SavedForm::kInt8);
   EXPECT_LE(close.plan.peak_bytes(), budget);
-  EXPECT_TRUE(exact.memory.decisions.compress.empty());
-  EXPECT_FALSE(close.memory.decisions.compress.empty());
+  EXPECT_TRUE(exact.memory.decisions.saved_as.empty());
+  EXPECT_FALSE(close.memory.decisions.saved_as.empty());
   EXPECT_LT(close.memory.added_seconds, exact.memory.added_seconds);
   EXPECT_NE(to_string(close.memory).find(" as int8"), std::string::npos);
 }

@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "analysis/compression.h"
 #include "analysis/rebuild.h"
+#include "analysis/saved_form.h"
 #include "base/philox.h"
 #include "device/topology.h"
 #include "plan/hints.h"
@@ -18,10 +18,10 @@
 namespace anabatic::testing {
 namespace {
 
-using spec::Compression;
+using spec::SavedForm;
 using ::testing::HasSubstr;
 
-StepsOptions options_for(lower::Precision precision, Compression allowed) {
+StepsOptions options_for(lower::Precision precision, SavedForm allowed) {
   StepsOptions options;
   options.compile.precision = precision;
   options.compile.memory.compression = {.allowed = allowed, .min_bytes = 0};
@@ -43,8 +43,8 @@ Keys saved_keys(lower::CompileOptions options) {
   Keys keys;
   const analysis::Rebuilder rebuilder(whole.graph);
   for (const analysis::SavedValue& saved : rebuilder.saved())
-    (analysis::may_compress(whole.graph, saved.value, Compression::kInt8) ? keys.compressible
-                                                                          : keys.others)
+    (analysis::may_wait_as(whole.graph, saved.value, SavedForm::kInt8) ? keys.compressible
+                                                                       : keys.others)
         .push_back(saved.key);
   return keys;
 }
@@ -69,9 +69,9 @@ TEST(Compress, IsNotOfferedForDecisionsAndStatistics) {
 }
 
 TEST(Compress, ReachesOnlyTheGradientsThatReadTheValue) {
-  for (const auto& [precision, form] : {std::pair{lower::Precision::kFp32, Compression::kInt8},
-                                        std::pair{lower::Precision::kFp32, Compression::kBFloat16},
-                                        std::pair{lower::Precision::kBf16, Compression::kInt8}}) {
+  for (const auto& [precision, form] : {std::pair{lower::Precision::kFp32, SavedForm::kInt8},
+                                        std::pair{lower::Precision::kFp32, SavedForm::kBFloat16},
+                                        std::pair{lower::Precision::kBf16, SavedForm::kInt8}}) {
     StepsOptions options = options_for(precision, form);
     options.end_step = 1;
     const StepsResult want = run_steps(tied_moe_graph(2), options);
@@ -92,9 +92,9 @@ TEST(Compress, ReachesOnlyTheGradientsThatReadTheValue) {
 }
 
 TEST(Compress, GivesTheBitsOfItsChoicesUnderEveryPlan) {
-  for (const auto& [precision, form] : {std::pair{lower::Precision::kFp32, Compression::kInt8},
-                                        std::pair{lower::Precision::kFp32, Compression::kBFloat16},
-                                        std::pair{lower::Precision::kBf16, Compression::kInt8}}) {
+  for (const auto& [precision, form] : {std::pair{lower::Precision::kFp32, SavedForm::kInt8},
+                                        std::pair{lower::Precision::kFp32, SavedForm::kBFloat16},
+                                        std::pair{lower::Precision::kBf16, SavedForm::kInt8}}) {
     StepsOptions options = options_for(precision, form);
     const Keys keys = saved_keys(options.compile);
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -136,7 +136,7 @@ TEST(Compress, KeepsTheBudgetsThatAreKeptWithoutIt) {
   lower::CompileOptions without;
   without.precision = lower::Precision::kFp32;
   lower::CompileOptions with = without;
-  with.memory.compression = {.allowed = Compression::kInt8, .min_bytes = 0};
+  with.memory.compression = {.allowed = SavedForm::kInt8, .min_bytes = 0};
   const std::int64_t most = compiled(without, 4).plan.peak_bytes();
   for (int i = 1; i <= 6; ++i) {
     const std::int64_t budget = most - 700 * i;
@@ -145,21 +145,20 @@ TEST(Compress, KeepsTheBudgetsThatAreKeptWithoutIt) {
 }
 
 TEST(Compress, TakesOneWayAValue) {
-  lower::CompileOptions options = options_for(lower::Precision::kFp32, Compression::kInt8).compile;
+  lower::CompileOptions options = options_for(lower::Precision::kFp32, SavedForm::kInt8).compile;
   const lower::Compiled whole = compiled(options);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
   const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
                                  options.memory.compression);
   const spec::Decisions all = menu.decisions(std::vector<bool>(menu.items().size(), true));
-  EXPECT_TRUE(all.compress.empty());
+  EXPECT_TRUE(all.saved_as.empty());
   std::vector<bool> chosen;
-  for (const plan::MenuItem& item : menu.items())
-    chosen.push_back(item.compression != Compression::kNone);
+  for (const plan::MenuItem& item : menu.items()) chosen.push_back(item.form != SavedForm::kWhole);
   const spec::Decisions compressed = menu.decisions(chosen);
   EXPECT_TRUE(compressed.recompute.empty());
-  EXPECT_FALSE(compressed.compress.empty());
-  for (const auto& [key, form] : compressed.compress) EXPECT_EQ(form, Compression::kInt8) << key;
+  EXPECT_FALSE(compressed.saved_as.empty());
+  for (const auto& [key, form] : compressed.saved_as) EXPECT_EQ(form, SavedForm::kInt8) << key;
   const double all_seconds = menu.evaluate(std::vector<bool>(menu.items().size(), true), 0).seconds;
   std::vector<bool> recomputed;
   for (const bool is_compression : chosen) recomputed.push_back(!is_compression);
@@ -167,7 +166,7 @@ TEST(Compress, TakesOneWayAValue) {
 }
 
 TEST(Compress, RefusesHintsThatDisagree) {
-  lower::CompileOptions options = options_for(lower::Precision::kBf16, Compression::kInt8).compile;
+  lower::CompileOptions options = options_for(lower::Precision::kBf16, SavedForm::kInt8).compile;
   options.memory.compress = {"experts"};
   options.memory.keep = {"layers.1.experts"};
   try {
@@ -180,7 +179,7 @@ TEST(Compress, RefusesHintsThatDisagree) {
 
 // The menu's timeline against the plan that comes of it.
 TEST(Compress, TimelineForetellsThePlan) {
-  lower::CompileOptions options = options_for(lower::Precision::kFp32, Compression::kInt8).compile;
+  lower::CompileOptions options = options_for(lower::Precision::kFp32, SavedForm::kInt8).compile;
   const lower::Compiled whole = compiled(options, 4);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
@@ -190,8 +189,8 @@ TEST(Compress, TimelineForetellsThePlan) {
     std::vector<bool> chosen(menu.items().size());
     options.memory.compress.clear();
     for (std::size_t i = 0; i < chosen.size(); ++i)
-      if ((chosen[i] = menu.items()[i].compression == Compression::kInt8 &&
-                       random_below(seed, 0, i, 3) == 0))
+      if ((chosen[i] =
+               menu.items()[i].form == SavedForm::kInt8 && random_below(seed, 0, i, 3) == 0))
         options.memory.compress.push_back(menu.items()[i].name);
     const std::int64_t foretold = menu.evaluate(chosen, 0).peak_bytes;
     const std::int64_t planned = compiled(options, 4).plan.frame_live_bytes;

@@ -12,8 +12,8 @@
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
 #include "passes/slice_optimizer.h"
-#include "plan/swap_price.h"
 #include "plan/training_fixture.h"
+#include "plan/transfers.h"
 
 namespace anabatic::testing {
 namespace {
@@ -346,7 +346,7 @@ TEST(DiskPrice, IsBetweenNothingAndTheTransfersAlone) {
   for (const double speed : {1e15, 1e8, 1e6, 1e4}) {
     efficiency.disk = {speed, speed};
     const double waited = plan::disk_seconds(compiled.graph, compiled.plan, device, efficiency, 2);
-    const double transfers = plan::transfer_seconds(compiled.plan, efficiency.disk);
+    const double transfers = plan::transfer_seconds(compiled.plan, efficiency.disk, 2);
     EXPECT_GE(waited, previous);
     EXPECT_LE(waited, transfers * 1.0001);  // rounding
     const plan::StepPrice price =

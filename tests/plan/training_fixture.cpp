@@ -284,7 +284,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
   const lower::Compiled compiled =
       lower::compile(forward, options.compile, {.num_threads = options.num_threads});
   runtime::StateStore store;
-  if (options.compile.disk.optimizer_state)
+  if (!compiled.program.windows.empty())
     store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = std::filesystem::temp_directory_path()}));
   device::ThreadTeam team(options.num_threads);

@@ -108,6 +108,51 @@ TEST(DiskState, TrainsBitForBitWithHalfMomentsAndUpdatesInTheBackward) {
     }
 }
 
+// What the backward reads waits on disk, and so do the moments of the same segment.
+RunConfig run_with_cold_activations(const TemporaryDirectory& folder, const char* precision) {
+  RunConfig run = tiny_run(folder.path(), "\"hidden_size\": 96, \"intermediate_size\": 129");
+  run.train.precision = precision;
+  run.train.gradient_accumulation_steps = 2;
+  run.data.sequence_length = 512;
+  run.train.micro_batch_size = 8;
+  run.train.steps = 3;
+  run.memory.activations = "disk";
+  run.memory.cold = {"experts"};
+  return run;
+}
+
+TEST(DiskActivations, TrainBitForBit) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    SCOPED_TRACE(precision);
+    const TemporaryDirectory want_folder, got_folder;
+    RunConfig want = run_with_cold_activations(want_folder, precision);
+    want.memory.activations = "resident";
+    want.memory.cold.clear();
+    Trainer(want).train();
+    const RunConfig got = run_with_cold_activations(got_folder, precision);
+    Trainer(got).train();
+    if (!environment::is_plain_test_config()) {
+      EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
+                  HasSubstr("experts.activation on disk"));
+    }
+    expect_equal_runs(got, want);
+  }
+}
+
+TEST(DiskActivations, StopTheRunWhereTheDiskGivesOtherBytes) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners move nothing";
+  const TemporaryDirectory folder;
+  const RunConfig run = run_with_cold_activations(folder, "bf16");
+  std::string message = "no error";
+  try {
+    Trainer(run, with_fault({Fault::kFlip})).train();
+  } catch (const ResourceError& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("experts"),
+                             HasSubstr("the disk gave back other bytes")));
+}
+
 // Of 16 million parameters, whose moments are most of what a run holds.
 RunConfig heavy_run(const TemporaryDirectory& folder) {
   RunConfig run =

@@ -121,7 +121,8 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
   EXPECT_THAT(refusal({"embeding.weight"}, {}), HasSubstr("did you mean embedding.weight?"));
   EXPECT_THAT(refusal({}, {"nothing.like.it"}),
               HasSubstr("memory.cold: expected a segment or a parameter"));
-  EXPECT_THAT(refusal({}, {"attention.q_rope"}), HasSubstr("activations are not moved to disk"));
+  EXPECT_THAT(refusal({}, {"attention.q_rope"}),
+              HasSubstr("memory.activations: disk lets activations go there"));
   EXPECT_THAT(refusal({}, {"norm"}), HasSubstr("expected moments of at least 4.00 KiB"));
   EXPECT_THAT(refusal({"layers.0"}, {"experts"}),
               HasSubstr("expected hints that agree, got 'experts'"));

@@ -100,6 +100,7 @@ std::vector<OpSample> make_samples() {
       {"permute", {"x[6,4]", "i32[12]"}, {{"top_k", 2}}},
       {"permute_gradient", {"x[12,4]", "i32[12]"}, {{"top_k", 2}}},
       {"quantize", {"x[6,70]"}, {{"block", 64}}, {}},
+      {"reload", {"x[6,4]"}, {}},
       {"rms_norm", {"x[6,8]", "w[4]"}, kEpsilon},
       {"rms_norm_input_gradient", {"x[6,8]", "w[4]", "x[6,8]", "x[6,8]"}, kEpsilon},
       {"rms_norm_weight_gradient", {"x[6,8]", "x[6,8]"}, {{"epsilon", 1e-6}, {"width", 4}}},

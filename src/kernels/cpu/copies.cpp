@@ -122,4 +122,12 @@ void permute(const Arguments& args) {
   gather_rows(args, args.inputs[0], [=](std::int64_t p) { return row_map[p] / top_k; });
 }
 
+void reload(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const std::int64_t element = size_bytes(x.type->dtype);
+  args.team->for_range(size(x), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    copy_bytes(y.data + begin * element, x.data + begin * element, (end - begin) * element);
+  });
+}
+
 }  // namespace anabatic::kernels::cpu

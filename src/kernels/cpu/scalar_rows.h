@@ -10,6 +10,7 @@ void cache_write(const Arguments& args);
 void embedding(const Arguments& args);
 void fill(const Arguments& args);
 void permute(const Arguments& args);
+void reload(const Arguments& args);
 
 // scalars.cpp
 void clip_factor(const Arguments& args);

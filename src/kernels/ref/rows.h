@@ -9,6 +9,7 @@ namespace anabatic::kernels::ref {
 void add(const Arguments& args);
 void cache_write(const Arguments& args);
 void cast(const Arguments& args);
+void reload(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);
 void fill(const Arguments& args);

@@ -81,6 +81,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(permute, nullptr),
     ANABATIC_REF_ROW(permute_gradient, nullptr),
     ANABATIC_REF_ROW(quantize, nullptr),
+    ANABATIC_REF_ROW(reload, nullptr),
     ANABATIC_REF_ROW(rms_norm, nullptr),
     ANABATIC_REF_ROW(rms_norm_input_gradient, nullptr),
     ANABATIC_REF_ROW(rms_norm_weight_gradient, nullptr),

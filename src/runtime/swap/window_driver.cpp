@@ -11,14 +11,25 @@ namespace anabatic::runtime::swap {
 WindowDriver::WindowDriver(const Program& program, StateStore& store, std::span<std::byte> frame)
     : program_(&program), swap_(store.swap()) {
   auto low = static_cast<std::int64_t>(frame.size()), high = std::int64_t{0};
+  std::vector<std::size_t> regions;
+  for (const SwapRegion& region : program.regions)
+    regions.push_back(swap_->add(region.name, region.bytes));
   for (const SwapWindow& window : program.windows) {
-    const StateSlot& state = program.states[static_cast<std::size_t>(window.state)];
-    const std::int64_t bytes = round_to_sectors(state.type.num_bytes());
+    const bool is_of_state = window.state >= 0;
+    num_states_ += is_of_state;
+    const StateSlot* state =
+        is_of_state ? &program.states[static_cast<std::size_t>(window.state)] : nullptr;
+    const SwapRegion* region =
+        is_of_state ? nullptr : &program.regions[static_cast<std::size_t>(window.region)];
+    const std::int64_t bytes =
+        round_to_sectors(is_of_state ? state->type.num_bytes() : region->bytes);
     ANABATIC_CHECK(window.offset >= 0 && window.offset % kSectorBytes == 0 &&
                        window.offset + bytes <= static_cast<std::int64_t>(frame.size()),
                    "[executor] the window of {} at {} does not lie in a frame of {} bytes",
-                   text(state.name), window.offset, frame.size());
-    windows_.push_back({store.region(state.name), frame.data() + window.offset});
+                   is_of_state ? text(state->name) : region->name, window.offset, frame.size());
+    windows_.push_back(
+        {is_of_state ? store.region(state->name) : regions[static_cast<std::size_t>(window.region)],
+         frame.data() + window.offset});
     low = std::min(low, window.offset);
     high = std::max(high, window.offset + bytes);
   }
@@ -44,7 +55,7 @@ void WindowDriver::begin(Action action, bool reads) {
   }
   if (action != Action::kUpdate) return;
   // Reads of earlier actions that did not happen there: the points there name the first windows.
-  std::size_t num_ahead = windows_.size();
+  std::size_t num_ahead = num_states_;
   for (const SwapPoint* point = next_; point != end_; ++point)
     if (point->step == SwapStep::kRead)
       num_ahead = std::min(num_ahead, static_cast<std::size_t>(point->window));
@@ -70,7 +81,10 @@ void WindowDriver::move(std::size_t call) {
         swap_->wait(window.write);
         break;
       case SwapStep::kRead:
-        if (reads_) read_up_to(index + 1);
+        if (index >= num_states_)
+          window.read = swap_->read(window.region, window.data);
+        else if (reads_)
+          read_up_to(index + 1);
         break;
       case SwapStep::kAwaitRead:
         swap_->wait(window.read);

@@ -24,8 +24,8 @@ class WindowDriver {
 
   bool is_idle() const { return windows_.empty(); }
 
-  // Ahead of an action: `reads` says whether its reads may begin, which they may where nothing but
-  // the rest of this step stands before the update.
+  // Ahead of an action: `reads` says whether its reads of states may begin, which they may where
+  // nothing but the rest of this step stands before the update.
   void begin(Action action, bool reads);
   // What stands ahead of this call. ResourceError: the disk's first error.
   void before(std::size_t call) {
@@ -49,7 +49,8 @@ class WindowDriver {
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
-  std::size_t num_read_ = 0;  // windows whose read of this step is queued: the first ones
+  std::size_t num_states_ = 0;  // windows of states: the first ones
+  std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
   bool reads_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };

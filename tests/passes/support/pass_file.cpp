@@ -51,9 +51,10 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
     options.decisions = file.decisions.get();
-  } else if (key == "bf16" || key == "int8") {  // this value in this form
-    file.decisions->compress[value] =
-        key == "bf16" ? spec::Compression::kBFloat16 : spec::Compression::kInt8;
+  } else if (key == "bf16" || key == "int8" || key == "disk") {  // this value in this form
+    file.decisions->saved_as[value] = key == "bf16"   ? spec::SavedForm::kBFloat16
+                                      : key == "int8" ? spec::SavedForm::kInt8
+                                                      : spec::SavedForm::kDisk;
     options.decisions = file.decisions.get();
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "analysis/saved_form.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "ir/op_schema.h"
+
+namespace anabatic::analysis {
+namespace {
+
+constexpr std::array<std::string_view, 9> kActivations{"add",       "add_rms_norm", "embedding",
+                                                       "permute",   "rms_norm",     "rope",
+                                                       "rope_pair", "swiglu",       "unpermute"};
+
+bool makes_activation(const ir::Node& node, ir::ValueId value) {
+  const std::string_view op = node.op->name;
+  if (op == "attention") return value == node.outputs[0];
+  if (op.starts_with("linear") || op.starts_with("grouped_linear")) return true;
+  return std::find(kActivations.begin(), kActivations.end(), op) != kActivations.end();
+}
+
+Conversion cast_to(DType dtype) {
+  return {"cast", {{"dtype", std::string(to_string(dtype))}, {"rounding", "even"}}};
+}
+
+}  // namespace
+
+bool may_wait_as(const ir::Graph& graph, ir::ValueId value, spec::SavedForm form) {
+  const ir::Value& v = graph.value(value);
+  if (v.producer == ir::kNoNode) return false;
+  const ir::Node& node = graph.node(v.producer);
+  if (node.tag.phase != ir::Phase::kForward) return false;
+  const bool is_float = v.type.dtype == DType::kFloat32, is_half = v.type.dtype == DType::kBFloat16;
+  switch (form) {
+    case spec::SavedForm::kWhole:
+      return true;
+    case spec::SavedForm::kDisk:
+      return is_float || is_half;
+    case spec::SavedForm::kBFloat16:
+      if (!is_float) return false;
+      break;
+    case spec::SavedForm::kInt8:
+      if (!is_float && !is_half) return false;
+      break;
+  }
+  return v.type.ndim() == 2 && v.type.layout == kRowMajor && text(node.tag.segment) != "router" &&
+         makes_activation(node, value);
+}
+
+std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {
+  switch (form) {
+    case spec::SavedForm::kWhole:
+      return type.num_bytes();
+    case spec::SavedForm::kBFloat16:
+      return 2 * type.num_elements();
+    case spec::SavedForm::kInt8:
+      return type.num_elements() +
+             4 * type.dim(0) *
+                 ((type.dim(1) + spec::kCompressionBlock - 1) / spec::kCompressionBlock);
+    case spec::SavedForm::kDisk:
+      break;
+  }
+  return 0;
+}
+
+Conversion conversion_to(spec::SavedForm form) {
+  if (form == spec::SavedForm::kBFloat16) return cast_to(DType::kBFloat16);
+  if (form == spec::SavedForm::kInt8) return {"quantize", {{"block", spec::kCompressionBlock}}};
+  return {};
+}
+
+Conversion conversion_from(spec::SavedForm form, DType dtype) {
+  switch (form) {
+    case spec::SavedForm::kWhole:
+      break;
+    case spec::SavedForm::kBFloat16:
+      return cast_to(dtype);
+    case spec::SavedForm::kInt8:
+      return {"dequantize",
+              {{"block", spec::kCompressionBlock}, {"dtype", std::string(to_string(dtype))}}};
+    case spec::SavedForm::kDisk:
+      return {"reload"};
+  }
+  return {};
+}
+
+}  // namespace anabatic::analysis

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which forms a saved value may wait for the backward, in how many bytes of memory, and by which
+// ops it goes there and back. Read-only.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "ir/graph.h"
+#include "spec/decisions.h"
+
+namespace anabatic::analysis {
+
+// In fewer bits: activations on the way of the residual: f32 or bf16 matrices out of products,
+// norms, sums, rotations, gathers and attention. Never indices, what the router decides by,
+// log-sum-exps and other statistics, whose error would not stay in proportion. On disk, which
+// changes no bit: any floats that a node of the forward makes.
+bool may_wait_as(const ir::Graph& graph, ir::ValueId value, spec::SavedForm form);
+
+// Of memory, of the type in that form, scales included.
+std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form);
+
+struct Conversion {
+  std::string_view op;  // empty: none is needed
+  spec::Attributes attributes{};
+};
+
+// To the form; and from it, back to `dtype`. kWhole needs none.
+Conversion conversion_to(spec::SavedForm form);
+Conversion conversion_from(spec::SavedForm form, DType dtype);
+
+}  // namespace anabatic::analysis

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/offload.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/op_schema.h"
+#include "plan/swap.h"
+
+namespace anabatic::plan {
+namespace {
+
+// Of a transfer's time that is left to the disk.
+constexpr double kPatience = 4.0 / 3.0;
+// Passes over a value's bytes: two transfers, and a checksum at each.
+constexpr double kPasses = 4;
+
+// When each position begins, and behind the last.
+std::vector<double> starts_of(const Calls& calls) {
+  std::vector<double> starts(calls.seconds.size() + 1, 0);
+  std::partial_sum(calls.seconds.begin(), calls.seconds.end(), starts.begin() + 1);
+  return starts;
+}
+
+}  // namespace
+
+double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk) {
+  const std::vector<double> starts = starts_of(calls);
+  const auto start = [&](std::int32_t position) {
+    return starts[static_cast<std::size_t>(position)];
+  };
+  std::vector<Offload*> by_write;
+  for (Offload& offload : offloads) by_write.push_back(&offload);
+  std::stable_sort(by_write.begin(), by_write.end(),
+                   [](const Offload* a, const Offload* b) { return a->write_at < b->write_at; });
+  double now = 0;
+  for (Offload* offload : by_write) {
+    now = std::max(now, start(offload->write_at)) +
+          kPatience * static_cast<double>(offload->bytes) / disk.written_bytes_per_second;
+    const auto after = std::lower_bound(starts.begin(), starts.end(), now);
+    // A node that ends ahead of write_at may not take its bytes over, so it has them at write_at.
+    offload->written_by =
+        std::clamp(static_cast<std::int32_t>(after - starts.begin()), offload->write_at + 1,
+                   std::max(offload->needed_at, offload->write_at + 1));
+  }
+  now = starts.back();
+  for (std::size_t i = offloads.size(); i-- > 0;) {
+    Offload& offload = offloads[i];
+    now = std::min(now, start(offload.needed_at)) -
+          kPatience * static_cast<double>(offload.bytes) / disk.read_bytes_per_second;
+    const auto after = std::upper_bound(starts.begin(), starts.end(), now);
+    const auto latest = static_cast<std::int32_t>(after - starts.begin()) - 1;
+    offload.read_at = std::clamp(latest, offload.write_at, offload.needed_at);
+  }
+  std::vector<Transfer> transfers;
+  for (const Offload& offload : offloads)
+    transfers.push_back(
+        {offload.bytes, offload.write_at, offload.written_by, offload.read_at, offload.needed_at});
+  return waited_seconds(calls, transfers, disk, 1, 1);
+}
+
+std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
+                                   const Calls& calls, const DiskSpeed& disk) {
+  std::vector<std::int32_t> used_until(graph.values.size(), 0);
+  std::vector<Offload> offloads;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const ir::Node& node = graph.node(order[i]);
+    const auto position = static_cast<std::int32_t>(i);
+    if (position < calls.forward_length) {
+      for (const auto* list : {&node.inputs, &node.outputs})
+        for (const ir::ValueId value : *list) used_until[index(value)] = position + 1;
+      continue;
+    }
+    if (node.op->name != "reload") continue;
+    const std::int32_t write_at = used_until[index(node.inputs[0])];
+    const std::int64_t bytes = graph.value(node.inputs[0]).type.num_bytes();
+    if (write_at == 0 || bytes == 0) continue;
+    offloads.push_back({.reload = order[i],
+                        .bytes = align_to_sectors(bytes),
+                        .write_at = write_at,
+                        .needed_at = position});
+  }
+  schedule(offloads, calls, disk);
+  return offloads;
+}
+
+double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
+  return kPasses * static_cast<double>(bytes) / device.tiers.at(0).bytes_per_second;
+}
+
+}  // namespace anabatic::plan

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// When saved activations go to disk after the forward, and when they come back.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/transfers.h"
+
+namespace anabatic::plan {
+
+// Fills written_by and read_at of offloads whose other fields are set, ascending by needed_at: a
+// value's bytes are its own until the disk is expected to have them, in the order of the writes; it
+// comes back as late as the disk can bring it and all that is needed after it. Transfers are
+// expected to take a third longer than at the disk's speed. Returns seconds that calls of a
+// micro-batch wait all the same.
+double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk);
+
+// Those of the graph's nodes `reload` whose value the forward makes. `order` is forward ++ backward
+// ++ update, `calls` are its nodes'.
+std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
+                                   const Calls& calls, const DiskSpeed& disk);
+
+// What the calls of a micro-batch lose to a value's way there and back: memory's time to move it,
+// and to sum its blocks.
+double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device);
+
+}  // namespace anabatic::plan
