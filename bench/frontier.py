@@ -58,7 +58,7 @@ def choices(planned):
         name = choice["name"]
         kind = name.split(".", 2)[-1] if name.startswith("layers.") else name
         if choice["how"] != "recompute":
-            kind += " as " + choice["how"]
+            kind += " on disk" if choice["how"] == "disk" else " as " + choice["how"]
         kinds[kind] = kinds.get(kind, 0) + 1
     texts = [f"{kind} x{count}" for kind, count in kinds.items()]
     if not any(row["name"] == "packings" and "transposed" in row["what"] for row in planned["table"]):

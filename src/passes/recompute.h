@@ -8,7 +8,7 @@
 //   %d = f(%y, %dz)           backward        %y' = rms_norm(%x, w)   recompute
 //                                             %d  = f(%y', %dz)       backward
 //
-// What Decisions::compress names is kept in another form, made behind its last use in the forward:
+// What Decisions::saved_as names is kept in another form, made behind its last use in the forward:
 //
 //   %y = rms_norm(%x, w)      forward         %y     = rms_norm(%x, w)     forward
 //   ...                                       %c, %s = quantize(%y)        forward
@@ -16,7 +16,8 @@
 //   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
 //                                             %d     = f(%y', %dz)         backward
 //
-// and what is made again from it reads %y' too. That changes gradients, within the bounds of
+// and what is made again from it reads %y' too; for what waits on disk the planner moves the bytes,
+// and %y' = reload(%y) is where they are back. Fewer bits change gradients, within the bounds of
 // docs/memory.md; what is only made again does not: the same kernels over the same values. Products
 // whose gate and up nobody keeps any more no longer write them. Costs what is made again; saves its
 // bytes from the forward to there.
