@@ -11,7 +11,9 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kMostTrials = 10;
+// Plans that a search for the smallest budget may make, and nodes in all of them: a large model's
+// plan takes seconds.
+constexpr std::size_t kMostTrials = 10, kPlannedNodes = 6000;
 constexpr double kStep = 0.02;
 
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
@@ -94,9 +96,11 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
       return false;
     }
   };
+  const std::size_t most_trials = std::clamp<std::size_t>(
+      kPlannedNodes / whole.training.graph.nodes.size(), 1, kMostTrials);
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
-                             account.peak_bytes, kMostTrials, holds);
+                             account.peak_bytes, static_cast<int>(most_trials), holds);
   throw plan::BudgetError(
       fmt::format("{}{}; the smallest memory.budget that would do is {}{}", lead, error.what(),
                   rounded_up(smallest.bytes), smallest.is_smallest ? "" : " or less"),
