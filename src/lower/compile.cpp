@@ -11,6 +11,7 @@
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
 #include "plan/hints.h"
+#include "plan/offload.h"
 #include "plan/prices.h"
 
 namespace anabatic::lower {
@@ -184,6 +185,7 @@ class Compiler {
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
     result.memory.decisions.resident_bytes = resident_bytes_;
+    result.memory.decisions.offloads = plan::offload_spans(result.graph, result.plan);
     if (has_update())
       plan::require_obeyed(result.graph, result.plan, options_.disk,
                            options_.memory.offload.is_allowed);
@@ -220,6 +222,8 @@ class Compiler {
          .only_kernels = options_.only_kernels,
          .disk = disk,
          .efficiency = &options_.efficiency,
+         .offloads =
+             options_.memory.replay ? options_.memory.replay->offloads : spec::OffloadSpans{},
          .explanation = explanation});
   }
 

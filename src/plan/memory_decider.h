@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a step makes again or compresses so that it keeps within a budget of bytes.
+// Decides what a step makes again, compresses or puts on disk so that it keeps within a budget of
+// bytes.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,10 @@
 #include "plan/offload.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
+#include "analysis/rebuild.h"
 #include "ir/op_schema.h"
 #include "plan/swap.h"
 
@@ -20,6 +22,28 @@ std::vector<double> starts_of(const Calls& calls) {
   std::vector<double> starts(calls.seconds.size() + 1, 0);
   std::partial_sum(calls.seconds.begin(), calls.seconds.end(), starts.begin() + 1);
   return starts;
+}
+
+std::map<ir::ValueId, std::string> keys_by_value(const ir::Graph& graph) {
+  std::map<ir::ValueId, std::string> keys;
+  const analysis::Rebuilder rebuilder(graph);
+  for (const analysis::SavedValue& saved : rebuilder.saved()) keys[saved.value] = saved.key;
+  return keys;
+}
+
+// False where some offload has no span, or none that it could move in.
+bool take(const spec::OffloadSpans& spans, const ir::Graph& graph, std::span<Offload> offloads) {
+  if (spans.empty()) return false;
+  const auto keys = keys_by_value(graph);
+  for (Offload& offload : offloads) {
+    const auto span = spans.find(keys.at(graph.node(offload.reload).inputs[0]));
+    if (span == spans.end() || span->second.written_by <= offload.write_at ||
+        span->second.read_at < offload.write_at || span->second.read_at > offload.needed_at)
+      return false;
+    offload.written_by = span->second.written_by;
+    offload.read_at = span->second.read_at;
+  }
+  return true;
 }
 
 }  // namespace
@@ -60,7 +84,8 @@ double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed
 }
 
 std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
-                                   const Calls& calls, const DiskSpeed& disk) {
+                                   const Calls& calls, const DiskSpeed& disk,
+                                   const spec::OffloadSpans& spans) {
   std::vector<std::int32_t> used_until(graph.values.size(), 0);
   std::vector<Offload> offloads;
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -80,8 +105,18 @@ std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir:
                         .write_at = write_at,
                         .needed_at = position});
   }
+  if (offloads.empty() || take(spans, graph, offloads)) return offloads;
   schedule(offloads, calls, disk);
   return offloads;
+}
+
+spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan) {
+  spec::OffloadSpans spans;
+  if (plan.offloads.empty()) return spans;
+  const auto keys = keys_by_value(graph);
+  for (const Offload& offload : plan.offloads)
+    spans[keys.at(graph.node(offload.reload).inputs[0])] = {offload.written_by, offload.read_at};
+  return spans;
 }
 
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {

@@ -6,6 +6,7 @@
 
 #include "plan/plan.h"
 #include "plan/transfers.h"
+#include "spec/decisions.h"
 
 namespace anabatic::plan {
 
@@ -17,9 +18,14 @@ namespace anabatic::plan {
 double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk);
 
 // Those of the graph's nodes `reload` whose value the forward makes. `order` is forward ++ backward
-// ++ update, `calls` are its nodes'.
+// ++ update, `calls` are its nodes'. Where `spans` has all of them they move as it says, whatever
+// calls and disk are.
 std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
-                                   const Calls& calls, const DiskSpeed& disk);
+                                   const Calls& calls, const DiskSpeed& disk,
+                                   const spec::OffloadSpans& spans);
+
+// When what `plan` offloads moves, by key (analysis/rebuild.h).
+spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan);
 
 // What the calls of a micro-batch lose to a value's way there and back: memory's time to move it,
 // and to sum its blocks.

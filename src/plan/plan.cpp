@@ -276,7 +276,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   if (!options.trivial && options.efficiency != nullptr) {
     plan.offloads = find_offloads(
         graph, order, predicted_calls(graph, plan, with_peaks(device), *options.efficiency),
-        options.efficiency->disk);
+        options.efficiency->disk, options.offloads);
     for (const Offload& offload : plan.offloads) {
       nodes[static_cast<std::size_t>(offload.needed_at)]->is_offloaded = true;
       plan.disk_bytes += offload.bytes;

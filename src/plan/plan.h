@@ -10,6 +10,7 @@
 #include "analysis/liveness.h"
 #include "ir/graph.h"
 #include "kernels/kernel.h"
+#include "spec/decisions.h"
 #include "spec/execution.h"
 
 namespace anabatic::plan {
@@ -106,6 +107,7 @@ struct PlanOptions {
   DiskOptions disk{};
   // By which transfers are timed; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;
+  spec::OffloadSpans offloads{};                    // that a plan before had (plan/offload.h)
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 

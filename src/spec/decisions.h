@@ -17,12 +17,20 @@ enum class SavedForm : std::uint8_t {
 };
 inline constexpr std::int64_t kCompressionBlock = 64;
 
+// Positions of the plan's step between which a value that waits on disk has no bytes in memory.
+struct OffloadSpan {
+  std::int32_t written_by = 0, read_at = 0;
+  bool operator==(const OffloadSpan&) const = default;
+};
+using OffloadSpans = std::map<std::string, OffloadSpan, std::less<>>;
+
 struct Decisions {
   // Keys (analysis/rebuild.h) of forward values that the backward makes again instead of reading.
   std::set<std::string, std::less<>> recompute{};
   // Keys of those that wait in another form than whole; `recompute` goes ahead of it. Those of
   // fewer bits change gradients.
   std::map<std::string, SavedForm, std::less<>> saved_as{};
+  OffloadSpans offloads{};  // of those on disk, by key; without one, it is timed anew
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
   bool state_on_disk = false;    // the optimizer's moments, between updates

@@ -223,8 +223,11 @@ PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
 
 std::string to_json(const PlanFile& plan) {
   OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
-              rows = OrderedJson::array(), saved_as = OrderedJson::object();
+              rows = OrderedJson::array(), saved_as = OrderedJson::object(),
+              offloads = OrderedJson::object();
   for (const auto& [key, form] : plan.decisions.saved_as) saved_as[key] = plan::to_string(form);
+  for (const auto& [key, span] : plan.decisions.offloads)
+    offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
   for (const auto& [name, value] : plan.step) step[name] = value;
   for (const plan::PricedChoice& choice : plan.choices)
     choices.push_back({{"name", choice.name},
@@ -239,6 +242,7 @@ std::string to_json(const PlanFile& plan) {
                           {{"pack_transposed", plan.decisions.pack_transposed},
                            {"recompute", plan.decisions.recompute},
                            {"saved_as", std::move(saved_as)},
+                           {"offloads", std::move(offloads)},
                            {"state_on_disk", plan.decisions.state_on_disk},
                            {"num_windows", plan.decisions.num_windows},
                            {"resident_bytes", plan.decisions.resident_bytes},
@@ -280,6 +284,10 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
                      "{}",
                      file.string(), key, dump_json(form));
     plan.decisions.saved_as[key] = form_of(form.get<std::string>());
+  }
+  for (const auto& [key, value] : decisions.member("offloads", Json::value_t::object).items()) {
+    const Reader span(value, fmt::format("{}: decisions: offloads: {}", file.string(), key));
+    plan.decisions.offloads[key] = {span.integer_32("written_by"), span.integer_32("read_at")};
   }
   plan.decisions.state_on_disk =
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
