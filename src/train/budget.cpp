@@ -96,8 +96,8 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
       return false;
     }
   };
-  const std::size_t most_trials = std::clamp<std::size_t>(
-      kPlannedNodes / whole.training.graph.nodes.size(), 1, kMostTrials);
+  const std::size_t most_trials =
+      std::clamp<std::size_t>(kPlannedNodes / whole.training.graph.nodes.size(), 1, kMostTrials);
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, static_cast<int>(most_trials), holds);
