@@ -7,6 +7,7 @@
 
 #include "ir/op_schema.h"
 #include "plan/kernel_selection.h"
+#include "plan/offload.h"
 #include "plan/transfers.h"
 
 namespace anabatic::plan {
@@ -156,6 +157,8 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
     price.flops += times * flops;
   }
   price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
+  for (const Offload& offload : plan.offloads)
+    price.disk_seconds += repeats * offload_seconds(offload.bytes, device);
   price.seconds =
       price.forward_seconds + price.backward_seconds + price.update_seconds + price.disk_seconds;
   return price;

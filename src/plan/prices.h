@@ -50,7 +50,8 @@ struct StepPrice {
   double seconds = 0;  // forward and backward of every micro-batch, the update, waits for the disk
   double flops = 0;    // by the ops' own estimates: recomputed work counts
   double forward_seconds = 0, backward_seconds = 0, update_seconds = 0;
-  double disk_seconds = 0;  // that calls wait for states on disk (plan/transfers.h)
+  // That calls wait for the disk (plan/transfers.h), and lose to what moves (plan/offload.h).
+  double disk_seconds = 0;
 };
 
 // Of a planned step of `num_micro_batches`; zero fills included.

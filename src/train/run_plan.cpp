@@ -299,7 +299,7 @@ std::string disk_to_string(const RunConfig& run, const plan::Plan& plan,
       what +=
           fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));
     return fmt::format(
-        "{}; a step waits {:.3g} s for it by {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
+        "{}; this costs a step {:.3g} s by {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
         price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
         1e-9 * disk.speed.written_bytes_per_second, disk.source);
   }
