@@ -92,8 +92,8 @@ void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions&
       refuse_unknown("memory.hot", "a segment, a parameter or a value that the backward reads",
                      hint, known);
   for (const std::string& hint : options.cold) {
-    if (names_one(hint, offloaded)) continue;
-    if (!names_one(hint, names)) {
+    const bool is_offloaded = names_one(hint, offloaded);
+    if (!is_offloaded && !names_one(hint, names)) {
       ANABATIC_REQUIRE(
           !names_one(hint, saved), "[memory] memory.cold: expected {}, got the activation '{}'; {}",
           offloads ? "values that are large enough, and made in the forward"
@@ -108,6 +108,7 @@ void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions&
                        "hint, memory.hot, for {}",
                        hint, name);
     const bool is_obeyed =
+        is_offloaded ||
         std::any_of(plan.windows.begin(), plan.windows.end(), [&](const SwapWindow& window) {
           const auto& buffer = plan.buffers[static_cast<std::size_t>(window.buffer)];
           return buffer.state >= 0 &&

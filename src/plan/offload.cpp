@@ -31,6 +31,11 @@ std::map<ir::ValueId, std::string> keys_by_value(const ir::Graph& graph) {
   return keys;
 }
 
+// A node that ends ahead of write_at may not take its bytes over, so it has them at write_at.
+std::int32_t last_written_by(const Offload& offload) {
+  return std::max(offload.needed_at, offload.write_at + 1);
+}
+
 // False where some offload has no span, or none that it could move in.
 bool take(const spec::OffloadSpans& spans, const ir::Graph& graph, std::span<Offload> offloads) {
   if (spans.empty()) return false;
@@ -38,6 +43,7 @@ bool take(const spec::OffloadSpans& spans, const ir::Graph& graph, std::span<Off
   for (Offload& offload : offloads) {
     const auto span = spans.find(keys.at(graph.node(offload.reload).inputs[0]));
     if (span == spans.end() || span->second.written_by <= offload.write_at ||
+        span->second.written_by > last_written_by(offload) ||
         span->second.read_at < offload.write_at || span->second.read_at > offload.needed_at)
       return false;
     offload.written_by = span->second.written_by;
@@ -49,6 +55,7 @@ bool take(const spec::OffloadSpans& spans, const ir::Graph& graph, std::span<Off
 }  // namespace
 
 double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk) {
+  if (offloads.empty()) return 0;
   const std::vector<double> starts = starts_of(calls);
   const auto start = [&](std::int32_t position) {
     return starts[static_cast<std::size_t>(position)];
@@ -62,10 +69,8 @@ double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed
     now = std::max(now, start(offload->write_at)) +
           kPatience * static_cast<double>(offload->bytes) / disk.written_bytes_per_second;
     const auto after = std::lower_bound(starts.begin(), starts.end(), now);
-    // A node that ends ahead of write_at may not take its bytes over, so it has them at write_at.
-    offload->written_by =
-        std::clamp(static_cast<std::int32_t>(after - starts.begin()), offload->write_at + 1,
-                   std::max(offload->needed_at, offload->write_at + 1));
+    offload->written_by = std::clamp(static_cast<std::int32_t>(after - starts.begin()),
+                                     offload->write_at + 1, last_written_by(*offload));
   }
   now = starts.back();
   for (std::size_t i = offloads.size(); i-- > 0;) {

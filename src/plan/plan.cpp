@@ -273,7 +273,9 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
     }
   }
   const std::vector<ir::NodeId> order = concatenate(orders);
-  if (!options.trivial && options.efficiency != nullptr) {
+  const bool has_reload = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                      [](const auto& node) { return node.op->name == "reload"; });
+  if (has_reload && !options.trivial && options.efficiency != nullptr) {
     plan.offloads = find_offloads(
         graph, order, predicted_calls(graph, plan, with_peaks(device), *options.efficiency),
         options.efficiency->disk, options.offloads);

@@ -32,8 +32,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       efficiency_(efficiency),
       rebuilder_(graph),
       position_(graph.nodes.size(), -1),
-      forward_end_(graph.values.size(), 0),
-      calls_(predicted_calls(graph, plan, device, efficiency)) {
+      forward_end_(graph.values.size(), 0) {
   std::int32_t position = 0;
   std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
@@ -77,7 +76,10 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
   add_items();
   for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})
     if (form <= compression.allowed) add_forms(form, compression.min_bytes);
-  if (offload.is_allowed) add_forms(spec::SavedForm::kDisk, offload.min_bytes);
+  if (offload.is_allowed) {
+    calls_ = predicted_calls(graph, plan, device, efficiency);
+    add_forms(spec::SavedForm::kDisk, offload.min_bytes);
+  }
 }
 
 void RecomputeMenu::add_items() {

@@ -77,7 +77,7 @@ class RecomputeMenu {
   std::vector<std::int32_t> forward_end_;  // by ValueId: behind its last use in the forward
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
-  Calls calls_;  // of the plan
+  Calls calls_;  // of the plan; without items on disk empty
 };
 
 }  // namespace anabatic::plan
