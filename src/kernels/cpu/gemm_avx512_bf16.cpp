@@ -16,7 +16,7 @@ struct Avx512Bf16 {
   static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kSquare = 16;
   static constexpr Int kFloatDepth = 2, kPairDepth = 1024;
   static constexpr Int kBlockRows = 128, kPackedColumns = 528, kColumns = 240;
-  static constexpr Int kGradientRows = 256, kGradientColumns = 240, kGradientDepth = 512;
+  static constexpr Int kGradientRows = 192, kGradientColumns = 480, kGradientDepth = 512;
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const Unit* from) { return _mm512_load_si512(from); }
@@ -27,7 +27,11 @@ struct Avx512Bf16 {
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
-  static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
+  // As kernels::cpu::narrow has it, but for denormal sums, which no product has here.
+  static void narrow(std::uint16_t* to, const float* from) {
+    const __m256bh words = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));
+    __builtin_memcpy(to, &words, sizeof words);
+  }
   static void transpose(void* to, const std::byte* from, Int stride) {
     transpose_words(to, from, stride);
   }

@@ -87,6 +87,14 @@ inline __m512bh two_to_bf16(__m512 high, __m512 low) {
   return result;
 }
 
+inline __m256bh one_to_bf16(__m512 x) {
+  std::uint16_t elements[16];
+  for (int i = 0; i < 16; ++i) elements[i] = to_bf16(x[i]);
+  __m256bh result;
+  std::memcpy(&result, elements, sizeof elements);
+  return result;
+}
+
 // What the mask leaves out is not read.
 inline __m512i load_masked(std::uint32_t mask, const void* p) {
   std::uint16_t elements[32] = {};
@@ -121,6 +129,7 @@ inline float largest_lane(__m512 x) {
 
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtne2ps_pbh
+#undef _mm512_cvtneps_pbh
 #undef _mm512_dpbf16_ps
 #undef _mm512_i32gather_ps
 #undef _mm512_load_ps
@@ -134,6 +143,7 @@ inline float largest_lane(__m512 x) {
 #undef _mm512_stream_si512
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
+#define _mm512_cvtneps_pbh(x) anabatic::emulated::one_to_bf16(x)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
 #define _mm512_i32gather_ps(at, table, scale) anabatic::emulated::gather(at, table)
 #define _mm512_load_ps(p) simde_mm512_loadu_ps(anabatic::emulated::aligned(p))
