@@ -45,6 +45,49 @@ inline std::uint32_t pair(std::uint16_t first, std::uint16_t second) {
   return std::uint32_t{first} | std::uint32_t{second} << 16;
 }
 
+// Eight and sixteen pairs of two rows' elements. No templates: g++ 12 converts no dependent
+// vectors.
+using Halves8 = std::uint16_t __attribute__((vector_size(16)));
+inline void pairs8(std::uint32_t* to, const std::uint16_t* first, const std::uint16_t* second) {
+  Halves8 a, b;
+  __builtin_memcpy(&a, first, sizeof a);
+  __builtin_memcpy(&b, second, sizeof b);
+  const Halves8 low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  const Halves8 high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  __builtin_memcpy(to, &low, sizeof low);
+  __builtin_memcpy(to + 4, &high, sizeof high);
+}
+using Halves16 = std::uint16_t __attribute__((vector_size(32)));
+using Words16 = std::uint32_t __attribute__((vector_size(64)));
+inline void pairs16(std::uint32_t* to, const std::uint16_t* first, const std::uint16_t* second) {
+  Halves16 a, b;
+  __builtin_memcpy(&a, first, sizeof a);
+  __builtin_memcpy(&b, second, sizeof b);
+  const Words16 low = __builtin_convertvector(a, Words16);
+  const Words16 high = __builtin_convertvector(b, Words16);
+  const Words16 words = low | high << 16;
+  __builtin_memcpy(to, &words, sizeof words);
+}
+// Four times eight, each `stride` behind the last.
+using Halves32 = std::uint16_t __attribute__((vector_size(64)));
+inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint16_t* first,
+                        const std::uint16_t* second) {
+  Halves32 a, b;
+  __builtin_memcpy(&a, first, sizeof a);
+  __builtin_memcpy(&b, second, sizeof b);
+  const Halves32 low =
+      __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40,
+                              9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+  const Halves32 high =
+      __builtin_shufflevector(a, b, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                              24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+  Halves16 quarters[4];
+  __builtin_memcpy(quarters, &low, sizeof low);
+  __builtin_memcpy(quarters + 2, &high, sizeof high);
+#pragma GCC unroll 4
+  for (int q = 0; q < 4; ++q) __builtin_memcpy(to + q * stride, &quarters[q], sizeof quarters[q]);
+}
+
 // Elements of T as units of A: one f32 each, or two bf16.
 template <class T>
 inline void copy_row(float* __restrict to, const T* __restrict from, Int depth) {
@@ -70,7 +113,8 @@ template <Int kRows, Int kWide>
 inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::uint16_t* next,
                        Int count) {
   if (count >= kWide && next != nullptr) {
-    for (Int r = 0; r < kWide; ++r) to[r] = pair(from[r], next[r]);
+    static_assert(kWide == 8);
+    pairs8(to, from, next);
   } else {
     for (Int r = 0; r < kRows; ++r)
       to[r] = r < count ? pair(from[r], next != nullptr ? next[r] : std::uint16_t{0}) : 0u;
@@ -137,7 +181,14 @@ struct PackA {
             prefetch_row(line(u * kUnitDepth + kRowsAhead + k) + t0 * kRows,
                          width * static_cast<Int>(sizeof(T)));
         const T* next = left >= kUnitDepth ? line((u + 1) * kUnitDepth - 1) : nullptr;
-        for (Int t = t0; t < smaller(tiles, t0 + kStrip); ++t)
+        Int t = t0;
+        if constexpr (kUnitDepth == 2 && kRows == 8) {
+          if (next != nullptr)
+            for (; t + 4 <= smaller(rows / kRows, t0 + kStrip); t += 4)
+              pairs8_by_4(to + t * tile_stride(units) + u * kRows, tile_stride(units),
+                          row + t * kRows, next + t * kRows);
+        }
+        for (; t < smaller(tiles, t0 + kStrip); ++t)
           interleave<kRows, kWide>(to + t * tile_stride(units) + u * kRows, row + t * kRows,
                                    next != nullptr ? next + t * kRows : nullptr,
                                    left > 0 ? rows - t * kRows : 0);
@@ -181,6 +232,15 @@ struct PackB {
     return pair(*from, left > 1 ? *next : std::uint16_t{0});
   }
 
+  // The units of a panel's row.
+  static void whole(float* to, const float* from, const float*) {
+    __builtin_memcpy(to, from, kPanel * sizeof(float));
+  }
+  static void whole(std::uint32_t* to, const std::uint16_t* from, const std::uint16_t* next) {
+    static_assert(kPanel == 16);
+    pairs16(to, from, next);
+  }
+
   // The columns are contiguous: few panels at a time, so that whole cache lines are read and the
   // writes stay a few sequential streams.
   template <class Unit, class T>
@@ -199,9 +259,7 @@ struct PackB {
                        columns * static_cast<Int>(sizeof(T)));
       Int j = 0;
       if (left >= kUnitDepth)
-        for (; j + kPanel <= columns; j += kPanel)
-          for (Int lane = 0; lane < kPanel; ++lane)
-            row[j * units + lane] = unit(source + j + lane, next + j + lane, kUnitDepth);
+        for (; j + kPanel <= columns; j += kPanel) whole(row + j * units, source + j, next + j);
       for (; j < columns; j += kPanel)
         for (Int lane = 0; lane < kPanel; ++lane)
           row[j * units + lane] =

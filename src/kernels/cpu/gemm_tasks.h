@@ -31,7 +31,9 @@ inline Blocking bounded_blocking(const GemmEngine& engine, const Gemm& largest,
 inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
                               std::int64_t total_rows, int num_threads,
                               std::int64_t column_multiple = 0) {
-  constexpr std::int64_t kMinColumns = 96, kTasksPerThread = 4;
+  constexpr std::int64_t kMinColumns = 96;
+  // Small tasks even the threads out, but each packs its own block of B.
+  const std::int64_t tasks_per_thread = largest.b.is_packed ? 8 : 4;
   const Blocking most = bounded_blocking(engine, largest, column_multiple);
   Blocking size = most;
   const auto num_tasks = [&] {
@@ -39,7 +41,7 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
            ((largest.columns + size.columns - 1) / size.columns);
   };
   size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
-  while (num_threads > 1 && num_tasks() < kTasksPerThread * num_threads) {
+  while (num_threads > 1 && num_tasks() < tasks_per_thread * num_threads) {
     // A narrow block copies A more often, a low one reads (or packs) B more often.
     if (size.rows > size.columns && size.rows >= 4 * size.row_step)
       size.rows /= 2;
