@@ -70,34 +70,69 @@ void turn_rows(const HeadLogits& step, std::int64_t first, std::int64_t count, E
   });
 }
 
+// The same of what `rounded` holds. A word has two columns of a row.
+void turn_rounded(const HeadLogits& step, std::int64_t first, std::int64_t count) {
+  auto* turned = reinterpret_cast<BFloat16*>(step.turned) + first;
+  for (std::int64_t j = 0; j < step.columns; j += 2 * kLanes) {
+    Floats r[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i)
+      r[i] = i < count ? load(reinterpret_cast<const float*>(step.rounded +
+                                                             (first + i) * step.rounded_stride + j))
+                       : Floats{};
+    turn<1>(r);
+    BFloat16* to = turned + j * step.turned_stride;
+    if (step.columns - j >= 2 * kLanes) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kLanes; ++k, to += 2 * step.turned_stride) {
+        store_bits(to, reinterpret_cast<Words>(r[k]), kLanes);
+        store_bits(to + step.turned_stride, reinterpret_cast<Words>(r[k]) >> 16, kLanes);
+      }
+    } else {
+      for (int k = 0; k < step.columns - j; ++k, to += step.turned_stride)
+        store_bits(to, reinterpret_cast<Words>(r[k / 2]) >> (k % 2 * 16), kLanes);
+    }
+  }
+}
+
+// Replaces the logits, or goes to `rounded`.
+template <bool kRounds>
 void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
   float* x = step.logits + row * step.stride;
+  BFloat16* rounded = kRounds ? step.rounded + row * step.rounded_stride : nullptr;
+  const auto put = [&](std::int64_t i, Floats e, int n) __attribute__((always_inline)) {
+    if constexpr (kRounds)
+      store(rounded + i, e, n);
+    else
+      store(x + i, e, n);
+  };
   const float shift = step.shift[row];
   const std::int64_t whole = step.columns / kLanes * kLanes;
   Floats sum = sum_over_lanes(whole, [&](std::int64_t i, int, Floats before) {
     const Floats e = exp(load(x + i) - shift);
-    store(x + i, e);
+    put(i, e, kLanes);
     return before + e;
   });
   const auto rest = static_cast<int>(step.columns - whole);
   if (rest > 0) {
     Floats e = exp(load(x + whole, rest) - shift);
     for (int i = rest; i < kLanes; ++i) e[i] = 0;
-    store(x + whole, e, rest);
+    put(whole, e, rest);
     sum += e;
   }
   step.sums[row] += static_cast<double>(sum_lanes(sum));
-  if (step.rounded != nullptr)
-    for_lanes(0, step.columns, [&](std::int64_t i, int n) {
-      store(step.rounded + row * step.rounded_stride + i, load(x + i, n), n);
-    });
 }
 
 void exponentials(const HeadLogits& step) {
   for (std::int64_t first = 0; first < step.rows; first += kLanes) {
     const std::int64_t count = step.rows - first < kLanes ? step.rows - first : kLanes;
-    for (std::int64_t i = 0; i < count; ++i) exponentials_of_row(step, first + i);
-    if (step.turned != nullptr)
+    for (std::int64_t i = 0; i < count; ++i)
+      step.rounded != nullptr ? exponentials_of_row<true>(step, first + i)
+                              : exponentials_of_row<false>(step, first + i);
+    if (step.turned == nullptr) continue;
+    if (step.rounded != nullptr)
+      turn_rounded(step, first, count);
+    else
       with_float_type(step.turned_dtype, [&]<class E>(E*) {
         turn_rows(step, first, count, reinterpret_cast<E*>(step.turned));
       });

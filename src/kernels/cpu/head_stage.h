@@ -17,11 +17,12 @@ struct HeadCopies {
 
 // A step of logits [rows, columns] on its way to the products behind it.
 struct HeadLogits {
-  float* logits;  // e^(logit - shift) afterwards
+  float* logits;  // e^(logit - shift) afterwards, without `rounded`
   std::int64_t stride, rows, columns;
   const float* shift;  // a row
   double* sums;        // a row; the step's exponentials are added
-  BFloat16* rounded;   // null, or the exponentials again, [rows, rounded_stride]
+  BFloat16* rounded;   // null, or where the exponentials go, [rows, rounded_stride], whose rows
+                       // have room for columns rounded up to 32; `turned` is bf16 too
   std::int64_t rounded_stride;
   std::byte* turned;  // null, or the exponentials with column j at j · turned_stride: room for
                       // rows rounded up to 16
