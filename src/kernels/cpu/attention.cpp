@@ -26,31 +26,67 @@ struct Forward {
   const Arguments& args;
   AttentionShape shape;
   KeyRanges ranges;
+  std::span<const RowBlock> row_blocks;
+
+  // The last rows of a document see the most keys: they go first.
+  std::int64_t tasks_per_block() const { return shape.num_heads / shape.heads_per_task(); }
+  const RowBlock& rows_of(std::int64_t task) const {
+    return row_blocks[row_blocks.size() - 1 - static_cast<std::size_t>(task / tasks_per_block())];
+  }
+  std::int64_t head_of(std::int64_t task) const {
+    return task % tasks_per_block() * shape.heads_per_task();
+  }
+  std::int64_t num_tasks() const {
+    return static_cast<std::int64_t>(row_blocks.size()) * tasks_per_block();
+  }
 
   template <class T>
-  void block(const RowBlock& rows, std::int64_t head, const Buffers& b) const {
-    const std::int64_t heads = shape.heads_per_task(), kv_head = head / shape.group(),
-                       tiles = ceil_div(rows.count, kRows), padded_rows = tiles * kRows;
+  HeadRows<const T> keys(std::int64_t head) const {
+    return {args.inputs[1], head / shape.group(), shape.key_width};
+  }
+  template <class T>
+  HeadRows<const T> values(std::int64_t head) const {
+    return {args.inputs[2], head / shape.group(), shape.value_width};
+  }
+  // The first tile of keys, counted from the document's first.
+  std::int64_t first_key(const RowBlock& rows) const {
+    return (rows.begin - ranges.key_begin[rows.first]) / kTileKeys * kTileKeys;
+  }
+  template <class T>
+  void prefetch_keys(const RowBlock& rows, std::int64_t head, std::int64_t key) const {
+    const std::int64_t first = ranges.key_begin[rows.first] + key,
+                       count = std::min<std::int64_t>(kTileKeys, rows.end - first);
+    prefetch(keys<T>(head), first, count);
+    prefetch(values<T>(head), first, count);
+  }
+
+  // Packs what it starts with, then lets `ahead`, which may be taken next, come closer.
+  template <class T>
+  void block(const RowBlock& rows, std::int64_t head, std::int64_t ahead, const Buffers& b) const {
+    const std::int64_t heads = shape.heads_per_task(), tiles = ceil_div(rows.count, kRows),
+                       padded_rows = tiles * kRows;
     const ForwardBlock block{shape, b, tiles, tiles * heads};
     const std::int64_t origin = ranges.key_begin[rows.first], end = rows.end - origin;
-    const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
-        v(args.inputs[2], kv_head, shape.value_width);
-    const auto prefetch_keys = [&](std::int64_t key) {
-      prefetch(k, origin + key, std::min(kTileKeys, end - key));
-      prefetch(v, origin + key, std::min(kTileKeys, end - key));
-    };
-    std::int64_t key = (rows.begin - origin) / kTileKeys * kTileKeys;
-    prefetch_keys(key);
+    const HeadRows<const T> k = keys<T>(head), v = values<T>(head);
+    std::int64_t key = first_key(rows);
+    prefetch_keys<T>(rows, head, key);
     for (std::int64_t h = 0; h < heads; ++h)
       block.pack_queries(HeadRows<const T>(args.inputs[0], head + h, shape.key_width), rows,
                          h * padded_rows);
     block.clear();
+    if (ahead < num_tasks()) {
+      const RowBlock& next = rows_of(ahead);
+      for (std::int64_t h = 0; h < heads; ++h)
+        prefetch(HeadRows<const T>(args.inputs[0], head_of(ahead) + h, shape.key_width), next.first,
+                 next.count);
+      prefetch_keys<T>(next, head_of(ahead), first_key(next));
+    }
 
     find_ranges(ranges, rows, origin, shape.num_keys, b.begins, b.ends, b.tiles);
     for (; key < end; key += kTileKeys) {
       const std::int64_t count = std::min(kTileKeys, end - key);
       block.pack_keys(k, v, origin + key, count);
-      prefetch_keys(key + kTileKeys);
+      prefetch_keys<T>(rows, head, key + kTileKeys);
       for (std::int64_t tile = 0; tile < block.num_tiles; tile += kStripRows / kRows)
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
     }
@@ -76,21 +112,19 @@ struct Forward {
 
 void attention(const Arguments& args) {
   const AttentionShape shape(args);
-  const Forward forward{args, shape, checked_key_ranges(args, shape)};
+  const KeyRanges ranges = checked_key_ranges(args, shape);
   Pieces pieces(args.workspace), measure(nullptr);
   const AttentionSpace space(shape, kBlocking, pieces);
-  const std::span<const RowBlock> blocks =
-      cut_rows(forward.ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks);
+  const Forward forward{
+      args, shape, ranges,
+      cut_rows(ranges, shape.num_rows, shape.rows_per_task(kBlocking), space.row_blocks)};
   Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
-  const auto num_blocks = static_cast<std::int64_t>(blocks.size()),
-             head_tasks = shape.num_heads / shape.heads_per_task();
   with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    // The last rows of a document see the most keys: they go first.
-    args.team->for_tasks(num_blocks * head_tasks, [&](std::int64_t task, int thread) {
+    args.team->for_tasks(forward.num_tasks(), [&](std::int64_t task, int thread) {
       Pieces of_thread(of_threads + thread * measure.used_bytes());
-      forward.block<T>(blocks[static_cast<std::size_t>(num_blocks - 1 - task / head_tasks)],
-                       task % head_tasks * shape.heads_per_task(), Buffers(shape, of_thread));
+      forward.block<T>(forward.rows_of(task), forward.head_of(task),
+                       task + args.team->num_threads(), Buffers(shape, of_thread));
     });
   });
 }

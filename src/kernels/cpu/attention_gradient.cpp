@@ -68,14 +68,39 @@ struct Gradient {
   }
 
   template <class T>
-  void key_block(std::int64_t index, std::int64_t kv_head, const Buffers& b) const {
+  HeadRows<const T> keys_of(std::int64_t kv_head) const {
+    return {args.inputs[1], kv_head, shape.key_width};
+  }
+  template <class T>
+  HeadRows<const T> values_of(std::int64_t kv_head) const {
+    return {args.inputs[2], kv_head, shape.value_width};
+  }
+  std::int64_t num_tasks() const {
+    return static_cast<std::int64_t>(key_blocks.size()) * shape.num_kv_heads;
+  }
+
+  // What a task starts with.
+  template <class T>
+  void prefetch_task(std::int64_t task) const {
+    const KeyBlock& keys = key_blocks[static_cast<std::size_t>(task / shape.num_kv_heads)];
+    const std::int64_t kv_head = task % shape.num_kv_heads;
+    prefetch(keys_of<T>(kv_head), keys.first, keys.count);
+    prefetch(values_of<T>(kv_head), keys.first, keys.count);
+    if (keys.first_row_block >= keys.end_row_block) return;
+    const RowBlock& rows = row_blocks[static_cast<std::size_t>(keys.end_row_block - 1)];
+    prefetch(queries<T>(kv_head * shape.group()), rows.first, rows.count);
+    prefetch(douts<T>(kv_head * shape.group()), rows.first, rows.count);
+  }
+
+  // Packs its keys, then lets `ahead`, which may be taken next, come closer.
+  template <class T>
+  void key_block(std::int64_t task, std::int64_t ahead, const Buffers& b) const {
+    const std::int64_t index = task / shape.num_kv_heads, kv_head = task % shape.num_kv_heads;
     const KeyBlock& keys = key_blocks[static_cast<std::size_t>(index)];
-    const HeadRows<const T> k(args.inputs[1], kv_head, shape.key_width),
-        v(args.inputs[2], kv_head, shape.value_width);
     const GradientStep all(shape, b, 0, keys.count);
-    prefetch(k, keys.first, keys.count);
-    prefetch(v, keys.first, keys.count);
-    all.start(k, v, keys.first);
+    prefetch_task<T>(task);
+    all.start(keys_of<T>(kv_head), values_of<T>(kv_head), keys.first);
+    if (ahead < num_tasks()) prefetch_task<T>(ahead);
     for (std::int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head)
       for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
         const RowBlock& rows = row_blocks[static_cast<std::size_t>(i)];
@@ -128,12 +153,10 @@ struct Gradient {
   void run(std::byte* of_threads) const {
     Pieces measure(nullptr);
     Buffers(shape, measure);
-    args.team->for_tasks(static_cast<std::int64_t>(key_blocks.size()) * shape.num_kv_heads,
-                         [&](std::int64_t task, int thread) {
-                           Pieces of_thread(of_threads + thread * measure.used_bytes());
-                           key_block<T>(task / shape.num_kv_heads, task % shape.num_kv_heads,
-                                        Buffers(shape, of_thread));
-                         });
+    args.team->for_tasks(num_tasks(), [&](std::int64_t task, int thread) {
+      Pieces of_thread(of_threads + thread * measure.used_bytes());
+      key_block<T>(task, task + args.team->num_threads(), Buffers(shape, of_thread));
+    });
   }
 };
 
