@@ -66,6 +66,9 @@ struct Gemm {
   // A is that of the last call on this workspace, for the same rows of a block: where its copy is
   // still whole, it is not made again.
   bool repeats_a = false;
+  // C is not read again before it has left the caches: whole tiles pass them by. Of f32 C without
+  // bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
+  bool streams = false;
   // Null, or of f32 C without bias: the sum of squares of each tile of the result, [row tiles]
   // [column tiles], tiles as large as Blocking's steps.
   double* squares = nullptr;

@@ -40,6 +40,12 @@ struct Avx2 {
   static Vector load_sums(const float* from) { return _mm256_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm256_storeu_ps(to, value); }
 
+  static void stream(float* to, const float* from) {
+    _mm256_stream_ps(to, _mm256_load_ps(from));
+    _mm256_stream_ps(to + 8, _mm256_load_ps(from + 8));
+  }
+  static void end_stream() { _mm_sfence(); }
+
   // bf16 bits in the lower halves, as kernels::cpu::narrow has them.
   static __m256i bf16(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x), half = _mm256_srli_epi32(bits, 16);

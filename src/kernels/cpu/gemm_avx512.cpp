@@ -33,6 +33,8 @@ struct Avx512 {
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
+  static void stream(float* to, const float* from) { stream_words(to, from); }
+  static void end_stream() { _mm_sfence(); }
   static void narrow(std::uint16_t* to, const float* from) { narrow_words(to, from); }
   static void transpose(void* to, const std::byte* from, Int stride) {
     transpose_words(to, from, stride);

@@ -27,6 +27,8 @@ struct Avx512Bf16 {
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
 
+  static void stream(float* to, const float* from) { stream_words(to, from); }
+  static void end_stream() { _mm_sfence(); }
   // As kernels::cpu::narrow has it, but for denormal sums, which no product has here.
   static void narrow(std::uint16_t* to, const float* from) {
     const __m256bh words = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));

@@ -250,9 +250,19 @@ struct GemmBlock {
     }
   }
 
+  // What goes through C between blocks of the depth is in the caches anyway.
+  static bool streams(const Step& step) { return step.gemm.streams && step.first && step.last; }
+
   // Sums, [rows][kTileColumns], to C: over the whole depth unless C is f32.
   static void finish(const Step& step, Int i, Int j, Int rows, Int columns, float* sums) {
     const Gemm& gemm = step.gemm;
+    if (streams(step) && columns % kPanel == 0) {
+      for (Int r = 0; r < rows; ++r)
+        for (Int n = 0; n < columns; n += kPanel)
+          Isa::stream(reinterpret_cast<float*>(gemm.c) + place_of(gemm, i + r, j + n),
+                      sums + r * kTileColumns + n);
+      return;
+    }
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
     if (gemm.c_in_panels) {
       for (Int r = 0; r < rows; ++r)
@@ -292,7 +302,7 @@ struct GemmBlock {
     float* c = reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j);
     const bool continues = !step.first || gemm.accumulate;
     if (is_whole) {
-      const bool finishes = step.last && gemm.bias != nullptr;
+      const bool finishes = step.last && (gemm.bias != nullptr || streams(step));
       set(call.from, continues ? c : nullptr, gemm.c_stride, gemm.c_panel_stride);
       set(call.to, finishes ? buffer : c, finishes ? kTileColumns : gemm.c_stride,
           finishes ? kPanel : gemm.c_panel_stride);
@@ -390,7 +400,7 @@ struct GemmBlock {
         const Int count =
             kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
         const Int next = i + count;
-        if ((step.last || step.gemm.c_dtype == DType::kFloat32) && next < rows)
+        if ((step.last || step.gemm.c_dtype == DType::kFloat32) && next < rows && !streams(step))
           prefetch(step, step.row_begin + next, j);
         const bool is_whole = columns % kPanel == 0 && (!kInterleaved || count == kRows);
         TileCall call;
@@ -420,6 +430,7 @@ struct GemmBlock {
       next.depth = gemm.further[p].depth;
       add_product(next, block, space, false, p + 1 == gemm.num_further);
     }
+    if (gemm.streams) Isa::end_stream();  // before another thread may read
   }
 
   // A · B alone, as the first or the last product of the sums.

@@ -33,6 +33,11 @@ struct Portable {
   }
   static void store_sums(float* to, Vector value) { __builtin_memcpy(to, &value, sizeof value); }
 
+  static void stream(float* to, const float* from) {
+    __builtin_memcpy(to, from, kPanel * sizeof(float));
+  }
+  static void end_stream() {}
+
   static void narrow(std::uint16_t* to, const float* from) {
     for (Int n = 0; n < kPanel; ++n) to[n] = cpu::narrow(from[n]);
   }

@@ -83,6 +83,10 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   const bool gathers_x =
       index.data != nullptr && spec::get_string(*arguments.attributes, "gathered") == "x";
   const Int tiles = num_tiles(engine, shape);
+  const bool streams = arguments.prepared != nullptr && !accumulate &&
+                       shape.c_dtype == DType::kFloat32 && shape.c_stride % kPanelColumns == 0 &&
+                       p.weight_stride % kPanelColumns == 0 &&
+                       reinterpret_cast<std::uintptr_t>(dw.data) % 64 == 0;
   const auto make = [&](Int group) {
     const Rows rows = rows_of(offsets, group, p.rows);
     Gemm gemm = shape;
@@ -94,6 +98,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
              p.in);
     gemm.c = dw.data + group * p.weight_stride * size_bytes(p.weight);
     gemm.accumulate = accumulate;
+    gemm.streams = streams;
     if (squares != nullptr) gemm.squares = squares + group * tiles;
     return gemm;
   };

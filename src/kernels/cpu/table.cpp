@@ -140,11 +140,11 @@ Support supports_avx2(const spec::Problem& problem) {
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
 
-#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                \
-  Kernel {                                                                  \
-    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports, \
-        cpu::rows<cpu::Engine::engine>::form##_workspace, nullptr,          \
-        cpu::rows<cpu::Engine::engine>::form                                \
+#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                   \
+  Kernel {                                                                     \
+    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports,    \
+        cpu::rows<cpu::Engine::engine>::form##_workspace, cpu::prepare_stream, \
+        cpu::rows<cpu::Engine::engine>::form                                   \
   }
 // `form`: the op without "grouped_" and "_many"; a linear is one group of all rows.
 #define ANABATIC_LINEAR_ROWS(op, rows, form)                     \
