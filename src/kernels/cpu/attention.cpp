@@ -6,8 +6,6 @@
 // in fp32 any maximum will do until a sum grows too large, and then the row is scaled down. What a
 // row computes depends on its own keys alone, and tiles begin at multiples of their size from its
 // key_begin: decoding gives the bits of the full forward.
-#include <cmath>
-
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/attention_pair_block.h"
 #else
@@ -74,6 +72,8 @@ struct Forward {
       block.pack_queries(HeadRows<const T>(args.inputs[0], head + h, shape.key_width), rows,
                          h * padded_rows);
     block.clear();
+    for (std::int64_t h = 0; h < heads; ++h)
+      prefetch(HeadRows<T>(args.outputs[0], head + h, shape.value_width), rows.first, rows.count);
     if (ahead < num_tasks()) {
       const RowBlock& next = rows_of(ahead);
       for (std::int64_t h = 0; h < heads; ++h)
@@ -91,20 +91,29 @@ struct Forward {
         block.fold_strip(tile, std::min(tile + kStripRows / kRows, block.num_tiles), key, count);
     }
     for (std::int64_t h = 0; h < heads; ++h)
-      for (std::int64_t i = 0; i < rows.count; ++i)
-        write_row<T>(block, rows.first + i, head + h, h * padded_rows + i);
+      for_lanes(0, rows.count, [&](std::int64_t i, int n) {
+        write_rows<T>(block, rows.first + i, n, head + h, h * padded_rows + i);
+      });
   }
 
+  // `count` rows, at most kLanes.
   template <class T>
-  void write_row(const ForwardBlock& block, std::int64_t t, std::int64_t head,
-                 std::int64_t row) const {
-    const KeyRange keys = ranges.of(t);
-    const bool is_empty = keys.begin >= keys.end;
-    const float total = sum_lanes(load(block.totals(row)));
-    block.write_row(row, is_empty ? 0.0f : 1.0f / total,
-                    HeadRows<T>(args.outputs[0], head, shape.value_width), t);
-    args.outputs[1].as<float>()[t * shape.num_heads + head] =
-        is_empty ? -kInfinity : (std::log2(total) - block.buffers.minus_largest[row]) * kLn2;
+  void write_rows(const ForwardBlock& block, std::int64_t t, int count, std::int64_t head,
+                  std::int64_t row) const {
+    float totals[kLanes], logs[kLanes], inverses[kLanes];
+    for (int i = 0; i < count; ++i) totals[i] = sum_lanes(load(block.totals(row + i)));
+    const Floats total = load(totals, count);
+    store(logs, log2(total));
+    store(inverses, 1.0f / total);
+    const HeadRows<T> out(args.outputs[0], head, shape.value_width);
+    float* lse = args.outputs[1].as<float>() + t * shape.num_heads + head;
+    for (int i = 0; i < count; ++i) {
+      const KeyRange keys = ranges.of(t + i);
+      const bool is_empty = keys.begin >= keys.end;
+      block.write_row(row + i, is_empty ? 0.0f : inverses[i], out, t + i);
+      lse[i * shape.num_heads] =
+          is_empty ? -kInfinity : (logs[i] - block.buffers.minus_largest[row + i]) * kLn2;
+    }
   }
 };
 

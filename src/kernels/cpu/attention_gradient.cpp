@@ -100,6 +100,10 @@ struct Gradient {
     const GradientStep all(shape, b, 0, keys.count);
     prefetch_task<T>(task);
     all.start(keys_of<T>(kv_head), values_of<T>(kv_head), keys.first);
+    const HeadRows<T> dk(args.outputs[1], kv_head, shape.key_width),
+        dv(args.outputs[2], kv_head, shape.value_width);
+    prefetch(dk, keys.first, keys.count);
+    prefetch(dv, keys.first, keys.count);
     if (ahead < num_tasks()) prefetch_task<T>(ahead);
     for (std::int64_t head = kv_head * shape.group(); head < (kv_head + 1) * shape.group(); ++head)
       for (std::int64_t i = keys.end_row_block; i-- > keys.first_row_block;) {
@@ -111,8 +115,7 @@ struct Gradient {
         add_to_dq<T>(step, rows, head, static_cast<std::int32_t>(index - rows.first_key_block),
                      index == rows.last_key_block, space.turns[turn]);
       }
-    all.finish(HeadRows<T>(args.outputs[1], kv_head, shape.key_width),
-               HeadRows<T>(args.outputs[2], kv_head, shape.value_width), keys.first);
+    all.finish(dk, dv, keys.first);
   }
 
   template <class T>

@@ -46,8 +46,8 @@ struct GradientStep {
     pack_row_pairs(k, first, num_keys, kGradientKeys, b.key_panels);
     pack_across(k, first, num_keys, key_words, b.keys_across);
     pack_across(v, first, num_keys, value_words, b.values_across);
-    std::fill(b.dk, b.dk + kGradientKeys * key_columns, 0.0f);
-    std::fill(b.dv, b.dv + kGradientKeys * value_columns, 0.0f);
+    std::fill(b.dk, b.dk + round_up(num_keys, kRows) * key_columns, 0.0f);
+    std::fill(b.dv, b.dv + round_up(num_keys, kRows) * value_columns, 0.0f);
   }
   // dk and dv of the keys from `first` on, when all rows have passed by.
   void finish(const HeadRows<BFloat16>& dk, const HeadRows<BFloat16>& dv,

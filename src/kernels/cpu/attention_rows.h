@@ -2,6 +2,7 @@
 // Rows of one head, and the keys that they see; whatever operands attention computes with.
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/attention_shape.h"
 #include "kernels/cpu/vector_math.h"
@@ -26,13 +27,18 @@ struct HeadRows {
 // Rows of one head lie far apart: hardware does not foresee them.
 inline constexpr std::int64_t kPrefetchRows = 8;
 
-// Brings rows [first, first + count) into the second cache.
+// Brings rows [first, first + count) into the second cache: to be read, or (T is not const)
+// written.
 template <class T>
-void prefetch(const HeadRows<const T>& from, std::int64_t first, std::int64_t count) {
+void prefetch(const HeadRows<T>& from, std::int64_t first, std::int64_t count) {
   constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
   for (std::int64_t i = 0; i < count; ++i)
-    for (std::int64_t j = 0; j < from.width; j += kLine)
-      __builtin_prefetch(from.row(first + i) + j, 0, 2);
+    for (std::int64_t j = 0; j < from.width; j += kLine) {
+      if constexpr (std::is_const_v<T>)
+        __builtin_prefetch(from.row(first + i) + j, 0, 2);
+      else
+        __builtin_prefetch(from.row(first + i) + j, 1, 2);
+    }
 }
 
 // Ranges of rows and of their register tiles, in keys from `origin` on and cut to [0, count). Rows

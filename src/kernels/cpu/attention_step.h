@@ -32,8 +32,13 @@ struct GradientStep {
     pack(k, first, num_keys, 1.0f, kGradientKeys, b.keys);
     pack_across(k, first, num_keys, b.keys_across);
     pack_across(v, first, num_keys, b.values_across);
-    std::fill(b.dk, b.dk + kGradientKeys * key_width, 0.0f);
-    std::fill(b.dv, b.dv + kGradientKeys * value_width, 0.0f);
+    clear_sums(b.dk, key_width);
+    clear_sums(b.dv, value_width);
+  }
+  // Of the block's keys, in panels.
+  void clear_sums(float* sums, std::int64_t width) const {
+    for (std::int64_t j = 0; j < width; j += kPanel)
+      std::fill_n(sums + j * kGradientKeys, round_up(num_keys, kRows) * kPanel, 0.0f);
   }
   // dk and dv of the keys from `first` on, when all rows have passed by.
   template <class T>

@@ -141,17 +141,38 @@ ANABATIC_INLINE Floats square_root(Floats x) {
 #endif
 }
 
+// x[j ^ kHalf] in lane j.
+template <int kHalf>
+ANABATIC_INLINE Floats exchange_lanes(Floats x) {
+  Ints other;
+  for (int j = 0; j < kLanes; ++j) other[j] = j ^ kHalf;
+  return __builtin_shuffle(x, other);
+}
+template <int kHalf>
+ANABATIC_INLINE Doubles exchange_lanes(Doubles x) {
+  using Longs = std::int64_t __attribute__((vector_size(sizeof x)));
+  Longs other;
+  for (int j = 0; j < kLanes / 2; ++j) other[j] = j ^ kHalf;
+  return __builtin_shuffle(x, other);
+}
+
 // Pairwise, hence one fixed order.
-template <class Vector>
-ANABATIC_INLINE auto sum_lanes(Vector x) {
-  constexpr int kCount = sizeof x / sizeof x[0];
-  for (int half = kCount / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] += x[i + half];
+template <int kHalf = kLanes / 2>
+ANABATIC_INLINE float sum_lanes(Floats x) {
+  x += exchange_lanes<kHalf>(x);
+  if constexpr (kHalf > 1) return sum_lanes<kHalf / 2>(x);
   return x[0];
 }
+template <int kHalf = kLanes / 4>
+ANABATIC_INLINE double sum_lanes(Doubles x) {
+  x += exchange_lanes<kHalf>(x);
+  if constexpr (kHalf > 1) return sum_lanes<kHalf / 2>(x);
+  return x[0];
+}
+template <int kHalf = kLanes / 2>
 ANABATIC_INLINE float max_lanes(Floats x) {
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+  x = max(x, exchange_lanes<kHalf>(x));
+  if constexpr (kHalf > 1) return max_lanes<kHalf / 2>(x);
   return x[0];
 }
 
@@ -182,6 +203,27 @@ ANABATIC_INLINE Floats exp(Floats x) {
   p = madd(p, r, broadcast(1.6666665459e-1f));
   p = madd(p, r, broadcast(5.0000001201e-1f));
   return times_power_of_two(madd(p, r * r, r) + 1.0f, n);
+}
+
+// Of normal numbers: Cephes's polynomial of logf (S. Moshier) around 1. Error below 2e-7 of the
+// result or of 1, whichever is larger; NaN for NaN.
+ANABATIC_INLINE Floats log2(Floats x) {
+  const Ints bits = reinterpret_cast<Ints>(x);
+  const Ints exponent = (bits - 0x3F3504F3) >> 23;  // of x / sqrt(0.5)
+  const Floats r = reinterpret_cast<Floats>(bits - (exponent << 23)) - 1.0f, r2 = r * r;
+  Floats p = broadcast(7.0376836292e-2f);
+  p = madd(p, r, broadcast(-1.1514610310e-1f));
+  p = madd(p, r, broadcast(1.1676998740e-1f));
+  p = madd(p, r, broadcast(-1.2420140846e-1f));
+  p = madd(p, r, broadcast(1.4249322787e-1f));
+  p = madd(p, r, broadcast(-1.6668057665e-1f));
+  p = madd(p, r, broadcast(2.0000714765e-1f));
+  p = madd(p, r, broadcast(-2.4999993993e-1f));
+  p = madd(p, r, broadcast(3.3333331174e-1f));
+  const Floats natural = madd(p * r, r2, madd(broadcast(-0.5f), r2, r));
+  const Floats result =
+      madd(natural, broadcast(1.44269504f), __builtin_convertvector(exponent, Floats));
+  return x == x ? result : x;
 }
 
 // Calls body(i, count) over [begin, end) in steps of kLanes; count is kLanes but for the last.
