@@ -80,6 +80,7 @@ def main():
     options, options.rest = parser.parse_known_args()
     options.tokens = str(pathlib.Path(options.directory) / "frontier_tokens")
     vocabulary = json.loads((pathlib.Path(options.model) / "config.json").read_text())["vocab_size"]
+    pathlib.Path(options.directory).mkdir(parents=True, exist_ok=True)
     write_tokens(options.tokens, vocabulary)
 
     whole = plan(options, [])
