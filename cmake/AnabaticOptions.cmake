@@ -16,8 +16,13 @@ endif()
 if(ANABATIC_SANITIZE)
   target_compile_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE} -fno-omit-frame-pointer
                                                    -fno-sanitize-recover=all)
-  # Tests are there to run the product: their own code goes without checks that double its compilation.
-  target_compile_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fno-sanitize=undefined>)
+  # Tests are there to run the product: their own code goes without checks that double its compilation. What they link still owns malloc.
+  if(ANABATIC_SANITIZE MATCHES "address")
+    target_compile_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fno-sanitize=address,undefined>)
+  else()
+    target_compile_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fno-sanitize=undefined>)
+  endif()
+  target_compile_definitions(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:ANABATIC_IS_SANITIZED>)
   target_link_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE})
 endif()
 

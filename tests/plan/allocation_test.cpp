@@ -24,7 +24,7 @@ std::atomic<long> num_allocations{0};
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef ANABATIC_IS_SANITIZED
 // A sanitizer owns malloc; it reports each block to a hook.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*,
                                                                   std::size_t),

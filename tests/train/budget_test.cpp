@@ -103,6 +103,7 @@ void expect_smallest(RunConfig run) {
 TEST(SmallestBudget, DoesAndTwoPercentLessDoesNot) {
   const TemporaryDirectory folder;
   for (const char* precision : {"fp32", "bf16"}) {
+    if (kIsSanitized && precision[0] == 'f') continue;  // one search shows what memory it touches
     RunConfig run = wide_run(folder.path());
     run.train.precision = precision;
     run.train.gradient_accumulation_steps = precision[0] == 'f' ? 1 : 2;
