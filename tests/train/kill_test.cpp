@@ -71,6 +71,9 @@ void kill_and_go_on(const char* tier, int num_kills) {
     Process process({"train", config});
     // Anywhere from the first file to a little after the last one of what is left.
     std::this_thread::sleep_for(time * std::uniform_real_distribution(0.2, 0.9)(random));
+    // On a machine that others slow down the last one waits for a checkpoint to lie there.
+    for (int i = 0; kill + 1 == num_kills && i < 2000 && !latest_checkpoint(output); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     process.signal(SIGKILL);
     process.wait();
     const auto latest = latest_checkpoint(output);
