@@ -45,18 +45,7 @@ inline std::uint32_t pair(std::uint16_t first, std::uint16_t second) {
   return std::uint32_t{first} | std::uint32_t{second} << 16;
 }
 
-// Eight and sixteen pairs of two rows' elements. No templates: g++ 12 converts no dependent
-// vectors.
-using Halves8 = std::uint16_t __attribute__((vector_size(16)));
-inline void pairs8(std::uint32_t* to, const std::uint16_t* first, const std::uint16_t* second) {
-  Halves8 a, b;
-  __builtin_memcpy(&a, first, sizeof a);
-  __builtin_memcpy(&b, second, sizeof b);
-  const Halves8 low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-  const Halves8 high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-  __builtin_memcpy(to, &low, sizeof low);
-  __builtin_memcpy(to + 4, &high, sizeof high);
-}
+// Sixteen pairs of two rows' elements. No templates: g++ 12 converts no dependent vectors.
 using Halves16 = std::uint16_t __attribute__((vector_size(32)));
 using Words16 = std::uint32_t __attribute__((vector_size(64)));
 inline void pairs16(std::uint32_t* to, const std::uint16_t* first, const std::uint16_t* second) {
@@ -68,7 +57,7 @@ inline void pairs16(std::uint32_t* to, const std::uint16_t* first, const std::ui
   const Words16 words = low | high << 16;
   __builtin_memcpy(to, &words, sizeof words);
 }
-// Four times eight, each `stride` behind the last.
+// Four times eight pairs, each `stride` behind the last.
 using Halves32 = std::uint16_t __attribute__((vector_size(64)));
 inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint16_t* first,
                         const std::uint16_t* second) {
@@ -113,8 +102,7 @@ template <Int kRows, Int kWide>
 inline void interleave(std::uint32_t* to, const std::uint16_t* from, const std::uint16_t* next,
                        Int count) {
   if (count >= kWide && next != nullptr) {
-    static_assert(kWide == 8);
-    pairs8(to, from, next);
+    for (Int r = 0; r < kWide; ++r) to[r] = pair(from[r], next[r]);
   } else {
     for (Int r = 0; r < kRows; ++r)
       to[r] = r < count ? pair(from[r], next != nullptr ? next[r] : std::uint16_t{0}) : 0u;
