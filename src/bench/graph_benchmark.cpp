@@ -55,7 +55,8 @@ struct Instance {
     }
     for (const Name name : parameters) {
       const train::StateRows state = train::find_rows(store, name);
-      train::for_row_blocks(state, [&](std::int64_t first, std::span<float> block) {
+      train::for_row_blocks(state.state.type->num_elements(), [&](std::int64_t first,
+                                                                  std::span<float> block) {
         team.for_range(static_cast<std::int64_t>(block.size()), 1024,
                        [&](std::int64_t begin, std::int64_t end) {
                          for (std::int64_t i = begin; i < end; ++i)

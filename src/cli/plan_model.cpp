@@ -163,7 +163,8 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
     out += fmt::format("not kept     for the backward, {:+.3g} s a micro-batch by the prices\n{}",
                        planned.plan.training.memory.added_seconds, choices);
-  if (const std::string tier = train::disk_to_string(run, plan, planned.price); !tier.empty())
+  if (const std::string tier = train::disk_to_string(run, planned.plan.training, planned.price);
+      !tier.empty())
     out += fmt::format("on disk      {}\n", tier);
   out += fmt::format("places       planned bytes of a step, at its peak\n{}",
                      train::places_to_string(planned.memory.step));

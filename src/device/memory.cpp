@@ -209,4 +209,10 @@ void return_freed_memory() {
 #endif
 }
 
+void trim_heap() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace anabatic::device

@@ -48,4 +48,7 @@ std::int64_t available_bytes(const MemoryRoots& roots = {});
 // has no such switch. For the owner of a process, before its threads start.
 void return_freed_memory();
 
+// Gives the system the pages that are free inside the heap, behind work that left many of them.
+void trim_heap();
+
 }  // namespace anabatic::device

@@ -34,6 +34,7 @@ class Compiler {
       : options_(options),
         device_(device),
         is_on_disk_(options.disk.optimizer_state && options.training && options.with_update),
+        has_masters_on_disk_(is_on_disk_ && options.disk.masters),
         num_windows_(options.disk.num_windows) {}
 
   // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
@@ -42,15 +43,16 @@ class Compiler {
     if (options_.training && options_.memory.replay) {
       const spec::Decisions& replay = *options_.memory.replay;
       is_on_disk_ = replay.state_on_disk && has_update();
+      has_masters_on_disk_ = is_on_disk_ && replay.masters_on_disk;
       if (is_on_disk_) {
         num_windows_ = replay.num_windows;
         resident_bytes_ = replay.resident_bytes;
       }
       return attempt(std::move(forward), replay.pack_transposed);
     }
-    const DiskChoice& choice = options_.disk_choice;
-    if (!choice.is_allowed || is_on_disk_ || !has_update() || options_.memory.budget_bytes == 0)
-      return run_packings(std::move(forward));
+    if (!has_update() || options_.memory.budget_bytes == 0) return run_packings(std::move(forward));
+    if (is_on_disk_) return run_on_disk(forward);
+    if (!options_.disk_choice.is_allowed) return run_packings(std::move(forward));
     std::optional<Compiled> resident;
     try {
       resident = run_packings(forward);
@@ -58,20 +60,10 @@ class Compiler {
     } catch (const plan::BudgetError&) {  // the second attempt says so too, of what it needs
     }
     is_on_disk_ = true;
+    has_masters_on_disk_ = options_.disk.masters;
     try {
-      Compiled on_disk = run_packings(forward);
-      if (on_disk.plan.disk_bytes <= choice.free_bytes) {
-        const Compiled few_windows = with_residents(forward, on_disk);
-        on_disk = with_residents(forward, with_more_windows(forward, std::move(on_disk)));
-        if (step_seconds(few_windows) < step_seconds(on_disk)) on_disk = few_windows;
-        if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
-      } else if (!resident) {
-        throw plan::BudgetError(fmt::format(
-            "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
-            "memory.budget {} does not hold it in memory",
-            format_bytes(on_disk.plan.disk_bytes), format_bytes(choice.free_bytes),
-            format_bytes(options_.memory.budget_bytes)));
-      }
+      Compiled on_disk = run_on_disk(forward);
+      if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
     } catch (const plan::BudgetError&) {
       if (!resident) throw;
     }
@@ -79,6 +71,34 @@ class Compiler {
   }
 
  private:
+  // The moments, and the lower halves of parameters where they may go too and the budget is not
+  // kept otherwise: a quarter more for the disk to move costs more than making values again.
+  Compiled run_on_disk(const ir::Graph& forward) {
+    try {
+      return run_windows(forward);
+    } catch (const plan::BudgetError&) {
+      if (!options_.disk_choice.may_take_masters || has_masters_on_disk_) throw;
+    }
+    has_masters_on_disk_ = true;
+    return run_windows(forward);
+  }
+
+  // With as many windows as pay, where their number is free.
+  Compiled run_windows(const ir::Graph& forward) {
+    Compiled on_disk = run_packings(forward);
+    if (options_.disk.optimizer_state) return on_disk;
+    if (const std::int64_t free_bytes = options_.disk_choice.free_bytes;
+        on_disk.plan.disk_bytes > free_bytes)
+      throw plan::BudgetError(fmt::format(
+          "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
+          "memory.budget {} does not hold it in memory",
+          format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
+          format_bytes(options_.memory.budget_bytes)));
+    const Compiled few_windows = with_residents(forward, on_disk);
+    on_disk = with_residents(forward, with_more_windows(forward, std::move(on_disk)));
+    return step_seconds(few_windows) < step_seconds(on_disk) ? few_windows : on_disk;
+  }
+
   // Where a budget is given: with both packings of the weights, then with one, whichever costs
   // less.
   Compiled run_packings(ir::Graph forward) {
@@ -93,7 +113,7 @@ class Compiler {
     }
     try {
       Compiled one = attempt(std::move(forward), false);
-      if (!both || one.memory.added_seconds < both->memory.added_seconds) return one;
+      if (!both || step_seconds(one) < step_seconds(*both)) return one;
     } catch (const plan::BudgetError&) {
       if (!both) throw;
     }
@@ -121,30 +141,36 @@ class Compiler {
     int num_idle = 0;
     for (std::size_t i = 0; i < most_tries && num_idle < 2; ++i) {
       num_windows_ *= 2;
-      try {
-        Compiled next = run_packings(forward);
-        if (step_seconds(next) > kWorthwhile * step_seconds(best)) {
-          ++num_idle;  // some windows' places are free in any case
-          continue;
-        }
-        num_idle = 0;
-        best = std::move(next);
-      } catch (const plan::BudgetError&) {
-        break;
-      }
+      const bool pack_transposed = best.memory.decisions.pack_transposed;
+      bool is_shorter = shorten(forward, pack_transposed, best);
+      if (!is_shorter && options_.pack_transposed)
+        is_shorter = shorten(forward, !pack_transposed, best);
+      num_idle = is_shorter ? 0 : num_idle + 1;  // some windows' places are free in any case
     }
     return best;
+  }
+
+  // Takes the attempt at hand where it is worthwhile.
+  bool shorten(const ir::Graph& forward, bool pack_transposed, Compiled& best) {
+    try {
+      Compiled next = attempt(forward, pack_transposed);
+      if (step_seconds(next) > kWorthwhile * step_seconds(best)) return false;
+      best = std::move(next);
+      return true;
+    } catch (const plan::BudgetError&) {
+      return false;
+    }
   }
 
   // What the budget still leaves holds some of the moments after all.
   Compiled with_residents(const ir::Graph& forward, Compiled best) {
     num_windows_ = best.memory.decisions.num_windows;
-    for (int attempt = 0; attempt < kMostReturns; ++attempt) {
+    for (int tries = 0; tries < kMostReturns; ++tries) {
       const std::int64_t room = budget_bytes() - best.plan.peak_bytes();
       if (room < options_.disk.slice_bytes) break;
       resident_bytes_ = best.memory.decisions.resident_bytes + room;
       try {
-        Compiled next = run_packings(forward);
+        Compiled next = attempt(forward, best.memory.decisions.pack_transposed);
         if (next.plan.windows.empty() || step_seconds(next) >= step_seconds(best)) break;
         best = std::move(next);
       } catch (const plan::BudgetError&) {
@@ -183,6 +209,8 @@ class Compiler {
     if (options_.training && options_.memory.asks()) decide(result);
     result.memory.decisions.pack_transposed = pack_transposed;
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
+    result.memory.decisions.masters_on_disk =
+        result.memory.decisions.state_on_disk && has_masters_on_disk_;
     result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
     result.memory.decisions.resident_bytes = resident_bytes_;
     result.memory.decisions.offloads = plan::offload_spans(result.graph, result.plan);
@@ -213,6 +241,7 @@ class Compiler {
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
     plan::DiskOptions disk = options_.disk;
     disk.optimizer_state = is_on_disk_;
+    disk.masters = has_masters_on_disk_;
     disk.num_windows = num_windows_;
     disk.resident_bytes = resident_bytes_;
     return plan::make_plan(
@@ -357,6 +386,7 @@ class Compiler {
   const spec::DeviceSpec& device_;
   bool pack_transposed_ = true;
   bool is_on_disk_;  // of the attempt at hand
+  bool has_masters_on_disk_;
   std::int32_t num_windows_;
   std::int64_t resident_bytes_ = 0;
 };

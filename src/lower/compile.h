@@ -22,6 +22,7 @@ using spec::Precision;
 struct DiskChoice {
   bool is_allowed = false;
   std::string refusal{};               // else, why not: for the BudgetError
+  bool may_take_masters = false;       // the lower halves of parameters too
   std::int64_t free_bytes = 0;         // of the disk
   std::int64_t beside_bytes = 0;       // what the budget must hold for it beside the program's own
   std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again

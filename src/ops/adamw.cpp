@@ -19,20 +19,19 @@ struct Places {
 };
 constexpr Places kWhole{0, 1, 2, 3, 4, 5, 6}, kSplit{kNone, 2, 3, 4, 5, 6, 7};
 
-// Of a slice: rows from `first_row` on, counted through all matrices; whole panels of one matrix,
-// or whole matrices.
-void check_slice(const Check& check, const Operand& gradient, const Operand& moment) {
+// Of a slice, moments and lower halves: rows from `first_row` on, counted through all matrices;
+// whole panels of one matrix, or whole matrices.
+void check_slice(const Check& check, const Operand& gradient, const Operand& slice) {
   const std::int64_t first = check.non_negative_int("first_row"), ndim = gradient.type->ndim();
   const auto fail = [&] {
-    check.fail("expected moments of whole panels or matrices of " + to_string(*gradient.type) +
-               ", got " + to_string(*moment.type) + " from row " + std::to_string(first) + " on");
+    check.fail(fmt::format("expected {} of whole panels or matrices of {}, got {} from row {} on",
+                           slice.name, to_string(*gradient.type), to_string(*slice.type), first));
   };
-  if ((ndim != 2 && ndim != 3) || moment.type->ndim() != ndim ||
-      moment.size(-1) != gradient.size(-1))
+  if ((ndim != 2 && ndim != 3) || slice.type->ndim() != ndim || slice.size(-1) != gradient.size(-1))
     fail();
-  const std::int64_t rows = gradient.size(-2), count = moment.size(-2),
+  const std::int64_t rows = gradient.size(-2), count = slice.size(-2),
                      matrices = ndim == 3 ? gradient.size(0) : 1,
-                     slice_matrices = ndim == 3 ? moment.size(0) : 1;
+                     slice_matrices = ndim == 3 ? slice.size(0) : 1;
   if (rows == 0 || count > rows || slice_matrices > matrices ||
       first > matrices * rows - slice_matrices * count)
     fail();
@@ -125,9 +124,12 @@ std::vector<TensorType> updated_split(const Check& check, ir::Types inputs) {
   const TensorType wanted = with_dtype(*gradient.type, DType::kBFloat16);
   if (*high.type != wanted)
     check.fail("expected high to be " + to_string(wanted) + ", got " + to_string(*high.type));
-  if (inputs[1] != with_dtype(wanted, DType::kUInt16))
-    check.fail("expected low to be " + to_string(with_dtype(wanted, DType::kUInt16)) + ", got " +
-               to_string(inputs[1]));
+  const Operand low{"low", &inputs[1]};
+  if (check.has("first_row")) check_slice(check, gradient, low);
+  TensorType wanted_low = with_dtype(wanted, DType::kUInt16);
+  if (check.has("first_row")) wanted_low.shape = inputs[3].shape;  // as the first moment
+  if (*low.type != wanted_low)
+    check.fail("expected low to be " + to_string(wanted_low) + ", got " + to_string(*low.type));
   check_rest(check, inputs, kSplit);
   return {inputs[0], inputs[1], inputs[3], inputs[4]};
 }

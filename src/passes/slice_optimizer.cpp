@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "ir/rewrite.h"
@@ -22,12 +22,13 @@ constexpr std::int64_t kMostSlices = 1024;
 
 constexpr std::string_view kSuffix = ".slice.";
 
-// Where an update has its first moment, among inputs; the second one follows. Outputs have the
-// parameter's parts alone before them.
-std::optional<std::size_t> place_of_moments(const Node& node) {
-  if (node.op->name == "adamw") return 2;
-  if (node.op->name == "adamw_split") return 3;
-  return std::nullopt;
+// Places of what an update cuts, its moments last, among its inputs: output i is the update of
+// cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes.
+std::span<const std::size_t> cut_inputs(const Node& node) {
+  static constexpr std::size_t kWhole[] = {2, 3}, kSplit[] = {1, 3, 4};
+  if (node.op->name == "adamw") return kWhole;
+  if (node.op->name == "adamw_split") return kSplit;
+  return {};
 }
 
 // Rows [first, first + count) of `matrices` matrices that follow one another; count is all of them
@@ -85,12 +86,12 @@ class Slicer {
     graph_.nodes.clear();
     bool changed = false;
     for (Node& node : nodes) {
-      const auto moments = place_of_moments(node);
-      if (!moments || node.attributes.contains("first_row") || !is_large(node, *moments)) {
+      const std::span<const std::size_t> cut = cut_inputs(node);
+      if (cut.empty() || node.attributes.contains("first_row") || !is_large(node, cut.last(2))) {
         graph_.nodes.push_back(std::move(node));
         continue;
       }
-      slice(node, *moments);
+      slice(node, cut);
       changed = true;
     }
     if (!changed) return false;
@@ -106,8 +107,8 @@ class Slicer {
   }
 
  private:
-  bool is_large(const Node& node, std::size_t moments) const {
-    for (std::size_t i = moments; i < moments + 2; ++i) {
+  bool is_large(const Node& node, std::span<const std::size_t> moments) const {
+    for (const std::size_t i : moments) {
       const TensorType& type = builder_.type(node.inputs[i]);
       const bool is_float = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16;
       const bool is_cut = type.layout == kRowMajor || type.layout == panels_layout(false);
@@ -115,38 +116,37 @@ class Slicer {
           type.num_bytes() <= most_bytes_ || state_of_.count(node.inputs[i]) == 0)
         return false;
     }
-    return slices_of(builder_.type(node.inputs[moments]), most_bytes_).size() > 1;
+    return slices_of(builder_.type(node.inputs[moments[0]]), most_bytes_).size() > 1;
   }
 
-  void slice(const Node& node, std::size_t moments) {
+  void slice(const Node& node, std::span<const std::size_t> cut) {
     builder_.set_tag(node.tag);
-    const std::vector<Slice> slices = slices_of(builder_.type(node.inputs[moments]), most_bytes_);
-    const std::size_t num_parts = moments - 1;  // of the parameter: one, or two halves
+    const std::vector<Slice> slices =
+        slices_of(builder_.type(node.inputs[cut.back()]), most_bytes_);
     std::vector<ValueId> inputs = node.inputs;
     for (std::size_t i = 0; i < slices.size(); ++i) {
-      for (std::size_t input = moments; input < moments + 2; ++input) {
+      for (const std::size_t input : cut) {
         const ValueId whole = node.inputs[input];
         inputs[input] =
-            builder_.state(fmt::format("{}{}{}", text(state_of_.at(whole)), kSuffix, i),
+            builder_.state(slice_name(text(state_of_.at(whole)), i),
                            type_of(slices[i], builder_.type(whole)), ir::StateKind::kOptimizer);
         cut_.insert(whole);
       }
       spec::Attributes attributes = node.attributes;
       attributes["first_row"] = slices[i].first_row;
       const std::vector<ValueId> next = builder_.add(node.op->name, inputs, std::move(attributes));
-      for (std::size_t part = 0; part < num_parts; ++part) inputs[part] = next[part];
-      for (std::size_t moment = 0; moment < 2; ++moment)
-        graph_.states[graph_.states.size() - 2 + moment].after = next[num_parts + moment];
+      inputs[0] = next[0];
+      for (std::size_t place = 0; place < cut.size(); ++place)
+        graph_.states[graph_.states.size() - cut.size() + place].after = next[1 + place];
     }
-    for (std::size_t part = 0; part < num_parts; ++part)
-      replaced_[node.outputs[part]] = inputs[part];
+    replaced_[node.outputs[0]] = inputs[0];
   }
 
   Graph& graph_;
   ir::GraphBuilder builder_;
   std::int64_t most_bytes_ = 0;
   std::map<ValueId, Name> state_of_;     // by `before`
-  std::set<ValueId> cut_;                // moments
+  std::set<ValueId> cut_;                // states of which only slices stand
   std::map<ValueId, ValueId> replaced_;  // parameters that an update leaves
 };
 
@@ -157,15 +157,18 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
+std::string slice_name(std::string_view state, std::size_t slice) {
+  return fmt::format("{}{}{}", state, kSuffix, slice);
+}
+
 std::vector<SlicedState> sliced_states(const Graph& graph) {
   std::map<ValueId, Name> state_of;
   for (const ir::State& state : graph.states) state_of[state.before] = state.name;
   std::vector<SlicedState> result;
   std::map<Name, std::size_t> place;
   for (const Node& node : graph.nodes) {
-    const auto moments = place_of_moments(node);
-    if (!moments || !node.attributes.contains("first_row")) continue;
-    for (std::size_t input = *moments; input < *moments + 2; ++input) {
+    if (!node.attributes.contains("first_row")) continue;
+    for (const std::size_t input : cut_inputs(node)) {
       const Name slice = state_of.at(node.inputs[input]);
       const std::string_view name = text(slice);
       const Name whole = intern(name.substr(0, name.rfind(kSuffix)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts the update of a large parameter into updates of slices, whose moments are states of their
-// own:
+// Cuts the update of a large parameter into updates of slices, whose moments, and lower halves
+// (passes/split_parameters.h), are states of their own:
 //
 //   state %m "first_moment.w": f32[8,48,16]   ->   state %m0 "first_moment.w.slice.0": f32[4,48,16]
 //                                                  state %m1 "first_moment.w.slice.1": f32[4,48,16]
@@ -9,12 +9,13 @@
 //                                                  %p, ... = adamw(%q, %g, %m1, %v1, ...)
 //                                                  {first_row=192}
 //
-// so that a moment on disk needs a window of a slice, not of a stack of experts: the slices stream
+// so that a state on disk needs a window of a slice, not of a stack of experts: the slices stream
 // through a few windows, one read while another is in use and a third is written. A slice is some
 // matrices of a stack or some panels of one, so that its bytes are a part of the whole state's
-// bytes as they lie, and of its elements in row-major order; files hold whole moments
-// (train/state_tiers.h). Parameters and gradients stay whole: each update writes its rows. Equal
-// bits, of moments in bf16 too, whose roundings draw by the element's place in the parameter.
+// bytes as they lie, and of its elements in row-major order; files hold whole states
+// (train/state_tiers.h). Parameters, or their upper halves, and gradients stay whole: each update
+// writes its rows. Equal bits, of moments in bf16 too, whose roundings draw by the element's place
+// in the parameter.
 //
 // Only where PassOptions::slice_bytes says how many bytes of a moment one update may take; as many
 // more as keep the number of slices of all moments below a thousand or so. Linear in nodes and
@@ -23,6 +24,7 @@
 // parameter of memory beside the 16 of the disk.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "passes/pass.h"
@@ -31,8 +33,11 @@ namespace anabatic::passes {
 
 extern const Pass kSliceOptimizer;
 
+// "STATE.slice.N", the state with a slice of another.
+std::string slice_name(std::string_view state, std::size_t slice);
+
 struct SlicedState {
-  Name name{};                 // "first_moment.w", of which no state stands
+  Name name{};                 // "first_moment.w" or "low.w", of which no state stands
   TensorType type{};           // of the whole
   std::vector<Name> slices{};  // ascending by rows
 };

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "passes/differentiate.h"
+#include "passes/slice_optimizer.h"
 
 namespace anabatic::passes {
 namespace {
@@ -35,7 +36,8 @@ class Splitter {
     for (const Name name : parameters) {
       const State& parameter = *graph_.find_state(name);
       const std::string low = low_state_name(text(name));
-      if (is_held(text(name)) ? !is_held(low) : !is_eligible(parameter)) continue;
+      const bool is_low_held = is_held(low) || is_held(slice_name(low, 0));
+      if (is_held(text(name)) ? !is_low_held : !is_eligible(parameter)) continue;
       ANABATIC_CHECK(!is_read(parameter.before),
                      "[split_parameters] '{}' is kept in halves, but read as f32", text(name));
       split(name, low);

@@ -82,7 +82,8 @@ struct Plan {
 };
 
 struct DiskOptions {
-  bool optimizer_state = false;  // on disk, the states of at least `min_bytes`
+  bool optimizer_state = false;  // on disk, the moments of at least `min_bytes`
+  bool masters = false;          // and lower halves of parameters (passes/split_parameters.h)
   std::int64_t min_bytes = 4096;
   // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.
   std::vector<std::string> hot{}, cold{};

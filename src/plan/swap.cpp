@@ -206,9 +206,8 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
     const auto is_output = [&](ir::ValueId value) {
       return std::find(graph.outputs.begin(), graph.outputs.end(), value) != graph.outputs.end();
     };
-    // Lower halves of parameters stay beside the other half, with which files hold them.
-    if (state.kind != ir::StateKind::kOptimizer ||
-        graph.value(state.before).type.dtype == DType::kUInt16 || use.empty() ||
+    const bool is_low = graph.value(state.before).type.dtype == DType::kUInt16;
+    if (state.kind != ir::StateKind::kOptimizer || (is_low && !options.masters) || use.empty() ||
         is_output(state.before) || is_output(state.after) ||
         !may_go_to_disk(options, text(state.name)))
       continue;

@@ -34,6 +34,7 @@ struct Decisions {
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
   bool state_on_disk = false;    // the optimizer's moments, between updates
+  bool masters_on_disk = false;  // and the lower halves of parameters
   std::int32_t num_windows = 0;  // of their slices, then; see plan/swap.h
   // Of those that stay in memory then all the same, the first to be updated.
   std::int64_t resident_bytes = 0;

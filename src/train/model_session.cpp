@@ -34,11 +34,10 @@ void fill(runtime::Executor& executor, std::string_view name, std::span<const st
 }
 
 // With the lower halves of a parameter, which are saved as part of it.
-bool is_low_state(const ir::Graph& graph, const ir::State& state) {
+bool is_low_state(const ir::Graph& graph, std::string_view state) {
   static const std::string prefix = passes::low_state_name("");
-  const std::string_view name = text(state.name);
-  return name.starts_with(prefix) &&
-         graph.find_state(intern(name.substr(prefix.size()))) != nullptr;
+  return state.starts_with(prefix) &&
+         graph.find_state(intern(state.substr(prefix.size()))) != nullptr;
 }
 
 // A pass of the training pipeline alone: switching it off says nothing about a forward program.
@@ -91,6 +90,8 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.pack_transposed = run.compiler.pack_transposed;
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
+  options.disk.masters = run.memory.masters == "disk";
+  options.disk_choice.may_take_masters = run.memory.masters == "auto";
   options.disk.hot = run.memory.hot;
   options.disk.cold = run.memory.cold;
   options.disk.slice_bytes = run.memory.swap_slice;
@@ -206,15 +207,15 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
   std::set<Name> slices;
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
     slices.insert(sliced.slices.begin(), sliced.slices.end());
-    add({sliced.name, std::move(sliced.type), std::move(sliced.slices)});
+    if (!is_low_state(graph, text(sliced.name)))
+      add({sliced.name, std::move(sliced.type), std::move(sliced.slices)});
   }
   for (const ir::State& state : graph.states) {
-    const bool is_moment = state.kind == ir::StateKind::kOptimizer && !is_low_state(graph, state) &&
-                           slices.count(state.name) == 0;
+    const bool is_moment = state.kind == ir::StateKind::kOptimizer &&
+                           !is_low_state(graph, text(state.name)) && slices.count(state.name) == 0;
     if (state.kind != ir::StateKind::kParameter && !is_moment) continue;
-    const StateRows rows = find_rows(store_, state.name);
-    TensorType type = *rows.state.type;
-    type.dtype = rows.dtype();
+    TensorType type = *store_.find(state.name).type;
+    type.dtype = row_dtype(store_, state.name);
     add({state.name, std::move(type)});
   }
   std::sort(saved_states_.begin(), saved_states_.end(),
@@ -222,14 +223,16 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
 }
 
 void ModelSession::load_parameters() {
+  StateCursor cursor(store_);
   if (run_.model.init == "random") {
     for (const ir::State& state : parameters_)
-      for_row_blocks(find_rows(store_, state.name),
+      for_row_blocks(store_.find(state.name).type->num_elements(),
                      [&](std::int64_t first, std::span<float> block) {
                        model::initialize(config_, text(state.name), first, block,
                                          static_cast<std::uint64_t>(run_.train.seed));
-                       write_rows(find_rows(store_, state.name), first, block);
+                       cursor.write(state.name, first, block);
                      });
+    cursor.flush();
     weight_map_ = model::make_weight_map(config_);
     return;
   }
@@ -244,8 +247,9 @@ void ModelSession::load_parameters() {
   weight_map_ = model::import_weights(
       config_, directory,
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
-        write_rows(find_rows(store_, intern(state)), first, values);
+        cursor.write(intern(state), first, values);
       });
+  cursor.flush();
 }
 
 void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
@@ -264,9 +268,10 @@ void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
 void ModelSession::export_model(const std::filesystem::path& directory) {
   const auto dtype =
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
+  StateCursor cursor(store_);
   model::export_weights(weight_map_, directory, dtype,
                         [&](std::string_view state, std::int64_t first, std::span<float> values) {
-                          read_rows(find_rows(store_, intern(state)), first, values);
+                          cursor.read(intern(state), first, values);
                         });
 }
 

@@ -265,6 +265,11 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                         "windows of memory that activations leave free; auto: on disk where "
                         "memory.budget asks for it and nothing costs less",
                         {"auto", "resident", "disk"}, AT(memory.optimizer_state)));
+  keys.push_back(choice("memory.masters",
+                        "where the lower halves of parameters stay between updates, with bf16, "
+                        "whose upper halves the model reads; disk: where moments are, if they are; "
+                        "auto: there where memory.budget is not kept otherwise",
+                        {"auto", "resident", "disk"}, AT(memory.masters)));
   keys.push_back(string("memory.swap_directory",
                         "directory of the scratch file; empty: that of train.output",
                         AT(memory.swap_directory)));
@@ -449,6 +454,14 @@ std::vector<std::string> problems_of(const RunConfig& config) {
         fmt::format("optimizer.update: in_backward applies gradients before a second micro-batch "
                     "could add to them; expected train.gradient_accumulation_steps = 1, got {}",
                     config.train.gradient_accumulation_steps));
+  const RunConfig::Memory& memory = config.memory;
+  if (memory.masters == "disk" &&
+      (memory.optimizer_state == "resident" || config.train.precision != "bf16"))
+    problems.push_back(
+        fmt::format("memory.masters: disk puts lower halves of bf16 parameters beside the moments; "
+                    "expected memory.optimizer_state: disk or auto and train.precision: bf16, got "
+                    "{} and {}",
+                    memory.optimizer_state, config.train.precision));
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

@@ -286,15 +286,17 @@ std::int64_t offloaded_bytes(const plan::Plan& plan) {
   return bytes;
 }
 
-std::string disk_to_string(const RunConfig& run, const plan::Plan& plan,
+std::string disk_to_string(const RunConfig& run, const lower::Compiled& training,
                            const plan::StepPrice& price) {
+  const plan::Plan& plan = training.plan;
   if (plan.disk_bytes > 0) {
     const DiskMeasurement disk = stored_disk_speed(run);
     const std::int64_t activations = offloaded_bytes(plan);
     std::string what;
     if (!plan.windows.empty())
-      what =
-          fmt::format("{} of the optimizer's state", format_bytes(plan.disk_bytes - activations));
+      what = fmt::format(
+          "{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
+          training.memory.decisions.masters_on_disk ? " and the lower halves of parameters" : "");
     if (activations > 0)
       what +=
           fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));

@@ -80,7 +80,7 @@ plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
 std::int64_t offloaded_bytes(const plan::Plan& plan);
 
 // What stands on disk and what that costs: for people. Empty where nothing was to be chosen.
-std::string disk_to_string(const RunConfig& run, const plan::Plan& plan,
+std::string disk_to_string(const RunConfig& run, const lower::Compiled& training,
                            const plan::StepPrice& price);
 
 }  // namespace anabatic::train

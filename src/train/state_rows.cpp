@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/state_store.h"
 #include "tensor/panels.h"
@@ -104,8 +105,12 @@ void check_floats(const StateRows& rows) {
 }  // namespace
 
 StateRows find_rows(const runtime::StateStore& store, Name state) {
-  const Name low = intern(passes::low_state_name(text(state)));
-  return {store.find(state), store.has(low) ? store.find(low) : TensorView{}};
+  const std::string low = passes::low_state_name(text(state));
+  const bool is_split = store.has(intern(low));
+  ANABATIC_CHECK((!is_split || store.tier(intern(low)) == runtime::Tier::kMemory) &&
+                     !store.has(intern(passes::slice_name(low, 0))),
+                 "[state rows] the lower halves of {} are not in memory whole", text(state));
+  return {store.find(state), is_split ? store.find(intern(low)) : TensorView{}};
 }
 
 void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes) {
@@ -159,10 +164,8 @@ void write_rows(const StateRows& rows, std::int64_t first, std::span<const float
   write_row_bytes(rows, first, std::as_bytes(values));
 }
 
-void for_row_blocks(const StateRows& rows,
+void for_row_blocks(std::int64_t count,
                     const std::function<void(std::int64_t, std::span<float>)>& body) {
-  check_floats(rows);
-  const std::int64_t count = rows.state.type->num_elements();
   std::vector<float> scratch(static_cast<std::size_t>(std::min(count, kBlockElements)));
   for (std::int64_t first = 0; first < count; first += kBlockElements)
     body(first, std::span(scratch).first(

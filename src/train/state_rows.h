@@ -27,6 +27,7 @@ struct StateRows {
   // Of an element, as rows have it.
   DType dtype() const { return is_split() ? DType::kFloat32 : state.type->dtype; }
 };
+// InternalError where lower halves do not stand in memory whole (train/state_tiers.h).
 StateRows find_rows(const runtime::StateStore& store, Name state);
 
 // Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.
@@ -38,9 +39,9 @@ void write_rows(const StateRows& rows, std::int64_t first, std::span<const float
 void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes);
 void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const std::byte> bytes);
 
-// Calls body(first, block) for every element once, in ascending blocks of a scratch buffer, whose
-// contents are undefined.
-void for_row_blocks(const StateRows& rows,
+// Calls body(first, block) for each of `count` elements once, in ascending blocks of a scratch
+// buffer, whose contents are undefined.
+void for_row_blocks(std::int64_t count,
                     const std::function<void(std::int64_t, std::span<float>)>& body);
 
 // The bytes of a state in row-major order, a block at a time.

@@ -2,8 +2,12 @@
 #include "train/state_tiers.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
+#include "base/error.h"
+#include "passes/slice_optimizer.h"
+#include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
 #include "train/state_rows.h"
@@ -35,21 +39,22 @@ Part part_of_panels(const TensorType& type, std::int64_t matrix, std::int64_t fi
   return part;
 }
 
-std::vector<Part> parts_of(const TensorType& type) {
+// Of about `most_bytes` where that is a row of panels or more.
+std::vector<Part> parts_of(const TensorType& type, std::int64_t most_bytes = kBlockBytes) {
   std::vector<Part> parts;
   const std::int64_t count = type.num_elements(), size = size_bytes(type.dtype);
   if (count == 0) return parts;
   if (!is_panels(type.layout)) {
-    for (std::int64_t first = 0; first < count; first += kBlockBytes / size)
-      parts.push_back({tensor_type(type.dtype, {std::min(kBlockBytes / size, count - first)}),
-                       first, first * size});
+    for (std::int64_t first = 0; first < count; first += most_bytes / size)
+      parts.push_back({tensor_type(type.dtype, {std::min(most_bytes / size, count - first)}), first,
+                       first * size});
     return parts;
   }
   const PanelShape shape = panel_shape(type);
   const std::int64_t num_matrices = count / (type.dim(-2) * type.dim(-1));
   const std::int64_t matrix_bytes = shape.num_elements() * size;
-  if (2 * matrix_bytes <= kBlockBytes) {  // several small matrices a part
-    const std::int64_t group = kBlockBytes / matrix_bytes, elements = type.dim(-2) * type.dim(-1);
+  if (2 * matrix_bytes <= most_bytes) {  // several small matrices a part
+    const std::int64_t group = most_bytes / matrix_bytes, elements = type.dim(-2) * type.dim(-1);
     for (std::int64_t matrix = 0; matrix < num_matrices; matrix += group) {
       Part part{tensor_type(type.dtype,
                             {std::min(group, num_matrices - matrix), type.dim(-2), type.dim(-1)}),
@@ -62,7 +67,7 @@ std::vector<Part> parts_of(const TensorType& type) {
   const std::int64_t step =
       type.layout == panels_layout(true)
           ? shape.num_panels()
-          : std::max(kBlockBytes / (shape.panel_elements() * size), std::int64_t{1});
+          : std::max(most_bytes / (shape.panel_elements() * size), std::int64_t{1});
   for (std::int64_t matrix = 0; matrix < num_matrices; ++matrix)
     for (std::int64_t first = 0; first < shape.num_panels(); first += step)
       parts.push_back(part_of_panels(type, matrix, first, step));
@@ -91,12 +96,121 @@ void for_parts(const TensorType& type, bool wants_stored, Body&& body) {
         std::span(rows).first(element_bytes(part)));
 }
 
+// The states with the lower halves of a parameter, in the order of its rows.
+std::vector<Name> low_states(const runtime::StateStore& store, Name parameter) {
+  const std::string low = passes::low_state_name(text(parameter));
+  if (store.has(intern(low))) return {intern(low)};
+  std::vector<Name> slices;
+  for (Name slice; store.has(slice = intern(passes::slice_name(low, slices.size())));)
+    slices.push_back(slice);
+  return slices;
+}
+
+bool is_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low) {
+  return low.empty() || (low.size() == 1 && store.tier(low[0]) == runtime::Tier::kMemory);
+}
+
 }  // namespace
+
+DType row_dtype(const runtime::StateStore& store, Name state) {
+  return low_states(store, state).empty() ? store.find(state).type->dtype : DType::kFloat32;
+}
+
+bool StateCursor::select(Name state) {
+  if (state == state_) return !parts_.empty();
+  flush();
+  state_ = state;
+  parts_.clear();
+  const std::vector<Name> low = low_states(store_, state);
+  if (!is_in_memory_whole(store_, low)) {
+    std::int64_t first_element = 0, upper_byte = 0;
+    for (const Name name : low) {
+      const TensorType& type = *store_.find(name).type;
+      for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes))
+        parts_.push_back({name, part.type, part.first_byte, upper_byte + part.first_byte,
+                          first_element + part.first_element});
+      first_element += type.num_elements();
+      upper_byte += type.num_bytes();
+    }
+  }
+  at_ = parts_.size();
+  return !parts_.empty();
+}
+
+void StateCursor::load(std::size_t part) {
+  if (at_ == part) return;
+  flush();
+  at_ = part;
+  low_.resize(static_cast<std::size_t>(parts_[at_].type.num_bytes()));
+  const Part& from = parts_[at_];
+  if (store_.tier(from.low) == runtime::Tier::kDisk)
+    store_.swap()->read_bytes(store_.region(from.low), from.first_byte, low_);
+  else
+    std::memcpy(low_.data(), store_.find(from.low).data + from.first_byte, low_.size());
+}
+
+void StateCursor::flush() {
+  if (!is_changed_) return;
+  const Part& to = parts_[at_];
+  if (store_.tier(to.low) == runtime::Tier::kDisk)
+    store_.swap()->write_bytes(store_.region(to.low), to.first_byte, low_);
+  else
+    std::memcpy(store_.find(to.low).data + to.first_byte, low_.data(), low_.size());
+  is_changed_ = false;
+}
+
+// Calls body(rows of a part, first element in it, what of `values` lies there).
+template <class Element, class Body>
+void StateCursor::for_parts(std::int64_t first, std::span<Element> values, Body&& body) {
+  const std::byte* upper = store_.find(state_).data;
+  while (!values.empty()) {
+    const auto after =
+        std::upper_bound(parts_.begin(), parts_.end(), first,
+                         [](std::int64_t at, const Part& part) { return at < part.first_element; });
+    load(static_cast<std::size_t>(after - parts_.begin()) - 1);
+    const Part& part = parts_[at_];
+    const std::int64_t in_part = first - part.first_element,
+                       count = std::min(part.type.num_elements() - in_part,
+                                        static_cast<std::int64_t>(values.size()));
+    ANABATIC_CHECK(count > 0, "[state rows] element {} of {}", first, text(state_));
+    TensorType high = part.type;
+    high.dtype = DType::kBFloat16;
+    body(StateRows(TensorView{const_cast<std::byte*>(upper) + part.upper_byte, &high},
+                   TensorView{low_.data(), &part.type}),
+         in_part, values.first(static_cast<std::size_t>(count)));
+    values = values.subspan(static_cast<std::size_t>(count));
+    first += count;
+  }
+}
+
+void StateCursor::read(Name state, std::int64_t first, std::span<float> values) {
+  if (!select(state)) return read_rows(find_rows(store_, state), first, values);
+  for_parts(first, values, [](const StateRows& rows, std::int64_t at, std::span<float> part) {
+    read_rows(rows, at, part);
+  });
+}
+
+void StateCursor::write(Name state, std::int64_t first, std::span<const float> values) {
+  if (!select(state)) return write_rows(find_rows(store_, state), first, values);
+  for_parts(first, values,
+            [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {
+              write_rows(rows, at, part);
+              is_changed_ = true;
+            });
+}
 
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
-  if (store.tier(state) == runtime::Tier::kMemory)
-    return for_row_bytes(find_rows(store, state), body);
+  if (store.tier(state) == runtime::Tier::kMemory) {
+    if (is_in_memory_whole(store, low_states(store, state)))
+      return for_row_bytes(find_rows(store, state), body);
+    StateCursor cursor(store);
+    return for_row_blocks(store.find(state).type->num_elements(),
+                          [&](std::int64_t first, std::span<float> block) {
+                            cursor.read(state, first, block);
+                            body(std::as_bytes(block));
+                          });
+  }
   const TensorView view = store.find(state);
   for_parts(*view.type, true,
             [&](const Part& part, std::span<std::byte> stored, std::span<std::byte> rows) {
@@ -108,6 +222,15 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
+  if (!is_in_memory_whole(store, low_states(store, state))) {
+    StateCursor cursor(store);
+    for_row_blocks(store.find(state).type->num_elements(),
+                   [&](std::int64_t first, std::span<float> block) {
+                     source(first, std::as_writable_bytes(block));
+                     cursor.write(state, first, block);
+                   });
+    return cursor.flush();
+  }
   const StateRows state_rows = find_rows(store, state);
   if (store.tier(state) == runtime::Tier::kMemory) {
     const TensorType rows_type =

@@ -13,6 +13,43 @@
 
 namespace anabatic::train {
 
+// Of an element, as rows have it: f32 for a parameter in halves, wherever the lower ones are.
+DType row_dtype(const runtime::StateStore& store, Name state);
+
+// Reads and writes elements of f32 states (read also of bf16 ones, widened). Of a parameter whose
+// lower halves are on disk or in slices, a part of them is at hand at a time, about a block of the
+// disk, so that calls in ascending order move each once. ResourceError of the disk.
+class StateCursor {
+ public:
+  explicit StateCursor(runtime::StateStore& store) : store_(store) {}
+
+  void read(Name state, std::int64_t first, std::span<float> values);
+  void write(Name state, std::int64_t first, std::span<const float> values);
+  void flush();  // behind the last write
+
+ private:
+  // Lower halves that lie together, of elements that follow one another.
+  struct Part {
+    Name low{};                      // the state that holds them
+    TensorType type{};               // theirs
+    std::int64_t first_byte = 0;     // in it
+    std::int64_t upper_byte = 0;     // where the upper halves begin in theirs
+    std::int64_t first_element = 0;  // of the parameter
+  };
+
+  bool select(Name state);  // whether it has parts
+  template <class Element, class Body>
+  void for_parts(std::int64_t first, std::span<Element> values, Body&& body);
+  void load(std::size_t part);
+
+  runtime::StateStore& store_;
+  Name state_{};
+  std::vector<Part> parts_{};
+  std::size_t at_ = 0;  // the part at hand; parts_.size(): none
+  std::vector<std::byte> low_{};
+  bool is_changed_ = false;
+};
+
 // The bytes of a state in row-major order, a block at a time. ResourceError when the disk gives
 // back other bytes than were written.
 void for_state_bytes(runtime::StateStore& store, Name state,

@@ -101,6 +101,7 @@ struct Trainer::Impl {
     BudgetedRun planned = plan_as_asked(
         run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
         {.process_bytes = baseline_bytes, .available_bytes = device::available_bytes()});
+    device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) fmt::print("plan: {}\n", planned.note);
     program = session.bind(std::move(planned.plan.training));
     if (const auto* swap = session.store().swap())
@@ -134,7 +135,7 @@ struct Trainer::Impl {
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
       text += fmt::format("not kept for the backward, but made again, compressed or on disk:\n{}",
                           choices);
-    if (const std::string disk = disk_to_string(run, training.plan, price); !disk.empty())
+    if (const std::string disk = disk_to_string(run, training, price); !disk.empty())
       text += fmt::format("on disk: {}\n", disk);
     text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
     fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),

@@ -423,25 +423,26 @@ struct RowRange {
 std::vector<Values> run_in_slices(const OpCall& whole, const std::vector<RowRange>& slices,
                                   const std::string& device, const std::string& variant) {
   OpCall call = whole;
-  const std::size_t num_parts = whole.op == "adamw" ? 1 : 2, moments = num_parts + 1;
+  // The parameter, or its upper halves, stays whole; lower halves and moments are cut.
+  const std::vector<std::size_t> cut =
+      whole.op == "adamw" ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{1, 3, 4};
   const std::int64_t width = whole.outputs[0].dim(-1);
-  std::vector<Values> result;
-  for (std::size_t i = 0; i < num_parts; ++i) result.push_back(whole.inputs[i]);
-  for (std::size_t i = 0; i < 2; ++i) result.push_back({whole.outputs[num_parts + i], {}});
+  std::vector<Values> result{whole.inputs[0]};
+  for (std::size_t i = 1; i <= cut.size(); ++i) result.push_back({whole.outputs[i], {}});
   for (const RowRange& slice : slices) {
-    for (std::size_t i = 0; i < 2; ++i) {
-      TensorType type = whole.outputs[num_parts + i];
+    for (std::size_t i = 0; i < cut.size(); ++i) {
+      TensorType type = whole.outputs[1 + i];
       type.shape[type.shape.size() - 2] = {slice.rows};
       if (type.ndim() == 3) type.shape[0] = {slice.matrices};
-      call.inputs[moments + i] = part_of(whole.inputs[moments + i], type, slice.first_row * width);
-      call.outputs[num_parts + i] = type;
+      call.inputs[cut[i]] = part_of(whole.inputs[cut[i]], type, slice.first_row * width);
+      call.outputs[1 + i] = type;
     }
-    for (std::size_t i = 0; i < num_parts; ++i) call.inputs[i] = result[i];
+    call.inputs[0] = result[0];
     call.attributes["first_row"] = slice.first_row;
     const std::vector<Values> got = run_variant(call, device, variant);
-    if (got.size() != num_parts + 2) return {};
-    for (std::size_t i = 0; i < num_parts; ++i) result[i] = got[i];
-    for (std::size_t i = num_parts; i < got.size(); ++i)
+    if (got.size() != result.size()) return {};
+    result[0] = got[0];
+    for (std::size_t i = 1; i < got.size(); ++i)
       result[i].data.insert(result[i].data.end(), got[i].data.begin(), got[i].data.end());
   }
   return result;

@@ -51,6 +51,36 @@ TEST(Windows, HoldTheMomentsAndNothingElse) {
   EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
 }
 
+// Lower halves of parameters go where the moments go, where they may.
+TEST(Windows, HoldMastersWhereTheyMay) {
+  lower::CompileOptions options = on_disk();
+  options.precision = lower::Precision::kBf16;
+  const auto num_low = [&] {
+    const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
+    std::pair<std::size_t, std::size_t> count{0, 0};  // windows, states
+    for (const ir::State& state : compiled.graph.states)
+      count.second += text(state.name).starts_with("low.");
+    for (const plan::SwapWindow& window : compiled.plan.windows) {
+      const auto& buffer = compiled.plan.buffers[static_cast<std::size_t>(window.buffer)];
+      count.first += text(compiled.graph.states[static_cast<std::size_t>(buffer.state)].name)
+                         .starts_with("low.");
+    }
+    return count;
+  };
+  EXPECT_EQ(num_low().first, 0u);
+  EXPECT_GT(num_low().second, 0u);
+  options.disk.masters = true;
+  EXPECT_GT(num_low().first, 0u);
+  EXPECT_EQ(num_low().first, num_low().second);
+  options.disk.slice_bytes = 768;
+  const std::size_t whole = num_low().first;
+  EXPECT_GT(num_low().first, 0u);
+  EXPECT_EQ(num_low().first, num_low().second);
+  EXPECT_GE(num_low().first, whole);
+  options.disk.hot = {"experts"};
+  EXPECT_LT(num_low().first, num_low().second);
+}
+
 // Slices of a few rows: no window is larger, and so the frame grows by less.
 TEST(Windows, HoldSlicesOfLargeStates) {
   const lower::Compiled whole = lower::compile(tied_moe_graph(2), on_disk(), {});
@@ -325,6 +355,28 @@ TEST_F(ABudget, ChoosesTheDiskWhereMemoryDoesNotHoldTheMoments) {
   EXPECT_THAT([&] { lower::compile(tied_moe_graph(kBudgetLayers), options, {}); },
               ThrowsMessage<plan::BudgetError>(
                   HasSubstr("the optimizer's state on disk: /somewhere cannot be written to")));
+}
+
+// Where the moments alone on disk keep no budget any more.
+TEST(AHalfBudget, TakesMastersWhereTheMomentsAreNotEnough) {
+  const ir::Graph graph = tied_moe_graph(kBudgetLayers);
+  lower::CompileOptions options = with_budget(0, 1e15);
+  options.precision = lower::Precision::kBf16;
+  std::int64_t budget = lower::compile(graph, options, {}).plan.peak_bytes();
+  for (options.memory.budget_bytes = budget;; options.memory.budget_bytes = budget * 97 / 100) {
+    try {
+      lower::compile(graph, options, {});
+    } catch (const plan::BudgetError&) {
+      break;
+    }
+    budget = options.memory.budget_bytes;
+  }
+  options.disk_choice.may_take_masters = true;
+  const lower::Compiled compiled = lower::compile(graph, options, {});
+  EXPECT_TRUE(compiled.memory.decisions.masters_on_disk);
+  EXPECT_LE(compiled.plan.peak_bytes(), options.memory.budget_bytes);
+  options.memory.budget_bytes = budget;
+  EXPECT_FALSE(lower::compile(graph, options, {}).memory.decisions.masters_on_disk);
 }
 
 TEST_F(ABudget, ChoosesWhatCostsLess) {

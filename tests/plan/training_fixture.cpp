@@ -97,15 +97,16 @@ class Parameter {
       : Parameter(store, name, store.find(name)) {}
   // `state` stands in for what the store says of it, as where that is on disk.
   Parameter(const runtime::StateStore& store, Name name, const TensorView& state) : state_(state) {
-    const Name low = intern(passes::low_state_name(text(name)));
-    if (store.has(low)) low_ = store.find(low);
+    const std::string low = passes::low_state_name(text(name));
+    if (store.has(intern(low))) low_.push_back(store.find(intern(low)));
+    for (Name slice; store.has(slice = intern(passes::slice_name(low, low_.size())));)
+      low_.push_back(store.find(slice));
   }
-  bool is_split() const { return low_.data != nullptr; }
+  bool is_split() const { return !low_.empty(); }
   std::int64_t size() const { return state_.type->num_elements(); }
   float get(std::int64_t i) const {
     const std::int64_t at = element_offset(*state_.type, i);
-    return is_split() ? merge_float({state_.as<BFloat16>()[at], low_.as<std::uint16_t>()[at]})
-                      : state_.as<float>()[at];
+    return is_split() ? merge_float({state_.as<BFloat16>()[at], low(i)}) : state_.as<float>()[at];
   }
   void set(std::int64_t i, float value) const {
     const std::int64_t at = element_offset(*state_.type, i);
@@ -114,11 +115,19 @@ class Parameter {
       return;
     }
     state_.as<BFloat16>()[at] = split_float(value).high;
-    low_.as<std::uint16_t>()[at] = split_float(value).low;
+    low(i) = split_float(value).low;
   }
 
  private:
-  TensorView state_, low_;
+  // Of element i, in the slice that holds it.
+  std::uint16_t& low(std::int64_t i) const {
+    std::size_t slice = 0;
+    for (; i >= low_[slice].type->num_elements(); ++slice) i -= low_[slice].type->num_elements();
+    return low_[slice].as<std::uint16_t>()[element_offset(*low_[slice].type, i)];
+  }
+
+  TensorView state_;
+  std::vector<TensorView> low_;  // whole, or slices; empty: not in halves
 };
 
 // In row-major order, halves merged; derived packings come as they are.
@@ -318,6 +327,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
       result.states[std::string(text(name))] = copy_rows(store, name);
   // Slices of a state become the whole.
   for (const passes::SlicedState& sliced : passes::sliced_states(compiled.graph)) {
+    if (text(sliced.name).starts_with(passes::low_state_name(""))) continue;
     std::vector<std::byte>& whole = result.states[std::string(text(sliced.name))];
     for (const Name slice : sliced.slices) {
       const auto part = result.states.extract(std::string(text(slice)));

@@ -78,9 +78,15 @@ TEST(DiskState, TrainsBitForBitLikeResidentState) {
       RunConfig disk = run_in(disk_folder, precision, "disk", micro_batches);
       disk.memory.swap_directory = disk_folder.path() / "scratch";
       disk.memory.swap_slice = slice;
-      Trainer(disk).train();
-      expect_equal_runs(disk, resident);
-      EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+      for (const char* masters : {"resident", "disk"}) {
+        if (masters == std::string("disk") && disk.train.precision == "fp32") continue;
+        SCOPED_TRACE(masters);
+        disk.memory.masters = masters;
+        disk.train.resume = "never";
+        Trainer(disk).train();
+        expect_equal_runs(disk, resident);
+        EXPECT_TRUE(fs::is_empty(disk.memory.swap_directory));
+      }
     }
   }
 }
@@ -103,6 +109,7 @@ TEST(DiskState, TrainsBitForBitWithHalfMomentsAndUpdatesInTheBackward) {
       disk.compiler.poison = poison;
       disk.device.threads = threads;
       disk.memory.swap_slice = poison ? 6144 : 8 << 20;
+      disk.memory.masters = threads == 3 ? "disk" : "resident";
       Trainer(disk).train();
       expect_equal_runs(disk, resident);
     }
@@ -253,11 +260,13 @@ TEST(DiskState, ResumesFromResidentStateAndBack) {
     const TemporaryDirectory folder;
     RunConfig run = run_in(folder, "bf16", begins_on_disk ? "disk" : "resident");
     run.memory.swap_slice = 8192;
+    run.memory.masters = begins_on_disk ? "disk" : "auto";
     run.train.save_every = 3;
     run.train.keep_last = 0;
     Trainer(run).train();
     write_file_atomically(fs::path(run.train.output) / "latest", "step-00000003\n");
     run.memory.optimizer_state = begins_on_disk ? "resident" : "disk";
+    run.memory.masters = begins_on_disk ? "auto" : "disk";
     Trainer(run).train();
     expect_equal_runs(run, whole);
   }
@@ -361,6 +370,71 @@ TEST(DiskState, IsReadAndFilledInPartsOfAnyLayout) {
     store.swap()->read_bytes(store.region(intern(std::string(text) + " disk")), 0, stored);
     EXPECT_TRUE(std::equal(stored.begin(), stored.end(), resident.data));
   }
+}
+
+// The cursor against a map, in ranges that jump about, for lower halves in memory, on disk, and in
+// slices of either.
+TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
+  const TemporaryDirectory folder;
+  runtime::StateStore store;
+  store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+      runtime::swap::SwapOptions{.directory = folder.path()}));
+  const auto add_low = [&](const std::string& name, const std::vector<std::string>& types,
+                           runtime::Tier tier) {
+    for (std::size_t i = 0; i < types.size(); ++i)
+      store.add(intern("low." + name + (types.size() > 1 ? fmt::format(".slice.{}", i) : "")),
+                parse_tensor_type(types[i]), tier);
+  };
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
+      {"bf16[37,16]", {"u16[37,16]"}},
+      {"bf16[37,16]", {"u16[16,16]", "u16[21,16]"}},
+      {"bf16[3,37,15]@panels", {"u16[3,37,15]@panels"}},
+      {"bf16[3,37,15]@panels", {"u16[2,37,15]@panels", "u16[1,37,15]@panels"}},
+      {"bf16[40,70000]@panels", {"u16[40,70000]@panels"}},
+      {"bf16[2,37,15]@panels",
+       {"u16[1,32,15]@panels", "u16[1,5,15]@panels", "u16[1,32,15]@panels", "u16[1,5,15]@panels"}}};
+  for (const auto tier : {runtime::Tier::kMemory, runtime::Tier::kDisk})
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} {}", cases[i].second[0], static_cast<int>(tier)));
+      const std::string text = fmt::format("w{}{}", i, tier == runtime::Tier::kDisk ? "d" : "");
+      const Name name = intern(text);
+      store.add(name, parse_tensor_type(cases[i].first));
+      add_low(text, cases[i].second, tier);
+      EXPECT_EQ(row_dtype(store, name), DType::kFloat32);
+      const std::int64_t count = store.find(name).type->num_elements();
+      std::vector<float> want(static_cast<std::size_t>(count));
+      StateCursor cursor(store);
+      cursor.write(name, 0, want);
+      for (std::int64_t k = 0; k < 24; ++k) {
+        const std::int64_t first = k * k * 1237 % count, most = 1 + k * 997 % count,
+                           length = std::min(most, count - first);
+        const std::span<float> part = std::span(want).subspan(static_cast<std::size_t>(first),
+                                                              static_cast<std::size_t>(length));
+        for (std::size_t j = 0; j < part.size(); ++j)
+          part[j] = 1.0f / static_cast<float>(3 + 7 * k + static_cast<std::int64_t>(j));
+        cursor.write(name, first, part);
+        if (k % 5 == 0) cursor.flush();
+      }
+      cursor.flush();
+      std::vector<float> got(want.size());
+      StateCursor(store).read(name, 0, got);
+      EXPECT_EQ(got, want);
+      // What a checkpoint keeps, and a store that is filled from it.
+      std::vector<std::byte> bytes;
+      for_state_bytes(store, name, [&](std::span<const std::byte> block) {
+        bytes.insert(bytes.end(), block.begin(), block.end());
+      });
+      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), std::as_bytes(std::span(want)).begin()));
+      std::fill(want.begin(), want.end(), 0.1f);
+      fill_state(store, name, [&](std::int64_t first, std::span<std::byte> block) {
+        const auto from =
+            std::as_bytes(std::span(want))
+                .subspan(static_cast<std::size_t>(first) * sizeof(float), block.size());
+        std::copy(from.begin(), from.end(), block.begin());
+      });
+      StateCursor(store).read(name, 0, got);
+      EXPECT_EQ(got, want);
+    }
 }
 
 }  // namespace

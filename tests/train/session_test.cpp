@@ -51,11 +51,12 @@ void negate_parameters(ModelSession& session, const BoundProgram& program) {
   for (const ir::State& state : program.compiled.graph.states) {
     if (state.kind != ir::StateKind::kParameter) continue;
     const StateRows rows = find_rows(session.store(), state.name);
-    for_row_blocks(rows, [&](std::int64_t first, std::span<float> block) {
-      read_rows(rows, first, block);
-      for (float& value : block) value *= -1.0f;
-      write_rows(rows, first, block);
-    });
+    for_row_blocks(rows.state.type->num_elements(),
+                   [&](std::int64_t first, std::span<float> block) {
+                     read_rows(rows, first, block);
+                     for (float& value : block) value *= -1.0f;
+                     write_rows(rows, first, block);
+                   });
   }
 }
 

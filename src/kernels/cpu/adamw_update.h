@@ -35,22 +35,23 @@ struct Places {
 // What an update covers: panels, or elements where rows lie in order, of all matrices.
 struct Stretch {
   std::int64_t begin, end;
-  std::int64_t shift;  // elements of a moment that lie before it in the whole state
+  std::int64_t shift;  // elements of `held` that lie before it in the whole state
 };
 
-// Of the rows from the attribute `first_row` on that the moments hold: all, without it.
-inline Stretch stretch_of(const TensorType& parameter, const TensorType& moment,
+// Of the rows from the attribute `first_row` on that `held`, a moment or the lower halves, has:
+// all, without it.
+inline Stretch stretch_of(const TensorType& parameter, const TensorType& held,
                           const spec::Attributes& attributes) {
   const std::int64_t row = spec::get_int_or(attributes, "first_row", 0);
   if (!is_panels(parameter.layout)) {
     const std::int64_t begin = parameter.ndim() > 1 ? row * parameter.dim(-1) : 0;
-    return {begin, begin + moment.num_elements(), begin};
+    return {begin, begin + held.num_elements(), begin};
   }
-  const std::int64_t rows = parameter.dim(-2), matrices = moment.ndim() == 3 ? moment.dim(0) : 1;
+  const std::int64_t rows = parameter.dim(-2), matrices = held.ndim() == 3 ? held.dim(0) : 1;
   const std::int64_t begin =
       row / rows * ceil_div(rows, kPanelColumns) + row % rows / kPanelColumns;
-  return {begin, begin + matrices * panel_shape(moment).num_panels(),
-          begin * panel_shape(moment).panel_elements()};
+  return {begin, begin + matrices * panel_shape(held).num_panels(),
+          begin * panel_shape(held).panel_elements()};
 }
 
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments, in place. A clip
@@ -77,12 +78,13 @@ struct AdamW {
     const auto scalars = args.inputs.subspan(At::kGradient + 3);
     gradient = args.inputs[At::kGradient].template as<const float>();
     weight = args.outputs[0].template as<Weight>();
-    low = kSplit ? args.outputs[1].template as<Weight>() : nullptr;
     // As if those of the whole parameter stood: none before the stretch is touched.
-    const Stretch stretch =
-        stretch_of(*args.outputs[0].type, *args.outputs[At::kFirst].type, *args.attributes);
-    for (std::size_t i = 0; i < 2; ++i)
-      moments[i] = args.outputs[At::kFirst + i].template as<Moment>() - stretch.shift;
+    const auto shift_of = [&](const TensorView& held) {
+      return stretch_of(*args.outputs[0].type, *held.type, *args.attributes).shift;
+    };
+    low = kSplit ? args.outputs[1].template as<Weight>() - shift_of(args.outputs[1]) : nullptr;
+    for (std::size_t i = At::kFirst; i < At::kFirst + 2; ++i)
+      moments[i - At::kFirst] = args.outputs[i].template as<Moment>() - shift_of(args.outputs[i]);
     clip = *scalars[0].template as<const float>();
     const double learning_rate = *scalars[1].template as<const float>();
     const std::int32_t step = *scalars[2].template as<const std::int32_t>();

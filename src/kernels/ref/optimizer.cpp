@@ -85,6 +85,12 @@ void store_quantized(const TensorView& codes, const TensorView& scales,
   }
 }
 
+// Of the rows whose moments and lower halves an update has: all, without the attribute `first_row`.
+std::int64_t first_element(const Arguments& args, const TensorView& gradient) {
+  const std::int64_t row = spec::get_int_or(*args.attributes, "first_row", 0);
+  return row > 0 ? row * gradient.type->dim(-1) : 0;
+}
+
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments. `inputs`: gradient,
 // moments and scalars; load_parameter(i) and store_parameter(i, value) know the parameter.
 template <class Load, class Store>
@@ -105,9 +111,7 @@ void update(const Arguments& args, std::span<const TensorView> inputs,
     rounding.key = rounding_key(spec::get_int(*args.attributes, "stream"), count);
   const bool quantized = is_quantized(first);
   std::vector<double> all_first, all_second;
-  // The moments may be those of some rows only.
-  const std::int64_t first_row = spec::get_int_or(*args.attributes, "first_row", 0);
-  const std::int64_t begin = first_row > 0 ? first_row * gradient.type->dim(-1) : 0;
+  const std::int64_t begin = first_element(args, gradient);
   for (std::int64_t at = 0; at < size(first); ++at) {
     const std::int64_t i = begin + at;
     double p = load_parameter(i);
@@ -167,17 +171,18 @@ void adamw_pack_transposed(const Arguments& args) { adamw_pack(args); }
 
 // In finite differences `high` is f64 and holds the whole value.
 void adamw_split(const Arguments& args) {
+  const std::int64_t begin = first_element(args, args.inputs[2]);
   update(
       args, args.inputs.subspan(2), args.outputs.subspan(2, 2),
       [&](std::int64_t i) {
         return merge_float({to_bfloat16(static_cast<float>(load(args.inputs[0], i))),
-                            static_cast<std::uint16_t>(load(args.inputs[1], i))});
+                            static_cast<std::uint16_t>(load(args.inputs[1], i - begin))});
       },
       [&](std::int64_t i, double value) {
         const SplitFloat halves = split_float(static_cast<float>(value));
         const TensorView& high = args.outputs[0];
         store(high, i, high.type->dtype == DType::kFloat64 ? value : to_float(halves.high));
-        store(args.outputs[1], i, halves.low);
+        store(args.outputs[1], i - begin, halves.low);
       });
 }
 
