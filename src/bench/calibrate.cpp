@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -43,23 +47,39 @@ struct TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 };
 
-struct Sum {
-  double calls = 0, seconds = 0, roof_seconds = 0;
+// Of the two steps that are measured.
+struct Size {
+  std::int64_t micro_batch_size, sequence_length;
 };
+constexpr std::array<Size, 2> kSizes{{{2, 256}, {4, 512}}};
 
-constexpr ProfileOptions kThorough{.num_warmup_steps = 1, .num_steps = 3},
-    kQuick{.num_warmup_steps = 1, .num_steps = 2};
+constexpr ProfileOptions kThorough{.num_warmup_steps = 1, .num_steps = 5},
+    kQuick{.num_warmup_steps = 1, .num_steps = 3};
+
+// A profile whose peak is this much below the best one's is of a minute that others had a part of,
+// and is taken again, so many times in all.
+constexpr double kLeastPeak = 0.93;
+constexpr int kMostAgain = 4;
 
 // Threads, weights and probes of the peaks, of both precisions.
 constexpr double kSecondsBeside = 2;
+
+constexpr std::array<std::pair<const char*, std::size_t>, 4> kRuns{
+    {{"fp32", 0}, {"fp32", 1}, {"bf16", 0}, {"bf16", 1}}};
+
+void set(train::RunConfig& run, const char* precision, std::size_t size) {
+  run.train.precision = precision;
+  run.train.micro_batch_size = kSizes[size].micro_batch_size;
+  run.data.sequence_length = kSizes[size].sequence_length;
+}
 
 // At the shares of a plain machine.
 double expected_seconds(train::RunConfig run, const ProfileOptions& options) {
   const model::ModelConfig config = model::load_config(run.model.path);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
   double seconds = kSecondsBeside;
-  for (const char* precision : {"fp32", "bf16"}) {
-    run.train.precision = precision;
+  for (const auto& [precision, size] : kRuns) {
+    set(run, precision, size);
     const train::RunPlan planned = train::plan_run(run, config, device, plan::default_efficiency());
     seconds += static_cast<double>(options.num_warmup_steps + options.num_steps) *
                train::price_run(run, planned.training, device, plan::default_efficiency()).seconds;
@@ -89,14 +109,47 @@ bool is_idle(int num_threads) {
                      [&](double share) { return share > kLeastShare; });
 }
 
+// The median of each call, in seconds; infinite where it was not called.
+std::vector<double> medians_of(const Profile& profile) {
+  std::vector<std::vector<double>> samples(profile.calls.size());
+  for (const TraceEvent& event : profile.events)
+    samples[static_cast<std::size_t>(event.call)].push_back(1e-9 *
+                                                            static_cast<double>(event.nanoseconds));
+  std::vector<double> medians;
+  for (std::vector<double>& list : samples) {
+    std::sort(list.begin(), list.end());
+    medians.push_back(list.empty() ? std::numeric_limits<double>::infinity()
+                                   : list[(list.size() - 1) / 2]);
+  }
+  return medians;
+}
+
+// Profiles of kRuns, all of minutes in which the machine was about as fast.
+std::vector<Profile> profiles_of(train::RunConfig run, const ProfileOptions& options) {
+  std::vector<Profile> profiles;
+  const auto take = [&](std::size_t i) {
+    set(run, kRuns[i].first, kRuns[i].second);
+    return bench::profile(run, options);
+  };
+  for (std::size_t i = 0; i < kRuns.size(); ++i) profiles.push_back(take(i));
+  const auto slower = [](const Profile& a, const Profile& b) {
+    return a.fp32_flops_per_second < b.fp32_flops_per_second;
+  };
+  for (int again = 0; again < kMostAgain; ++again) {
+    const auto [slowest, fastest] = std::minmax_element(profiles.begin(), profiles.end(), slower);
+    if (slowest->fp32_flops_per_second >= kLeastPeak * fastest->fp32_flops_per_second) break;
+    Profile next = take(static_cast<std::size_t>(slowest - profiles.begin()));
+    if (slower(*slowest, next)) *slowest = std::move(next);
+  }
+  return profiles;
+}
+
 std::optional<train::Calibration> measure(std::int64_t num_threads, const ProfileOptions& options,
                                           double most_seconds) {
   const TemporaryFile config;
   train::RunConfig run;
   run.model.path = config.path.string();
   run.model.init = "random";
-  run.data.sequence_length = 256;
-  run.train.micro_batch_size = 2;
   run.device.threads = num_threads;
   const bool is_limited = most_seconds < std::numeric_limits<double>::infinity();
   if (is_limited && (expected_seconds(run, options) > most_seconds ||
@@ -104,31 +157,60 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, const Profil
     return std::nullopt;
   train::Calibration result{.efficiency = plan::default_efficiency(),
                             .source = "calibrated on this machine"};
-  std::map<std::string, Sum> sums;
-  for (const char* precision : {"fp32", "bf16"}) {
-    run.train.precision = precision;
-    const Profile profile = bench::profile(run, options);
-    for (std::size_t i = 0; i < profile.calls.size(); ++i) {
-      Sum& sum = sums[profile.call_keys[i]];
-      sum.calls += profile.calls[i].calls;
-      sum.seconds += profile.calls[i].seconds;
-      sum.roof_seconds += profile.calls[i].roof_seconds;
+  const std::vector<Profile> profiles = profiles_of(run, options);
+  for (const Profile& profile : profiles) {
+    const auto keep_most = [](double& peak, double measured) { peak = std::max(peak, measured); };
+    keep_most(result.fp32_flops_per_second, profile.fp32_flops_per_second);
+    keep_most(result.bf16_flops_per_second, profile.bf16_flops_per_second);
+    keep_most(result.copy_bytes_per_second, profile.copy_bytes_per_second);
+  }
+  std::map<std::string, std::array<OpTimes, kSizes.size()>> times;
+  for (std::size_t i = 0; i < profiles.size(); ++i) {
+    const std::vector<double> seconds = medians_of(profiles[i]);
+    for (std::size_t call = 0; call < seconds.size(); ++call) {
+      if (!std::isfinite(seconds[call])) continue;
+      const ProfileRow& row = profiles[i].calls[call];
+      const std::string& key = profiles[i].call_keys[call];
+      const double peak =
+          key.ends_with(" bf16") ? result.bf16_flops_per_second : result.fp32_flops_per_second;
+      OpTimes& sum = times[key][kRuns[i].second];
+      sum.calls += 1;
+      sum.seconds += seconds[call];
+      sum.roof_seconds +=
+          std::max(row.flops / peak, row.bytes / result.copy_bytes_per_second) / row.calls;
     }
-    result.fp32_flops_per_second = profile.fp32_flops_per_second;
-    result.bf16_flops_per_second = profile.bf16_flops_per_second;
-    result.copy_bytes_per_second = profile.copy_bytes_per_second;
   }
-  // A call that takes little more than waking the team says nothing of the roof: left to defaults.
-  constexpr double kLeastSeconds = 30e-6, kLeastShare = 1e-3;
-  for (const auto& [key, sum] : sums) {
-    if (sum.calls == 0 || sum.seconds < kLeastSeconds * sum.calls) continue;
-    const double share = sum.roof_seconds / sum.seconds;
-    if (share >= kLeastShare) result.efficiency.share_of_roof[key] = share;
-  }
+  for (const auto& [key, sizes] : times)
+    if (const auto price = price_of(sizes[0], sizes[1])) {
+      result.efficiency.share_of_roof[key] = price->share_of_roof;
+      result.efficiency.fixed_seconds[key] = price->fixed_seconds;
+    }
   return result;
 }
 
 }  // namespace
+
+std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large) {
+  constexpr double kLeastSeconds = 30e-6, kLeastShare = 1e-3;
+  // The roof of the larger size over that of the smaller one, and how much larger a share the line
+  // may have than the larger size reached: beyond, it is noise that is drawn out.
+  constexpr double kLeastGrowth = 1.5, kMostGain = 1.5;
+  const double calls = small.calls + large.calls, seconds = small.seconds + large.seconds;
+  if (calls == 0 || seconds < kLeastSeconds * calls) return std::nullopt;
+  OpPrice price{.share_of_roof = (small.roof_seconds + large.roof_seconds) / seconds};
+  if (small.calls > 0 && large.calls > 0) {
+    const double roof = large.roof_seconds / large.calls, taken = large.seconds / large.calls,
+                 more_roof = roof - small.roof_seconds / small.calls,
+                 more_taken = taken - small.seconds / small.calls;
+    if (roof > kLeastGrowth * (roof - more_roof) && more_taken > 0) {
+      price.share_of_roof = std::min(more_roof / more_taken, kMostGain * roof / taken);
+      price.fixed_seconds = taken - roof / price.share_of_roof;
+      if (price.fixed_seconds < 0) price = {.share_of_roof = roof / taken};  // grows faster
+    }
+  }
+  if (price.share_of_roof < kLeastShare) return std::nullopt;
+  return price;
+}
 
 train::Calibration calibrate(std::int64_t num_threads) {
   return *measure(num_threads, kThorough, std::numeric_limits<double>::infinity());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what share of the roof each op reaches: a short training step of a small model with a
-// dense and a MoE layer, in bf16 and in fp32.
+// Measures what share of the roof each op reaches and what a call takes beside it: short training
+// steps of a small model with a dense and a MoE layer, of 512 and of 2048 tokens, in bf16 and in
+// fp32.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,7 +10,22 @@
 
 namespace anabatic::bench {
 
-// A few seconds on `num_threads` threads (0: all cores allowed). Stores nothing.
+// Of an op at one size of a step, over its calls.
+struct OpTimes {
+  double calls = 0, seconds = 0;
+  double roof_seconds = 0;  // what peak and copy bandwidth allow at best
+};
+
+struct OpPrice {
+  double share_of_roof = 0, fixed_seconds = 0;  // as plan::OpEfficiency has them
+};
+
+// The line through both sizes, roof_seconds / share_of_roof + fixed_seconds a call, where their
+// roofs differ enough; one share where not. None for calls that take little more than waking the
+// team, which say nothing of the roof.
+std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large);
+
+// 10 to 20 seconds on `num_threads` threads (0: all cores allowed). Stores nothing.
 train::Calibration calibrate(std::int64_t num_threads);
 
 // Likewise with fewer steps; nothing where a machine of this kind would need more than

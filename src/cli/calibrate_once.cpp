@@ -13,7 +13,7 @@
 namespace anabatic::cli {
 namespace {
 
-constexpr double kMostSeconds = 5;
+constexpr double kMostSeconds = 20;
 
 }  // namespace
 

@@ -124,11 +124,14 @@ double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::De
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
   if (is_accumulate(node)) return 0;
-  const auto found = efficiency.share_of_roof.find(price_key(graph, node));
+  const std::string key = price_key(graph, node);
+  const auto found = efficiency.share_of_roof.find(key);
   const double share = found != efficiency.share_of_roof.end() && found->second > 0 ? found->second
                        : reads_codes(graph, node)                                   ? kSharesOfCodes
                                                   : default_share(node.op->name);
-  return efficiency.seconds_a_call + roof_seconds(graph, node, device, efficiency) / share;
+  const auto fixed = efficiency.fixed_seconds.find(key);
+  return (fixed != efficiency.fixed_seconds.end() ? fixed->second : efficiency.seconds_a_call) +
+         roof_seconds(graph, node, device, efficiency) / share;
 }
 
 StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,

@@ -18,10 +18,12 @@ struct DiskSpeed {
 };
 
 struct OpEfficiency {
-  // By "OP bf16" or "OP fp32" (see price_key): the roof's time over the time measured, > 0. May
-  // exceed 1 where operands stay in a cache.
+  // By "OP bf16" or "OP fp32" (see price_key): the roof's time over the time measured beyond
+  // fixed_seconds, > 0. May exceed 1 where operands stay in a cache.
   std::map<std::string, double, std::less<>> share_of_roof{};
-  double seconds_a_call = 2e-6;  // to wake the team and to leave it
+  // By the same keys, >= 0: what a call takes whatever its size.
+  std::map<std::string, double, std::less<>> fixed_seconds{};
+  double seconds_a_call = 2e-6;  // where it has no entry: to wake the team and to leave it
   // Rows that attend to each other: attention's estimate takes all its rows for one causal
   // document. 0: they are.
   std::int64_t sequence_length = 0;

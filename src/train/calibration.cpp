@@ -16,9 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
-constexpr double kLeastShare = 1e-4, kMostShare = 100;  // beyond: not a measurement
+// Beyond: not a measurement.
+constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10;
 
 Calibration defaults(const std::string& reason) {
   return {.efficiency = plan::default_efficiency(), .source = "default shares: " + reason};
@@ -73,6 +74,14 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
       return defaults(fmt::format("{} is no calibration", file.string()));
     result.efficiency.share_of_roof[key] = share;
   }
+  if (!json.contains("fixed_seconds") || !json["fixed_seconds"].is_object())
+    return defaults(fmt::format("{} is no calibration", file.string()));
+  for (const auto& [key, value] : json["fixed_seconds"].items()) {
+    const double seconds = value.is_number() ? value.get<double>() : -1;
+    if (!(seconds >= 0 && seconds <= kMostFixedSeconds))
+      return defaults(fmt::format("{} is no calibration", file.string()));
+    result.efficiency.fixed_seconds[key] = seconds;
+  }
   return result;
 }
 
@@ -88,11 +97,14 @@ void write_calibration(const fs::path& file, const Calibration& calibration,
                        const spec::DeviceSpec& device) {
   OrderedJson shares = OrderedJson::object();
   for (const auto& [key, share] : calibration.efficiency.share_of_roof) shares[key] = share;
+  OrderedJson fixed = OrderedJson::object();
+  for (const auto& [key, seconds] : calibration.efficiency.fixed_seconds) fixed[key] = seconds;
   const OrderedJson json{{"machine", machine_fingerprint(device)},
                          {"fp32_flops_per_second", calibration.fp32_flops_per_second},
                          {"bf16_flops_per_second", calibration.bf16_flops_per_second},
                          {"copy_bytes_per_second", calibration.copy_bytes_per_second},
-                         {"shares", shares}};
+                         {"shares", std::move(shares)},
+                         {"fixed_seconds", std::move(fixed)}};
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error)

@@ -46,6 +46,9 @@ TEST(Prices, DivideTheRoofByTheShare) {
             picoseconds(0.25 + flops / 1e9 / 0.5));
   EXPECT_EQ(picoseconds(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency)),
             picoseconds(0.25 + flops / 4e9 / 2.0));
+  efficiency.fixed_seconds = {{"linear bf16", 0.5}};
+  EXPECT_EQ(picoseconds(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency)),
+            picoseconds(0.5 + flops / 4e9 / 2.0));
 }
 
 TEST(Prices, TakeTheBandwidthWhereItBinds) {

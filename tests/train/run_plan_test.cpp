@@ -70,6 +70,7 @@ Calibration example() {
   Calibration calibration{
       .fp32_flops_per_second = 1e11, .bf16_flops_per_second = 2e11, .copy_bytes_per_second = 3e10};
   calibration.efficiency.share_of_roof = {{"linear fp32", 0.875}, {"adamw fp32", 0.5}};
+  calibration.efficiency.fixed_seconds = {{"linear fp32", 0.0625}};
   return calibration;
 }
 
@@ -80,6 +81,7 @@ TEST(Calibration, ComesBackFromItsFile) {
   write_calibration(file, example(), device);
   const Calibration read = read_calibration(file, device);
   EXPECT_EQ(read.efficiency.share_of_roof, example().efficiency.share_of_roof);
+  EXPECT_EQ(read.efficiency.fixed_seconds, example().efficiency.fixed_seconds);
   EXPECT_EQ(read.source, "calibrated on this machine");
   const spec::DeviceSpec with_peaks = with_peaks_of(device, read);
   EXPECT_EQ(with_peaks.fp32_flops_per_second, 1e11);
@@ -112,6 +114,9 @@ TEST(Calibration, FallsBackWithAReason) {
            {"0.875", "\"x\""},
            {"0.875", "1e99"},
            {"0.875", "null"},
+           {"0.0625", "-1"},
+           {"0.0625", "11"},
+           {"\"fixed_seconds\"", "\"other\""},
            {"\"copy_bytes_per_second\"", "\"other\""}}) {
     std::string bad = good;
     bad.replace(bad.find(from), from.size(), to);

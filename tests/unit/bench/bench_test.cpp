@@ -8,6 +8,7 @@
 #include <set>
 
 #include "anabatic/error.h"
+#include "bench/calibrate.h"
 #include "bench/cases.h"
 #include "bench/check.h"
 #include "bench/graph_case.h"
@@ -196,6 +197,35 @@ TEST(Bench, RoutesToDifferentExpertsByPopularity) {
       EXPECT_LT(rows.back(), 0.6 * mean);
     }
   }
+}
+
+TEST(Calibration, DrawsALineThroughTwoSizes) {
+  // 1 ms a call beside half of the roof.
+  const auto line = price_of({.calls = 2, .seconds = 2 * 0.005, .roof_seconds = 2 * 0.002},
+                             {.calls = 1, .seconds = 0.017, .roof_seconds = 0.008});
+  ASSERT_TRUE(line);
+  EXPECT_EQ(std::lround(1e6 * line->share_of_roof), 500000);
+  EXPECT_EQ(std::lround(1e9 * line->fixed_seconds), 1000000);
+  // Calls of one size, as an update's: one share.
+  const auto same = price_of({.calls = 1, .seconds = 0.004, .roof_seconds = 0.002},
+                             {.calls = 1, .seconds = 0.006, .roof_seconds = 0.002});
+  ASSERT_TRUE(same);
+  EXPECT_EQ(std::lround(1e6 * same->share_of_roof), 400000);
+  EXPECT_EQ(same->fixed_seconds, 0);
+  // Slower than its roof grows: the larger size's share, nothing fixed.
+  const auto steep = price_of({.calls = 1, .seconds = 0.004, .roof_seconds = 0.002},
+                              {.calls = 1, .seconds = 0.020, .roof_seconds = 0.008});
+  ASSERT_TRUE(steep);
+  EXPECT_EQ(std::lround(1e6 * steep->share_of_roof), 400000);
+  EXPECT_EQ(steep->fixed_seconds, 0);
+  // Noise that would be drawn out to a multiple of what was reached.
+  const auto noise = price_of({.calls = 1, .seconds = 0.0199, .roof_seconds = 0.002},
+                              {.calls = 1, .seconds = 0.020, .roof_seconds = 0.008});
+  ASSERT_TRUE(noise);
+  EXPECT_EQ(std::lround(1e6 * noise->share_of_roof), 600000);
+  EXPECT_GT(noise->fixed_seconds, 0);
+  EXPECT_FALSE(price_of({}, {.calls = 1, .seconds = 1e-6, .roof_seconds = 1e-6}));
+  EXPECT_FALSE(price_of({}, {}));
 }
 
 }  // namespace
