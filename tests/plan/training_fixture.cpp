@@ -298,6 +298,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
         runtime::swap::SwapOptions{.directory = std::filesystem::temp_directory_path()}));
   device::ThreadTeam team(options.num_threads);
   runtime::Executor executor(compiled.program, store, team, options.executor);
+  executor.observe(options.observer);
   initialise(compiled, store, options.seed);
   StepsResult result;
   result.peak_bytes = compiled.plan.peak_bytes();

@@ -26,6 +26,7 @@ inline ir::Graph tied_moe_graph(int num_layers) { return moe_graph(num_layers, t
 struct StepsOptions {
   lower::CompileOptions compile{};
   runtime::ExecutorOptions executor{};
+  runtime::Observer observer{};
   int begin_step = 0, end_step = 2;
   int begin_micro_batch = 0, end_micro_batch = 2;
   int num_threads = 1;
