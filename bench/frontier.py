@@ -37,16 +37,18 @@ def plan(options, keys):
     return json.loads(result.stdout) if result.returncode == 0 else result.stderr.strip()
 
 
-def train(options, keys):
-    """Peaks, and step times without those of the first step, of one run."""
+def train(options, keys, init="random", keep=None):
+    """Peaks, and step times without those of the first step, of one run. Its last checkpoint goes to `keep`, if given."""
     output = pathlib.Path(options.directory) / "frontier_run"
     shutil.rmtree(output, ignore_errors=True)
-    command = [options.binary, "train", "--model.path", options.model, "--model.init", "random", "--data.train", options.tokens,
+    command = [options.binary, "train", "--model.path", options.model, "--model.init", init, "--data.train", options.tokens,
                "--train.output", str(output), "--train.steps", str(options.steps), *options.rest, *keys]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise SystemExit(result.stderr)
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    if keep:
+        shutil.move(max(output.glob("step-*")), keep)
     shutil.rmtree(output)
     return lines[-1]["planned_memory_bytes"], lines[-1]["peak_memory_bytes"], [line["step_time_s"] for line in lines[1:]]
 
