@@ -75,6 +75,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--directory", required=True)
     parser.add_argument("--shares", type=int, nargs="+", default=[100, 90, 80, 70, 60, 50])
+    parser.add_argument("--cuts", type=int, nargs="+", help="budgets that take so many percent of the arena of values instead of shares of the peak")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--predict", action="store_true", help="plans alone, no run")
@@ -87,10 +88,12 @@ def main():
 
     whole = plan(options, [])
     rows = []
-    for share in options.shares:
-        keys = [] if share == 100 else ["--memory.budget", str(whole["peak_bytes"] * share // 100)]
-        planned = plan(options, keys)
-        rows.append({"share": share, "keys": keys, "plan": planned, "peaks": [], "seconds": []})
+    budgets = [(f"{share} %", whole["peak_bytes"] * share // 100 if share < 100 else 0) for share in options.shares]
+    if options.cuts:
+        budgets = [("whole", 0)] + [(f"arena -{cut} %", whole["peak_bytes"] - whole["arena"]["bytes"] * cut // 100) for cut in options.cuts]
+    for name, budget in budgets:
+        keys = ["--memory.budget", str(budget)] if budget else []
+        rows.append({"name": name, "keys": keys, "plan": plan(options, keys), "peaks": [], "seconds": []})
     for _ in range(0 if options.predict else options.rounds):
         for row in rows:
             if isinstance(row["plan"], str):
@@ -103,7 +106,7 @@ def main():
     for row in rows:
         planned = row["plan"]
         if isinstance(planned, str):
-            print(f"| {row['share']} % | {planned} | | | |")
+            print(f"| {row['name']} | {planned} | | | |")
             continue
         peaks = [f"{1e-9 * planned['peak_bytes']:.3f}", "-"]
         seconds = [f"{planned['step']['seconds']:.2f}", "-"]
@@ -112,7 +115,7 @@ def main():
             peaks = [f"{1e-9 * max(peak[i] for peak in row['peaks']):.3f}" for i in (0, 1)]
             seconds[1] = f"{statistics.median(row['seconds']):.2f}"
             ratios[1] = f"{statistics.median(row['seconds']) / statistics.median(rows[0]['seconds']):.3f}"
-        print(f"| {row['share']} % | {choices(planned)} | {peaks[0]} / {peaks[1]} GB | {seconds[0]} / {seconds[1]} s | {ratios[0]} / {ratios[1]} |")
+        print(f"| {row['name']} | {choices(planned)} | {peaks[0]} / {peaks[1]} GB | {seconds[0]} / {seconds[1]} s | {ratios[0]} / {ratios[1]} |")
 
 
 if __name__ == "__main__":
