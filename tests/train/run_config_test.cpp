@@ -62,6 +62,17 @@ TEST(RunConfig, KnowsHowTheOptimizerKeepsItsStateAndWhenItRuns) {
               HasSubstr("expected train.gradient_accumulation_steps = 1, got 2"));
 }
 
+TEST(RunConfig, PutsMastersOnDiskBesideMomentsAlone) {
+  EXPECT_EQ(load_run_config({}, {{"memory.masters", {"disk"}}}).memory.masters, "disk");
+  for (const auto& [key, value] :
+       {std::pair{"memory.optimizer_state", "resident"}, std::pair{"train.precision", "fp32"}})
+    EXPECT_THAT(
+        message_of([&] {
+          load_run_config({}, {{"memory.masters", {"disk"}}, {key, {value}}});
+        }),
+        HasSubstr("expected memory.optimizer_state: disk or auto and train.precision: bf16"));
+}
+
 TEST(RunConfig, ReportsEveryProblemAtOnce) {
   const auto path =
       write_yaml("train: {step: 7, precision: fp8}\noptimizer: {epsilon: x}\nmodel: 3\n");
