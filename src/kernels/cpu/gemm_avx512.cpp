@@ -16,7 +16,7 @@ struct Avx512 {
   static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kSquare = 16;
   static constexpr Int kFloatDepth = 256, kPairDepth = 512;
   static constexpr Int kBlockRows = 128, kPackedColumns = 528, kColumns = 240;
-  static constexpr Int kGradientRows = 256, kGradientColumns = 240, kGradientDepth = 256;
+  static constexpr Int kGradientRows = 192, kGradientColumns = 528, kGradientDepth = 256;
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const float* from) { return _mm512_load_ps(from); }

@@ -16,7 +16,7 @@ struct Avx512Bf16 {
   static constexpr Int kLanes = 16, kRows = 8, kVectors = 3, kSquare = 16;
   static constexpr Int kFloatDepth = 2, kPairDepth = 1024;
   static constexpr Int kBlockRows = 128, kPackedColumns = 528, kColumns = 240;
-  static constexpr Int kGradientRows = 192, kGradientColumns = 480, kGradientDepth = 512;
+  static constexpr Int kGradientRows = 192, kGradientColumns = 528, kGradientDepth = 512;
 
   static Vector zero() { return _mm512_setzero_ps(); }
   static Packed load(const Unit* from) { return _mm512_load_si512(from); }
