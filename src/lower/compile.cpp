@@ -28,6 +28,11 @@ constexpr double kWorthwhile = 0.995;
 // Nodes that may be planned for that, all tries together: a large model's plan takes seconds.
 constexpr std::size_t kPlannedNodes = 8000;
 
+// The disk has less room than the states need that were to go there.
+struct DiskSpaceError : plan::BudgetError {
+  using plan::BudgetError::BudgetError;
+};
+
 class Compiler {
  public:
   Compiler(const CompileOptions& options, const spec::DeviceSpec& device)
@@ -76,6 +81,8 @@ class Compiler {
   Compiled run_on_disk(const ir::Graph& forward) {
     try {
       return run_windows(forward);
+    } catch (const DiskSpaceError&) {
+      throw;
     } catch (const plan::BudgetError&) {
       if (!options_.disk_choice.may_take_masters || has_masters_on_disk_) throw;
     }
@@ -89,7 +96,7 @@ class Compiler {
     if (options_.disk.optimizer_state) return on_disk;
     if (const std::int64_t free_bytes = options_.disk_choice.free_bytes;
         on_disk.plan.disk_bytes > free_bytes)
-      throw plan::BudgetError(fmt::format(
+      throw DiskSpaceError(fmt::format(
           "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
           "memory.budget {} does not hold it in memory",
           format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
