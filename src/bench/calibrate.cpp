@@ -53,8 +53,7 @@ struct Size {
 };
 constexpr std::array<Size, 2> kSizes{{{2, 256}, {4, 512}}};
 
-constexpr ProfileOptions kThorough{.num_warmup_steps = 1, .num_steps = 5},
-    kQuick{.num_warmup_steps = 1, .num_steps = 3};
+constexpr ProfileOptions kSteps{.num_warmup_steps = 1, .num_steps = 3};
 
 // A profile whose peak is this much below the best one's is of a minute that others had a part of,
 // and is taken again, so many times in all.
@@ -74,14 +73,14 @@ void set(train::RunConfig& run, const char* precision, std::size_t size) {
 }
 
 // At the shares of a plain machine.
-double expected_seconds(train::RunConfig run, const ProfileOptions& options) {
+double expected_seconds(train::RunConfig run) {
   const model::ModelConfig config = model::load_config(run.model.path);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
   double seconds = kSecondsBeside;
   for (const auto& [precision, size] : kRuns) {
     set(run, precision, size);
     const train::RunPlan planned = train::plan_run(run, config, device, plan::default_efficiency());
-    seconds += static_cast<double>(options.num_warmup_steps + options.num_steps) *
+    seconds += static_cast<double>(kSteps.num_warmup_steps + kSteps.num_steps) *
                train::price_run(run, planned.training, device, plan::default_efficiency()).seconds;
   }
   return seconds;
@@ -125,11 +124,11 @@ std::vector<double> medians_of(const Profile& profile) {
 }
 
 // Profiles of kRuns, all of minutes in which the machine was about as fast.
-std::vector<Profile> profiles_of(train::RunConfig run, const ProfileOptions& options) {
+std::vector<Profile> profiles_of(train::RunConfig run) {
   std::vector<Profile> profiles;
   const auto take = [&](std::size_t i) {
     set(run, kRuns[i].first, kRuns[i].second);
-    return bench::profile(run, options);
+    return bench::profile(run, kSteps);
   };
   for (std::size_t i = 0; i < kRuns.size(); ++i) profiles.push_back(take(i));
   const auto slower = [](const Profile& a, const Profile& b) {
@@ -144,20 +143,19 @@ std::vector<Profile> profiles_of(train::RunConfig run, const ProfileOptions& opt
   return profiles;
 }
 
-std::optional<train::Calibration> measure(std::int64_t num_threads, const ProfileOptions& options,
-                                          double most_seconds) {
+std::optional<train::Calibration> measure(std::int64_t num_threads, double most_seconds) {
   const TemporaryFile config;
   train::RunConfig run;
   run.model.path = config.path.string();
   run.model.init = "random";
   run.device.threads = num_threads;
   const bool is_limited = most_seconds < std::numeric_limits<double>::infinity();
-  if (is_limited && (expected_seconds(run, options) > most_seconds ||
+  if (is_limited && (expected_seconds(run) > most_seconds ||
                      !is_idle(device::describe_cpu(static_cast<int>(num_threads)).num_threads)))
     return std::nullopt;
   train::Calibration result{.efficiency = plan::default_efficiency(),
                             .source = "calibrated on this machine"};
-  const std::vector<Profile> profiles = profiles_of(run, options);
+  const std::vector<Profile> profiles = profiles_of(run);
   for (const Profile& profile : profiles) {
     const auto keep_most = [](double& peak, double measured) { peak = std::max(peak, measured); };
     keep_most(result.fp32_flops_per_second, profile.fp32_flops_per_second);
@@ -213,11 +211,11 @@ std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large) {
 }
 
 train::Calibration calibrate(std::int64_t num_threads) {
-  return *measure(num_threads, kThorough, std::numeric_limits<double>::infinity());
+  return *measure(num_threads, std::numeric_limits<double>::infinity());
 }
 
 std::optional<train::Calibration> calibrate_within(std::int64_t num_threads, double most_seconds) {
-  return measure(num_threads, kQuick, most_seconds);
+  return measure(num_threads, most_seconds);
 }
 
 }  // namespace anabatic::bench

@@ -25,10 +25,10 @@ struct OpPrice {
 // team, which say nothing of the roof.
 std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large);
 
-// 10 to 20 seconds on `num_threads` threads (0: all cores allowed). Stores nothing.
+// About 10 seconds on `num_threads` threads (0: all cores allowed). Stores nothing.
 train::Calibration calibrate(std::int64_t num_threads);
 
-// Likewise with fewer steps; nothing where a machine of this kind would need more than
+// Likewise; nothing where a machine of this kind would need more than
 // `most_seconds` for it, by default prices, or where others take part of its cores now.
 std::optional<train::Calibration> calibrate_within(std::int64_t num_threads, double most_seconds);
 
