@@ -28,7 +28,8 @@ bool is_named_by_any(std::string_view key, const std::vector<std::string>& hints
 
 // "first_moment.layers.0.mlp.up.weight" is of layers.0.mlp.up.weight; whole where it is of none.
 std::string_view parameter_of(std::string_view state) {
-  for (const std::string_view prefix : {"first_moment.", "second_moment.", "low."})
+  for (const std::string_view prefix :
+       {"first_moment.", "second_moment.", "first_moment_scales.", "second_moment_scales.", "low."})
     if (state.starts_with(prefix)) return state.substr(prefix.size());
   return state;
 }

@@ -12,6 +12,7 @@
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
 #include "passes/slice_optimizer.h"
+#include "plan/hints.h"
 #include "plan/training_fixture.h"
 #include "plan/transfers.h"
 
@@ -79,6 +80,18 @@ TEST(Windows, HoldMastersWhereTheyMay) {
   EXPECT_GE(num_low().first, whole);
   options.disk.hot = {"experts"};
   EXPECT_LT(num_low().first, num_low().second);
+}
+
+TEST(Hints, NameAllThatAnUpdateAloneReads) {
+  for (const char* prefix :
+       {"first_moment.", "second_moment.", "first_moment_scales.", "second_moment_scales.", "low."})
+    for (const char* slice : {"", ".slice.3"}) {
+      const std::string state = std::string(prefix) + "layers.0.experts.up.weight" + slice;
+      SCOPED_TRACE(state);
+      EXPECT_TRUE(plan::may_go_to_disk({.cold = {"experts"}, .only_cold = true}, state));
+      EXPECT_FALSE(plan::may_go_to_disk({.cold = {"embedding"}, .only_cold = true}, state));
+      EXPECT_FALSE(plan::may_go_to_disk({.hot = {"layers.0"}}, state));
+    }
 }
 
 // Slices of a few rows: no window is larger, and so the frame grows by less.
