@@ -104,13 +104,24 @@ void check_floats(const StateRows& rows) {
 
 }  // namespace
 
+std::vector<Name> low_states(const runtime::StateStore& store, Name parameter) {
+  const std::string low = passes::low_state_name(text(parameter));
+  if (store.has(intern(low))) return {intern(low)};
+  std::vector<Name> slices;
+  for (Name slice; store.has(slice = intern(passes::slice_name(low, slices.size())));)
+    slices.push_back(slice);
+  return slices;
+}
+
+bool are_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low) {
+  return low.empty() || (low.size() == 1 && store.tier(low[0]) == runtime::Tier::kMemory);
+}
+
 StateRows find_rows(const runtime::StateStore& store, Name state) {
-  const std::string low = passes::low_state_name(text(state));
-  const bool is_split = store.has(intern(low));
-  ANABATIC_CHECK((!is_split || store.tier(intern(low)) == runtime::Tier::kMemory) &&
-                     !store.has(intern(passes::slice_name(low, 0))),
+  const std::vector<Name> low = low_states(store, state);
+  ANABATIC_CHECK(are_in_memory_whole(store, low),
                  "[state rows] the lower halves of {} are not in memory whole", text(state));
-  return {store.find(state), is_split ? store.find(intern(low)) : TensorView{}};
+  return {store.find(state), low.empty() ? TensorView{} : store.find(low[0])};
 }
 
 void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes) {

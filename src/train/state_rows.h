@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "base/name.h"
 #include "tensor/tensor_type.h"
@@ -29,6 +30,10 @@ struct StateRows {
 };
 // InternalError where lower halves do not stand in memory whole (train/state_tiers.h).
 StateRows find_rows(const runtime::StateStore& store, Name state);
+
+// The states with the lower halves of a parameter: none, one, or slices in the order of its rows.
+std::vector<Name> low_states(const runtime::StateStore& store, Name parameter);
+bool are_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low);
 
 // Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.
 // InternalError for another dtype or a range beyond the state.

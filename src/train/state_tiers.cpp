@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "passes/slice_optimizer.h"
-#include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
 #include "train/state_rows.h"
@@ -96,20 +94,6 @@ void for_parts(const TensorType& type, bool wants_stored, Body&& body) {
         std::span(rows).first(element_bytes(part)));
 }
 
-// The states with the lower halves of a parameter, in the order of its rows.
-std::vector<Name> low_states(const runtime::StateStore& store, Name parameter) {
-  const std::string low = passes::low_state_name(text(parameter));
-  if (store.has(intern(low))) return {intern(low)};
-  std::vector<Name> slices;
-  for (Name slice; store.has(slice = intern(passes::slice_name(low, slices.size())));)
-    slices.push_back(slice);
-  return slices;
-}
-
-bool is_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low) {
-  return low.empty() || (low.size() == 1 && store.tier(low[0]) == runtime::Tier::kMemory);
-}
-
 }  // namespace
 
 DType row_dtype(const runtime::StateStore& store, Name state) {
@@ -122,7 +106,7 @@ bool StateCursor::select(Name state) {
   state_ = state;
   parts_.clear();
   const std::vector<Name> low = low_states(store_, state);
-  if (!is_in_memory_whole(store_, low)) {
+  if (!are_in_memory_whole(store_, low)) {
     std::int64_t first_element = 0, upper_byte = 0;
     for (const Name name : low) {
       const TensorType& type = *store_.find(name).type;
@@ -202,7 +186,7 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
   if (store.tier(state) == runtime::Tier::kMemory) {
-    if (is_in_memory_whole(store, low_states(store, state)))
+    if (are_in_memory_whole(store, low_states(store, state)))
       return for_row_bytes(find_rows(store, state), body);
     StateCursor cursor(store);
     return for_row_blocks(store.find(state).type->num_elements(),
@@ -222,7 +206,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
-  if (!is_in_memory_whole(store, low_states(store, state))) {
+  if (!are_in_memory_whole(store, low_states(store, state))) {
     StateCursor cursor(store);
     for_row_blocks(store.find(state).type->num_elements(),
                    [&](std::int64_t first, std::span<float> block) {

@@ -238,28 +238,5 @@ TEST(Recompute, MenuOfOneLayerIsSolvedWithinAPercentOfTheOracle) {
   EXPECT_LE(gaps / solved, 0.01);
 }
 
-// The menu's timeline against the plan that comes of it.
-TEST(Recompute, TimelineForetellsThePlan) {
-  lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
-  options.micro_batches = 0;
-  const lower::Compiled whole = compiled(options, 4);
-  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
-  const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
-  EXPECT_EQ(menu.evaluate(std::vector<bool>(menu.items().size(), false), 0).peak_bytes,
-            whole.plan.frame_live_bytes);
-  for (std::uint64_t seed = 1; seed < 20; ++seed) {
-    std::vector<bool> chosen(menu.items().size());
-    options.memory.recompute.clear();
-    for (std::size_t i = 0; i < chosen.size(); ++i)
-      if ((chosen[i] = random_below(seed, 0, i, 3) == 0))
-        options.memory.recompute.push_back(menu.items()[i].name);
-    const std::int64_t foretold = menu.evaluate(chosen, 0).peak_bytes;
-    const std::int64_t planned = compiled(options, 4).plan.frame_live_bytes;
-    EXPECT_LE(planned, foretold + foretold / 8) << seed;
-    EXPECT_LE(foretold, planned + planned / 8) << seed;
-  }
-}
-
 }  // namespace
 }  // namespace anabatic::testing
