@@ -302,8 +302,8 @@ TEST(DiskState, StopsAtAFaultWithTheLastCheckpointWhole) {
         Case{{Fault::kError, true, 60, ENOSPC}, "No space left on device"},
         Case{{Fault::kFlip, false, 150}, "the disk gave back other bytes"},
         Case{{Fault::kVanish, false, 150}, "then the end"},
-        Case{{Fault::kFlip, false, 260}, "the disk gave back other bytes", "disk"},
-        Case{{Fault::kError, true, 170, ENOSPC}, "No space left on device", "disk"}}) {
+        Case{{Fault::kFlip, false, 170}, "the disk gave back other bytes", "disk"},
+        Case{{Fault::kError, true, 80, ENOSPC}, "No space left on device", "disk"}}) {
     SCOPED_TRACE(fmt::format("{} {}", found, masters));
     const TemporaryDirectory folder;
     RunConfig run = run_in(folder, "bf16", "disk");
