@@ -40,6 +40,7 @@ class Compiler {
         device_(device),
         is_on_disk_(options.disk.optimizer_state && options.training && options.with_update),
         has_masters_on_disk_(is_on_disk_ && options.disk.masters),
+        has_parameters_on_disk_(is_on_disk_ && options.disk.parameters),
         num_windows_(options.disk.num_windows) {}
 
   // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
@@ -49,6 +50,7 @@ class Compiler {
       const spec::Decisions& replay = *options_.memory.replay;
       is_on_disk_ = replay.state_on_disk && has_update();
       has_masters_on_disk_ = is_on_disk_ && replay.masters_on_disk;
+      has_parameters_on_disk_ = is_on_disk_ && replay.parameters_on_disk;
       if (is_on_disk_) {
         num_windows_ = replay.num_windows;
         resident_bytes_ = replay.resident_bytes;
@@ -66,6 +68,7 @@ class Compiler {
     }
     is_on_disk_ = true;
     has_masters_on_disk_ = options_.disk.masters;
+    has_parameters_on_disk_ = options_.disk.parameters;
     try {
       Compiled on_disk = run_on_disk(forward);
       if (!resident || step_seconds(on_disk) < step_seconds(*resident)) return on_disk;
@@ -76,18 +79,28 @@ class Compiler {
   }
 
  private:
-  // The moments, and the lower halves of parameters where they may go too and the budget is not
-  // kept otherwise: a quarter more for the disk to move costs more than making values again.
+  // The moments; and where they may go too and the budget is not kept otherwise, the lower halves
+  // of parameters, then what the model reads of them: a quarter more for the disk to move, and half
+  // as much again, cost more than making values again.
   Compiled run_on_disk(const ir::Graph& forward) {
-    try {
-      return run_windows(forward);
-    } catch (const DiskSpaceError&) {
-      throw;
-    } catch (const plan::BudgetError&) {
-      if (!options_.disk_choice.may_take_masters || has_masters_on_disk_) throw;
+    for (;;) {
+      try {
+        return run_windows(forward);
+      } catch (const DiskSpaceError&) {
+        throw;
+      } catch (const plan::BudgetError&) {
+        if (!take_more_to_disk()) throw;
+      }
     }
-    has_masters_on_disk_ = true;
-    return run_windows(forward);
+  }
+
+  // False where nothing more may go.
+  bool take_more_to_disk() {
+    const DiskChoice& choice = options_.disk_choice;
+    if (choice.may_take_masters && !has_masters_on_disk_) return has_masters_on_disk_ = true;
+    if (choice.may_take_parameters && !has_parameters_on_disk_)
+      return has_parameters_on_disk_ = true;
+    return false;
   }
 
   // With as many windows as pay, where their number is free.
@@ -206,6 +219,7 @@ class Compiler {
 
   Compiled attempt(ir::Graph forward, bool pack_transposed) {
     pack_transposed_ = pack_transposed;
+    find_parameters_on_disk(forward);
     Compiled result{.graph = std::move(forward)};
     const std::vector<passes::Pass> pipeline =
         options_.training ? passes::training_pipeline() : passes::inference_pipeline();
@@ -218,6 +232,8 @@ class Compiler {
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     result.memory.decisions.masters_on_disk =
         result.memory.decisions.state_on_disk && has_masters_on_disk_;
+    result.memory.decisions.parameters_on_disk =
+        result.memory.decisions.state_on_disk && has_parameters_on_disk_;
     result.memory.decisions.num_windows = is_on_disk_ ? num_windows_ : 0;
     result.memory.decisions.resident_bytes = resident_bytes_;
     result.memory.decisions.offloads = plan::offload_spans(result.graph, result.plan);
@@ -239,8 +255,20 @@ class Compiler {
                         .several_micro_batches = options_.micro_batches > 1,
                         .slice_bytes = is_on_disk_ ? options_.disk.slice_bytes : 0,
                         .state_layouts = &options_.state_layouts,
+                        .on_disk = &parameters_on_disk_,
                         .decisions = decisions},
             .find_op = ops::find_op};
+  }
+
+  // Of the attempt at hand; by name, which passes keep.
+  void find_parameters_on_disk(const ir::Graph& forward) {
+    parameters_on_disk_ = options_.training ? passes::StateNames{} : options_.states_on_disk;
+    if (!has_parameters_on_disk_) return;
+    for (const ir::State& state : forward.states)
+      if (state.kind == ir::StateKind::kParameter &&
+          forward.value(state.before).type.num_bytes() >= options_.disk.min_parameter_bytes &&
+          plan::may_go_to_disk(options_.disk, text(state.name)))
+        parameters_on_disk_.insert(std::string(text(state.name)));
   }
 
   bool has_update() const { return options_.training && options_.with_update; }
@@ -249,6 +277,7 @@ class Compiler {
     plan::DiskOptions disk = options_.disk;
     disk.optimizer_state = is_on_disk_;
     disk.masters = has_masters_on_disk_;
+    disk.parameters = has_parameters_on_disk_;
     disk.num_windows = num_windows_;
     disk.resident_bytes = resident_bytes_;
     return plan::make_plan(
@@ -393,9 +422,10 @@ class Compiler {
   const spec::DeviceSpec& device_;
   bool pack_transposed_ = true;
   bool is_on_disk_;  // of the attempt at hand
-  bool has_masters_on_disk_;
+  bool has_masters_on_disk_, has_parameters_on_disk_;
   std::int32_t num_windows_;
   std::int64_t resident_bytes_ = 0;
+  passes::StateNames parameters_on_disk_{};
 };
 
 }  // namespace

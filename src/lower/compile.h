@@ -23,6 +23,7 @@ struct DiskChoice {
   bool is_allowed = false;
   std::string refusal{};               // else, why not: for the BudgetError
   bool may_take_masters = false;       // the lower halves of parameters too
+  bool may_take_parameters = false;    // and what the model reads of them
   std::int64_t free_bytes = 0;         // of the disk
   std::int64_t beside_bytes = 0;       // what the budget must hold for it beside the program's own
   std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again
@@ -48,6 +49,7 @@ struct CompileOptions {
   std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
                                  // after each pass, plan.txt, program.txt
   passes::StateLayouts state_layouts{};  // of states that other programs hold already
+  passes::StateNames states_on_disk{};   // of these; for programs that do not train
   plan::MemoryOptions memory{};          // of training programs
   plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
   bool explain_dispatch = false;                               // prints each rejection to the log

@@ -33,7 +33,7 @@ class Lowering {
     for (const ir::State& state : graph_.states)
       if (state.kind != ir::StateKind::kGradient)
         program.states.push_back(
-            {state.name, graph_.value(state.before).type, is_on_disk(plan_, state)});
+            {state.name, graph_.value(state.before).type, is_on_disk(graph_, plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) program.inputs.push_back(named(value));
     for (ir::ValueId value : graph_.outputs) program.outputs.push_back(named(value));

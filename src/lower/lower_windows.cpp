@@ -35,6 +35,16 @@ std::int32_t state_of(const plan::Plan& plan, const std::vector<std::int32_t>& s
   return states[static_cast<std::size_t>(buffer.state)];
 }
 
+std::int64_t offset_of(const plan::Plan& plan, ir::ValueId value) {
+  return plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(value)])].offset;
+}
+
+// Where a parameter's copy comes to.
+std::int64_t copy_offset(const ir::Graph& graph, const plan::Plan& plan,
+                         const plan::Offload& offload) {
+  return offset_of(plan, graph.node(offload.reload).outputs[0]);
+}
+
 // Where a value goes from, and comes back to.
 struct OffloadedValue {
   std::string name;
@@ -44,22 +54,23 @@ struct OffloadedValue {
 OffloadedValue offloaded_value(const ir::Graph& graph, const plan::Plan& plan,
                                const plan::Offload& offload) {
   const ir::Node& node = graph.node(offload.reload);
-  const auto offset = [&](ir::ValueId value) {
-    return plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(value)])].offset;
-  };
   const std::string_view name = text(graph.value(node.inputs[0]).name);
   return {.name = name.empty() ? plan::node_label(node) : std::string(name),
           .bytes = graph.value(node.inputs[0]).type.num_bytes(),
-          .from = offset(node.inputs[0]),
-          .to = offset(node.outputs[0])};
+          .from = offset_of(plan, node.inputs[0]),
+          .to = offset_of(plan, node.outputs[0])};
 }
 
 }  // namespace
 
-bool is_on_disk(const plan::Plan& plan, const ir::State& state) {
+bool is_on_disk(const ir::Graph& graph, const plan::Plan& plan, const ir::State& state) {
   const std::int32_t buffer = plan.buffer_of_value[index(state.before)];
   return std::any_of(plan.windows.begin(), plan.windows.end(),
-                     [&](const plan::SwapWindow& window) { return window.buffer == buffer; });
+                     [&](const plan::SwapWindow& window) { return window.buffer == buffer; }) ||
+         std::any_of(plan.offloads.begin(), plan.offloads.end(), [&](const plan::Offload& offload) {
+           return offload.is_of_state() &&
+                  graph.states[static_cast<std::size_t>(offload.state)].name == state.name;
+         });
 }
 
 void add_windows(const ir::Graph& graph, const plan::Plan& plan,
@@ -87,6 +98,14 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
       ahead_of(window.written_by, runtime::SwapStep::kAwaitWrite);
   }
   for (const plan::Offload& offload : plan.offloads) {
+    if (offload.is_of_state()) {
+      program.windows.push_back({.state = states[static_cast<std::size_t>(offload.state)],
+                                 .offset = copy_offset(graph, plan, offload),
+                                 .is_copy = true});
+      ahead_of(offload.read_at, runtime::SwapStep::kRead);
+      ahead_of(offload.needed_at, runtime::SwapStep::kAwaitRead);
+      continue;
+    }
     const auto region = static_cast<std::int32_t>(program.regions.size());
     const OffloadedValue value = offloaded_value(graph, plan, offload);
     program.regions.push_back({value.name, value.bytes});
@@ -108,10 +127,13 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
 void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
                     const std::vector<std::int32_t>& states, const runtime::Program& program) {
   const std::size_t num_states = plan.windows.size();
-  ANABATIC_CHECK(program.windows.size() == num_states + 2 * plan.offloads.size() &&
-                     program.regions.size() == plan.offloads.size(),
-                 "[lower verifier] {} windows, {} planned", program.windows.size(),
-                 num_states + 2 * plan.offloads.size());
+  std::size_t num_windows = num_states, num_regions = 0;
+  for (const plan::Offload& offload : plan.offloads) {
+    num_windows += offload.is_of_state() ? 1 : 2;
+    num_regions += !offload.is_of_state();
+  }
+  ANABATIC_CHECK(program.windows.size() == num_windows && program.regions.size() == num_regions,
+                 "[lower verifier] {} windows, {} planned", program.windows.size(), num_windows);
   std::vector<std::array<int, 4>> counts(program.windows.size(), std::array<int, 4>{});
   for (const auto& [action, points] : program.swap_points)
     for (const runtime::SwapPoint& point : points)
@@ -127,15 +149,28 @@ void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
             counts[i] == (std::array<int, 4>{1, 1, awaits, 1}),
         "[lower verifier] window {} is not the planned one", i);
   }
-  for (std::size_t i = 0; i < plan.offloads.size(); ++i) {
-    const OffloadedValue value = offloaded_value(graph, plan, plan.offloads[i]);
-    const std::size_t from = num_states + 2 * i, to = from + 1;
+  std::size_t next = num_states, region = 0;
+  for (const plan::Offload& offload : plan.offloads) {
+    if (offload.is_of_state()) {
+      const runtime::SwapWindow& copy = program.windows[next];
+      ANABATIC_CHECK(copy.is_copy &&
+                         copy.state == states[static_cast<std::size_t>(offload.state)] &&
+                         copy.offset == copy_offset(graph, plan, offload) &&
+                         counts[next] == (std::array<int, 4>{0, 1, 0, 1}),
+                     "[lower verifier] copy {} is not the planned one", next);
+      ++next;
+      continue;
+    }
+    const OffloadedValue value = offloaded_value(graph, plan, offload);
+    const std::size_t from = next, to = from + 1;
     ANABATIC_CHECK(program.windows[from].offset == value.from &&
                        program.windows[to].offset == value.to &&
-                       program.regions[i].bytes == value.bytes &&
+                       program.regions[region].bytes == value.bytes &&
                        counts[from] == (std::array<int, 4>{1, 0, 1, 0}) &&
                        counts[to] == (std::array<int, 4>{0, 1, 0, 1}),
                    "[lower verifier] offload {} is not the planned one", value.name);
+    next += 2;
+    ++region;
   }
 }
 

@@ -11,7 +11,7 @@
 
 namespace anabatic::lower {
 
-bool is_on_disk(const plan::Plan& plan, const ir::State& state);
+bool is_on_disk(const ir::Graph& graph, const plan::Plan& plan, const ir::State& state);
 
 // `states`: graph states by their index in Program::states. The program has all its calls.
 void add_windows(const ir::Graph& graph, const plan::Plan& plan,

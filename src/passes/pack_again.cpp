@@ -32,13 +32,20 @@ ValueId first_packing(const Graph& graph, const State& packed) {
   return ir::kNoValue;
 }
 
+// Of a parameter on disk nothing stands in memory between its readers.
+bool is_on_disk(const State& packed, const PassOptions& options) {
+  return options.on_disk != nullptr && packed.derived_from &&
+         options.on_disk->contains(text(*packed.derived_from));
+}
+
 bool run(Graph& graph, const PassContext& context) {
-  if (context.options.pack_transposed) return false;
+  const PassOptions& options = context.options;
   std::vector<ValueId> source(graph.values.size(), ir::kNoValue);  // by second packing
   std::erase_if(graph.states, [&](const State& state) {
     const ValueId value = state.before;
     if (state.kind != ir::StateKind::kDerived || state.after != value ||
-        graph.value(value).type.layout != panels_layout(true))
+        graph.value(value).type.layout != panels_layout(true) ||
+        (options.pack_transposed && !is_on_disk(state, options)))
       return false;
     source[index(value)] = first_packing(graph, state);
     return source[index(value)] != ir::kNoValue;

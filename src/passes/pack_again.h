@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Without PassOptions::pack_transposed no second packing of a weight stands between steps: the
-// backward makes it from the first one, in phase `recompute`, ahead of each product that reads it.
+// Without PassOptions::pack_transposed no second packing of a weight stands between steps, with it
+// none of a weight in PassOptions::on_disk: the backward makes it from the first one, in phase
+// `recompute`, ahead of each product that reads it.
 //
 //   state %t "NAME.packed_transposed" of "NAME"        %t  = pack(%p)  {layout="panels_transposed"}
 //   %dx = linear_input_gradient(%dy, %t)          ->   %dx = linear_input_gradient(%dy, %t)

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "ir/op_schema.h"
@@ -14,6 +15,7 @@ namespace anabatic::passes {
 
 // Of states by name.
 using StateLayouts = std::map<std::string, Layout, std::less<>>;
+using StateNames = std::set<std::string, std::less<>>;
 
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
@@ -24,6 +26,8 @@ struct PassOptions {
   std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
+  // Parameters that stand on disk between their readers (reload_parameters). null: none.
+  const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
 };
 

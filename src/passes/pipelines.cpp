@@ -21,34 +21,68 @@
 #include "passes/panel_states.h"
 #include "passes/precision.h"
 #include "passes/recompute.h"
+#include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
-          kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
-          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
-          kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
-          kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
-          kDeadCode,       kRecompute};
+  return {kPrecision,
+          kDifferentiate,
+          kAccumulateGradients,
+          kFuseHeadLoss,
+          kPackWeights,
+          kPanelStates,
+          kSplitParameters,
+          kFuseSwiglu,
+          kFuseMoePermute,
+          kMoveRouterWeight,
+          kFuseGateUp,
+          kFuseQkv,
+          kFuseRope,
+          kPackAgain,
+          kApplyOptimizer,
+          kAccumulateInGemm,
+          kSliceOptimizer,
+          kFuseOptimizer,
+          kFuseNormResidual,
+          kCommonSubexpression,
+          kDeadCode,
+          kReloadParameters,
+          kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
   return {kPrecision,  kFuseHeadLoss,     kPackWeights,         kPanelStates, kSplitParameters,
           kFuseSwiglu, kFuseMoePermute,   kMoveRouterWeight,    kFuseGateUp,  kFuseQkv,
-          kFuseRope,   kFuseNormResidual, kCommonSubexpression, kDeadCode};
+          kFuseRope,   kFuseNormResidual, kCommonSubexpression, kDeadCode,    kReloadParameters};
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision,      &kDifferentiate,    &kAccumulateGradients, &kFuseHeadLoss,
-        &kPackWeights,    &kPanelStates,      &kSplitParameters,     &kFuseSwiglu,
-        &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp,          &kFuseQkv,
-        &kFuseRope,       &kPackAgain,        &kApplyOptimizer,      &kAccumulateInGemm,
-        &kSliceOptimizer, &kFuseOptimizer,    &kFuseNormResidual,    &kCommonSubexpression,
-        &kDeadCode,       &kRecompute})
+  for (const Pass* pass : {&kPrecision,
+                           &kDifferentiate,
+                           &kAccumulateGradients,
+                           &kFuseHeadLoss,
+                           &kPackWeights,
+                           &kPanelStates,
+                           &kSplitParameters,
+                           &kFuseSwiglu,
+                           &kFuseMoePermute,
+                           &kMoveRouterWeight,
+                           &kFuseGateUp,
+                           &kFuseQkv,
+                           &kFuseRope,
+                           &kPackAgain,
+                           &kApplyOptimizer,
+                           &kAccumulateInGemm,
+                           &kSliceOptimizer,
+                           &kFuseOptimizer,
+                           &kFuseNormResidual,
+                           &kCommonSubexpression,
+                           &kDeadCode,
+                           &kReloadParameters,
+                           &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -24,10 +24,28 @@ std::vector<double> starts_of(const Calls& calls) {
   return starts;
 }
 
-std::map<ir::ValueId, std::string> keys_by_value(const ir::Graph& graph) {
-  std::map<ir::ValueId, std::string> keys;
+// Parameters whose reads are queued ahead of their readers: what the widest call reads, and one.
+constexpr std::size_t kMostAhead = 4;
+
+// Of offloads by their nodes.
+std::map<ir::NodeId, std::string> keys_of(const ir::Graph& graph,
+                                          std::span<const Offload> offloads) {
+  std::map<ir::ValueId, std::string> by_value;
   const analysis::Rebuilder rebuilder(graph);
-  for (const analysis::SavedValue& saved : rebuilder.saved()) keys[saved.value] = saved.key;
+  for (const analysis::SavedValue& saved : rebuilder.saved()) by_value[saved.value] = saved.key;
+  std::vector<const Offload*> by_node;
+  for (const Offload& offload : offloads) by_node.push_back(&offload);
+  std::sort(by_node.begin(), by_node.end(),
+            [](const Offload* a, const Offload* b) { return a->reload < b->reload; });
+  std::map<ir::NodeId, std::string> keys;
+  std::map<std::int32_t, int> num_readers;
+  for (const Offload* offload : by_node)
+    keys[offload->reload] =
+        offload->is_of_state()
+            ? fmt::format("{}@{}",
+                          text(graph.states[static_cast<std::size_t>(offload->state)].name),
+                          num_readers[offload->state]++)
+            : by_value.at(graph.node(offload->reload).inputs[0]);
   return keys;
 }
 
@@ -36,17 +54,20 @@ std::int32_t last_written_by(const Offload& offload) {
   return std::max(offload.needed_at, offload.write_at + 1);
 }
 
+bool can_move(const Offload& offload, const spec::OffloadSpan& span) {
+  if (offload.is_of_state()) return span.read_at >= 0 && span.read_at <= offload.needed_at;
+  return span.written_by > offload.write_at && span.written_by <= last_written_by(offload) &&
+         span.read_at >= offload.write_at && span.read_at <= offload.needed_at;
+}
+
 // False where some offload has no span, or none that it could move in.
 bool take(const spec::OffloadSpans& spans, const ir::Graph& graph, std::span<Offload> offloads) {
   if (spans.empty()) return false;
-  const auto keys = keys_by_value(graph);
+  const auto keys = keys_of(graph, offloads);
   for (Offload& offload : offloads) {
-    const auto span = spans.find(keys.at(graph.node(offload.reload).inputs[0]));
-    if (span == spans.end() || span->second.written_by <= offload.write_at ||
-        span->second.written_by > last_written_by(offload) ||
-        span->second.read_at < offload.write_at || span->second.read_at > offload.needed_at)
-      return false;
-    offload.written_by = span->second.written_by;
+    const auto span = spans.find(keys.at(offload.reload));
+    if (span == spans.end() || !can_move(offload, span->second)) return false;
+    if (!offload.is_of_state()) offload.written_by = span->second.written_by;
     offload.read_at = span->second.read_at;
   }
   return true;
@@ -61,7 +82,8 @@ double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed
     return starts[static_cast<std::size_t>(position)];
   };
   std::vector<Offload*> by_write;
-  for (Offload& offload : offloads) by_write.push_back(&offload);
+  for (Offload& offload : offloads)
+    if (!offload.is_of_state()) by_write.push_back(&offload);
   std::stable_sort(by_write.begin(), by_write.end(),
                    [](const Offload* a, const Offload* b) { return a->write_at < b->write_at; });
   double now = 0;
@@ -79,8 +101,13 @@ double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed
           kPatience * static_cast<double>(offload.bytes) / disk.read_bytes_per_second;
     const auto after = std::upper_bound(starts.begin(), starts.end(), now);
     const auto latest = static_cast<std::int32_t>(after - starts.begin()) - 1;
-    offload.read_at = std::clamp(latest, offload.write_at, offload.needed_at);
+    offload.read_at = std::clamp(latest, std::max(offload.write_at, 0), offload.needed_at);
   }
+  std::vector<Offload*> copies;
+  for (Offload& offload : offloads)
+    if (offload.is_of_state()) copies.push_back(&offload);
+  for (std::size_t i = kMostAhead; i < copies.size(); ++i)
+    copies[i]->read_at = std::max(copies[i]->read_at, copies[i - kMostAhead]->needed_at);
   std::vector<Transfer> transfers;
   for (const Offload& offload : offloads)
     transfers.push_back(
@@ -91,11 +118,21 @@ double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed
 std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
                                    const Calls& calls, const DiskSpeed& disk,
                                    const spec::OffloadSpans& spans) {
-  std::vector<std::int32_t> used_until(graph.values.size(), 0);
+  std::vector<std::int32_t> used_until(graph.values.size(), 0),
+      state_of_value(graph.values.size(), -1);
+  for (std::size_t i = 0; i < graph.states.size(); ++i)
+    state_of_value[index(graph.states[i].before)] = static_cast<std::int32_t>(i);
   std::vector<Offload> offloads;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const ir::Node& node = graph.node(order[i]);
     const auto position = static_cast<std::int32_t>(i);
+    if (node.op->name == "reload" && state_of_value[index(node.inputs[0])] >= 0) {
+      offloads.push_back({.reload = order[i],
+                          .bytes = align_to_sectors(graph.value(node.inputs[0]).type.num_bytes()),
+                          .state = state_of_value[index(node.inputs[0])],
+                          .needed_at = position});
+      continue;
+    }
     if (position < calls.forward_length) {
       for (const auto* list : {&node.inputs, &node.outputs})
         for (const ir::ValueId value : *list) used_until[index(value)] = position + 1;
@@ -118,14 +155,18 @@ std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir:
 spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan) {
   spec::OffloadSpans spans;
   if (plan.offloads.empty()) return spans;
-  const auto keys = keys_by_value(graph);
+  const auto keys = keys_of(graph, plan.offloads);
   for (const Offload& offload : plan.offloads)
-    spans[keys.at(graph.node(offload.reload).inputs[0])] = {offload.written_by, offload.read_at};
+    spans[keys.at(offload.reload)] = {std::max(offload.written_by, 0), offload.read_at};
   return spans;
 }
 
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
   return kPasses * static_cast<double>(bytes) / device.tiers.at(0).bytes_per_second;
+}
+
+double offload_seconds(const Offload& offload, const spec::DeviceSpec& device) {
+  return (offload.is_of_state() ? 0.5 : 1) * offload_seconds(offload.bytes, device);
 }
 
 }  // namespace anabatic::plan

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When saved activations go to disk after the forward, and when they come back.
+// When saved activations go to disk after the forward and come back, and when parameters that are
+// on disk come for what reads them.
 #pragma once
 #include <span>
 #include <vector>
@@ -13,22 +14,26 @@ namespace anabatic::plan {
 // Fills written_by and read_at of offloads whose other fields are set, ascending by needed_at: a
 // value's bytes are its own until the disk is expected to have them, in the order of the writes; it
 // comes back as late as the disk can bring it and all that is needed after it. Transfers are
-// expected to take a third longer than at the disk's speed. Returns seconds that calls of a
+// expected to take a third longer than at the disk's speed. Of parameters few come ahead of their
+// readers, so that a slow disk does not fill memory with them. Returns seconds that calls of a
 // micro-batch wait all the same.
 double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk);
 
-// Those of the graph's nodes `reload` whose value the forward makes. `order` is forward ++ backward
-// ++ update, `calls` are its nodes'. Where `spans` has all of them they move as it says, whatever
-// calls and disk are.
+// The graph's nodes `reload` of values that the forward makes, and of states. `order` is forward ++
+// backward ++ update, `calls` are its nodes'. Where `spans` has all of them they move as it says,
+// whatever calls and disk are.
 std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
                                    const Calls& calls, const DiskSpeed& disk,
                                    const spec::OffloadSpans& spans);
 
-// When what `plan` offloads moves, by key (analysis/rebuild.h).
+// When what `plan` offloads moves, by key (analysis/rebuild.h); of parameters, by "NAME@i" for the
+// i-th of its readers.
 spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan);
 
 // What the calls of a micro-batch lose to a value's way there and back: memory's time to move it,
 // and to sum its blocks.
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device);
+// Likewise of an offload, be it a value's or a parameter's, which only comes.
+double offload_seconds(const Offload& offload, const spec::DeviceSpec& device);
 
 }  // namespace anabatic::plan

@@ -33,13 +33,15 @@ void for_each_source(const ir::Graph& graph, const std::vector<ir::NodeId>& prod
     for_each_source(graph, producer_of, input, f);
 }
 
-// A node of phase recompute waits for all else that its first reader beyond such nodes waits for,
-// so that what it makes does not stand idle. That reader is the first in the order of the graph:
-// nothing it waits for reads what the node makes, so no cycle forms.
+// A node of phase recompute, and a copy of a parameter on disk, wait for all else that their first
+// reader beyond such nodes waits for, so that what they make does not stand idle. That reader is
+// the first in the order of the graph: nothing it waits for reads what the node makes, so no cycle
+// forms.
 std::vector<std::pair<ir::NodeId, ir::NodeId>> recompute_edges(
     const ir::Graph& graph, const std::vector<ir::NodeId>& producer_of) {
-  const auto is_recompute = [&](ir::NodeId node) {
-    return graph.node(node).tag.phase == ir::Phase::kRecompute;
+  const auto is_recompute = [&](ir::NodeId id) {
+    const ir::Node& node = graph.node(id);
+    return node.tag.phase == ir::Phase::kRecompute || node.op->name == "reload";
   };
   std::vector<ir::NodeId> first_reader(graph.nodes.size(), ir::kNoNode);
   for (std::size_t i = graph.nodes.size(); i-- > 0;) {

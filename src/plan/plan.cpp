@@ -27,7 +27,7 @@ class BufferPlanner {
     std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
     for (const Offload& offload : offloads) {
       const ir::Node& reload = graph.node(offload.reload);
-      lifetimes[index(reload.inputs[0])].end = offload.written_by;
+      if (!offload.is_of_state()) lifetimes[index(reload.inputs[0])].end = offload.written_by;
       lifetimes[index(reload.outputs[0])].begin = offload.read_at;
     }
     const auto length = static_cast<std::int32_t>(order.size());
@@ -148,11 +148,14 @@ constexpr double kFrameSlack = 0.005;
 // Buffers that disks write from or read into, whole sectors of them.
 std::vector<PlannedBuffer*> offloaded_buffers(const ir::Graph& graph, Plan& plan) {
   std::vector<PlannedBuffer*> result;
-  for (const Offload& offload : plan.offloads)
-    for (const auto* list :
-         {&graph.node(offload.reload).inputs, &graph.node(offload.reload).outputs})
-      result.push_back(
-          &plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(list->front())])]);
+  const auto add = [&](ir::ValueId value) {
+    result.push_back(&plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(value)])]);
+  };
+  for (const Offload& offload : plan.offloads) {
+    const ir::Node& reload = graph.node(offload.reload);
+    if (!offload.is_of_state()) add(reload.inputs[0]);
+    add(reload.outputs[0]);
+  }
   return result;
 }
 
@@ -202,6 +205,19 @@ void place(const ir::Graph& graph, Plan& plan, const std::vector<PlannedNode*>& 
   plan.gradient_bytes = in_gradient.bytes;
   for (LiveBytes& item : frame) item.bytes = align_bytes(item.bytes);
   plan.frame_live_bytes = analysis::peak_live_bytes(frame);
+}
+
+// Parameters on disk that the step only reads have no window, and no bytes in memory.
+void leave_on_disk(const ir::Graph& graph, Plan& plan) {
+  std::set<std::int32_t> states;
+  for (const Offload& offload : plan.offloads) {
+    if (!offload.is_of_state() || !states.insert(offload.state).second) continue;
+    const ir::State& state = graph.states[static_cast<std::size_t>(offload.state)];
+    const PlannedBuffer& buffer =
+        plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(state.before)])];
+    if (buffer.arena == spec::Arena::kPersistent)
+      plan.persistent_bytes -= align_bytes(buffer.bytes);
+  }
 }
 
 // `=` and `+=` by the order of writers.
@@ -281,7 +297,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
         options.efficiency->disk, options.offloads);
     for (const Offload& offload : plan.offloads) {
       nodes[static_cast<std::size_t>(offload.needed_at)]->is_offloaded = true;
-      plan.disk_bytes += offload.bytes;
+      if (!offload.is_of_state()) plan.disk_bytes += offload.bytes;
     }
   }
   BufferPlanner buffers(graph, map, order, plan.offloads);
@@ -290,6 +306,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   buffers.finish(plan);
   place(graph, plan, nodes, options.trivial);
   place_windows(graph, order, options, plan);
+  leave_on_disk(graph, plan);
   set_modes(graph, map, device, options, nodes);
   verify(graph, plan);
   return plan;

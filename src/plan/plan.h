@@ -42,7 +42,7 @@ struct PlannedNode {
 };
 
 // A state that is on disk and stands in memory only around its update: its buffer is a window of
-// the frame. Positions as in Lifetime.
+// the frame. What else reads it reads copies (Offload). Positions as in Lifetime.
 struct SwapWindow {
   std::int32_t buffer = -1;       // index into Plan::buffers: the window, in the frame arena
   std::int64_t bytes = 0;         // that move: whole sectors
@@ -53,14 +53,18 @@ struct SwapWindow {
   static constexpr std::int32_t kNoPosition = -1;
 };
 
-// A value that goes to disk behind its last use in the forward and comes back for the backward, for
-// a node `reload` whose input and output these are. Positions as in Lifetime.
+// What comes from disk for a node `reload` whose output it is: a value, its input, that goes there
+// behind its last use in the forward and comes back for the backward; or a copy of a parameter that
+// is on disk, for one reader. Positions as in Lifetime.
 struct Offload {
+  static constexpr std::int32_t kNoPosition = -1;
   ir::NodeId reload{};
-  std::int64_t bytes = 0;  // that move: whole sectors
-  // Its write is queued ahead of `write_at` and awaited ahead of `written_by`, its read queued
-  // ahead of `read_at` and awaited ahead of the node, at `needed_at`.
-  std::int32_t write_at = 0, written_by = 0, read_at = 0, needed_at = 0;
+  std::int64_t bytes = 0;   // that move: whole sectors
+  std::int32_t state = -1;  // index into Graph::states: the parameter; -1: a value of the frame
+  // Its write is queued ahead of `write_at` and awaited ahead of `written_by` (kNoPosition: a
+  // parameter's), its read queued ahead of `read_at` and awaited ahead of the node, at `needed_at`.
+  std::int32_t write_at = kNoPosition, written_by = kNoPosition, read_at = 0, needed_at = 0;
+  bool is_of_state() const { return state >= 0; }
 };
 
 struct Plan {
@@ -72,7 +76,7 @@ struct Plan {
   std::vector<std::int32_t> buffer_of_value;  // by ValueId; -1 for values that nothing touches
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
-  std::vector<Offload> offloads;      // ascending by needed_at
+  std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
   std::int64_t disk_bytes = 0;        // of states that stand on disk, and of what is offloaded
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
   bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
@@ -84,7 +88,9 @@ struct Plan {
 struct DiskOptions {
   bool optimizer_state = false;  // on disk, the moments of at least `min_bytes`
   bool masters = false;          // and lower halves of parameters (passes/split_parameters.h)
+  bool parameters = false;       // and what the model reads of them (passes/reload_parameters.h)
   std::int64_t min_bytes = 4096;
+  std::int64_t min_parameter_bytes = std::int64_t{32} << 10;  // as fp32
   // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.
   std::vector<std::string> hot{}, cold{};
   bool only_cold = false;

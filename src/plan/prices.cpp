@@ -161,7 +161,7 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
   }
   price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
   for (const Offload& offload : plan.offloads)
-    price.disk_seconds += repeats * offload_seconds(offload.bytes, device);
+    price.disk_seconds += repeats * offload_seconds(offload, device);
   price.seconds =
       price.forward_seconds + price.backward_seconds + price.update_seconds + price.disk_seconds;
   return price;

@@ -94,9 +94,12 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
                               ? "written behind it"
                               : fmt::format("written before {}", window.written_by));
   for (const Offload& offload : plan.offloads)
-    result += fmt::format("  offload n{} {} bytes written [{}, {}) read [{}, {})\n",
-                          index(offload.reload), offload.bytes, offload.write_at,
-                          offload.written_by, offload.read_at, offload.needed_at);
+    result += offload.is_of_state()
+                  ? fmt::format("  reload n{} {} bytes read [{}, {})\n", index(offload.reload),
+                                offload.bytes, offload.read_at, offload.needed_at)
+                  : fmt::format("  offload n{} {} bytes written [{}, {}) read [{}, {})\n",
+                                index(offload.reload), offload.bytes, offload.write_at,
+                                offload.written_by, offload.read_at, offload.needed_at);
   return result;
 }
 

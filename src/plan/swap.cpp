@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "plan/hints.h"
@@ -184,19 +185,28 @@ class Occupancy {
 struct Candidate {
   std::int32_t buffer = 0;
   Lifetime use{};
+  bool may_stay = true;  // in memory: its readers read the state itself
 };
 
 // States that the options put on disk, with the span of positions that use them, in that order.
 std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
                                   const DiskOptions& options, const Plan& plan) {
   std::map<std::int32_t, Lifetime> uses;
+  std::set<std::int32_t> reloaded;  // states
+  std::set<ir::NodeId> copies;
+  for (const Offload& offload : plan.offloads)
+    if (offload.is_of_state()) {
+      reloaded.insert(offload.state);
+      copies.insert(offload.reload);
+    }
   for (std::size_t i = 0; i < order.size(); ++i)
-    for (const auto* list : {&graph.node(order[i]).inputs, &graph.node(order[i]).outputs})
-      for (const ir::ValueId value : *list) {
-        const auto position = static_cast<std::int32_t>(i);
-        Lifetime& use = uses[plan.buffer_of_value[index(value)]];
-        use = analysis::join(use, {position, position + 1});
-      }
+    if (!copies.contains(order[i]))
+      for (const auto* list : {&graph.node(order[i]).inputs, &graph.node(order[i]).outputs})
+        for (const ir::ValueId value : *list) {
+          const auto position = static_cast<std::int32_t>(i);
+          Lifetime& use = uses[plan.buffer_of_value[index(value)]];
+          use = analysis::join(use, {position, position + 1});
+        }
   std::vector<Candidate> result;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlannedBuffer& buffer = plan.buffers[i];
@@ -207,21 +217,22 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
       return std::find(graph.outputs.begin(), graph.outputs.end(), value) != graph.outputs.end();
     };
     const bool is_low = graph.value(state.before).type.dtype == DType::kUInt16;
-    if (state.kind != ir::StateKind::kOptimizer || (is_low && !options.masters) || use.empty() ||
-        is_output(state.before) || is_output(state.after) ||
+    const bool is_reloaded = reloaded.contains(buffer.state);
+    if ((state.kind != ir::StateKind::kOptimizer && !is_reloaded) || (is_low && !options.masters) ||
+        use.empty() || is_output(state.before) || is_output(state.after) ||
         !may_go_to_disk(options, text(state.name)))
       continue;
-    result.push_back({static_cast<std::int32_t>(i), use});
+    result.push_back({static_cast<std::int32_t>(i), use, !is_reloaded});
   }
   std::stable_sort(result.begin(), result.end(), [](const Candidate& a, const Candidate& b) {
     return a.use.begin < b.use.begin;
   });
   std::int64_t resident = 0;
-  const auto first = std::find_if(result.begin(), result.end(), [&](const Candidate& state) {
-    resident += align_to_sectors(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
-    return resident > options.resident_bytes;
+  std::erase_if(result, [&](const Candidate& state) {
+    if (state.may_stay)
+      resident += align_to_sectors(plan.buffers[static_cast<std::size_t>(state.buffer)].bytes);
+    return state.may_stay && resident <= options.resident_bytes;
   });
-  result.erase(result.begin(), first);
   return result;
 }
 

@@ -13,8 +13,9 @@ inline std::int64_t align_to_sectors(std::int64_t bytes) {
   return (bytes + kSwapAlignmentBytes - 1) / kSwapAlignmentBytes * kSwapAlignmentBytes;
 }
 
-// Moves states of the optimizer out of memory into windows of the frame. To be called when the
-// plan's other buffers and workspaces have their offsets; `order` is forward ++ backward ++ update.
+// Moves states of the optimizer, and parameters that the graph reloads, out of memory into windows
+// of the frame. To be called when the plan's other buffers and workspaces have their offsets;
+// `order` is forward ++ backward ++ update.
 //
 // A window takes bytes that are free from its read to its use. The bytes of an earlier window
 // become free with its last use, because transfers happen in the order in which they are queued:

@@ -131,11 +131,14 @@ double disk_seconds(const ir::Graph& graph, const Plan& plan, const spec::Device
 }
 
 double transfer_seconds(const Plan& plan, const DiskSpeed& disk, std::int64_t num_micro_batches) {
-  double bytes = 0;
-  for (const Transfer& transfer : transfers_of(plan))
-    bytes += static_cast<double>(transfer.bytes) *
-             (transfer.is_once_a_step ? 1.0 : static_cast<double>(num_micro_batches));
-  return bytes * (1 / disk.read_bytes_per_second + 1 / disk.written_bytes_per_second);
+  double seconds = 0;
+  for (const Transfer& transfer : transfers_of(plan)) {
+    const double times = transfer.is_once_a_step ? 1.0 : static_cast<double>(num_micro_batches),
+                 bytes = times * static_cast<double>(transfer.bytes);
+    seconds += bytes / disk.read_bytes_per_second;
+    if (transfer.write_at != Transfer::kNever) seconds += bytes / disk.written_bytes_per_second;
+  }
+  return seconds;
 }
 
 }  // namespace anabatic::plan

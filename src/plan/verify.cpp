@@ -236,10 +236,12 @@ class Verifier {
   void move_windows() {
     ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
     const auto in_flight = [](std::size_t i) { return -2 - static_cast<std::int64_t>(i); };
-    for (const SwapWindow& window : plan_.windows)
-      if (window.end == position_)
-        ANABATIC_RULE(holds(windows_.after(window)), "states end with their new value",
-                      "window of value {}", index(windows_.after(window)));
+    for (const SwapWindow& window : plan_.windows) {
+      if (window.end != position_) continue;
+      ANABATIC_RULE(holds(windows_.after(window)), "states end with their new value",
+                    "window of value {}", index(windows_.after(window)));
+      is_written_.insert(index(windows_.before(window)));
+    }
     windows_.queue_writes(position_);
     windows_.end_writes(position_, false);
     for (std::size_t i = 0; i < plan_.windows.size(); ++i) {
@@ -267,10 +269,14 @@ class Verifier {
     const ir::Node& node = graph_.node(offload.reload);
     const PlannedBuffer& to = buffer(node.outputs[0]);
     const std::int64_t in_flight = -2 - static_cast<std::int64_t>(read);
-    if (offload.write_at == position_)
+    if (!offload.is_of_state() && offload.write_at == position_)
       ANABATIC_RULE(holds(node.inputs[0]), "offloads written from what was made",
                     "value {} is not in its bytes", index(node.inputs[0]));
     if (offload.read_at == position_) {
+      // Queued before its update's write, if there is one.
+      ANABATIC_RULE(!offload.is_of_state() || !is_written_.contains(index(node.inputs[0])),
+                    "copies of parameters ahead of their update", "value {} is on disk no more",
+                    index(node.inputs[0]));
       windows_.check_write(to.offset, to.offset + offload.bytes);
       frame.write(to.offset, to.offset + offload.bytes, in_flight);
       windows_.queue_read(read);
@@ -407,6 +413,7 @@ class Verifier {
   std::map<std::int64_t, int> num_missing_;  // contributions still to come, by content
   std::map<std::pair<spec::Arena, std::int32_t>, ByteMap> arenas_;
   std::map<std::uint32_t, ir::NodeId> made_by_;
+  std::set<std::uint32_t> is_written_;  // values that the disk holds no more
   spec::Action action_{};
   std::int32_t position_ = 0;
 };

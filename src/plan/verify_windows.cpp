@@ -42,18 +42,31 @@ WindowVerifier::WindowVerifier(const ir::Graph& graph, const Plan& plan)
 
 void WindowVerifier::check_offload(const Offload& offload) const {
   const ir::Node& node = graph_.node(offload.reload);
+  const ir::ValueId from = node.inputs[0], to = node.outputs[0];
+  if (offload.is_of_state()) {
+    ANABATIC_RULE(static_cast<std::size_t>(offload.state) < graph_.states.size() &&
+                      graph_.states[static_cast<std::size_t>(offload.state)].before == from &&
+                      offload.write_at == Offload::kNoPosition &&
+                      offload.written_by == Offload::kNoPosition && offload.read_at >= 0 &&
+                      offload.read_at <= offload.needed_at,
+                  "copies of parameters that are only read", "n{} read before {}",
+                  index(offload.reload), offload.read_at);
+    return check_sectors(offload, to);
+  }
   ANABATIC_RULE(offload.write_at < offload.written_by && offload.write_at <= offload.read_at &&
                     offload.read_at <= offload.needed_at,
                 "offloads written before they are read", "n{} written before {}, read before {}",
                 index(offload.reload), offload.write_at, offload.read_at);
-  for (const ir::ValueId value : {node.inputs[0], node.outputs[0]}) {
-    const PlannedBuffer& at = buffer_of(value);
-    ANABATIC_RULE(at.arena == spec::Arena::kFrame && at.offset % kSwapAlignmentBytes == 0 &&
-                      offload.bytes >= at.bytes && offload.bytes % kSwapAlignmentBytes == 0 &&
-                      at.offset + offload.bytes <= plan_.frame_bytes,
-                  "offloads of whole sectors inside the frame", "value {} at {}", index(value),
-                  at.offset);
-  }
+  for (const ir::ValueId value : {from, to}) check_sectors(offload, value);
+}
+
+void WindowVerifier::check_sectors(const Offload& offload, ir::ValueId value) const {
+  const PlannedBuffer& at = buffer_of(value);
+  ANABATIC_RULE(at.arena == spec::Arena::kFrame && at.offset % kSwapAlignmentBytes == 0 &&
+                    offload.bytes >= at.bytes && offload.bytes % kSwapAlignmentBytes == 0 &&
+                    at.offset + offload.bytes <= plan_.frame_bytes,
+                "offloads of whole sectors inside the frame", "value {} at {}", index(value),
+                at.offset);
 }
 
 void WindowVerifier::queue_writes(std::int32_t position) {
@@ -64,7 +77,7 @@ void WindowVerifier::queue_writes(std::int32_t position) {
                          window.written_by < window.end, num_queued_++});
   }
   for (const Offload& offload : plan_.offloads) {
-    if (offload.write_at != position) continue;
+    if (offload.is_of_state() || offload.write_at != position) continue;
     const ir::ValueId value = graph_.node(offload.reload).inputs[0];
     const PlannedBuffer& at = buffer_of(value);
     draining_.push_back(

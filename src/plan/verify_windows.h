@@ -38,6 +38,7 @@ class WindowVerifier {
 
  private:
   void check_offload(const Offload& offload) const;
+  void check_sectors(const Offload& offload, ir::ValueId value) const;
   const PlannedBuffer& buffer_of(ir::ValueId value) const {
     return plan_.buffers[static_cast<std::size_t>(plan_.buffer_of_value[index(value)])];
   }

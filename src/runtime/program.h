@@ -49,12 +49,13 @@ struct SwapRegion {
   std::int64_t bytes = 0;
 };
 
-// Bytes of the frame that hold a state on disk from its read to the end of its write; or what of a
-// region is written, or read.
+// Bytes of the frame that hold a state on disk from its read to the end of its write; or a copy of
+// it, which is only read; or what of a region is written, or read.
 struct SwapWindow {
   std::int32_t state = -1;   // index into Program::states; -1: of a region
   std::int32_t region = -1;  // index into Program::regions
   std::int64_t offset = 0;   // in the frame arena; a multiple of swap::kSectorBytes
+  bool is_copy = false;      // of the state, brought in every micro-batch
 };
 
 enum class SwapStep : std::uint8_t { kWrite, kRead, kAwaitWrite, kAwaitRead };
@@ -78,7 +79,7 @@ struct Program {
   std::vector<NamedOperand>
       outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
   std::vector<SwapRegion> regions;
-  // Of states, in the order in which a step reads them; then of regions.
+  // Of states, in the order in which a step reads them; then of copies and regions.
   std::vector<SwapWindow> windows;
   std::map<Action, std::vector<SwapPoint>> swap_points;  // ascending by call
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;

@@ -30,12 +30,14 @@ struct Decisions {
   // Keys of those that wait in another form than whole; `recompute` goes ahead of it. Those of
   // fewer bits change gradients.
   std::map<std::string, SavedForm, std::less<>> saved_as{};
-  OffloadSpans offloads{};  // of those on disk, by key; without one, it is timed anew
+  // Of those on disk, by key, and of parameters that are; without one, it is timed anew.
+  OffloadSpans offloads{};
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
-  bool state_on_disk = false;    // the optimizer's moments, between updates
-  bool masters_on_disk = false;  // and the lower halves of parameters
-  std::int32_t num_windows = 0;  // of their slices, then; see plan/swap.h
+  bool state_on_disk = false;       // the optimizer's moments, between updates
+  bool masters_on_disk = false;     // and the lower halves of parameters
+  bool parameters_on_disk = false;  // and what the model reads of them, between its readers
+  std::int32_t num_windows = 0;     // of their slices, then; see plan/swap.h
   // Of those that stay in memory then all the same, the first to be updated.
   std::int64_t resident_bytes = 0;
 

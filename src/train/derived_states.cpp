@@ -39,8 +39,11 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
 void refresh_derived(std::span<const ir::State> states, runtime::StateStore& store,
                      device::ThreadTeam& team, const spec::DeviceSpec& device) {
   if (states.empty()) return;
-  const lower::Compiled compiled =
-      lower::compile(refresh_graph(states, store), {.training = false}, device);
+  lower::CompileOptions options{.training = false};
+  for (const Name name : store.names())
+    if (store.tier(name) == runtime::Tier::kDisk)
+      options.states_on_disk.insert(std::string(text(name)));
+  const lower::Compiled compiled = lower::compile(refresh_graph(states, store), options, device);
   runtime::Executor(compiled.program, store, team).run(spec::Action::kUpdate);
 }
 

@@ -91,7 +91,9 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.disk.optimizer_state = run.memory.optimizer_state == "disk" || !run.memory.cold.empty();
   options.disk.only_cold = run.memory.optimizer_state != "disk" && !run.memory.cold.empty();
   options.disk.masters = run.memory.masters == "disk";
+  options.disk.parameters = run.memory.parameters == "disk";
   options.disk_choice.may_take_masters = run.memory.masters == "auto";
+  options.disk_choice.may_take_parameters = run.memory.parameters == "auto";
   options.disk.hot = run.memory.hot;
   options.disk.cold = run.memory.cold;
   options.disk.slice_bytes = run.memory.swap_slice;
@@ -165,8 +167,11 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
   lower::CompileOptions options = compile_options(run_, request);
-  for (const Name name : store_.names())
+  for (const Name name : store_.names()) {
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+    if (store_.tier(name) == runtime::Tier::kDisk)
+      options.states_on_disk.insert(std::string(text(name)));
+  }
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
   return bind(lower::compile(model::build_graph(config_, request.build), options, device_));

@@ -15,16 +15,17 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
 constexpr const char* kStepKeys[] = {
-    "data.sequence_length", "train.micro_batch_size",   "train.gradient_accumulation_steps",
-    "train.precision",      "train.router_z_loss_coef", "optimizer.state_precision",
-    "optimizer.update",     "memory.optimizer_state",   "memory.masters",
-    "memory.swap_windows",  "memory.swap_slice",        "memory.compress",
-    "memory.activations",   "compiler.disable_passes",  "compiler.trivial_planners"};
+    "data.sequence_length",     "train.micro_batch_size",   "train.gradient_accumulation_steps",
+    "train.precision",          "train.router_z_loss_coef", "optimizer.state_precision",
+    "optimizer.update",         "memory.optimizer_state",   "memory.masters",
+    "memory.parameters",        "memory.swap_windows",      "memory.swap_slice",
+    "memory.compress",          "memory.activations",       "compiler.disable_passes",
+    "compiler.trivial_planners"};
 
 // Reads members of one object; errors say which.
 class Reader {
@@ -245,6 +246,7 @@ std::string to_json(const PlanFile& plan) {
                            {"offloads", std::move(offloads)},
                            {"state_on_disk", plan.decisions.state_on_disk},
                            {"masters_on_disk", plan.decisions.masters_on_disk},
+                           {"parameters_on_disk", plan.decisions.parameters_on_disk},
                            {"num_windows", plan.decisions.num_windows},
                            {"resident_bytes", plan.decisions.resident_bytes},
                            {"on_disk", plan.on_disk}}},
@@ -294,6 +296,8 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
   plan.decisions.masters_on_disk =
       decisions.member("masters_on_disk", Json::value_t::boolean).get<bool>();
+  plan.decisions.parameters_on_disk =
+      decisions.member("parameters_on_disk", Json::value_t::boolean).get<bool>();
   plan.decisions.num_windows = decisions.integer_32("num_windows");
   plan.decisions.resident_bytes = decisions.integer("resident_bytes");
   plan.on_disk = decisions.strings("on_disk");

@@ -270,6 +270,11 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                         "whose upper halves the model reads; disk: where moments are, if they are; "
                         "auto: there where memory.budget is not kept otherwise",
                         {"auto", "resident", "disk"}, AT(memory.masters)));
+  keys.push_back(choice("memory.parameters",
+                        "where what the model reads of parameters stays; disk: where moments are, "
+                        "if they are, and every call that reads one has it brought; auto: there "
+                        "where memory.budget is not kept otherwise",
+                        {"auto", "resident", "disk"}, AT(memory.parameters)));
   keys.push_back(string("memory.swap_directory",
                         "directory of the scratch file; empty: that of train.output",
                         AT(memory.swap_directory)));
@@ -462,6 +467,10 @@ std::vector<std::string> problems_of(const RunConfig& config) {
                     "expected memory.optimizer_state: disk or auto and train.precision: bf16, got "
                     "{} and {}",
                     memory.optimizer_state, config.train.precision));
+  if (memory.parameters == "disk" && memory.optimizer_state == "resident")
+    problems.push_back(
+        "memory.parameters: disk puts parameters beside the moments; expected "
+        "memory.optimizer_state: disk or auto, got resident");
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

@@ -62,6 +62,7 @@ struct RunConfig {
     std::string activations = "resident";      // resident | disk: where a budget may put them
     std::string optimizer_state = "auto";      // auto | resident | disk
     std::string masters = "auto";              // lower halves of parameters: auto | resident | disk
+    std::string parameters = "auto";           // what the model reads of them, likewise
     std::string swap_directory;                // of the swap file; empty: train.output
     std::int64_t swap_windows = 2;             // slices of parameters that fit into memory at once
     std::int64_t swap_slice = std::int64_t{8} << 20;  // bytes of a moment in one window, at most

@@ -112,9 +112,12 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                  std::int64_t step_bytes, const spec::Decisions* replay) {
   const auto compile = [&](const ModelSession::CompileRequest& request,
-                           const passes::StateLayouts& layouts) {
+                           const std::vector<runtime::StateSlot>& states) {
     lower::CompileOptions options = compile_options(run, request);
-    options.state_layouts = layouts;
+    for (const runtime::StateSlot& slot : states) {
+      options.state_layouts[std::string(text(slot.name))] = slot.type.layout;
+      if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
+    }
     options.efficiency = efficiency_of(efficiency, run);
     if (replay && request.training) options.memory.replay = *replay;
     return lower::compile(model::build_graph(config, request.build), options, device);
@@ -123,10 +126,7 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
   training.budget_bytes = step_bytes;
   RunPlan result{.training = compile(training, {}), .step_bytes = step_bytes};
   if (run.data.validation.empty()) return result;
-  passes::StateLayouts layouts;
-  for (const runtime::StateSlot& slot : result.training.program.states)
-    layouts[std::string(text(slot.name))] = slot.type.layout;
-  result.evaluation = compile(evaluation_request(run), layouts);
+  result.evaluation = compile(evaluation_request(run), result.training.program.states);
   return result;
 }
 
@@ -282,7 +282,8 @@ plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
 
 std::int64_t offloaded_bytes(const plan::Plan& plan) {
   std::int64_t bytes = 0;
-  for (const plan::Offload& offload : plan.offloads) bytes += offload.bytes;
+  for (const plan::Offload& offload : plan.offloads)
+    if (!offload.is_of_state()) bytes += offload.bytes;
   return bytes;
 }
 
@@ -293,10 +294,14 @@ std::string disk_to_string(const RunConfig& run, const lower::Compiled& training
     const DiskMeasurement disk = stored_disk_speed(run);
     const std::int64_t activations = offloaded_bytes(plan);
     std::string what;
-    if (!plan.windows.empty())
-      what = fmt::format(
-          "{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
-          training.memory.decisions.masters_on_disk ? " and the lower halves of parameters" : "");
+    if (!plan.windows.empty()) {
+      const spec::Decisions& decisions = training.memory.decisions;
+      what =
+          fmt::format("{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
+                      decisions.parameters_on_disk ? " and parameters"
+                      : decisions.masters_on_disk  ? " and the lower halves of parameters"
+                                                   : "");
+    }
     if (activations > 0)
       what +=
           fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));

@@ -113,14 +113,16 @@ std::vector<Name> low_states(const runtime::StateStore& store, Name parameter) {
   return slices;
 }
 
-bool are_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low) {
-  return low.empty() || (low.size() == 1 && store.tier(low[0]) == runtime::Tier::kMemory);
+bool is_in_memory_whole(const runtime::StateStore& store, Name state) {
+  const std::vector<Name> low = low_states(store, state);
+  const auto is_in_memory = [&](Name name) { return store.tier(name) == runtime::Tier::kMemory; };
+  return is_in_memory(state) && (low.empty() || (low.size() == 1 && is_in_memory(low[0])));
 }
 
 StateRows find_rows(const runtime::StateStore& store, Name state) {
   const std::vector<Name> low = low_states(store, state);
-  ANABATIC_CHECK(are_in_memory_whole(store, low),
-                 "[state rows] the lower halves of {} are not in memory whole", text(state));
+  ANABATIC_CHECK(is_in_memory_whole(store, state), "[state rows] {} is not in memory whole",
+                 text(state));
   return {store.find(state), low.empty() ? TensorView{} : store.find(low[0])};
 }
 

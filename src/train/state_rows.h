@@ -28,12 +28,13 @@ struct StateRows {
   // Of an element, as rows have it.
   DType dtype() const { return is_split() ? DType::kFloat32 : state.type->dtype; }
 };
-// InternalError where lower halves do not stand in memory whole (train/state_tiers.h).
+// InternalError where it does not stand in memory whole (train/state_tiers.h).
 StateRows find_rows(const runtime::StateStore& store, Name state);
 
 // The states with the lower halves of a parameter: none, one, or slices in the order of its rows.
 std::vector<Name> low_states(const runtime::StateStore& store, Name parameter);
-bool are_in_memory_whole(const runtime::StateStore& store, const std::vector<Name>& low);
+// A state, and the lower halves of one in halves.
+bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 
 // Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.
 // InternalError for another dtype or a range beyond the state.

@@ -106,47 +106,65 @@ bool StateCursor::select(Name state) {
   state_ = state;
   parts_.clear();
   const std::vector<Name> low = low_states(store_, state);
-  if (!are_in_memory_whole(store_, low)) {
-    std::int64_t first_element = 0, upper_byte = 0;
-    for (const Name name : low) {
-      const TensorType& type = *store_.find(name).type;
-      for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes))
-        parts_.push_back({name, part.type, part.first_byte, upper_byte + part.first_byte,
-                          first_element + part.first_element});
-      first_element += type.num_elements();
-      upper_byte += type.num_bytes();
-    }
+  const TensorType& whole = *store_.find(state).type;
+  if (is_in_memory_whole(store_, state)) {
+    at_ = 0;
+    return false;
   }
+  // Slices of lower halves follow one another as the upper ones do.
+  std::int64_t first_element = 0, first_byte = 0;
+  const auto add = [&](const TensorType& type, std::optional<Name> name) {
+    for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes)) {
+      TensorType own = part.type;
+      own.dtype = whole.dtype;
+      parts_.push_back({std::move(own), first_element + part.first_element,
+                        first_byte + part.first_byte, name, part.first_byte});
+    }
+    first_element += type.num_elements();
+    first_byte += type.num_bytes();
+  };
+  for (const Name name : low) add(*store_.find(name).type, name);
+  if (low.empty()) add(whole, std::nullopt);
   at_ = parts_.size();
   return !parts_.empty();
+}
+
+std::byte* StateCursor::at_hand(Name state, std::int64_t first_byte,
+                                std::vector<std::byte>& bytes) {
+  if (store_.tier(state) == runtime::Tier::kMemory) {
+    bytes.clear();
+    return store_.find(state).data + first_byte;
+  }
+  bytes.resize(static_cast<std::size_t>(parts_[at_].type.num_bytes()));
+  store_.swap()->read_bytes(store_.region(state), first_byte, bytes);
+  return bytes.data();
+}
+
+void StateCursor::put_back(Name state, std::int64_t first_byte,
+                           const std::vector<std::byte>& bytes) {
+  if (!bytes.empty()) store_.swap()->write_bytes(store_.region(state), first_byte, bytes);
 }
 
 void StateCursor::load(std::size_t part) {
   if (at_ == part) return;
   flush();
   at_ = part;
-  low_.resize(static_cast<std::size_t>(parts_[at_].type.num_bytes()));
   const Part& from = parts_[at_];
-  if (store_.tier(from.low) == runtime::Tier::kDisk)
-    store_.swap()->read_bytes(store_.region(from.low), from.first_byte, low_);
-  else
-    std::memcpy(low_.data(), store_.find(from.low).data + from.first_byte, low_.size());
+  upper_ = at_hand(state_, from.first_byte, upper_bytes_);
+  low_ = from.low ? at_hand(*from.low, from.low_byte, low_bytes_) : nullptr;
 }
 
 void StateCursor::flush() {
   if (!is_changed_) return;
   const Part& to = parts_[at_];
-  if (store_.tier(to.low) == runtime::Tier::kDisk)
-    store_.swap()->write_bytes(store_.region(to.low), to.first_byte, low_);
-  else
-    std::memcpy(store_.find(to.low).data + to.first_byte, low_.data(), low_.size());
+  put_back(state_, to.first_byte, upper_bytes_);
+  if (to.low) put_back(*to.low, to.low_byte, low_bytes_);
   is_changed_ = false;
 }
 
 // Calls body(rows of a part, first element in it, what of `values` lies there).
 template <class Element, class Body>
 void StateCursor::for_parts(std::int64_t first, std::span<Element> values, Body&& body) {
-  const std::byte* upper = store_.find(state_).data;
   while (!values.empty()) {
     const auto after =
         std::upper_bound(parts_.begin(), parts_.end(), first,
@@ -157,11 +175,11 @@ void StateCursor::for_parts(std::int64_t first, std::span<Element> values, Body&
                        count = std::min(part.type.num_elements() - in_part,
                                         static_cast<std::int64_t>(values.size()));
     ANABATIC_CHECK(count > 0, "[state rows] element {} of {}", first, text(state_));
-    TensorType high = part.type;
-    high.dtype = DType::kBFloat16;
-    body(StateRows(TensorView{const_cast<std::byte*>(upper) + part.upper_byte, &high},
-                   TensorView{low_.data(), &part.type}),
-         in_part, values.first(static_cast<std::size_t>(count)));
+    TensorType low_type = part.type;
+    low_type.dtype = DType::kUInt16;
+    const TensorView upper{upper_, &part.type};
+    body(part.low ? StateRows(upper, TensorView{low_, &low_type}) : StateRows(upper), in_part,
+         values.first(static_cast<std::size_t>(count)));
     values = values.subspan(static_cast<std::size_t>(count));
     first += count;
   }
@@ -185,9 +203,8 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
 
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
-  if (store.tier(state) == runtime::Tier::kMemory) {
-    if (are_in_memory_whole(store, low_states(store, state)))
-      return for_row_bytes(find_rows(store, state), body);
+  if (is_in_memory_whole(store, state)) return for_row_bytes(find_rows(store, state), body);
+  if (!low_states(store, state).empty()) {
     StateCursor cursor(store);
     return for_row_blocks(store.find(state).type->num_elements(),
                           [&](std::int64_t first, std::span<float> block) {
@@ -206,7 +223,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
-  if (!are_in_memory_whole(store, low_states(store, state))) {
+  if (!low_states(store, state).empty() && !is_in_memory_whole(store, state)) {
     StateCursor cursor(store);
     for_row_blocks(store.find(state).type->num_elements(),
                    [&](std::int64_t first, std::span<float> block) {
@@ -215,8 +232,9 @@ void fill_state(runtime::StateStore& store, Name state,
                    });
     return cursor.flush();
   }
-  const StateRows state_rows = find_rows(store, state);
-  if (store.tier(state) == runtime::Tier::kMemory) {
+  const TensorType& type = *store.find(state).type;
+  if (is_in_memory_whole(store, state)) {
+    const StateRows state_rows = find_rows(store, state);
     const TensorType rows_type =
         tensor_type(state_rows.dtype(), {state_rows.state.type->num_elements()});
     return for_parts(rows_type, false,
@@ -225,7 +243,7 @@ void fill_state(runtime::StateStore& store, Name state,
                        write_row_bytes(state_rows, part.first_element, rows);
                      });
   }
-  for_parts(*state_rows.state.type, true,
+  for_parts(type, true,
             [&](const Part& part, std::span<std::byte> stored, std::span<std::byte> rows) {
               source(part.first_element, rows);
               std::fill(stored.begin(), stored.end(), std::byte{0});  // beyond the sides of panels

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,9 +17,9 @@ namespace anabatic::train {
 // Of an element, as rows have it: f32 for a parameter in halves, wherever the lower ones are.
 DType row_dtype(const runtime::StateStore& store, Name state);
 
-// Reads and writes elements of f32 states (read also of bf16 ones, widened). Of a parameter whose
-// lower halves are on disk or in slices, a part of them is at hand at a time, about a block of the
-// disk, so that calls in ascending order move each once. ResourceError of the disk.
+// Reads and writes elements of f32 states (read also of bf16 ones, widened). Of a parameter that is
+// on disk, or whose lower halves are there or in slices, a part is at hand at a time, about a block
+// of the disk, so that calls in ascending order move each once. ResourceError of the disk.
 class StateCursor {
  public:
   explicit StateCursor(runtime::StateStore& store) : store_(store) {}
@@ -28,14 +29,18 @@ class StateCursor {
   void flush();  // behind the last write
 
  private:
-  // Lower halves that lie together, of elements that follow one another.
+  // Elements that follow one another and lie together, in the parameter, whole or its upper halves,
+  // and in the lower ones.
   struct Part {
-    Name low{};                      // the state that holds them
-    TensorType type{};               // theirs
+    TensorType type{};               // in the parameter
+    std::int64_t first_element = 0;  // of it
     std::int64_t first_byte = 0;     // in it
-    std::int64_t upper_byte = 0;     // where the upper halves begin in theirs
-    std::int64_t first_element = 0;  // of the parameter
+    std::optional<Name> low{};       // the state that holds the lower halves; none: there are none
+    std::int64_t low_byte = 0;       // in it
   };
+  // Bytes of a part at hand: of a state in memory themselves, else read from disk.
+  std::byte* at_hand(Name state, std::int64_t first_byte, std::vector<std::byte>& bytes);
+  void put_back(Name state, std::int64_t first_byte, const std::vector<std::byte>& bytes);
 
   bool select(Name state);  // whether it has parts
   template <class Element, class Body>
@@ -45,8 +50,9 @@ class StateCursor {
   runtime::StateStore& store_;
   Name state_{};
   std::vector<Part> parts_{};
-  std::size_t at_ = 0;  // the part at hand; parts_.size(): none
-  std::vector<std::byte> low_{};
+  std::size_t at_ = 0;                                  // the part at hand; parts_.size(): none
+  std::vector<std::byte> upper_bytes_{}, low_bytes_{};  // of a state on disk, else empty
+  std::byte *upper_ = nullptr, *low_ = nullptr;         // of the part at hand
   bool is_changed_ = false;
 };
 

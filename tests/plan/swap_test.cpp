@@ -20,9 +20,17 @@ namespace anabatic::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::ThrowsMessage;
 
 constexpr plan::DiskOptions kAll{.optimizer_state = true, .min_bytes = 1};
+
+// With all that the model reads of parameters.
+constexpr plan::DiskOptions kParametersToo{.optimizer_state = true,
+                                           .masters = true,
+                                           .parameters = true,
+                                           .min_bytes = 1,
+                                           .min_parameter_bytes = 1};
 
 lower::CompileOptions on_disk() {
   lower::CompileOptions options;
@@ -80,6 +88,81 @@ TEST(Windows, HoldMastersWhereTheyMay) {
   EXPECT_GE(num_low().first, whole);
   options.disk.hot = {"experts"};
   EXPECT_LT(num_low().first, num_low().second);
+}
+
+lower::CompileOptions parameters_on_disk() {
+  lower::CompileOptions options = on_disk();
+  options.disk = kParametersToo;
+  return options;
+}
+
+// No parameter has bytes in memory but in its window and in copies, which what reads it reads.
+TEST(Copies, StandForParametersOnDisk) {
+  for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+    lower::CompileOptions options = parameters_on_disk();
+    options.precision = precision;
+    const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
+    std::set<ir::ValueId> parameters;
+    for (const ir::State& state : compiled.graph.states) {
+      if (state.kind != ir::StateKind::kParameter) continue;
+      parameters.insert(state.before);
+      const auto& buffer = compiled.plan.buffers[static_cast<std::size_t>(
+          compiled.plan.buffer_of_value[index(state.before)])];
+      EXPECT_EQ(buffer.arena, spec::Arena::kFrame) << text(state.name);
+    }
+    int num_copies = 0;
+    for (const ir::Node& node : compiled.graph.nodes)
+      for (const ir::ValueId input : node.inputs) {
+        if (!parameters.contains(input)) continue;
+        EXPECT_TRUE(node.op->name == "reload" || node.op->name.starts_with("adamw"))
+            << node.op->name;
+        num_copies += node.op->name == "reload";
+      }
+    EXPECT_GT(num_copies, static_cast<int>(parameters.size()));  // the backward reads some, too
+    EXPECT_EQ(std::count_if(compiled.plan.offloads.begin(), compiled.plan.offloads.end(),
+                            [](const plan::Offload& offload) { return offload.is_of_state(); }),
+              num_copies);
+    for (const auto& [action, calls] : compiled.program.calls)
+      for (const runtime::Call& call : calls) EXPECT_NE(call.kernel->op, "reload");
+  }
+}
+
+TEST(Copies, AreOfWhatHintsLeave) {
+  lower::CompileOptions options = parameters_on_disk();
+  const auto copied = [&] {
+    const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
+    std::set<std::string> names;
+    for (const plan::Offload& offload : compiled.plan.offloads)
+      names.emplace(text(compiled.graph.states[static_cast<std::size_t>(offload.state)].name));
+    return names;
+  };
+  const auto all = copied();
+  options.disk.hot = {"experts"};
+  EXPECT_LT(copied().size(), all.size());
+  for (const std::string& name : copied()) EXPECT_THAT(name, Not(HasSubstr("experts")));
+  options.disk.hot.clear();
+  options.disk.min_parameter_bytes = std::int64_t{1} << 20;
+  EXPECT_TRUE(copied().empty());
+}
+
+// However slow the disk is, few copies stand ahead of their readers.
+TEST(Copies, DoNotFillMemoryAheadOfTheirReaders) {
+  lower::CompileOptions options = parameters_on_disk();
+  std::int64_t fast = 0;
+  for (const double speed : {1e15, 1e2}) {
+    options.efficiency.disk = {speed, speed};
+    const lower::Compiled compiled = lower::compile(tied_moe_graph(8), options, {});
+    std::int32_t most = 0;
+    for (const plan::Offload& offload : compiled.plan.offloads) {
+      std::int32_t ahead = 0;
+      for (const plan::Offload& other : compiled.plan.offloads)
+        ahead += other.read_at <= offload.read_at && offload.read_at < other.needed_at;
+      most = std::max(most, ahead);
+    }
+    EXPECT_LE(most, 5);
+    if (fast == 0) fast = compiled.plan.frame_bytes;
+    EXPECT_LT(compiled.plan.frame_bytes, 2 * fast);
+  }
 }
 
 TEST(Hints, NameAllThatAnUpdateAloneReads) {
@@ -250,6 +333,64 @@ TEST_F(PlantedTransfer, AWindowOffItsSectorsIsFound) {
   expect("whole sectors");
 }
 
+class PlantedCopy : public ::testing::Test {
+ protected:
+  PlantedCopy() : compiled_(lower::compile(tied_moe_graph(3), parameters_on_disk(), {})) {}
+
+  void expect(const char* rule) {
+    EXPECT_THAT([&] { plan::verify(compiled_.graph, compiled_.plan); },
+                ThrowsMessage<InternalError>(HasSubstr(rule)));
+  }
+  plan::Plan& plan() { return compiled_.plan; }
+  plan::PlannedBuffer& bytes_of(const plan::Offload& offload) {
+    const ir::ValueId copy = compiled_.graph.node(offload.reload).outputs[0];
+    return plan().buffers[static_cast<std::size_t>(plan().buffer_of_value[index(copy)])];
+  }
+
+  lower::Compiled compiled_;
+};
+
+TEST_F(PlantedCopy, OntoALiveBufferIsFound) {
+  const plan::Plan good = plan();
+  int num_tried = 0;
+  for (std::size_t i = 0; i < good.offloads.size(); ++i)
+    for (const plan::PlannedBuffer& other : good.buffers) {
+      plan() = good;
+      plan::PlannedBuffer& buffer = bytes_of(good.offloads[i]);
+      const std::int64_t offset =
+          other.offset / plan::kSwapAlignmentBytes * plan::kSwapAlignmentBytes;
+      if (other.arena != spec::Arena::kFrame || other.bytes == 0 || other.value == buffer.value ||
+          other.lifetime.begin > good.offloads[i].needed_at ||
+          other.lifetime.end <= good.offloads[i].needed_at + 1 ||
+          offset + good.offloads[i].bytes > good.frame_bytes)
+        continue;
+      buffer.offset = offset;
+      EXPECT_THROW(plan::verify(compiled_.graph, plan()), InternalError);
+      ++num_tried;
+    }
+  EXPECT_GT(num_tried, 10);
+}
+
+TEST_F(PlantedCopy, OfAnotherParameterIsFound) {
+  plan().offloads.front().state = plan().offloads.back().state;
+  expect("copies of parameters that are only read");
+}
+
+TEST_F(PlantedCopy, OffItsSectorsIsFound) {
+  bytes_of(plan().offloads.front()).offset += 64;
+  expect("whole sectors");
+}
+
+TEST_F(PlantedCopy, NeededBeforeItIsReadIsFound) {
+  plan().offloads.front().read_at = plan().offloads.front().needed_at + 1;
+  expect("copies of parameters that are only read");
+}
+
+TEST_F(PlantedCopy, ThatIsMissingIsFound) {
+  plan().offloads.pop_back();
+  expect("");
+}
+
 TEST(StepsOnDisk, GiveTheBitsOfResidentStates) {
   for (const int layers : {1, 4})
     for (const bool trivial : {false, true})
@@ -295,6 +436,48 @@ TEST(StepsOnDisk, GiveTheBitsWithGradientsInTheFrameAndValuesMadeAgain) {
   EXPECT_EQ(got.states, want.states);
 }
 
+// Parameters on disk have no second packings.
+void expect_equal_but_packings(const std::map<std::string, std::vector<std::byte>>& got,
+                               const std::map<std::string, std::vector<std::byte>>& want) {
+  for (const auto& [name, bytes] : want) {
+    if (name.ends_with(".packed_transposed")) continue;
+    const auto found = got.find(name);
+    EXPECT_TRUE(found != got.end() && found->second == bytes) << name;
+  }
+}
+
+TEST(StepsOnDisk, GiveTheBitsWithParametersThereToo) {
+  for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
+    for (const bool in_backward : {false, true})
+      for (const bool trivial : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << static_cast<int>(precision) << ", in backward "
+                                          << in_backward << ", trivial " << trivial);
+        StepsOptions options;
+        options.compile.only_kernels = "ref";
+        options.compile.precision = precision;
+        options.compile.optimizer.in_backward = in_backward;
+        options.compile.optimizer.clip_grad_norm = in_backward ? 0 : 1;
+        options.end_step = 3;
+        options.end_micro_batch = in_backward ? 1 : 3;
+        if (in_backward) options.compile.micro_batches = 1;
+        const StepsResult want = run_steps(tied_moe_graph(3), options);
+        options.compile.disk = kParametersToo;
+        options.compile.disk.slice_bytes = 512;
+        options.compile.trivial_planners = trivial;
+        options.executor.poison = true;
+        StepsResult got = run_steps(tied_moe_graph(3), options);
+        EXPECT_EQ(got.losses, want.losses);
+        expect_equal_but_packings(got.states, want.states);
+        const lower::Compiled whole = lower::compile(tied_moe_graph(3), options.compile, {});
+        const analysis::Rebuilder rebuilder(whole.graph);
+        for (const analysis::SavedValue& saved : rebuilder.saved())
+          options.compile.memory.recompute.push_back(saved.key);
+        got = run_steps(tied_moe_graph(3), options);
+        EXPECT_EQ(got.losses, want.losses);
+        expect_equal_but_packings(got.states, want.states);
+      }
+}
+
 TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -308,6 +491,11 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
     const StepsResult got = run_steps(random_graph(seed), options);
     EXPECT_EQ(got.losses, want.losses);
     EXPECT_EQ(got.states, want.states);
+    options.compile.disk.parameters = true;
+    options.compile.disk.min_parameter_bytes = 1;
+    const StepsResult without_parameters = run_steps(random_graph(seed), options);
+    EXPECT_EQ(without_parameters.losses, want.losses);
+    expect_equal_but_packings(without_parameters.states, want.states);
   }
 }
 
@@ -371,26 +559,43 @@ TEST_F(ABudget, ChoosesTheDiskWhereMemoryDoesNotHoldTheMoments) {
                   HasSubstr("the optimizer's state on disk: /somewhere cannot be written to")));
 }
 
-// Where the moments alone on disk keep no budget any more.
-TEST(AHalfBudget, TakesMastersWhereTheMomentsAreNotEnough) {
+// Where the moments alone on disk keep no budget any more, lower halves go there, then parameters.
+TEST(AHalfBudget, TakesMastersThenParametersWhereTheMomentsAreNotEnough) {
   const ir::Graph graph = tied_moe_graph(4);
   lower::CompileOptions options = with_budget(0, 1e15);
   options.precision = lower::Precision::kBf16;
+  options.disk.min_parameter_bytes = 1;
   std::int64_t budget = lower::compile(graph, options, {}).plan.peak_bytes();
-  for (options.memory.budget_bytes = budget;; options.memory.budget_bytes = budget * 9 / 10) {
-    try {
-      lower::compile(graph, options, {});
-    } catch (const plan::BudgetError&) {
-      break;
+  // To the first that is not kept; `budget` is the last that is.
+  const auto shrink = [&] {
+    for (options.memory.budget_bytes = budget;; options.memory.budget_bytes = budget * 95 / 100) {
+      try {
+        lower::compile(graph, options, {});
+      } catch (const plan::BudgetError&) {
+        return;
+      }
+      budget = options.memory.budget_bytes;
     }
-    budget = options.memory.budget_bytes;
-  }
+  };
+  const auto decisions = [&] { return lower::compile(graph, options, {}).memory.decisions; };
+  shrink();
+  const std::int64_t with_moments = budget;
   options.disk_choice.may_take_masters = true;
+  EXPECT_TRUE(decisions().masters_on_disk);
+  EXPECT_FALSE(decisions().parameters_on_disk);
+  shrink();
+  const std::int64_t with_masters = budget;
+  EXPECT_LT(with_masters, with_moments);
+  options.disk_choice.may_take_parameters = true;
+  EXPECT_TRUE(decisions().parameters_on_disk);
   const lower::Compiled compiled = lower::compile(graph, options, {});
-  EXPECT_TRUE(compiled.memory.decisions.masters_on_disk);
   EXPECT_LE(compiled.plan.peak_bytes(), options.memory.budget_bytes);
-  options.memory.budget_bytes = budget;
-  EXPECT_FALSE(lower::compile(graph, options, {}).memory.decisions.masters_on_disk);
+  shrink();
+  EXPECT_LT(budget, with_masters);
+  options.memory.budget_bytes = with_masters;
+  EXPECT_FALSE(decisions().parameters_on_disk);
+  options.memory.budget_bytes = with_moments;
+  EXPECT_FALSE(decisions().masters_on_disk);
 }
 
 TEST_F(ABudget, ChoosesWhatCostsLess) {

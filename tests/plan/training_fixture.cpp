@@ -90,56 +90,77 @@ std::vector<std::byte> copy(const TensorView& view) {
   return {view.data, view.data + view.type->num_bytes()};
 }
 
+// The bytes of a state, in memory or a copy of those on disk.
+class StateBytes {
+ public:
+  StateBytes(const runtime::StateStore& store, Name name)
+      : store_(store), name_(name), view_(store.find(name)) {
+    if (store.tier(name) == runtime::Tier::kMemory) return;
+    copy_.resize(static_cast<std::size_t>(view_.type->num_bytes()));
+    store.swap()->read_bytes(store.region(name), 0, copy_);
+    view_.data = copy_.data();
+  }
+  const TensorView& view() const { return view_; }
+  // What was changed of a copy.
+  void put_back() const {
+    if (!copy_.empty()) store_.swap()->write_bytes(store_.region(name_), 0, copy_);
+  }
+
+ private:
+  const runtime::StateStore& store_;
+  Name name_;
+  TensorView view_;
+  std::vector<std::byte> copy_;
+};
+
 // A parameter, whole or in halves, element by element in row-major order.
 class Parameter {
  public:
-  Parameter(const runtime::StateStore& store, Name name)
-      : Parameter(store, name, store.find(name)) {}
-  // `state` stands in for what the store says of it, as where that is on disk.
-  Parameter(const runtime::StateStore& store, Name name, const TensorView& state) : state_(state) {
+  Parameter(const runtime::StateStore& store, Name name) : state_(store, name) {
     const std::string low = passes::low_state_name(text(name));
-    if (store.has(intern(low))) low_.push_back(store.find(intern(low)));
+    if (store.has(intern(low))) low_.push_back(std::make_unique<StateBytes>(store, intern(low)));
     for (Name slice; store.has(slice = intern(passes::slice_name(low, low_.size())));)
-      low_.push_back(store.find(slice));
+      low_.push_back(std::make_unique<StateBytes>(store, slice));
   }
+  const TensorView& view() const { return state_.view(); }
   bool is_split() const { return !low_.empty(); }
-  std::int64_t size() const { return state_.type->num_elements(); }
+  std::int64_t size() const { return view().type->num_elements(); }
   float get(std::int64_t i) const {
-    const std::int64_t at = element_offset(*state_.type, i);
-    return is_split() ? merge_float({state_.as<BFloat16>()[at], low(i)}) : state_.as<float>()[at];
+    const std::int64_t at = element_offset(*view().type, i);
+    return is_split() ? merge_float({view().as<BFloat16>()[at], low(i)}) : view().as<float>()[at];
   }
   void set(std::int64_t i, float value) const {
-    const std::int64_t at = element_offset(*state_.type, i);
+    const std::int64_t at = element_offset(*view().type, i);
     if (!is_split()) {
-      state_.as<float>()[at] = value;
+      view().as<float>()[at] = value;
       return;
     }
-    state_.as<BFloat16>()[at] = split_float(value).high;
+    view().as<BFloat16>()[at] = split_float(value).high;
     low(i) = split_float(value).low;
+  }
+  void put_back() const {
+    state_.put_back();
+    for (const auto& low : low_) low->put_back();
   }
 
  private:
   // Of element i, in the slice that holds it.
   std::uint16_t& low(std::int64_t i) const {
     std::size_t slice = 0;
-    for (; i >= low_[slice].type->num_elements(); ++slice) i -= low_[slice].type->num_elements();
-    return low_[slice].as<std::uint16_t>()[element_offset(*low_[slice].type, i)];
+    for (; i >= low_[slice]->view().type->num_elements(); ++slice)
+      i -= low_[slice]->view().type->num_elements();
+    const TensorView& view = low_[slice]->view();
+    return view.as<std::uint16_t>()[element_offset(*view.type, i)];
   }
 
-  TensorView state_;
-  std::vector<TensorView> low_;  // whole, or slices; empty: not in halves
+  StateBytes state_;
+  std::vector<std::unique_ptr<StateBytes>> low_;  // whole, or slices; empty: not in halves
 };
 
 // In row-major order, halves merged; derived packings come as they are.
 std::vector<std::byte> copy_rows(const runtime::StateStore& store, Name name) {
-  TensorView view = store.find(name);
-  std::vector<std::byte> from_disk;
-  if (store.tier(name) == runtime::Tier::kDisk) {
-    from_disk.resize(static_cast<std::size_t>(view.type->num_bytes()));
-    store.swap()->read_bytes(store.region(name), 0, from_disk);
-    view.data = from_disk.data();
-  }
-  const Parameter parameter(store, name, view);
+  const Parameter parameter(store, name);
+  const TensorView& view = parameter.view();
   if (!parameter.is_split() &&
       (view.type->layout != panels_layout(false) || view.type->dtype != DType::kFloat32))
     return copy(view);
@@ -246,6 +267,7 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
     fill_floats(std::as_writable_bytes(std::span(rows)), seed, stream_of(text(state.name)), 0.5);
     for (std::int64_t i = 0; i < parameter.size(); ++i)
       parameter.set(i, rows[static_cast<std::size_t>(i)]);
+    parameter.put_back();
   }
   for (const ir::State& state : compiled.graph.states) {
     if (state.kind != StateKind::kDerived) continue;

@@ -180,7 +180,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
-  EXPECT_THAT(with("\"format\": 3", "\"format\": 2"), HasSubstr("expected format 3, found 2"));
+  EXPECT_THAT(with("\"format\": 4", "\"format\": 3"), HasSubstr("expected format 4, found 3"));
   EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
               HasSubstr("decisions: recompute: expected strings, found number"));

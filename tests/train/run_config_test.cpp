@@ -73,6 +73,15 @@ TEST(RunConfig, PutsMastersOnDiskBesideMomentsAlone) {
         HasSubstr("expected memory.optimizer_state: disk or auto and train.precision: bf16"));
 }
 
+TEST(RunConfig, PutsParametersOnDiskBesideMomentsAlone) {
+  EXPECT_EQ(load_run_config({}, {{"memory.parameters", {"disk"}}}).memory.parameters, "disk");
+  EXPECT_THAT(message_of([&] {
+                load_run_config({}, {{"memory.parameters", {"disk"}},
+                                     {"memory.optimizer_state", {"resident"}}});
+              }),
+              HasSubstr("expected memory.optimizer_state: disk or auto, got resident"));
+}
+
 TEST(RunConfig, ReportsEveryProblemAtOnce) {
   const auto path =
       write_yaml("train: {step: 7, precision: fp8}\noptimizer: {epsilon: x}\nmodel: 3\n");

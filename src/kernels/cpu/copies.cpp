@@ -124,10 +124,11 @@ void permute(const Arguments& args) {
 
 void reload(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
-  const std::int64_t element = size_bytes(x.type->dtype);
-  args.team->for_range(size(x), kElementGrain, [&](std::int64_t begin, std::int64_t end) {
-    copy_bytes(y.data + begin * element, x.data + begin * element, (end - begin) * element);
-  });
+  // With what panels have beyond their sides.
+  args.team->for_range(x.type->num_bytes(), kElementGrain,
+                       [&](std::int64_t begin, std::int64_t end) {
+                         copy_bytes(y.data + begin, x.data + begin, end - begin);
+                       });
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -236,7 +236,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
     ANABATIC_VECTOR_ROWS(quantize, supports_codes, nullptr),
-    ANABATIC_SCALAR_ROW(reload, kActivations, nullptr),
+    ANABATIC_SCALAR_ROW(reload, supports_panels<false>, nullptr),
     ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_STREAM_ROWS(rms_norm_input_gradient, cpu::paired_weight_workspace_bytes),
     ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,

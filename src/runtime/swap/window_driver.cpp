@@ -16,7 +16,7 @@ WindowDriver::WindowDriver(const Program& program, StateStore& store, std::span<
     regions.push_back(swap_->add(region.name, region.bytes));
   for (const SwapWindow& window : program.windows) {
     const bool is_of_state = window.state >= 0;
-    num_states_ += is_of_state;
+    num_states_ += is_of_state && !window.is_copy;
     const StateSlot* state =
         is_of_state ? &program.states[static_cast<std::size_t>(window.state)] : nullptr;
     const SwapRegion* region =

@@ -49,7 +49,7 @@ class WindowDriver {
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
-  std::size_t num_states_ = 0;  // windows of states: the first ones
+  std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
   std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
   bool reads_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;

@@ -48,6 +48,9 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "rows") {
     (*file.state_layouts)[value] = kRowMajor;
     options.state_layouts = file.state_layouts.get();
+  } else if (key == "on_disk") {  // this parameter
+    file.on_disk->insert(value);
+    options.on_disk = file.on_disk.get();
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
     options.decisions = file.decisions.get();

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose parameters are on disk between their readers: the bits of resident runs in steps,
+// validation, import and resume, and disks that fail.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "anabatic/error.h"
+#include "base/environment.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "support/faulty_device.h"
+#include "support/sanitized.h"
+#include "support/tiny_run.h"
+#include "train/checkpoint_directory.h"
+#include "train/state_rows.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::Fault;
+using anabatic::testing::json_lines;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using anabatic::testing::with_fault;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Wide enough that experts, attention, embedding and head go to disk; odd, so that panels have
+// ends.
+constexpr const char* kWide = "\"hidden_size\": 96, \"intermediate_size\": 129";
+
+RunConfig run_in(const TemporaryDirectory& folder, const char* precision) {
+  RunConfig run = tiny_run(folder.path(), kWide);
+  run.train.precision = precision;
+  run.train.steps = 4;
+  run.data.validation = {anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
+  run.train.validate_every = 2;
+  return run;
+}
+
+void put_on_disk(RunConfig& run) {
+  run.memory.optimizer_state = "disk";
+  run.memory.masters = run.train.precision == "bf16" ? "disk" : "auto";
+  run.memory.parameters = "disk";
+  run.memory.swap_slice = 16384;
+}
+
+void put_in_memory(RunConfig& run) { run.memory = {}; }
+
+// Whether what the model reads is on disk: in the plain configuration it stays.
+void expect_on_disk(const RunConfig& run) {
+  if (environment::is_plain_test_config()) return;
+  EXPECT_THAT(read_file(fs::path(run.train.output) / "plan.txt"),
+              HasSubstr("of the optimizer's state and parameters"));
+}
+
+void expect_equal_runs(const RunConfig& got, const RunConfig& want) {
+  EXPECT_TRUE(checkpoint_bytes(*latest_checkpoint(got.train.output)) ==
+              checkpoint_bytes(*latest_checkpoint(want.train.output)));
+  for (const char* file : {"metrics.jsonl", "validation.jsonl"}) {
+    const auto a = json_lines(fs::path(got.train.output) / file),
+               b = json_lines(fs::path(want.train.output) / file);
+    ASSERT_EQ(a.size(), b.size()) << file;
+    ASSERT_FALSE(a.empty()) << file;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (const char* key : {"step", "loss", "grad_norm"})
+        EXPECT_EQ(a[i].value(key, Json()), b[i].value(key, Json())) << file << " " << i;
+  }
+}
+
+TEST(DiskParameters, TrainAndValidateBitForBit) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const bool in_backward : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} in_backward {}", precision, in_backward));
+      const TemporaryDirectory want_folder, got_folder;
+      RunConfig want = run_in(want_folder, precision), got = run_in(got_folder, precision);
+      for (RunConfig* run : {&want, &got}) {
+        if (in_backward) run->optimizer.update = "in_backward";
+        run->train.gradient_accumulation_steps = in_backward ? 1 : 2;
+      }
+      put_on_disk(got);
+      got.compiler.poison = true;
+      Trainer(want).train();
+      Trainer(got).train();
+      expect_on_disk(got);
+      expect_equal_runs(got, want);
+    }
+}
+
+TEST(DiskParameters, OfOneSegmentAlone) {
+  const TemporaryDirectory want_folder, got_folder;
+  const RunConfig want = run_in(want_folder, "bf16");
+  RunConfig got = run_in(got_folder, "bf16");
+  put_on_disk(got);
+  got.memory.optimizer_state = "auto";
+  got.memory.cold = {"embedding"};
+  Trainer(want).train();
+  Trainer(got).train();
+  expect_on_disk(got);
+  expect_equal_runs(got, want);
+}
+
+TEST(DiskParameters, ResumeFromMemoryAndBack) {
+  const TemporaryDirectory whole_folder;
+  const RunConfig whole = run_in(whole_folder, "bf16");
+  Trainer(whole).train();
+  for (const bool begins_on_disk : {true, false}) {
+    const TemporaryDirectory folder;
+    RunConfig run = run_in(folder, "bf16");
+    run.train.save_every = 2;
+    run.train.keep_last = 0;
+    begins_on_disk ? put_on_disk(run) : put_in_memory(run);
+    Trainer(run).train();
+    write_file_atomically(fs::path(run.train.output) / "latest", "step-00000002\n");
+    begins_on_disk ? put_in_memory(run) : put_on_disk(run);
+    Trainer(run).train();
+    EXPECT_TRUE(checkpoint_bytes(*latest_checkpoint(run.train.output)) ==
+                checkpoint_bytes(*latest_checkpoint(whole.train.output)));
+  }
+}
+
+TEST(DiskParameters, AreImported) {
+  const TemporaryDirectory first_folder, want_folder, got_folder;
+  const RunConfig first = run_in(first_folder, "bf16");
+  Trainer(first).train();
+  RunConfig want = run_in(want_folder, "bf16"), got = run_in(got_folder, "bf16");
+  for (RunConfig* run : {&want, &got}) {
+    run->model.path = *latest_checkpoint(first.train.output);
+    run->model.init = "pretrained";
+  }
+  put_on_disk(got);
+  Trainer(want).train();
+  Trainer(got).train();
+  expect_equal_runs(got, want);
+}
+
+TEST(DiskParameters, StopTheRunWhereTheDiskGivesOtherBytes) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners keep them in memory";
+  const TemporaryDirectory folder;
+  RunConfig run = run_in(folder, "bf16");
+  put_on_disk(run);
+  run.memory.cold = {"embedding"};
+  run.memory.optimizer_state = "auto";
+  std::string message = "no error";
+  try {
+    Trainer(run, with_fault({Fault::kFlip, false, 12})).train();
+  } catch (const ResourceError& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("embedding.weight"),
+                    HasSubstr("the disk gave back other bytes")));
+}
+
+}  // namespace
+}  // namespace anabatic::train
