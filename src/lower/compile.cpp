@@ -2,7 +2,9 @@
 #include "lower/compile.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -220,12 +222,7 @@ class Compiler {
   Compiled attempt(ir::Graph forward, bool pack_transposed) {
     pack_transposed_ = pack_transposed;
     find_parameters_on_disk(forward);
-    Compiled result{.graph = std::move(forward)};
-    const std::vector<passes::Pass> pipeline =
-        options_.training ? passes::training_pipeline() : passes::inference_pipeline();
-    result.passes = passes::run_passes(
-        result.graph, pipeline, context(nullptr),
-        {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
+    Compiled result = with_passes(std::move(forward));
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
     result.memory.decisions.pack_transposed = pack_transposed;
@@ -244,6 +241,22 @@ class Compiler {
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
     verify(result.graph, result.plan, result.program);
+    return result;
+  }
+
+  // The graph behind its pipeline, which attempts that differ only in the plan share.
+  Compiled with_passes(ir::Graph forward) {
+    const auto key = std::tuple(pack_transposed_, is_on_disk_, has_parameters_on_disk_);
+    const auto [found, is_new] = behind_passes_.try_emplace(key);
+    Compiled& result = found->second;
+    if (is_new) {
+      result.graph = std::move(forward);
+      result.passes = passes::run_passes(
+          result.graph,
+          options_.training ? passes::training_pipeline() : passes::inference_pipeline(),
+          context(nullptr),
+          {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
+    }
     return result;
   }
 
@@ -425,6 +438,8 @@ class Compiler {
   bool has_masters_on_disk_, has_parameters_on_disk_;
   std::int32_t num_windows_;
   std::int64_t resident_bytes_ = 0;
+  // By what the pipeline of an attempt looks at.
+  std::map<std::tuple<bool, bool, bool>, Compiled> behind_passes_{};
   passes::StateNames parameters_on_disk_{};
 };
 
