@@ -87,6 +87,7 @@ struct Trainer::Impl {
     restore();
     announce();
     session.refresh_derived();
+    device::trim_heap();  // of what import leaves between its blocks
     loader.emplace(dataset,
                    io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
                                      .accumulation_steps = run.train.gradient_accumulation_steps,

@@ -90,6 +90,18 @@ TEST(DiskParameters, TrainAndValidateBitForBit) {
     }
 }
 
+// The trivial planners keep parameters in memory, and every reader's copy is a call.
+TEST(DiskParameters, AreCopiedByTrivialPlanners) {
+  const TemporaryDirectory want_folder, got_folder;
+  const RunConfig want = run_in(want_folder, "bf16");
+  RunConfig got = run_in(got_folder, "bf16");
+  put_on_disk(got);
+  got.compiler.trivial_planners = true;
+  Trainer(want).train();
+  Trainer(got).train();
+  expect_equal_runs(got, want);
+}
+
 TEST(DiskParameters, OfOneSegmentAlone) {
   const TemporaryDirectory want_folder, got_folder;
   const RunConfig want = run_in(want_folder, "bf16");
