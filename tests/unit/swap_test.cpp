@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <vector>
 
 #include "anabatic/error.h"
 #include "device/memory.h"
+#include "runtime/swap/checksum.h"
 #include "runtime/swap/swap_space.h"
 #include "support/faulty_device.h"
 
@@ -62,6 +64,23 @@ std::string message_of(Body&& body) {
     return error.what();
   }
   return "no ResourceError";
+}
+
+// Whatever vectors it takes, at any length and place.
+TEST(Checksum, IsTheSameInEveryRow) {
+  std::vector<std::byte> bytes(70000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i % 251);
+  for (const std::int64_t length : {0, 1, 16, 200, 241, 1024, 4095, 4096, 65537})
+    for (const std::int64_t begin : {0, 1, 64}) {
+      const std::byte* data = bytes.data() + begin;
+      const std::uint64_t want = checksum_portable(data, length);
+      EXPECT_EQ(checksum(data, length), want);
+#ifdef __x86_64__
+      if (__builtin_cpu_supports("avx2")) {
+        EXPECT_EQ(checksum_avx2(data, length), want);
+      }
+#endif
+    }
 }
 
 TEST_F(Swap, GivesBackWhatItTookWithEveryRow) {

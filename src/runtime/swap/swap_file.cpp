@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,15 +11,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "runtime/swap/checksum.h"
 
 namespace anabatic::runtime::swap {
 namespace {
 
 constexpr int kMostIdle = 8;  // completions that move nothing before a piece counts as failed
-
-std::uint64_t checksum(const std::byte* data, std::int64_t bytes) {
-  return XXH3_64bits(data, static_cast<std::size_t>(bytes));
-}
 
 }  // namespace
 
