@@ -11,6 +11,7 @@
 #include "plan/offsets.h"
 #include "runtime/state_store.h"
 #include "runtime/swap/swap_space.h"
+#include "train/state_tiers.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::train {
@@ -35,6 +36,10 @@ constexpr std::int64_t kBytesAThread = std::int64_t{192} << 10;
 // Code, of the engine and its libraries, that a run meets after it has planned: kernels, the
 // writers of checkpoints and metrics; 2.6 MB measured, with a disk.
 constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
+
+// Of parts that a StateCursor has at hand, each of both halves.
+constexpr auto kCursorBytes =
+    static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
 
 constexpr int kMostBudgetAttempts = 4;
 
@@ -174,7 +179,9 @@ RunPlan with_room(RunPlan plan, const RunConfig& run, const model::ModelConfig& 
 
 }  // namespace
 
-std::int64_t bytes_beside_disk() { return runtime::swap::kStagingBytes + kBytesAThread; }
+std::int64_t bytes_beside_disk() {
+  return runtime::swap::kStagingBytes + kCursorBytes + kBytesAThread;
+}
 
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
@@ -252,7 +259,10 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   add("batches", "", batch_bytes(run, evaluation != nullptr));
   add("staging", "import, checkpoint, export", kStagingBytes);
   const bool has_swap = !training.program.windows.empty();
+  const spec::Decisions& decisions = training.memory.decisions;
   if (has_swap) add("staging", "states on disk", runtime::swap::kStagingBytes);
+  if (decisions.masters_on_disk || decisions.parameters_on_disk)
+    add("staging", "parameters on disk", kCursorBytes);
   add("programs", "graphs, plans, calls, names",
       num_nodes * kProgramBytesANode + 2 * prepared + name_bytes(training));
   const std::int64_t exact = states.of_training + states.of_others + arena_bytes(training) +

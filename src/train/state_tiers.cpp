@@ -100,85 +100,101 @@ DType row_dtype(const runtime::StateStore& store, Name state) {
   return low_states(store, state).empty() ? store.find(state).type->dtype : DType::kFloat32;
 }
 
-bool StateCursor::select(Name state) {
-  if (state == state_) return !parts_.empty();
-  flush();
-  state_ = state;
-  parts_.clear();
+std::vector<StateCursor::Part> StateCursor::parts_of_parameter(Name state) const {
+  std::vector<Part> parts;
   const std::vector<Name> low = low_states(store_, state);
   const TensorType& whole = *store_.find(state).type;
-  if (is_in_memory_whole(store_, state)) {
-    at_ = 0;
-    return false;
-  }
   // Slices of lower halves follow one another as the upper ones do.
   std::int64_t first_element = 0, first_byte = 0;
   const auto add = [&](const TensorType& type, std::optional<Name> name) {
     for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes)) {
       TensorType own = part.type;
       own.dtype = whole.dtype;
-      parts_.push_back({std::move(own), first_element + part.first_element,
-                        first_byte + part.first_byte, name, part.first_byte});
+      parts.push_back({std::move(own), first_element + part.first_element,
+                       first_byte + part.first_byte, name, part.first_byte});
     }
     first_element += type.num_elements();
     first_byte += type.num_bytes();
   };
   for (const Name name : low) add(*store_.find(name).type, name);
   if (low.empty()) add(whole, std::nullopt);
-  at_ = parts_.size();
-  return !parts_.empty();
+  return parts;
 }
 
-std::byte* StateCursor::at_hand(Name state, std::int64_t first_byte,
+StateCursor::Open* StateCursor::open(Name state) {
+  Open* oldest = &open_.front();
+  for (Open& open : open_) {
+    if (open.used > 0 && open.state == state) {
+      open.used = ++calls_;
+      return &open;
+    }
+    if (open.used < oldest->used) oldest = &open;
+  }
+  if (is_in_memory_whole(store_, state)) return nullptr;
+  put_back(*oldest);
+  oldest->state = state;
+  oldest->parts = parts_of_parameter(state);
+  oldest->at = oldest->parts.size();
+  oldest->used = ++calls_;
+  return oldest;
+}
+
+std::byte* StateCursor::at_hand(Name state, std::int64_t first_byte, std::int64_t num_bytes,
                                 std::vector<std::byte>& bytes) {
   if (store_.tier(state) == runtime::Tier::kMemory) {
     bytes.clear();
     return store_.find(state).data + first_byte;
   }
-  bytes.resize(static_cast<std::size_t>(parts_[at_].type.num_bytes()));
+  bytes.resize(static_cast<std::size_t>(num_bytes));
   store_.swap()->read_bytes(store_.region(state), first_byte, bytes);
   return bytes.data();
 }
 
-void StateCursor::put_back(Name state, std::int64_t first_byte,
-                           const std::vector<std::byte>& bytes) {
-  if (!bytes.empty()) store_.swap()->write_bytes(store_.region(state), first_byte, bytes);
+void StateCursor::load(Open& open, std::size_t part) {
+  if (open.at == part) return;
+  put_back(open);
+  open.at = part;
+  const Part& from = open.parts[part];
+  open.upper = at_hand(open.state, from.first_byte, from.type.num_bytes(), open.upper_bytes);
+  if (!from.low) return;
+  TensorType low = from.type;
+  low.dtype = DType::kUInt16;
+  open.low = at_hand(*from.low, from.low_byte, low.num_bytes(), open.low_bytes);
 }
 
-void StateCursor::load(std::size_t part) {
-  if (at_ == part) return;
-  flush();
-  at_ = part;
-  const Part& from = parts_[at_];
-  upper_ = at_hand(state_, from.first_byte, upper_bytes_);
-  low_ = from.low ? at_hand(*from.low, from.low_byte, low_bytes_) : nullptr;
+void StateCursor::put_back(Open& open) {
+  if (!open.is_changed) return;
+  const Part& part = open.parts[open.at];
+  const auto write = [&](Name state, std::int64_t first, const std::vector<std::byte>& bytes) {
+    if (!bytes.empty()) store_.swap()->write_bytes(store_.region(state), first, bytes);
+  };
+  write(open.state, part.first_byte, open.upper_bytes);
+  if (part.low) write(*part.low, part.low_byte, open.low_bytes);
+  open.is_changed = false;
 }
 
 void StateCursor::flush() {
-  if (!is_changed_) return;
-  const Part& to = parts_[at_];
-  put_back(state_, to.first_byte, upper_bytes_);
-  if (to.low) put_back(*to.low, to.low_byte, low_bytes_);
-  is_changed_ = false;
+  for (Open& open : open_) put_back(open);
 }
 
 // Calls body(rows of a part, first element in it, what of `values` lies there).
 template <class Element, class Body>
-void StateCursor::for_parts(std::int64_t first, std::span<Element> values, Body&& body) {
+void StateCursor::for_parts(Open& open, std::int64_t first, std::span<Element> values,
+                            Body&& body) {
   while (!values.empty()) {
     const auto after =
-        std::upper_bound(parts_.begin(), parts_.end(), first,
+        std::upper_bound(open.parts.begin(), open.parts.end(), first,
                          [](std::int64_t at, const Part& part) { return at < part.first_element; });
-    load(static_cast<std::size_t>(after - parts_.begin()) - 1);
-    const Part& part = parts_[at_];
+    load(open, static_cast<std::size_t>(after - open.parts.begin()) - 1);
+    const Part& part = open.parts[open.at];
     const std::int64_t in_part = first - part.first_element,
                        count = std::min(part.type.num_elements() - in_part,
                                         static_cast<std::int64_t>(values.size()));
-    ANABATIC_CHECK(count > 0, "[state rows] element {} of {}", first, text(state_));
-    TensorType low_type = part.type;
-    low_type.dtype = DType::kUInt16;
-    const TensorView upper{upper_, &part.type};
-    body(part.low ? StateRows(upper, TensorView{low_, &low_type}) : StateRows(upper), in_part,
+    ANABATIC_CHECK(count > 0, "[state rows] element {} of {}", first, text(open.state));
+    TensorType low = part.type;
+    low.dtype = DType::kUInt16;
+    const TensorView upper{open.upper, &part.type};
+    body(part.low ? StateRows(upper, TensorView{open.low, &low}) : StateRows(upper), in_part,
          values.first(static_cast<std::size_t>(count)));
     values = values.subspan(static_cast<std::size_t>(count));
     first += count;
@@ -186,18 +202,21 @@ void StateCursor::for_parts(std::int64_t first, std::span<Element> values, Body&
 }
 
 void StateCursor::read(Name state, std::int64_t first, std::span<float> values) {
-  if (!select(state)) return read_rows(find_rows(store_, state), first, values);
-  for_parts(first, values, [](const StateRows& rows, std::int64_t at, std::span<float> part) {
-    read_rows(rows, at, part);
-  });
+  Open* const parameter = open(state);
+  if (parameter == nullptr) return read_rows(find_rows(store_, state), first, values);
+  for_parts(*parameter, first, values,
+            [](const StateRows& rows, std::int64_t at, std::span<float> part) {
+              read_rows(rows, at, part);
+            });
 }
 
 void StateCursor::write(Name state, std::int64_t first, std::span<const float> values) {
-  if (!select(state)) return write_rows(find_rows(store_, state), first, values);
-  for_parts(first, values,
+  Open* const parameter = open(state);
+  if (parameter == nullptr) return write_rows(find_rows(store_, state), first, values);
+  for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {
               write_rows(rows, at, part);
-              is_changed_ = true;
+              parameter->is_changed = true;
             });
 }
 

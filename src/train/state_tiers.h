@@ -2,6 +2,7 @@
 // States of a store in row-major order wherever they stand, in memory or on disk: a part at a time,
 // so that no second copy stands and a state on disk never stands in memory whole.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,12 +15,16 @@
 
 namespace anabatic::train {
 
+// That a cursor has parts of at once: gate, up and down of an expert.
+inline constexpr std::size_t kMostOpenParameters = 3;
+
 // Of an element, as rows have it: f32 for a parameter in halves, wherever the lower ones are.
 DType row_dtype(const runtime::StateStore& store, Name state);
 
 // Reads and writes elements of f32 states (read also of bf16 ones, widened). Of a parameter that is
 // on disk, or whose lower halves are there or in slices, a part is at hand at a time, about a block
-// of the disk, so that calls in ascending order move each once. ResourceError of the disk.
+// of the disk, so that calls in ascending order move each once; of several in turn, as files have
+// the matrices of experts, too. ResourceError of the disk.
 class StateCursor {
  public:
   explicit StateCursor(runtime::StateStore& store) : store_(store) {}
@@ -38,22 +43,30 @@ class StateCursor {
     std::optional<Name> low{};       // the state that holds the lower halves; none: there are none
     std::int64_t low_byte = 0;       // in it
   };
-  // Bytes of a part at hand: of a state in memory themselves, else read from disk.
-  std::byte* at_hand(Name state, std::int64_t first_byte, std::vector<std::byte>& bytes);
-  void put_back(Name state, std::int64_t first_byte, const std::vector<std::byte>& bytes);
+  // A parameter that has a part at hand.
+  struct Open {
+    Name state{};
+    std::vector<Part> parts{};
+    std::size_t at = 0;                                 // the part at hand; parts.size(): none
+    std::vector<std::byte> upper_bytes{}, low_bytes{};  // of states on disk, else empty
+    std::byte *upper = nullptr, *low = nullptr;         // of the part at hand
+    bool is_changed = false;
+    std::uint64_t used = 0;  // when last, counted in calls; 0: never
+  };
 
-  bool select(Name state);  // whether it has parts
+  Open* open(Name state);  // null: in memory whole
+  std::vector<Part> parts_of_parameter(Name state) const;
+  void load(Open& open, std::size_t part);
+  // Bytes of a part: of a state in memory themselves, else read from disk into `bytes`.
+  std::byte* at_hand(Name state, std::int64_t first_byte, std::int64_t num_bytes,
+                     std::vector<std::byte>& bytes);
+  void put_back(Open& open);
   template <class Element, class Body>
-  void for_parts(std::int64_t first, std::span<Element> values, Body&& body);
-  void load(std::size_t part);
+  void for_parts(Open& open, std::int64_t first, std::span<Element> values, Body&& body);
 
   runtime::StateStore& store_;
-  Name state_{};
-  std::vector<Part> parts_{};
-  std::size_t at_ = 0;                                  // the part at hand; parts_.size(): none
-  std::vector<std::byte> upper_bytes_{}, low_bytes_{};  // of a state on disk, else empty
-  std::byte *upper_ = nullptr, *low_ = nullptr;         // of the part at hand
-  bool is_changed_ = false;
+  std::array<Open, kMostOpenParameters> open_{};
+  std::uint64_t calls_ = 0;
 };
 
 // The bytes of a state in row-major order, a block at a time. ResourceError when the disk gives

@@ -443,5 +443,56 @@ TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
     }
 }
 
+// As files have the matrices of experts: a piece of each parameter in turn, of more of them than
+// the cursor has open, wherever upper and lower halves stand.
+TEST(StateCursor, TakesParametersInTurn) {
+  for (const auto& [upper, low] : {std::pair{runtime::Tier::kDisk, runtime::Tier::kDisk},
+                                   std::pair{runtime::Tier::kDisk, runtime::Tier::kMemory},
+                                   std::pair{runtime::Tier::kMemory, runtime::Tier::kDisk}})
+    for (const std::size_t num_states : {std::size_t{3}, std::size_t{5}}) {
+      const TemporaryDirectory folder;
+      runtime::StateStore store;
+      store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
+          runtime::swap::SwapOptions{.directory = folder.path()}));
+      std::vector<Name> names;
+      for (std::size_t i = 0; i < num_states; ++i) {
+        names.push_back(intern(fmt::format("turn{}", i)));
+        // The last without halves.
+        const bool is_split = i + 1 < num_states;
+        store.add(
+            names.back(),
+            parse_tensor_type(is_split ? "bf16[24,100,600]@panels" : "f32[24,100,600]@panels"),
+            upper);
+        if (is_split)
+          store.add(intern(fmt::format("low.turn{}", i)),
+                    parse_tensor_type("u16[24,100,600]@panels"), low);
+      }
+      const auto value = [](std::size_t state, std::int64_t element) {
+        return 1.0f / static_cast<float>(3 + element * 7 + static_cast<std::int64_t>(state));
+      };
+      constexpr std::int64_t kPiece = 100 * 600;
+      std::vector<float> piece(kPiece);
+      StateCursor writer(store), reader(store);
+      for (std::int64_t matrix = 0; matrix < 24; ++matrix)
+        for (std::size_t i = 0; i < num_states; ++i) {
+          for (std::int64_t k = 0; k < kPiece; ++k)
+            piece[static_cast<std::size_t>(k)] = value(i, matrix * kPiece + k);
+          writer.write(names[i], matrix * kPiece, piece);
+        }
+      writer.flush();
+      const std::int64_t before = store.swap()->stats().read_bytes;
+      for (std::int64_t matrix = 0; matrix < 24; ++matrix)
+        for (std::size_t i = 0; i < num_states; ++i) {
+          reader.read(names[i], matrix * kPiece, piece);
+          for (std::int64_t k = 0; k < kPiece; ++k)
+            ASSERT_EQ(piece[static_cast<std::size_t>(k)], value(i, matrix * kPiece + k));
+        }
+      // Each block once, or twice where a part ends in it.
+      if (num_states == 3 && upper == runtime::Tier::kDisk) {
+        EXPECT_LE(store.swap()->stats().read_bytes - before, 3 * store.swap()->file_bytes());
+      }
+    }
+}
+
 }  // namespace
 }  // namespace anabatic::train
