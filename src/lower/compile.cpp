@@ -290,7 +290,6 @@ class Compiler {
     plan::DiskOptions disk = options_.disk;
     disk.optimizer_state = is_on_disk_;
     disk.masters = has_masters_on_disk_;
-    disk.parameters = has_parameters_on_disk_;
     disk.num_windows = num_windows_;
     disk.resident_bytes = resident_bytes_;
     return plan::make_plan(

@@ -88,7 +88,9 @@ struct Plan {
 struct DiskOptions {
   bool optimizer_state = false;  // on disk, the moments of at least `min_bytes`
   bool masters = false;          // and lower halves of parameters (passes/split_parameters.h)
-  bool parameters = false;       // and what the model reads of them (passes/reload_parameters.h)
+  // And what the model reads of them; planners go by the graph's copies of them
+  // (passes/reload_parameters.h).
+  bool parameters = false;
   std::int64_t min_bytes = 4096;
   std::int64_t min_parameter_bytes = std::int64_t{32} << 10;  // as fp32
   // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.

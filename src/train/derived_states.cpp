@@ -8,6 +8,7 @@
 #include "passes/derive.h"
 #include "runtime/executor.h"
 #include "runtime/state_store.h"
+#include "train/state_tiers.h"
 
 namespace anabatic::train {
 namespace {
@@ -40,9 +41,7 @@ void refresh_derived(std::span<const ir::State> states, runtime::StateStore& sto
                      device::ThreadTeam& team, const spec::DeviceSpec& device) {
   if (states.empty()) return;
   lower::CompileOptions options{.training = false};
-  for (const Name name : store.names())
-    if (store.tier(name) == runtime::Tier::kDisk)
-      options.states_on_disk.insert(std::string(text(name)));
+  options.states_on_disk = names_on_disk(store);
   const lower::Compiled compiled = lower::compile(refresh_graph(states, store), options, device);
   runtime::Executor(compiled.program, store, team).run(spec::Action::kUpdate);
 }

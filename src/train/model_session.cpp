@@ -167,11 +167,9 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
   lower::CompileOptions options = compile_options(run_, request);
-  for (const Name name : store_.names()) {
+  for (const Name name : store_.names())
     options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
-    if (store_.tier(name) == runtime::Tier::kDisk)
-      options.states_on_disk.insert(std::string(text(name)));
-  }
+  options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
   return bind(lower::compile(model::build_graph(config_, request.build), options, device_));

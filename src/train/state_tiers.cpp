@@ -96,6 +96,13 @@ void for_parts(const TensorType& type, bool wants_stored, Body&& body) {
 
 }  // namespace
 
+std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store) {
+  std::set<std::string, std::less<>> names;
+  for (const Name name : store.names())
+    if (store.tier(name) == runtime::Tier::kDisk) names.emplace(text(name));
+  return names;
+}
+
 DType row_dtype(const runtime::StateStore& store, Name state) {
   return low_states(store, state).empty() ? store.find(state).type->dtype : DType::kFloat32;
 }

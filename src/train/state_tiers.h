@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/name.h"
@@ -17,6 +19,9 @@ namespace anabatic::train {
 
 // That a cursor has parts of at once: gate, up and down of an expert.
 inline constexpr std::size_t kMostOpenParameters = 3;
+
+// Of the store's states.
+std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store);
 
 // Of an element, as rows have it: f32 for a parameter in halves, wherever the lower ones are.
 DType row_dtype(const runtime::StateStore& store, Name state);
