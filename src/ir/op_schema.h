@@ -50,6 +50,9 @@ struct OpSchema {
                                   // none. Of a variable number: as many as there are
   bool can_accumulate = false;    // kernels honour `+=` on their outputs (weight-gradients)
   bool writes_all = true;  // false: leaves rows untouched, so a first write needs zeroes before it
+  // Into how many pieces a call may be cut, one after the other in less workspace, with equal bits:
+  // the optional attribute `slices`. Null: into none.
+  std::int64_t (*most_slices)(Types inputs, const spec::Attributes&) = nullptr;
 };
 
 // Adds nodes to a graph, inferring types. The tag is set once and holds until changed.

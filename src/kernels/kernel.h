@@ -47,6 +47,9 @@ struct Kernel {
   std::vector<std::byte> (*prepare)(
       const spec::Problem&);  // null: nothing; blockings, tables, constants
   void (*run)(const Arguments&);
+  // That a call cut by the attribute `slices` reads and writes beside what a whole one does:
+  // weights that it packs, sums that pass by more often. Null: none.
+  std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
 };
 
 // Rows of every op, in alphabetical order of ops; within one op best first.

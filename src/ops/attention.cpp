@@ -55,8 +55,9 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 
 std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("attention_gradient", inputs, attributes,
-                    {"num_heads", "num_kv_heads", "scale", "window"});
+                    {"num_heads", "num_kv_heads", "scale", "window"}, {"slices"});
   check_inputs(check);
+  check.slices();
   const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
   const Operand expected_out{.name = "the output of attention", .type = &want_out},
       expected_lse{.name = "the lse of attention", .type = &want_lse};
@@ -119,6 +120,9 @@ const ir::OpSchema kAttentionGradient{
     .num_outputs = 3,
     .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv",
     .infer = infer_gradient,
-    .cost = gradient_cost};
+    .cost = gradient_cost,
+    .most_slices = [](ir::Types, const spec::Attributes& attributes) {
+      return spec::get_int(attributes, "num_kv_heads");
+    }};
 
 }  // namespace anabatic::ops

@@ -140,6 +140,14 @@ void Check::right_operand(const Operand& weight, bool transposed) const {
                      text(packed), to_string(*weight.type)));
 }
 
+void Check::right_operand_of_gradient(const Operand& weight) const {
+  if (!has("slices")) return right_operand(weight, true);
+  slices();
+  if (weight.type->layout != panels_layout(false))
+    fail(fmt::format("expected {} of layout {} beside 'slices', got {}", weight.name,
+                     text(panels_layout(false)), to_string(*weight.type)));
+}
+
 Dim Check::gathered_rows(const Operand& x, int row_map) const {
   if (num_inputs() <= row_map) {
     if (has("top_k")) fail("expected row_map beside 'top_k', got none");

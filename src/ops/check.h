@@ -54,6 +54,9 @@ class Check {
   void row_major(const Operand& a) const;
   // Row-major, or packed for a product with its right operand: its transpose, or itself.
   void right_operand(const Operand& weight, bool transposed) const;
+  // Of an input-gradient, which reads the weight itself; with `slices` the call packs it so, some
+  // matrices at a time, and the weight is packed as the forward reads it.
+  void right_operand_of_gradient(const Operand& weight) const;
 
   // Rows of a product whose operand x is gathered where input `row_map` is present, i32[R]: row p
   // is row row_map[p] / top_k of x [R / top_k, ...]. Without it the rows of x, and no `top_k`.
@@ -65,6 +68,8 @@ class Check {
   double non_negative(std::string_view key) const;
   // In [0, 1).
   double fraction(std::string_view key) const;
+  // The optional attribute of calls that may be cut: 1 without it.
+  std::int64_t slices() const { return has("slices") ? positive_int("slices") : 1; }
   bool flag(std::string_view key) const;
   const std::string& string(std::string_view key) const;
   // f32, bf16 or f64.

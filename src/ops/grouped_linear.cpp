@@ -27,10 +27,10 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("grouped_linear_input_gradient", inputs, attributes);
+  const Check check("grouped_linear_input_gradient", inputs, attributes, {}, {"slices"});
   const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(dy, weight);
-  check.right_operand(weight, true);
+  check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, 1);
   check_offsets(check, check.i32(2, "offsets", 1), weight);
   return {typed(dy.dtype(), {dy.dim(0), weight.dim(2)})};
@@ -111,7 +111,8 @@ const ir::OpSchema kGroupedLinearInputGradient{
     .max_inputs = 3,
     .signature = "(dy [R,N], weight [E,N,K], offsets i32[E+1]) -> [R,K] like dy",
     .infer = infer_input_gradient,
-    .cost = cost};
+    .cost = cost,
+    .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearWeightGradient{
     .name = "grouped_linear_weight_gradient",

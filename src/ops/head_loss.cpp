@@ -21,8 +21,9 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"});
+  const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"}, {"slices"});
   check_inputs(check);
+  check.slices();
   check.number("dloss");
   const DType wide = wide_dtype(inputs[0].dtype);
   return {typed(wide, {}), inputs[0], with_dtype(inputs[1], wide)};
@@ -58,6 +59,8 @@ const ir::OpSchema kHeadLossWithGradient{
     .infer = infer_with_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return cost(inputs, outputs, 3); },
-    .can_accumulate = true};
+    .may_alias = {-1, 0, -1},
+    .can_accumulate = true,
+    .most_slices = [](ir::Types inputs, const spec::Attributes&) { return inputs[0].dim(0); }};
 
 }  // namespace anabatic::ops

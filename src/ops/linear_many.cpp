@@ -21,7 +21,10 @@ template <bool kGrouped>
 void check_weight(const Check& check, const Operand& weight, const Operand& first,
                   const Operand& rows, bool transposed) {
   check.same_dtype(rows, weight);
-  check.right_operand(weight, transposed);
+  if (transposed)
+    check.right_operand_of_gradient(weight);
+  else
+    check.right_operand(weight, false);
   if (weight.type->layout != first.type->layout)
     check.fail("expected weights of one layout, got " + to_string(*first.type) + " and " +
                to_string(*weight.type));
@@ -47,8 +50,9 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 
 template <bool kGrouped>
 std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check(kGrouped ? "grouped_linear_many_input_gradient" : "linear_many_input_gradient",
-                    inputs, attributes);
+  const Check check =
+      kGrouped ? Check("grouped_linear_many_input_gradient", inputs, attributes, {}, {"slices"})
+               : Check("linear_many_input_gradient", inputs, attributes);
   if (num_others<kGrouped>(check) % 2 != 0)
     check.fail("expected a weight behind every dy, got " +
                std::to_string(num_others<kGrouped>(check)) + " inputs");
@@ -158,7 +162,8 @@ const ir::OpSchema kGroupedLinearManyInputGradient{
         "(dy0 [R,N0], weight0 [E,N0,K], dy1 [R,N1], weight1 [E,N1,K], ..., offsets "
         "i32[E+1]) -> [R,K] like dy0",
     .infer = infer_input_gradient<true>,
-    .cost = input_gradient_cost};
+    .cost = input_gradient_cost,
+    .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearManyWeightGradient{
     .name = "grouped_linear_many_weight_gradient",

@@ -90,7 +90,7 @@ void check_gradient(const Check& check, int ndim, int gate_input) {
                 gate = check.floating(gate_input, "gate", 2);
   check.same_dtype(dy, weight);
   check.same_dtype(dy, gate);
-  check.right_operand(weight, true);
+  check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, ndim - 2);
   check.same_dim(gate, 1, weight, ndim - 1);
   check.same_type(check.floating(gate_input + 1, "up", 2), gate);
@@ -111,7 +111,7 @@ void check_grouped_gradient(const Check& check) {
 
 std::vector<TensorType> infer_grouped_gradient(ir::Types inputs,
                                                const spec::Attributes& attributes) {
-  const Check check("grouped_linear_swiglu_gradient", inputs, attributes);
+  const Check check("grouped_linear_swiglu_gradient", inputs, attributes, {}, {"slices"});
   check_grouped_gradient(check);
   check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(kGate, "gate", 2), 0);
   return {inputs[kGate], inputs[kGate]};
@@ -119,7 +119,8 @@ std::vector<TensorType> infer_grouped_gradient(ir::Types inputs,
 
 std::vector<TensorType> infer_gradient_with_weights(ir::Types inputs,
                                                     const spec::Attributes& attributes) {
-  const Check check("grouped_linear_swiglu_gradient_with_weights", inputs, attributes);
+  const Check check("grouped_linear_swiglu_gradient_with_weights", inputs, attributes, {},
+                    {"slices"});
   check_grouped_gradient(check);
   const Operand row_map = check.i32(kGradientRowMap, "row_map", 1),
                 weights = check.wide(kRowWeights, "weights", 2);
@@ -231,7 +232,8 @@ const ir::OpSchema kGroupedLinearSwigluGradient{
     .signature = "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup",
     .infer = infer_grouped_gradient,
     .cost = product_gradient_cost,
-    .may_alias = {3, 4}};
+    .may_alias = {3, 4},
+    .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
     .name = "grouped_linear_swiglu_gradient_with_weights",
@@ -243,6 +245,7 @@ const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
         "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k]",
     .infer = infer_gradient_with_weights,
     .cost = product_gradient_cost,
-    .may_alias = {3, 4, -1}};
+    .may_alias = {3, 4, -1},
+    .most_slices = num_experts};
 
 }  // namespace anabatic::ops

@@ -30,6 +30,13 @@ struct Gradient {
   AttentionGradientSpace space;
   std::span<const RowBlock> row_blocks;
   std::span<const KeyBlock> key_blocks;
+  std::int64_t first_kv_head = 0, end_kv_head = 0;  // of the slice
+
+  std::int64_t first_head() const { return first_kv_head * shape.group(); }
+  // Rows of a head in the space.
+  std::int64_t space_row(std::int64_t head, std::int64_t row) const {
+    return (head - first_head()) * shape.num_rows + row;
+  }
 
   template <class T>
   HeadRows<const T> queries(std::int64_t head) const {
@@ -48,14 +55,14 @@ struct Gradient {
       for (std::int64_t t = begin; t < end; ++t) {
         const KeyRange keys = ranges.of(t);
         const bool is_empty = keys.begin >= keys.end;
-        for (std::int64_t head = 0; head < shape.num_heads; ++head) {
+        for (std::int64_t head = first_head(); head < end_kv_head * shape.group(); ++head) {
           const T *out = HeadRows<const T>(args.inputs[5], head, shape.value_width).row(t),
                   *dout = douts<T>(head).row(t);
           Floats sum{};
           for_lanes(0, shape.value_width, [&](std::int64_t j, int n) {
             sum = madd(load(out + j, n), load(dout + j, n), sum);
           });
-          const std::int64_t at = head * shape.num_rows + t;
+          const std::int64_t at = space_row(head, t);
           space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
           space.minus_delta[at] = -sum_lanes(sum);
         }
@@ -64,7 +71,8 @@ struct Gradient {
                       columns(args.outputs[0]), T{});
       }
     };
-    args.team->for_range(shape.num_rows, row_grain(shape.num_heads * shape.value_width), run);
+    args.team->for_range(shape.num_rows, row_grain(shape.heads_per_slice() * shape.value_width),
+                         run);
   }
 
   template <class T>
@@ -76,14 +84,20 @@ struct Gradient {
     return {args.inputs[2], kv_head, shape.value_width};
   }
   std::int64_t num_tasks() const {
-    return static_cast<std::int64_t>(key_blocks.size()) * shape.num_kv_heads;
+    return static_cast<std::int64_t>(key_blocks.size()) * (end_kv_head - first_kv_head);
+  }
+  std::int64_t kv_head_of(std::int64_t task) const {
+    return first_kv_head + task % (end_kv_head - first_kv_head);
+  }
+  std::int64_t key_block_of(std::int64_t task) const {
+    return task / (end_kv_head - first_kv_head);
   }
 
   // What a task starts with.
   template <class T>
   void prefetch_task(std::int64_t task) const {
-    const KeyBlock& keys = key_blocks[static_cast<std::size_t>(task / shape.num_kv_heads)];
-    const std::int64_t kv_head = task % shape.num_kv_heads;
+    const KeyBlock& keys = key_blocks[static_cast<std::size_t>(key_block_of(task))];
+    const std::int64_t kv_head = kv_head_of(task);
     prefetch(keys_of<T>(kv_head), keys.first, keys.count);
     prefetch(values_of<T>(kv_head), keys.first, keys.count);
     if (keys.first_row_block >= keys.end_row_block) return;
@@ -95,7 +109,7 @@ struct Gradient {
   // Packs its keys, then lets `ahead`, which may be taken next, come closer.
   template <class T>
   void key_block(std::int64_t task, std::int64_t ahead, const Buffers& b) const {
-    const std::int64_t index = task / shape.num_kv_heads, kv_head = task % shape.num_kv_heads;
+    const std::int64_t index = key_block_of(task), kv_head = kv_head_of(task);
     const KeyBlock& keys = key_blocks[static_cast<std::size_t>(index)];
     const GradientStep all(shape, b, 0, keys.count);
     prefetch_task<T>(task);
@@ -111,7 +125,8 @@ struct Gradient {
         if (index < rows.first_key_block || index > rows.last_key_block) continue;
         const GradientStep step(shape, b, rows.count, keys.count);
         run_step<T>(step, keys, rows, head, i > keys.first_row_block);
-        const std::int64_t turn = head * static_cast<std::int64_t>(row_blocks.size()) + i;
+        const std::int64_t turn =
+            (head - first_head()) * static_cast<std::int64_t>(row_blocks.size()) + i;
         add_to_dq<T>(step, rows, head, static_cast<std::int32_t>(index - rows.first_key_block),
                      index == rows.last_key_block, space.turns[turn]);
       }
@@ -128,7 +143,7 @@ struct Gradient {
       prefetch(douts<T>(head), rows.first - count, count);
     }
     const Buffers& b = step.b;
-    const std::int64_t at = head * shape.num_rows + rows.first;
+    const std::int64_t at = space_row(head, rows.first);
     for (std::int64_t i = 0; i < step.num_rows; ++i) {
       b.minus_lse[i] = i < rows.count ? space.minus_lse[at + i] : 0.0f;
       b.minus_delta[i] = i < rows.count ? space.minus_delta[at + i] : 0.0f;
@@ -144,7 +159,7 @@ struct Gradient {
     const std::atomic_ref<std::int32_t> taken(turns);
     while (taken.load(std::memory_order_acquire) != turn) std::this_thread::yield();
     step.add_dq(rows.count, turn == 0, is_last,
-                space.dq + (head * shape.num_rows + rows.first) * shape.padded_key_width());
+                space.dq + space_row(head, rows.first) * shape.padded_key_width());
     if (is_last) {
       const HeadRows<T> dq(args.outputs[0], head, shape.key_width);
       for (std::int64_t i = 0; i < rows.count; ++i) step.write_dq(i, dq, rows.first + i);
@@ -154,6 +169,9 @@ struct Gradient {
 
   template <class T>
   void run(std::byte* of_threads) const {
+    std::fill_n(space.turns, shape.heads_per_slice() * static_cast<std::int64_t>(row_blocks.size()),
+                0);
+    prepare<T>();
     Pieces measure(nullptr);
     Buffers(shape, measure);
     args.team->for_tasks(num_tasks(), [&](std::int64_t task, int thread) {
@@ -175,12 +193,15 @@ void attention_gradient(const Arguments& args) {
   const std::span<KeyBlock> key_blocks =
       cut_keys(ranges, shape.num_rows, shape.num_keys, kBlocking.gradient_keys, row_blocks,
                space.key_blocks);
-  std::fill_n(space.turns, shape.num_heads * static_cast<std::int64_t>(row_blocks.size()), 0);
-  const Gradient gradient{args, shape, ranges, space, row_blocks, key_blocks};
-  with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    gradient.prepare<T>();
-    gradient.run<T>(pieces.take<std::byte>(0));
-  });
+  Gradient gradient{args, shape, ranges, space, row_blocks, key_blocks};
+  std::byte* of_threads = pieces.take<std::byte>(0);
+  const std::int64_t step = shape.kv_heads_per_slice();
+  for (std::int64_t first = 0; first < shape.num_kv_heads; first += step) {
+    gradient.first_kv_head = first;
+    gradient.end_kv_head = std::min(first + step, shape.num_kv_heads);
+    with_operand_type(args.inputs[0].type->dtype,
+                      [&]<class T>(T*) { gradient.run<T>(of_threads); });
+  }
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

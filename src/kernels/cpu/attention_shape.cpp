@@ -14,7 +14,8 @@ AttentionShape::AttentionShape(const TensorType& q, const TensorType& k, const T
       window(spec::get_int_or(attributes, "window", 0)),
       key_width(q.dim(1) / num_heads),
       value_width(v.dim(1) / num_kv_heads),
-      scale(static_cast<float>(spec::get_double(attributes, "scale"))) {}
+      scale(static_cast<float>(spec::get_double(attributes, "scale"))),
+      slices(spec::get_int_or(attributes, "slices", 1)) {}
 
 std::int64_t AttentionShape::heads_per_task() const {
   for (const std::int64_t heads : {4, 3, 2})
@@ -122,10 +123,10 @@ AttentionGradientSpace::AttentionGradientSpace(const AttentionShape& shape,
     : row_blocks(pieces.take<RowBlock>(max_row_blocks(shape.num_rows, blocking.gradient_rows))),
       key_blocks(pieces.take<KeyBlock>(
           max_key_blocks(shape.num_rows, shape.num_keys, blocking.gradient_keys))),
-      turns(pieces.take<std::int32_t>(shape.num_heads *
+      turns(pieces.take<std::int32_t>(shape.heads_per_slice() *
                                       max_row_blocks(shape.num_rows, blocking.gradient_rows))),
-      minus_lse(pieces.take(shape.num_heads * shape.num_rows)),
-      minus_delta(pieces.take(shape.num_heads * shape.num_rows)),
-      dq(pieces.take(shape.num_heads * shape.num_rows * shape.padded_key_width())) {}
+      minus_lse(pieces.take(shape.heads_per_slice() * shape.num_rows)),
+      minus_delta(pieces.take(shape.heads_per_slice() * shape.num_rows)),
+      dq(pieces.take(shape.heads_per_slice() * shape.num_rows * shape.padded_key_width())) {}
 
 }  // namespace anabatic::kernels::cpu

@@ -34,6 +34,7 @@ static_assert(kFloatBlocking.is_whole());
 struct AttentionShape {
   std::int64_t num_rows, num_keys, num_heads, num_kv_heads, window, key_width, value_width;
   float scale;
+  std::int64_t slices;  // groups of kv heads that a gradient takes one after the other, about
 
   AttentionShape(const TensorType& q, const TensorType& k, const TensorType& v,
                  const spec::Attributes& attributes);
@@ -45,6 +46,8 @@ struct AttentionShape {
   std::int64_t padded_key_width() const { return round_up(key_width, kWidestPanel); }
   std::int64_t padded_value_width() const { return round_up(value_width, kWidestPanel); }
   std::int64_t group() const { return num_heads / num_kv_heads; }
+  std::int64_t kv_heads_per_slice() const { return ceil_div(num_kv_heads, slices); }
+  std::int64_t heads_per_slice() const { return kv_heads_per_slice() * group(); }
   // Heads of one group that a forward task holds: they share its packed keys.
   std::int64_t heads_per_task() const;
   std::int64_t rows_per_task(AttentionBlocking blocking) const {
@@ -121,9 +124,9 @@ struct AttentionSpace {
   AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);
 };
 
-// The same of the backward. `minus_lse` (base 2) and `minus_delta` are [heads, rows]; `dq` holds
-// sums of blocks of rows, [heads, rows, padded]; `turns` counts what was added to each,
-// [heads, row blocks].
+// The same of the backward, for the heads of a slice. `minus_lse` (base 2) and `minus_delta` are
+// [heads, rows]; `dq` holds sums of blocks of rows, [heads, rows, padded]; `turns` counts what was
+// added to each, [heads, row blocks].
 struct AttentionGradientSpace {
   RowBlock* row_blocks;
   KeyBlock* key_blocks;

@@ -35,26 +35,29 @@ constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows 
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
 // What the packed weights of a stretch may take, unless a step takes more.
-constexpr Int kStretchBytes = Int{8} << 20;
+constexpr Int kStretchBytes = Int{4} << 20;
 
 struct Shape {
   Int rows, width, classes;
   DType dtype;
   bool with_gradient;
+  Int slices;  // chunks, at the least
 };
 
-Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient) {
+Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
+               const spec::Attributes& attributes) {
   return {.rows = x.dim(0),
           .width = x.dim(1),
           .classes = weight.dim(0),
           .dtype = x.dtype,
-          .with_gradient = with_gradient};
+          .with_gradient = with_gradient,
+          .slices = spec::get_int_or(attributes, "slices", 1)};
 }
 
-// An odd number of cache lines: rows of a power of two would share few cache sets.
+// The next odd number of cache lines: rows of a power of two would share few cache sets.
 Int spread(Int elements, Int element_bytes) {
   const Int line = 64 / element_bytes;
-  return round_up(elements, 2 * line) + line;
+  return round_up(elements + line, 2 * line) - line;
 }
 
 // The stride of rows that are read in place where they are short enough.
@@ -63,8 +66,8 @@ Int operand_stride(Int elements, DType dtype) {
   return elements * bytes < kInPlaceRowBytes ? kInPlaceRowBytes / bytes : spread(elements, bytes);
 }
 
-// What follows from shape, engine and threads. Sums depend on chunk_rows, which no thread count
-// changes when there are gradients.
+// What follows from shape, engine and threads. No sum depends on it: chunks of whole pairs of rows
+// go on with the sums of those before.
 struct Tiling {
   DType operand;   // of what the engine multiplies with x or e
   Int chunk_rows;  // at most
@@ -80,9 +83,12 @@ struct Tiling {
       : operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
                                                                  : DType::kBFloat16),
         exponential_bytes(size_bytes(shape.dtype)) {
-    const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 64;
+    const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 32;
     chunk_rows = shape.with_gradient ? std::clamp(fitting, kRowUnit, kMostChunkRows)
                                      : kMostBlockRows * std::max(4, 2 * num_threads);
+    if (shape.slices > 1)
+      chunk_rows =
+          std::min(chunk_rows, round_up(std::max<Int>(shape.rows / shape.slices, 1), kRowUnit));
     const Int unit = chunk_rows >= kMostBlockRows ? kMostBlockRows : kRowUnit;
     chunk_rows =
         std::min(chunk_rows / unit * unit, round_up(std::max<Int>(shape.rows, 1), kRowUnit));
@@ -209,7 +215,8 @@ class HeadLoss {
       : engine_(engine),
         stage_(stage),
         args_(args),
-        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1)),
+        shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1,
+                        *args.attributes)),
         tiling_(shape_, engine, args.team->num_threads()),
         space_(shape_, tiling_, engine, args.team->num_threads(), args.workspace),
         labels_(args.inputs[2].as<const std::int32_t>()),
@@ -482,6 +489,11 @@ class HeadLoss {
   Int packed_ = -1;  // the class that the packed stretch starts at
 };
 
+Shape shape_of(const spec::Problem& problem) {
+  return shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1,
+                  *problem.attributes);
+}
+
 }  // namespace
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
@@ -501,11 +513,23 @@ Support HeadLossRows<kEngine, kStage>::supports(const spec::Problem& problem) {
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem& problem) {
-  const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1);
+  const Shape shape = shape_of(problem);
   // A team that is smaller than planned for needs no more.
   const int num_threads = problem.device->num_threads;
   const Tiling tiling(shape, *kEngine(), num_threads);
   return Space(shape, tiling, *kEngine(), num_threads, nullptr).bytes;
+}
+
+template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
+std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
+  Shape shape = shape_of(problem);
+  const auto num_chunks = [&] {
+    return ceil_div(shape.rows, Tiling(shape, *kEngine(), problem.device->num_threads).chunk_rows);
+  };
+  const Int cut = num_chunks();
+  shape.slices = 1;
+  // Each chunk reads the weights and packs them twice; sums of their gradient hide behind products.
+  return (cut - num_chunks()) * 3 * shape.classes * shape.width * size_bytes(shape.dtype);
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>

@@ -12,6 +12,7 @@ struct HeadLossRows {
   static Support supports(const spec::Problem& problem);
   static std::int64_t workspace_bytes(const spec::Problem& problem);
   static void run(const Arguments& args);
+  static std::int64_t slicing_bytes(const spec::Problem& problem);
 };
 
 }  // namespace anabatic::kernels::cpu

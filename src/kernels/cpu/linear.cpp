@@ -162,6 +162,7 @@ Support supports_engine(Engine engine, const spec::Problem& problem) {
 
 template <Engine E>
 Support LinearRows<E>::supports(const spec::Problem& problem) {
+  if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
   if (E == Engine::kAvx512Bf16) {
     if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)

@@ -182,6 +182,7 @@ void run(const GemmEngine& engine, const Arguments& args) {
 
 template <Engine E>
 Support LinearManyRows<E>::supports(const spec::Problem& problem) {
+  if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
   if (E == Engine::kAvx512Bf16)
     for (const TensorType& type : problem.inputs)

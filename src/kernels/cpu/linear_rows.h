@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of linear and grouped_linear, one a GEMM engine, behind table.cpp; linear_many.cpp has
-// those of several weights.
+// those of several weights, linear_swiglu.cpp those with swiglu or its gradient behind a product.
 #pragma once
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/swiglu_stage.h"
 #include "kernels/kernel.h"
 
 namespace anabatic::kernels::cpu {
@@ -48,6 +49,16 @@ struct LinearManyRows {
   static void linear(const Arguments& arguments);
   static void linear_input_gradient(const Arguments& arguments);
   static void linear_weight_gradient(const Arguments& arguments);
+};
+
+// linear_swiglu, grouped_linear_swiglu and their other forms.
+template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
+struct LinearSwigluRows {
+  static Support supports(const spec::Problem& problem);
+  static std::int64_t forward_workspace(const spec::Problem& problem);
+  static std::int64_t gradient_workspace(const spec::Problem& problem);
+  static void forward(const Arguments& args);
+  static void gradient(const Arguments& args);
 };
 
 }  // namespace anabatic::kernels::cpu

@@ -8,7 +8,7 @@
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
-#include "kernels/cpu/linear_swiglu_rows.h"
+#include "kernels/cpu/linear_rows.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -198,8 +198,9 @@ class Gradient {
         });
     if (weights_ == nullptr) return;
     float* dweights = args_.outputs[2].as<float>();
-    args_.team->for_range(shape_.rows, row_grain(num_segments_), [&](Int begin, Int end) {
-      for (Int row = begin; row < end; ++row) {
+    const Int first = offsets_[0], num_rows = offsets_[shape_.groups] - first;
+    args_.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
+      for (Int row = first + begin; row < first + end; ++row) {
         const float* partials = space_.shared() + row * num_segments_;
         float sum = 0;
         for (Int s = 0; s < num_segments_; ++s) sum += partials[s];
@@ -262,6 +263,7 @@ class Gradient {
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
 Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem) {
+  if (problem.attributes->contains("slices")) return no("cut into slices");
   const GemmEngine* engine = kEngine();
   if (engine == nullptr) return no("not in this build");
   if (!usable(engine, *problem.device)) return no(fmt::format("the device has no {}", engine->isa));

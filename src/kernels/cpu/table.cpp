@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/head_loss_rows.h"
 #include "kernels/cpu/linear_rows.h"
-#include "kernels/cpu/linear_swiglu_rows.h"
+#include "kernels/cpu/packing_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
 #include "tensor/panels.h"
@@ -158,7 +158,8 @@ Support supports_avx2(const spec::Problem& problem) {
     "cpu:" #op "_" #engine, #op,                                                                \
         cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::supports,                 \
         cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::workspace_bytes, nullptr, \
-        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::run                       \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::run,                      \
+        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::slicing_bytes             \
   }
 #ifdef ANABATIC_CPU_X86
 #define ANABATIC_HEAD_ROWS(op)                                                       \
@@ -184,6 +185,46 @@ Support supports_avx2(const spec::Problem& problem) {
 #define ANABATIC_SWIGLU_ROWS(op, form) ANABATIC_SWIGLU_ROW(op, form, portable, portable)
 #endif
 
+// Calls that are cut into slices: see packing_rows.h.
+template <class Rows>
+constexpr Kernel packing_row(std::string_view name, std::string_view op) {
+  return {name,
+          op,
+          Rows::supports,
+          Rows::workspace_bytes,
+          cpu::prepare_stream,
+          Rows::run,
+          Rows::slicing_bytes};
+}
+template <class Rows, void (*kPack)(const Arguments&)>
+using LinearSlices = cpu::PackingRows<Rows::supports, Rows::linear_input_gradient_workspace,
+                                      Rows::linear_input_gradient, kPack>;
+template <const cpu::GemmEngine* (*kEngine)(), const cpu::SwigluStage* kStage,
+          void (*kPack)(const Arguments&), class Rows = cpu::LinearSwigluRows<kEngine, kStage>>
+using SwigluSlices =
+    cpu::PackingRows<Rows::supports, Rows::gradient_workspace, Rows::gradient, kPack>;
+
+#define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
+  packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
+      "cpu:" #op "_slices_" #variant, #op)
+#define ANABATIC_SWIGLU_SLICE(op, engine, isa)                                            \
+  packing_row<SwigluSlices<cpu::gemm_##engine, &cpu::isa::kSwigluStage, cpu::isa::pack>>( \
+      "cpu:" #op "_slices_" #engine, #op)
+#ifdef ANABATIC_CPU_X86
+#define ANABATIC_LINEAR_SLICES(op, rows)                             \
+  ANABATIC_LINEAR_SLICE(op, rows, avx512_bf16, kAvx512Bf16, avx512), \
+      ANABATIC_LINEAR_SLICE(op, rows, avx512, kAvx512, avx512),      \
+      ANABATIC_LINEAR_SLICE(op, rows, avx2, kAvx2, avx2),            \
+      ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
+#define ANABATIC_SWIGLU_SLICES(op)                                                           \
+  ANABATIC_SWIGLU_SLICE(op, avx512_bf16, avx512), ANABATIC_SWIGLU_SLICE(op, avx512, avx512), \
+      ANABATIC_SWIGLU_SLICE(op, avx2, avx2), ANABATIC_SWIGLU_SLICE(op, portable, portable)
+#else
+#define ANABATIC_LINEAR_SLICES(op, rows) \
+  ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
+#define ANABATIC_SWIGLU_SLICES(op) ANABATIC_SWIGLU_SLICE(op, portable, portable)
+#endif
+
 constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw, supports_update, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_update, nullptr),
@@ -205,13 +246,17 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
     ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, linear),
+    ANABATIC_LINEAR_SLICES(grouped_linear_input_gradient, LinearRows),
     ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
+    ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
     ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
                          linear_weight_gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu, forward),
+    ANABATIC_SWIGLU_SLICES(grouped_linear_swiglu_gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient, gradient),
+    ANABATIC_SWIGLU_SLICES(grouped_linear_swiglu_gradient_with_weights),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient_with_weights, gradient),
     ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_products, forward),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
@@ -263,11 +308,15 @@ constexpr Kernel kRows[] = {
 #undef ANABATIC_HEAD_ROWS
 #undef ANABATIC_LINEAR_ROW
 #undef ANABATIC_LINEAR_ROWS
+#undef ANABATIC_LINEAR_SLICE
+#undef ANABATIC_LINEAR_SLICES
 #undef ANABATIC_SCALAR
 #undef ANABATIC_SCALAR_ROW
 #undef ANABATIC_STREAM_ROWS
 #undef ANABATIC_SWIGLU_ROW
 #undef ANABATIC_SWIGLU_ROWS
+#undef ANABATIC_SWIGLU_SLICE
+#undef ANABATIC_SWIGLU_SLICES
 #undef ANABATIC_VECTOR
 #undef ANABATIC_VECTOR_ROWS
 

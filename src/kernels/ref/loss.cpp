@@ -95,19 +95,19 @@ void head_loss_with_gradient(const Arguments& args) {
   const std::int64_t width = columns(x), num_rows = rows(x), num_classes = rows(weight);
   const double* dlogits = head_gradients(args);
   const double factor = spec::get_double(*args.attributes, "dloss") * load(args.inputs[3], 0);
-  for (std::int64_t t = 0; t < num_rows; ++t)
-    for (std::int64_t k = 0; k < width; ++k) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < num_classes; ++i)
-        sum += dlogits[t * num_classes + i] * load(weight, i * width + k);
-      put(args, 1, t * width + k, factor * sum);
-    }
   for (std::int64_t i = 0; i < num_classes; ++i)
     for (std::int64_t k = 0; k < width; ++k) {
       double sum = 0;
       for (std::int64_t t = 0; t < num_rows; ++t)
         sum += dlogits[t * num_classes + i] * load(x, t * width + k);
       put(args, 2, i * width + k, factor * sum);
+    }
+  for (std::int64_t t = 0; t < num_rows; ++t)  // last: dx may stand where x does
+    for (std::int64_t k = 0; k < width; ++k) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < num_classes; ++i)
+        sum += dlogits[t * num_classes + i] * load(weight, i * width + k);
+      put(args, 1, t * width + k, factor * sum);
     }
 }
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of grouped input-gradients cut by the attribute `slices`: they read weights as the forward
+// does, and pack a group of experts at a time for the row that multiplies. Equal bits, for an
+// expert's rows meet its own matrix alone.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cpu/call.h"
+#include "tensor/panels.h"
+
+namespace anabatic::kernels::cpu {
+
+// Of a call, types or views: inputs of three dimensions are weights, the first i32 one the offsets.
+inline bool is_stack(const TensorType& type) { return type.ndim() == 3; }
+
+// Experts of a group, at most.
+inline std::int64_t experts_per_slice(const TensorType& weight,
+                                      const spec::Attributes& attributes) {
+  return ceil_div(weight.dim(0), spec::get_int(attributes, "slices"));
+}
+
+inline TensorType packed_type(TensorType weight, std::int64_t num_experts) {
+  weight.layout = panels_layout(true);
+  weight.shape[0] = Dim{.bound = num_experts};
+  return weight;
+}
+
+inline std::int64_t packed_type_bytes(const TensorType& weight) {
+  return round_up(stored_elements(weight) * size_bytes(weight.dtype), 64);
+}
+
+// The problem of one group.
+struct SliceProblem {
+  std::vector<TensorType> inputs;
+  spec::Attributes attributes;
+  spec::Problem problem;
+  std::int64_t packed_bytes = 0;  // of the workspace
+
+  explicit SliceProblem(const spec::Problem& whole)
+      : inputs(whole.inputs.begin(), whole.inputs.end()),
+        attributes(*whole.attributes),
+        problem(whole) {
+    attributes.erase("slices");
+    problem.attributes = &attributes;
+    for (TensorType& type : inputs) {
+      if (!is_stack(type)) continue;
+      type = packed_type(type, experts_per_slice(type, *whole.attributes));
+      packed_bytes += packed_type_bytes(type);
+    }
+    problem.inputs = inputs;
+  }
+};
+
+// `pack`, then `multiply`, on each group of experts.
+inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
+                       void (*multiply)(const Arguments&)) {
+  const auto first = std::find_if(args.inputs.begin(), args.inputs.end(),
+                                  [](const TensorView& view) { return is_stack(*view.type); });
+  const std::int64_t num_experts = first->type->dim(0);
+  const std::int64_t most = experts_per_slice(*first->type, *args.attributes);
+  const auto offsets =
+      std::find_if(args.inputs.begin(), args.inputs.end(),
+                   [](const TensorView& view) { return view.type->dtype == DType::kInt32; }) -
+      args.inputs.begin();
+  std::vector<TensorView> inputs(args.inputs.begin(), args.inputs.end());
+  std::vector<TensorType> types(args.inputs.size());
+  for (std::int64_t begin = 0; begin < num_experts; begin += most) {
+    const std::int64_t count = std::min(most, num_experts - begin);
+    std::byte* packed = args.workspace;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const TensorView& whole = args.inputs[i];
+      if (!is_stack(*whole.type)) continue;
+      types[i] = packed_type(*whole.type, count);
+      TensorType source = *whole.type;
+      source.shape[0] = types[i].shape[0];
+      const TensorView from{.data = whole.data + begin * panel_shape(source).num_elements() *
+                                                     size_bytes(source.dtype),
+                            .type = &source};
+      inputs[i] = {.data = packed, .type = &types[i]};
+      pack({.inputs = {&from, 1},
+            .outputs = {&inputs[i], 1},
+            .attributes = args.attributes,
+            .workspace = nullptr,
+            .prepared = nullptr,
+            .accumulate = {},
+            .team = args.team});
+      packed += packed_type_bytes(packed_type(*whole.type, most));
+    }
+    const auto at = static_cast<std::size_t>(offsets);
+    types[at] = *args.inputs[at].type;
+    types[at].shape[0] = Dim{.bound = count + 1};
+    inputs[at] = {.data = args.inputs[at].data + begin * size_bytes(DType::kInt32),
+                  .type = &types[at]};
+    Arguments group = args;
+    group.inputs = inputs;
+    group.workspace = packed;
+    multiply(group);
+  }
+}
+
+// kRow: the row that multiplies, of the same op, with its members.
+template <Support (*kSupports)(const spec::Problem&),
+          std::int64_t (*kWorkspace)(const spec::Problem&), void (*kRun)(const Arguments&),
+          void (*kPack)(const Arguments&)>
+struct PackingRows {
+  static Support supports(const spec::Problem& problem) {
+    if (!problem.attributes->contains("slices")) return no("not cut into slices");
+    return kSupports(SliceProblem(problem).problem);
+  }
+  static std::int64_t workspace_bytes(const spec::Problem& problem) {
+    const SliceProblem slice(problem);
+    return slice.packed_bytes + kWorkspace(slice.problem);
+  }
+  static void run(const Arguments& args) { run_slices(args, kPack, kRun); }
+  static std::int64_t slicing_bytes(const spec::Problem& problem) {
+    std::int64_t bytes = 0;
+    for (const TensorType& type : problem.inputs)
+      if (is_stack(type)) bytes += 2 * stored_elements(type) * size_bytes(type.dtype);
+    return bytes;
+  }
+};
+
+}  // namespace anabatic::kernels::cpu
