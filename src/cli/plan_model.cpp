@@ -61,12 +61,7 @@ OrderedJson setting_json(const std::optional<train::Trial>& trial) {
 
 OrderedJson choices_json(const plan::MemoryDecision& decision) {
   OrderedJson json = OrderedJson::array();
-  for (const plan::PricedChoice& choice : decision.choices) {
-    json.push_back({{"name", choice.name},
-                    {"how", choice.how()},
-                    {"bytes", choice.bytes},
-                    {"seconds", choice.seconds}});
-  }
+  for (const plan::PricedChoice& choice : decision.choices) json.push_back(train::to_json(choice));
   return json;
 }
 

@@ -12,6 +12,7 @@
 #include "ops/table.h"
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
+#include "passes/slice_calls.h"
 #include "plan/hints.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
@@ -222,7 +223,8 @@ class Compiler {
   Compiled attempt(ir::Graph forward, bool pack_transposed) {
     pack_transposed_ = pack_transposed;
     find_parameters_on_disk(forward);
-    Compiled result = with_passes(std::move(forward));
+    const Compiled& whole = with_passes(std::move(forward));
+    Compiled result = whole;
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) decide(result);
     result.memory.decisions.pack_transposed = pack_transposed;
@@ -237,7 +239,7 @@ class Compiler {
     if (has_update())
       plan::require_obeyed(result.graph, result.plan, options_.disk,
                            options_.memory.offload.is_allowed);
-    price_packings(result);
+    price_packings(whole.graph, result);
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
     verify(result.graph, result.plan, result.program);
@@ -245,7 +247,7 @@ class Compiler {
   }
 
   // The graph behind its pipeline, which attempts that differ only in the plan share.
-  Compiled with_passes(ir::Graph forward) {
+  const Compiled& with_passes(ir::Graph forward) {
     const auto key = std::tuple(pack_transposed_, is_on_disk_, has_parameters_on_disk_);
     const auto [found, is_new] = behind_passes_.try_emplace(key);
     Compiled& result = found->second;
@@ -304,13 +306,14 @@ class Compiler {
          .explanation = explanation});
   }
 
-  void price_packings(Compiled& result) const {
+  // `whole`: what calls that are cut pack themselves still has nodes there.
+  void price_packings(const ir::Graph& whole, Compiled& result) const {
     const spec::DeviceSpec priced = plan::with_peaks(device_);
-    for (const ir::Node& node : result.graph.nodes) {
+    for (const ir::Node& node : whole.nodes) {
       if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) continue;
-      result.memory.packings_bytes += result.graph.value(node.outputs[0]).type.num_bytes();
+      result.memory.packings_bytes += whole.value(node.outputs[0]).type.num_bytes();
       result.memory.packing_seconds +=
-          plan::predicted_seconds(result.graph, node, priced, options_.efficiency);
+          plan::predicted_seconds(whole, node, priced, options_.efficiency);
     }
     result.memory.added_seconds += result.memory.packing_seconds;
   }
@@ -350,10 +353,13 @@ class Compiler {
   void take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
     result.memory = std::move(decision);
     result.graph = whole;
-    // The last of the pipeline, which had nothing to make again.
-    result.passes.back() =
-        passes::run_passes(result.graph, {&passes::kRecompute, 1},
-                           context(&result.memory.decisions), {.facts = {"differentiated"}})[0];
+    // The last two of the pipeline, which had nothing to cut or make again.
+    constexpr const passes::Pass* kDecided[] = {&passes::kSliceCalls, &passes::kRecompute};
+    result.passes.resize(result.passes.size() - std::size(kDecided));
+    for (const passes::Pass* pass : kDecided)
+      result.passes.push_back(passes::run_passes(result.graph, {pass, 1},
+                                                 context(&result.memory.decisions),
+                                                 {.facts = {"differentiated"}})[0]);
     result.plan = plan_of(result.graph, nullptr);
   }
 
@@ -371,9 +377,11 @@ class Compiler {
       options.replay = result.memory.decisions;
       for (const plan::MenuItem& item : menu.items())
         if (std::any_of(choices.begin(), choices.end(),
-                        [&](const auto& choice) { return is_of(choice, item); }))
+                        [&](const auto& choice) { return choice.is_of(item); }))
           for (const std::string& key : item.keys) {
-            if (item.form == spec::SavedForm::kWhole)
+            if (item.slices > 0)
+              options.replay->slices.erase(key);
+            else if (item.form == spec::SavedForm::kWhole)
               options.replay->recompute.erase(key);
             else
               options.replay->saved_as.erase(key);
@@ -385,10 +393,6 @@ class Compiler {
       else
         most = choices.size() / 2;
     }
-  }
-
-  static bool is_of(const plan::PricedChoice& choice, const plan::MenuItem& item) {
-    return item.name == choice.name && item.form == choice.form;
   }
 
   // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
@@ -404,7 +408,7 @@ class Compiler {
           : choice.form == spec::SavedForm::kDisk ? options_.memory.offload.cold
                                                   : options_.memory.compress;
       return std::any_of(menu.items().begin(), menu.items().end(), [&](const plan::MenuItem& item) {
-        return is_of(choice, item) &&
+        return choice.is_of(item) &&
                std::any_of(hints.begin(), hints.end(),
                            [&](const std::string& hint) { return item.is_of(hint); });
       });

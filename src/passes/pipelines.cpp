@@ -22,35 +22,19 @@
 #include "passes/precision.h"
 #include "passes/recompute.h"
 #include "passes/reload_parameters.h"
+#include "passes/slice_calls.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,
-          kDifferentiate,
-          kAccumulateGradients,
-          kFuseHeadLoss,
-          kPackWeights,
-          kPanelStates,
-          kSplitParameters,
-          kFuseSwiglu,
-          kFuseMoePermute,
-          kMoveRouterWeight,
-          kFuseGateUp,
-          kFuseQkv,
-          kFuseRope,
-          kPackAgain,
-          kApplyOptimizer,
-          kAccumulateInGemm,
-          kSliceOptimizer,
-          kFuseOptimizer,
-          kFuseNormResidual,
-          kCommonSubexpression,
-          kDeadCode,
-          kReloadParameters,
-          kRecompute};
+  return {kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
+          kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
+          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
+          kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
+          kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
+          kDeadCode,       kReloadParameters, kSliceCalls,          kRecompute};
 }
 
 std::vector<Pass> inference_pipeline() {
@@ -60,29 +44,13 @@ std::vector<Pass> inference_pipeline() {
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass : {&kPrecision,
-                           &kDifferentiate,
-                           &kAccumulateGradients,
-                           &kFuseHeadLoss,
-                           &kPackWeights,
-                           &kPanelStates,
-                           &kSplitParameters,
-                           &kFuseSwiglu,
-                           &kFuseMoePermute,
-                           &kMoveRouterWeight,
-                           &kFuseGateUp,
-                           &kFuseQkv,
-                           &kFuseRope,
-                           &kPackAgain,
-                           &kApplyOptimizer,
-                           &kAccumulateInGemm,
-                           &kSliceOptimizer,
-                           &kFuseOptimizer,
-                           &kFuseNormResidual,
-                           &kCommonSubexpression,
-                           &kDeadCode,
-                           &kReloadParameters,
-                           &kRecompute})
+  for (const Pass* pass :
+       {&kPrecision,      &kDifferentiate,    &kAccumulateGradients, &kFuseHeadLoss,
+        &kPackWeights,    &kPanelStates,      &kSplitParameters,     &kFuseSwiglu,
+        &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp,          &kFuseQkv,
+        &kFuseRope,       &kPackAgain,        &kApplyOptimizer,      &kAccumulateInGemm,
+        &kSliceOptimizer, &kFuseOptimizer,    &kFuseNormResidual,    &kCommonSubexpression,
+        &kDeadCode,       &kReloadParameters, &kSliceCalls,          &kRecompute})
     if (pass->name == name) return pass;
   return nullptr;
 }

@@ -44,6 +44,7 @@ KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_k
     }
     choice.kernel = row;
     choice.workspace_bytes = row->workspace_bytes ? row->workspace_bytes(problem) : 0;
+    choice.slicing_bytes = row->slicing_bytes ? row->slicing_bytes(problem) : 0;
     ANABATIC_CHECK(choice.workspace_bytes >= 0, "[kernel selection] {} wants {} bytes of workspace",
                    row->name, choice.workspace_bytes);
     return choice;

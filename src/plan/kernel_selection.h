@@ -14,7 +14,7 @@ namespace anabatic::plan {
 
 struct KernelChoice {
   const kernels::Kernel* kernel = nullptr;
-  std::int64_t workspace_bytes = 0;
+  std::int64_t workspace_bytes = 0, slicing_bytes = 0;  // as the kernel says
   std::vector<std::string> rejections{};  // "cpu:x: reason", rows ahead of the chosen one
 };
 

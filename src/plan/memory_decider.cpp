@@ -13,7 +13,7 @@ namespace {
 std::vector<std::string> known_names(const RecomputeMenu& menu) {
   std::vector<std::string> names;
   for (const MenuItem& item : menu.items())
-    for (const std::string& key : item.keys) names.push_back(key);
+    if (item.slices == 0) names.insert(names.end(), item.keys.begin(), item.keys.end());
   return names;
 }
 
@@ -45,8 +45,12 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
   }
 }
 
-// Not beside another item of its value.
+// Not beside another item of its value or call.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
+  if (item.slices > 0) {
+    const auto found = decisions.slices.find(item.name);
+    return found != decisions.slices.end() && found->second == item.slices;
+  }
   if (item.form == spec::SavedForm::kWhole) return true;
   return std::any_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
     const auto found = decisions.saved_as.find(key);
@@ -59,7 +63,7 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   std::vector<bool> chosen;
   for (const MenuItem& item : menu.items())
     chosen.push_back(
-        item.form == spec::SavedForm::kWhole
+        item.form == spec::SavedForm::kWhole && item.slices == 0
             ? std::all_of(item.keys.begin(), item.keys.end(),
                           [&](const std::string& key) { return decisions.recompute.contains(key); })
             : is_effective(item, decisions));
@@ -83,6 +87,19 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
                    "all that is made with it, in forms that memory.compress and "
                    "memory.activations allow; got{}",
                    strangers);
+  for (const auto& [key, slices] : decisions.slices) {
+    const auto found = known.slices.find(key);
+    if (found == known.slices.end() || found->second != slices)
+      strangers += fmt::format("\n  {} in {} slices", key, slices);
+  }
+  if (strangers.empty()) return chosen;
+  std::string offered;
+  for (const MenuItem& item : menu.items())
+    if (item.slices > 0) offered += fmt::format("\n  {} in {} slices", item.name, item.slices);
+  ANABATIC_REQUIRE(strangers.empty(),
+                   "[memory] expected a saved plan whose calls are cut as this step's can be:{}\n"
+                   "got{}",
+                   offered.empty() ? "\n  none" : offered, strangers);
   return chosen;
 }
 
@@ -108,13 +125,14 @@ std::string_view to_string(spec::SavedForm form) {
 }
 
 std::string PricedChoice::label() const {
-  return form == spec::SavedForm::kWhole  ? name
-         : form == spec::SavedForm::kDisk ? fmt::format("{} on disk", name)
-                                          : fmt::format("{} as {}", name, to_string(form));
+  return slices > 0                        ? fmt::format("{} in {} slices", name, slices)
+         : form == spec::SavedForm::kWhole ? name
+         : form == spec::SavedForm::kDisk  ? fmt::format("{} on disk", name)
+                                           : fmt::format("{} as {}", name, to_string(form));
 }
 
 std::string_view PricedChoice::how() const {
-  return form == spec::SavedForm::kWhole ? "recompute" : to_string(form);
+  return slices > 0 ? "slices" : form == spec::SavedForm::kWhole ? "recompute" : to_string(form);
 }
 
 MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
@@ -147,7 +165,7 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
     others[i] = false;
     result.choices.push_back({item.name, item.bytes,
                               choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds,
-                              item.form});
+                              item.form, item.slices});
     others[i] = true;
   }
   return result;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a step makes again, compresses or puts on disk so that it keeps within a budget of
-// bytes.
+// Decides what a step makes again, compresses, puts on disk or cuts so that it keeps within a
+// budget of bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -48,9 +48,14 @@ struct PricedChoice {
   std::int64_t bytes = 0;  // that are no longer kept
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
   spec::SavedForm form = spec::SavedForm::kWhole;  // in which it waits; kWhole: made again
+  std::int64_t slices = 0;                         // not 0: calls that are cut, and into how many
 
-  std::string label() const;     // its name, and "as int8" or "on disk" behind it
-  std::string_view how() const;  // "recompute", "bf16", "int8", "disk"
+  bool is_of(const MenuItem& item) const {
+    return name == item.name && form == item.form && slices == item.slices;
+  }
+  // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
+  std::string label() const;
+  std::string_view how() const;  // "recompute", "bf16", "int8", "disk", "slices"
 };
 
 struct MemoryDecision {

@@ -284,7 +284,8 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
     for (ir::NodeId id : order) {
       planned.push_back({.node = id,
                          .kernel = choices[index(id)].kernel,
-                         .workspace_bytes = choices[index(id)].workspace_bytes});
+                         .workspace_bytes = choices[index(id)].workspace_bytes,
+                         .slicing_bytes = choices[index(id)].slicing_bytes});
       nodes.push_back(&planned.back());
     }
   }

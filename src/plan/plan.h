@@ -35,6 +35,7 @@ struct PlannedNode {
   ir::NodeId node{};
   const kernels::Kernel* kernel = nullptr;
   std::int64_t workspace_offset = 0, workspace_bytes = 0;  // in the frame arena
+  std::int64_t slicing_bytes = 0;                          // kernels::Kernel::slicing_bytes
   std::vector<spec::WriteMode> modes{};                    // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone

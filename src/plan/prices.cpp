@@ -134,6 +134,14 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
          roof_seconds(graph, node, device, efficiency) / share;
 }
 
+double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,
+                       const OpEfficiency& efficiency) {
+  const auto found = efficiency.share_of_roof.find("pack bf16");
+  const double share =
+      found != efficiency.share_of_roof.end() && found->second > 0 ? found->second : kFallbackShare;
+  return roof_of({.bytes = static_cast<double>(bytes)}, true, device) / share;
+}
+
 StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                      const OpEfficiency& efficiency, std::int64_t num_micro_batches) {
   StepPrice price;
@@ -143,7 +151,8 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
     for (const PlannedNode& planned : order) {
       if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
-      seconds += predicted_seconds(graph, node, device, efficiency);
+      seconds += predicted_seconds(graph, node, device, efficiency) +
+                 slicing_seconds(planned.slicing_bytes, device, efficiency);
       flops += work_of(graph, node, efficiency).flops;
       if (planned.zero_fill == ZeroFill::kNone) continue;
       Work zeroes;

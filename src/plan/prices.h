@@ -44,6 +44,11 @@ spec::DeviceSpec with_peaks(spec::DeviceSpec device);
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 
+// Of a call that is cut, beside predicted_seconds: of kernels::Kernel::slicing_bytes, at the share
+// of the bandwidth that packing reaches.
+double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,
+                       const OpEfficiency& efficiency);
+
 // The time of `node` at the roof, with attention at the pairs of `efficiency.sequence_length`.
 double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::DeviceSpec& device,
                     const OpEfficiency& efficiency);

@@ -8,6 +8,7 @@
 #include "analysis/saved_form.h"
 #include "ops/table.h"
 #include "plan/hints.h"
+#include "plan/kernel_selection.h"
 #include "plan/offload.h"
 #include "plan/offsets.h"
 
@@ -15,12 +16,14 @@ namespace anabatic::plan {
 namespace {
 
 constexpr std::size_t kMostValuesApart = 320;
+// Numbers of slices on the menu, and what each must save to be on it.
+constexpr std::int64_t kSlices[] = {4, 8, 16, 32}, kLeastSliceBytes = 1 << 16;
 
 }  // namespace
 
 bool MenuItem::is_of(std::string_view hint) const {
-  return std::any_of(keys.begin(), keys.end(),
-                     [&](const std::string& key) { return is_named(key, hint); });
+  return slices == 0 && std::any_of(keys.begin(), keys.end(),
+                                    [&](const std::string& key) { return is_named(key, hint); });
 }
 
 RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
@@ -38,6 +41,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
   for (const auto& [action, order] : plan.orders) {
     for (const PlannedNode& planned : order) {
       position_[index(planned.node)] = position++;
+      planned_.push_back(&planned);
       change.push_back(0);
     }
   }
@@ -80,6 +84,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
     calls_ = predicted_calls(graph, plan, device, efficiency);
     add_forms(spec::SavedForm::kDisk, offload.min_bytes);
   }
+  add_slices();
 }
 
 void RecomputeMenu::add_items() {
@@ -122,6 +127,70 @@ void RecomputeMenu::add_forms(spec::SavedForm form, std::int64_t min_bytes) {
     last = items_.size();
     items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, form});
   }
+}
+
+void RecomputeMenu::add_slices() {
+  for (const analysis::SliceableKind& kind : analysis::sliceable_kinds(graph_)) {
+    std::int64_t last = 1;
+    for (const std::int64_t slices : kSlices) {
+      const std::int64_t fitting = std::min(slices, kind.most);
+      if (fitting > last) add_slices(kind, fitting);
+      last = fitting;
+    }
+  }
+}
+
+void RecomputeMenu::add_slices(const analysis::SliceableKind& kind, std::int64_t slices) {
+  MenuItem item{.name = kind.key, .keys = {kind.key}, .slices = slices};
+  SliceEffect effect;
+  for (const analysis::SliceableCall& call : kind.calls) {
+    const std::int32_t at = position_[index(call.node)];
+    const PlannedNode& planned = *planned_[static_cast<std::size_t>(at)];
+    const ir::Node node = analysis::sliced(graph_, call, slices);
+    const NodeTypes types = node_types(graph_, node);
+    const std::string_view device = planned.kernel->name.substr(0, planned.kernel->name.find(':'));
+    const KernelChoice choice = select_kernel({.op = intern(node.op->name),
+                                               .attributes = &node.attributes,
+                                               .inputs = types.inputs,
+                                               .outputs = types.outputs,
+                                               .device = &device_},
+                                              device, node_label(node));
+    const std::int64_t more =
+        align_bytes(choice.workspace_bytes) - align_bytes(planned.workspace_bytes);
+    effect.changes.push_back({at, at + 1, more});
+    effect.seconds += slicing_seconds(choice.slicing_bytes, device_, efficiency_);
+    std::int64_t less = -more;
+    const auto bytes_of = [&](ir::ValueId value) {
+      const std::int32_t buffer = plan_.buffer_of_value[index(value)];
+      return align_bytes(plan_.buffers[static_cast<std::size_t>(buffer)].bytes);
+    };
+    for (const ir::NodeId pack : call.packs) {
+      const std::int32_t packed_at = position_[index(pack)];
+      const std::int64_t bytes = bytes_of(graph_.node(pack).outputs[0]);
+      effect.changes.push_back({packed_at, at + 1, -bytes});
+      const ir::ValueId source = graph_.node(pack).inputs[0];
+      if (graph_.value(source).producer != ir::kNoNode)  // a copy, read later than by `pack`
+        effect.changes.push_back({packed_at + 1, at + 1, bytes_of(source)});
+      effect.seconds -= predicted_seconds(graph_, graph_.node(pack), device_, efficiency_);
+      less += bytes;
+    }
+    item.bytes = std::max(item.bytes, less);
+  }
+  const bool has_fewer =
+      !items_.empty() && items_.back().slices > 0 && items_.back().name == kind.key;
+  if (item.bytes < kLeastSliceBytes + (has_fewer ? items_.back().bytes : 0)) return;
+  // Fewer slices that take as long have nothing for them.
+  if (has_fewer && slice_effects_.at(items_.size() - 1).seconds >= effect.seconds)
+    items_.pop_back();
+  slice_effects_[items_.size()] = std::move(effect);
+  items_.push_back(std::move(item));
+}
+
+bool RecomputeMenu::is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const {
+  // Those of one kind are neighbours, more slices behind fewer.
+  for (std::size_t i = item + 1; i < items_.size() && items_[i].name == items_[item].name; ++i)
+    if (chosen[i]) return false;
+  return true;
 }
 
 double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm format) const {
@@ -198,6 +267,14 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
       }
     }
   }
+  for (const auto& [item, effect] : slice_effects_) {
+    if (!chosen[item] || !is_effective_slice(item, chosen)) continue;
+    outcome.seconds += effect.seconds;
+    for (const SliceEffect::Change& part : effect.changes) {
+      change[static_cast<std::size_t>(part.begin)] += part.bytes;
+      change[static_cast<std::size_t>(part.end)] -= part.bytes;
+    }
+  }
   outcome.seconds += schedule(offloads, calls_, efficiency_.disk);
   for (const Offload& offload : offloads) {
     change[static_cast<std::size_t>(offload.written_by)] -= offload.bytes;
@@ -220,7 +297,9 @@ spec::Decisions RecomputeMenu::decisions(const std::vector<bool>& chosen) const 
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!chosen[i]) continue;
     const MenuItem& item = items_[i];
-    if (item.form == spec::SavedForm::kWhole)
+    if (item.slices > 0)
+      result.slices[item.name] = std::max(result.slices[item.name], item.slices);
+    else if (item.form == spec::SavedForm::kWhole)
       result.recompute.insert(item.keys.begin(), item.keys.end());
     else
       for (std::size_t k = 0; k < item.keys.size(); ++k)

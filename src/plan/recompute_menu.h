@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step could make again, keep in fewer bytes, or put on disk, rather than keep: what each
-// choice does to its memory and time, simulated on the timeline of a plan that keeps everything.
+// What a step could make again, keep in fewer bytes, or put on disk, rather than keep, and which
+// calls it could cut into slices: what each choice does to its memory and time, simulated on the
+// timeline of a plan that keeps everything whole.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "analysis/rebuild.h"
+#include "analysis/slices.h"
 #include "ir/graph.h"
 #include "plan/memory_solver.h"
 #include "plan/plan.h"
@@ -32,13 +34,14 @@ struct OffloadOptions {
 };
 
 struct MenuItem {
-  std::string name;                   // key of its first value
+  std::string name;                   // key of its first value, or of calls
   std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)
   std::vector<ir::ValueId> values{};  // what one node makes; an activation and its products apart.
                                       // Where it waits in a form one, or a few of a kind
   std::int64_t bytes = 0;             // that are no longer kept
   spec::SavedForm form = spec::SavedForm::kWhole;  // in which they wait; kWhole: made again
-  bool is_of(std::string_view hint) const;         // plan/hints.h
+  std::int64_t slices = 0;  // not 0: calls (analysis/slices.h) that are cut; nothing of the above
+  bool is_of(std::string_view hint) const;  // plan/hints.h, of values
 };
 
 class RecomputeMenu {
@@ -52,7 +55,7 @@ class RecomputeMenu {
 
   // With the frame's live bytes against `budget_bytes`. What is made again counts from the node
   // that is first to need it; what stands beside it then counts whole. Of the items of one value
-  // one holds: what makes it again, or else the least bytes.
+  // one holds: what makes it again, or else the least bytes; of those of one call the most slices.
   MenuOutcome evaluate(const std::vector<bool>& chosen, std::int64_t budget_bytes) const;
 
   spec::Decisions decisions(const std::vector<bool>& chosen) const;
@@ -61,6 +64,11 @@ class RecomputeMenu {
   void add_items();
   // An item for each value of at least `min_bytes` that may wait in that form.
   void add_forms(spec::SavedForm form, std::int64_t min_bytes);
+  // An item for each number of slices that makes the calls of a kind smaller.
+  void add_slices();
+  void add_slices(const analysis::SliceableKind& kind, std::int64_t slices);
+  // Whether no other chosen item cuts the same calls into more slices.
+  bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
   double compression_price(const TensorType& type, spec::SavedForm format) const;
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
   double price(const analysis::Rebuild& rebuild) const;
@@ -78,6 +86,16 @@ class RecomputeMenu {
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
   Calls calls_;  // of the plan; without items on disk empty
+  struct SliceEffect {
+    struct Change {
+      std::int32_t begin, end;  // positions
+      std::int64_t bytes;       // that live there more
+    };
+    std::vector<Change> changes{};
+    double seconds = 0;
+  };
+  std::map<std::size_t, SliceEffect> slice_effects_;  // by item
+  std::vector<const PlannedNode*> planned_;           // by position
 };
 
 }  // namespace anabatic::plan

@@ -32,6 +32,8 @@ struct Decisions {
   std::map<std::string, SavedForm, std::less<>> saved_as{};
   // Of those on disk, by key, and of parameters that are; without one, it is timed anew.
   OffloadSpans offloads{};
+  // Calls that run in so many slices (passes/slice_calls.h), by key (analysis/slices.h).
+  std::map<std::string, std::int64_t, std::less<>> slices{};
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
   bool state_on_disk = false;       // the optimizer's moments, between updates

@@ -15,7 +15,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 4;
+constexpr int kFormat = 5;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
@@ -124,10 +124,9 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
   std::string text;
   const auto only_in = [&](const PlanFile& here, const PlanFile& there, char sign) {
     for (const plan::PricedChoice& choice : here.choices)
-      if (std::none_of(there.choices.begin(), there.choices.end(),
-                       [&](const plan::PricedChoice& other) {
-                         return other.name == choice.name && other.form == choice.form;
-                       }))
+      if (std::none_of(
+              there.choices.begin(), there.choices.end(),
+              [&](const plan::PricedChoice& other) { return other.label() == choice.label(); }))
         text += choice_line(sign, choice);
     for (const std::string& state : here.on_disk)
       if (!std::binary_search(there.on_disk.begin(), there.on_disk.end(), state))
@@ -222,19 +221,25 @@ PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
           .rows = memory.rows};
 }
 
+OrderedJson to_json(const plan::PricedChoice& choice) {
+  OrderedJson json{{"name", choice.name},
+                   {"how", choice.how()},
+                   {"bytes", choice.bytes},
+                   {"seconds", choice.seconds}};
+  if (choice.slices > 0) json["slices"] = choice.slices;
+  return json;
+}
+
 std::string to_json(const PlanFile& plan) {
   OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
               rows = OrderedJson::array(), saved_as = OrderedJson::object(),
-              offloads = OrderedJson::object();
+              offloads = OrderedJson::object(), slices = OrderedJson::object();
   for (const auto& [key, form] : plan.decisions.saved_as) saved_as[key] = plan::to_string(form);
   for (const auto& [key, span] : plan.decisions.offloads)
     offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
+  for (const auto& [key, count] : plan.decisions.slices) slices[key] = count;
   for (const auto& [name, value] : plan.step) step[name] = value;
-  for (const plan::PricedChoice& choice : plan.choices)
-    choices.push_back({{"name", choice.name},
-                       {"how", choice.how()},
-                       {"bytes", choice.bytes},
-                       {"seconds", choice.seconds}});
+  for (const plan::PricedChoice& choice : plan.choices) choices.push_back(to_json(choice));
   for (const MemoryRow& row : plan.rows)
     rows.push_back({{"name", row.name}, {"what", row.what}, {"bytes", row.bytes}});
   const OrderedJson json{{"format", kFormat},
@@ -244,6 +249,7 @@ std::string to_json(const PlanFile& plan) {
                            {"recompute", plan.decisions.recompute},
                            {"saved_as", std::move(saved_as)},
                            {"offloads", std::move(offloads)},
+                           {"slices", std::move(slices)},
                            {"state_on_disk", plan.decisions.state_on_disk},
                            {"masters_on_disk", plan.decisions.masters_on_disk},
                            {"parameters_on_disk", plan.decisions.parameters_on_disk},
@@ -292,6 +298,9 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
     const Reader span(value, fmt::format("{}: decisions: offloads: {}", file.string(), key));
     plan.decisions.offloads[key] = {span.integer_32("written_by"), span.integer_32("read_at")};
   }
+  const Reader slices = decisions.object("slices");
+  for (const auto& [key, count] : decisions.member("slices", Json::value_t::object).items())
+    plan.decisions.slices[key] = slices.integer_32(key.c_str());
   plan.decisions.state_on_disk =
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
   plan.decisions.masters_on_disk =
@@ -310,6 +319,7 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   predicted.for_each("choices", [&](const Reader& choice) {
     plan.choices.push_back({choice.string("name"), choice.integer("bytes"),
                             choice.number("seconds"), form_of(choice.string("how"))});
+    if (choice.string("how") == "slices") plan.choices.back().slices = choice.integer("slices");
   });
   predicted.for_each("table", [&](const Reader& row) {
     plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {
@@ -36,6 +37,7 @@ PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
 std::string plan_hash(const lower::Compiled& training);
 std::vector<std::string> states_on_disk(const lower::Compiled& training);
 
+OrderedJson to_json(const plan::PricedChoice& choice);
 std::string to_json(const PlanFile& plan);
 // InvalidArgument naming file and member for what is no plan; ResourceError where it cannot be
 // read.

@@ -95,7 +95,7 @@ TEST_F(PlanFiles, IsReplayedToTheByte) {
 
 TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   const TemporaryDirectory folder;
-  RunConfig run = lean_run(folder.path(), 0.3);
+  RunConfig run = lean_run(folder.path(), 0.55);
   run.train.steps = 3;
   run.train.resume = "never";
   const std::string file = folder.path() / "plan.json";
@@ -112,7 +112,7 @@ TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
 
 TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
   const TemporaryDirectory folder;
-  RunConfig run = lean_run(folder.path(), 0.2);
+  RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
   write_file_atomically(file, to_json(plan(run).file));
   run.memory.plan = file;
@@ -134,7 +134,7 @@ TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
 
 TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   const TemporaryDirectory folder;
-  RunConfig run = lean_run(folder.path(), 0.3);
+  RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
   const PlanFile saved = plan(run).file;
   write_file_atomically(file, to_json(saved));
@@ -159,7 +159,7 @@ TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
 
 TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   const TemporaryDirectory folder;
-  const RunConfig run = lean_run(folder.path(), 0.2);
+  const RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json", good = to_json(plan(run).file);
   const auto error_of = [&](const std::string& content) -> std::string {
     std::ofstream(file) << content;
@@ -180,7 +180,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
-  EXPECT_THAT(with("\"format\": 4", "\"format\": 3"), HasSubstr("expected format 4, found 3"));
+  EXPECT_THAT(with("\"format\": 5", "\"format\": 4"), HasSubstr("expected format 5, found 4"));
   EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
               HasSubstr("decisions: recompute: expected strings, found number"));
@@ -193,7 +193,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
 TEST_F(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
   const TemporaryDirectory folder;
   const PlanFile whole = plan(lean_run(folder.path(), 0)).file,
-                 lean = plan(lean_run(folder.path(), 0.3)).file;
+                 lean = plan(lean_run(folder.path(), 0.55)).file;
   const std::string text = difference(whole, lean), back = difference(lean, whole);
   EXPECT_THAT(text, HasSubstr("  + layers."));
   EXPECT_THAT(text, Not(HasSubstr("  - layers.")));

@@ -54,6 +54,11 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
     options.decisions = file.decisions.get();
+  } else if (key == "slices") {  // these calls, into so many: KEY:8
+    const std::size_t colon = value.find(':');
+    ANABATIC_REQUIRE(colon != std::string::npos, "expected KEY:COUNT, got '{}'", value);
+    file.decisions->slices[value.substr(0, colon)] = std::stoll(value.substr(colon + 1));
+    options.decisions = file.decisions.get();
   } else if (key == "bf16" || key == "int8" || key == "disk") {  // this value in this form
     file.decisions->saved_as[value] = key == "bf16"   ? spec::SavedForm::kBFloat16
                                       : key == "int8" ? spec::SavedForm::kInt8

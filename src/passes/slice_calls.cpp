@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/slice_calls.h"
+
+#include "analysis/slices.h"
+#include "ir/rewrite.h"
+
+namespace anabatic::passes {
+namespace {
+
+bool run(ir::Graph& graph, const PassContext& context) {
+  if (context.options.decisions == nullptr) return false;
+  std::vector<bool> keep(graph.nodes.size(), true);
+  bool is_changed = false;
+  for (const analysis::SliceableKind& kind : analysis::sliceable_kinds(graph)) {
+    const auto found = context.options.decisions->slices.find(kind.key);
+    if (found == context.options.decisions->slices.end()) continue;
+    is_changed = true;
+    for (const analysis::SliceableCall& call : kind.calls) {
+      graph.nodes[index(call.node)] = analysis::sliced(graph, call, found->second);
+      for (const ir::NodeId pack : call.packs) keep[index(pack)] = false;
+    }
+  }
+  if (is_changed) ir::keep_nodes(graph, keep);
+  return is_changed;
+}
+
+}  // namespace
+
+const Pass kSliceCalls{
+    .name = "slice_calls", .needs = {"differentiated"}, .required = true, .run = run};
+
+}  // namespace anabatic::passes

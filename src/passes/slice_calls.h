@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that Decisions::slices names run in slices, one after the other, in less workspace: the
+// head by rows, attention's gradient by heads, input-gradients of experts by groups of them, which
+// then pack the weights of a group at a time.
+//
+//   %t  = pack(%w)                           recompute
+//   %dx = grouped_linear_input_gradient(%dy, %t, ...)
+//                                                ->
+//   %dx = grouped_linear_input_gradient(%dy, %w, ...) {slices=8}
+//
+// Equal bits. Costs what a kernel packs more often; saves workspace, and whole packings.
+//
+// Linear in nodes. It stands behind the fusions, whose patterns know no slices, and ahead of
+// recompute.
+#pragma once
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+extern const Pass kSliceCalls;
+
+}  // namespace anabatic::passes

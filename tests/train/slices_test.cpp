@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that run in slices: equal bits in less memory.
+#include "analysis/slices.h"
+
+#include <gtest/gtest.h>
+
+#include "base/environment.h"
+#include "base/text.h"
+#include "device/topology.h"
+#include "support/tiny_run.h"
+#include "train/budget.h"
+#include "train/plan_file.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using testing::TemporaryDirectory;
+using testing::tiny_run;
+
+constexpr BudgetLimits kLimits{.process_bytes = std::int64_t{8} << 20, .finds_smallest = false};
+
+struct Planned {
+  BudgetedRun budgeted;
+  PlanFile file;
+};
+
+Planned plan(const RunConfig& run) {
+  const model::ModelConfig config = model::load_config(run.model.path);
+  const spec::DeviceSpec device = device::describe_cpu(2);
+  Planned result{.budgeted =
+                     plan_as_asked(run, config, device, plan::default_efficiency(), kLimits)};
+  result.file =
+      make_plan_file(run, config, device, result.budgeted.plan.training, result.budgeted.memory, 0);
+  return result;
+}
+
+// Large enough that each kind of call has something to save.
+RunConfig sliceable_run(const std::filesystem::path& folder, const std::string& precision) {
+  RunConfig run = tiny_run(folder,
+                           "\"hidden_size\": 64, \"intermediate_size\": 256, \"vocab_size\": 997, "
+                           "\"num_local_experts\": 6");
+  run.data.sequence_length = 64;
+  run.train.micro_batch_size = 16;
+  run.train.steps = 3;
+  run.train.precision = precision;
+  run.compiler.pack_transposed = false;
+  run.compiler.poison = true;
+  return run;
+}
+
+// The whole plan with each kind of call cut as far as the menu has it.
+spec::Decisions all_cut(const RunConfig& run, const Planned& whole) {
+  spec::Decisions decisions = whole.file.decisions;
+  for (const analysis::SliceableKind& kind :
+       analysis::sliceable_kinds(whole.budgeted.plan.training.graph))
+    for (const std::int64_t slices : {32, 16, 8, 4}) {
+      PlanFile file = whole.file;
+      file.decisions.slices = {{kind.key, std::min(slices, kind.most)}};
+      RunConfig replayed = run;
+      replayed.memory.plan = std::filesystem::path(run.train.output).parent_path() / "try.json";
+      write_file_atomically(replayed.memory.plan, to_json(file));
+      try {
+        plan(replayed);
+      } catch (const InvalidArgument&) {  // saves nothing beside fewer slices
+        continue;
+      }
+      decisions.slices.insert(*file.decisions.slices.begin());
+      break;
+    }
+  return decisions;
+}
+
+TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  for (const char* precision : {"bf16", "fp32"})
+    for (const char* update : {"after_backward", "in_backward"}) {
+      const TemporaryDirectory folder;
+      RunConfig run = sliceable_run(folder.path(), precision);
+      run.optimizer.update = update;
+      const Planned whole = plan(run);
+      const std::string want = checkpoint_bytes(Trainer(run).train().checkpoint);
+      PlanFile file = whole.file;
+      file.decisions = all_cut(run, whole);
+      for (const char* call : {"head.head_loss_with_gradient", "attention.attention_gradient",
+                               "experts.grouped_linear_swiglu_gradient_with_weights",
+                               "experts.grouped_linear_many_input_gradient"})
+        EXPECT_TRUE(file.decisions.slices.contains(call)) << precision << " " << call;
+      run.memory.plan = folder.path() / "plan.json";
+      write_file_atomically(run.memory.plan, to_json(file));
+      EXPECT_LT(plan(run).budgeted.memory.peak_bytes, whole.budgeted.memory.peak_bytes);
+      run.train.resume = "never";
+      run.train.output = folder.path() / "cut";
+      EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
+          << precision << " " << update;
+    }
+}
+
+TEST(Slices, OfASavedPlanThatThisStepHasNotAreRefused) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  const TemporaryDirectory folder;
+  RunConfig run = sliceable_run(folder.path(), "bf16");
+  const Planned whole = plan(run);
+  run.memory.plan = folder.path() / "plan.json";
+  for (const auto& [key, slices] :
+       {std::pair<std::string, std::int64_t>{"head.head_loss_with_gradient", 7},
+        {"head.head_loss", 8},
+        {"attention.attention_gradient", 0}}) {
+    PlanFile file = whole.file;
+    file.decisions.slices = {{key, slices}};
+    write_file_atomically(run.memory.plan, to_json(file));
+    try {
+      plan(run);
+      FAIL() << key;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("{} in {} slices", key, slices)),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anabatic::train
