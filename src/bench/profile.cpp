@@ -11,10 +11,13 @@
 #include "base/error.h"
 #include "bench/benchmark.h"
 #include "bench/call_info.h"
+#include "device/memory.h"
 #include "device/probe.h"
 #include "io/data/loader.h"
 #include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
+#include "train/budget.h"
+#include "train/calibration.h"
 #include "train/open_dataset.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
@@ -167,13 +170,24 @@ std::vector<ProfileRow> grouped(const std::vector<ProfileRow>& calls,
   return rows;
 }
 
+// As `train` plans it where a budget or a saved plan is asked for; else the fastest plan.
+std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session) {
+  const train::RunConfig& run = session.run();
+  if (run.memory.budget <= 0 && run.memory.plan.empty()) return train::bind_training(session);
+  const train::Calibration calibration = train::stored_calibration(session.device());
+  train::BudgetedRun planned = train::plan_as_asked(
+      run, session.config(), train::with_peaks_of(session.device(), calibration),
+      calibration.efficiency, {.process_bytes = device::current_resident_bytes()});
+  return session.bind(std::move(planned.plan.training));
+}
+
 class Profiler {
  public:
   Profiler(const train::RunConfig& run, const ProfileOptions& options)
       : run_(run), options_(options), session_(run, false) {
     if (!run.data.train.empty())
       dataset_.emplace(train::open_dataset(run.data.train, run, session_.config()));
-    program_ = train::bind_training(session_);
+    program_ = bind_program(session_);
     session_.load_parameters();
     session_.refresh_derived();
     if (dataset_)

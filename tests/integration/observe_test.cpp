@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
 #include "support/run_binary.h"
 
 namespace anabatic::testing {
@@ -110,6 +111,41 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
   }
   EXPECT_EQ(num_steps, 3u);
   EXPECT_EQ(num_calls, std::lround(3 * sum_of(profile["calls"], "calls")));
+}
+
+TEST(Profile, RunsThePlanOfABudget) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  const std::vector<std::string> keys{"--data.sequence_length",
+                                      "256",
+                                      "--train.micro_batch_size",
+                                      "8",
+                                      "--train.precision",
+                                      "fp32",
+                                      "--device.threads",
+                                      "2",
+                                      "--device.calibrate",
+                                      "false",
+                                      "--json"};
+  std::vector<std::string> plan{"plan", model},
+      profiled{"profile", "--model.path", model, "--model.init", "random", "--steps",
+               "1",       "--warmup",     "0"};
+  plan.insert(plan.end(), keys.begin(), keys.end());
+  profiled.insert(profiled.end(), keys.begin(), keys.end());
+  const auto recomputed = [&] {
+    const json profile = json::parse(succeed(profiled));
+    int num_calls = 0;
+    for (const json& row : profile["by_phase"])
+      if (row["name"] == "recompute") num_calls += row["calls"].get<int>();
+    return num_calls;
+  };
+  EXPECT_EQ(recomputed(), 0);
+  const json whole = json::parse(succeed(plan));
+  profiled.insert(
+      profiled.end(),
+      {"--memory.budget", std::to_string(whole["peak_bytes"].get<std::int64_t>() - (4 << 20))});
+  EXPECT_GT(recomputed(), 0);
 }
 
 // FLOPs of attention from the model's sizes: 4 heads of 4 in 2 layers; 2 micro-batches of 2 samples
