@@ -12,8 +12,13 @@
 #include <new>
 #include <vector>
 
+#include "analysis/slices.h"
 #include "device/thread_team.h"
 #include "device/topology.h"
+#include "lower/lower.h"
+#include "ops/table.h"
+#include "passes/pass_runner.h"
+#include "passes/slice_calls.h"
 #include "plan/training_fixture.h"
 #include "runtime/swap/swap_space.h"
 #include "support/sanitized.h"
@@ -77,17 +82,33 @@ TEST(Allocations, AreCounted) {
   delete number;
 }
 
+// Every call that may be cut, into as many slices as it may.
+void cut(lower::Compiled& compiled) {
+  spec::Decisions decisions;
+  for (const analysis::SliceableKind& kind : analysis::sliceable_kinds(compiled.graph))
+    decisions.slices[kind.key] = kind.most;
+  EXPECT_GE(decisions.slices.size(), 3u);
+  const passes::PassContext context{.options = {.decisions = &decisions}, .find_op = ops::find_op};
+  passes::run_passes(compiled.graph, {&passes::kSliceCalls, 1}, context,
+                     {.facts = {"differentiated"}});
+  const spec::DeviceSpec device = device::describe_cpu(2);
+  compiled.plan = plan::make_plan(compiled.graph, device);
+  compiled.program = lower::lower(compiled.graph, compiled.plan, device);
+}
+
 // What `count` says more after each step of two micro-batches than before it, from the third on.
 std::vector<long> counts_of_steps(lower::Precision precision, const std::string& only_kernels,
                                   const std::function<long(device::ThreadTeam&)>& count,
-                                  bool on_disk = false) {
+                                  bool on_disk = false, bool is_cut = false) {
   constexpr int kSteps = 6, kFirst = 2;
   StepsOptions options;
   options.compile.precision = precision;
   options.compile.only_kernels = only_kernels;
   options.compile.disk = {.optimizer_state = on_disk, .min_bytes = 1};
-  const lower::Compiled compiled =
+  options.compile.pack_transposed = !is_cut;
+  lower::Compiled compiled =
       lower::compile(tied_moe_graph(2), options.compile, device::describe_cpu(2));
+  if (is_cut) cut(compiled);
   runtime::StateStore store;
   if (on_disk)
     store.set_swap(std::make_unique<runtime::swap::SwapSpace>(
@@ -129,6 +150,14 @@ TEST(Allocations, DoNotHappenInAStep) {
                                   [](device::ThreadTeam&) { return num_allocations.load(); }),
                   ::testing::Each(0))
           << (precision == lower::Precision::kBf16 ? "bf16 " : "fp32 ") << kernels;
+}
+
+TEST(Allocations, DoNotHappenInAStepOfCallsInSlices) {
+  for (auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
+    EXPECT_THAT(
+        counts_of_steps(
+            precision, "", [](device::ThreadTeam&) { return num_allocations.load(); }, false, true),
+        ::testing::Each(0));
 }
 
 // Nor in the engine's thread.

@@ -4,6 +4,7 @@
 // expert's rows meet its own matrix alone.
 #pragma once
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/call.h"
@@ -20,10 +21,11 @@ inline std::int64_t experts_per_slice(const TensorType& weight,
   return ceil_div(weight.dim(0), spec::get_int(attributes, "slices"));
 }
 
-inline TensorType packed_type(TensorType weight, std::int64_t num_experts) {
-  weight.layout = panels_layout(true);
-  weight.shape[0] = Dim{.bound = num_experts};
-  return weight;
+// `type` becomes that of so many experts of `weight`, packed for the product.
+inline void set_packed(TensorType& type, const TensorType& weight, std::int64_t num_experts) {
+  type = weight;
+  type.layout = panels_layout(true);
+  type.shape[0] = Dim{.bound = num_experts};
 }
 
 inline std::int64_t packed_type_bytes(const TensorType& weight) {
@@ -45,38 +47,56 @@ struct SliceProblem {
     problem.attributes = &attributes;
     for (TensorType& type : inputs) {
       if (!is_stack(type)) continue;
-      type = packed_type(type, experts_per_slice(type, *whole.attributes));
+      set_packed(type, TensorType(type), experts_per_slice(type, *whole.attributes));
       packed_bytes += packed_type_bytes(type);
     }
     problem.inputs = inputs;
   }
 };
 
+// Operands of a group's calls. A thread keeps them from call to call, and vectors in them never
+// shrink, so that a step allocates nothing.
+struct SliceOperands {
+  std::vector<TensorView> inputs{};
+  std::vector<TensorType> types{};
+  TensorType source{};
+
+  static SliceOperands& of_thread(std::span<const TensorView> inputs) {
+    thread_local SliceOperands operands;
+    operands.inputs.assign(inputs.begin(), inputs.end());
+    if (operands.types.size() < inputs.size()) operands.types.resize(inputs.size());
+    return operands;
+  }
+};
+
 // `pack`, then `multiply`, on each group of experts.
 inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
                        void (*multiply)(const Arguments&)) {
-  const auto first = std::find_if(args.inputs.begin(), args.inputs.end(),
-                                  [](const TensorView& view) { return is_stack(*view.type); });
-  const std::int64_t num_experts = first->type->dim(0);
-  const std::int64_t most = experts_per_slice(*first->type, *args.attributes);
-  const auto offsets =
-      std::find_if(args.inputs.begin(), args.inputs.end(),
-                   [](const TensorView& view) { return view.type->dtype == DType::kInt32; }) -
-      args.inputs.begin();
-  std::vector<TensorView> inputs(args.inputs.begin(), args.inputs.end());
-  std::vector<TensorType> types(args.inputs.size());
+  const auto place_of = [&](auto&& is_it) {
+    return static_cast<std::size_t>(
+        std::find_if(args.inputs.begin(), args.inputs.end(),
+                     [&](const TensorView& view) { return is_it(*view.type); }) -
+        args.inputs.begin());
+  };
+  const std::size_t weight = place_of(is_stack),
+                    offsets =
+                        place_of([](const TensorType&type) { return type.dtype == DType::kInt32; });
+  const std::int64_t num_experts = args.inputs[weight].type->dim(0),
+                     most = experts_per_slice(*args.inputs[weight].type, *args.attributes);
+  SliceOperands& operands = SliceOperands::of_thread(args.inputs);
+  auto& [inputs, types, source] = operands;
   for (std::int64_t begin = 0; begin < num_experts; begin += most) {
     const std::int64_t count = std::min(most, num_experts - begin);
     std::byte* packed = args.workspace;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (std::size_t i = 0; i < args.inputs.size(); ++i) {
       const TensorView& whole = args.inputs[i];
       if (!is_stack(*whole.type)) continue;
-      types[i] = packed_type(*whole.type, count);
-      TensorType source = *whole.type;
-      source.shape[0] = types[i].shape[0];
-      const TensorView from{.data = whole.data + begin * panel_shape(source).num_elements() *
-                                                     size_bytes(source.dtype),
-                            .type = &source};
+      source = *whole.type;
+      source.shape[0] = Dim{.bound = count};
+      set_packed(types[i], *whole.type, count);
+      const std::int64_t matrix_bytes =
+          panel_shape(source).num_elements() * size_bytes(source.dtype);
+      const TensorView from{.data = whole.data + begin * matrix_bytes, .type = &source};
       inputs[i] = {.data = packed, .type = &types[i]};
       pack({.inputs = {&from, 1},
             .outputs = {&inputs[i], 1},
@@ -85,13 +105,13 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
             .prepared = nullptr,
             .accumulate = {},
             .team = args.team});
-      packed += packed_type_bytes(packed_type(*whole.type, most));
+      packed +=
+          round_up(most * panel_shape(types[i]).num_elements() * size_bytes(source.dtype), 64);
     }
-    const auto at = static_cast<std::size_t>(offsets);
-    types[at] = *args.inputs[at].type;
-    types[at].shape[0] = Dim{.bound = count + 1};
-    inputs[at] = {.data = args.inputs[at].data + begin * size_bytes(DType::kInt32),
-                  .type = &types[at]};
+    types[offsets] = *args.inputs[offsets].type;
+    types[offsets].shape[0] = Dim{.bound = count + 1};
+    inputs[offsets] = {.data = args.inputs[offsets].data + begin * size_bytes(DType::kInt32),
+                       .type = &types[offsets]};
     Arguments group = args;
     group.inputs = inputs;
     group.workspace = packed;
@@ -99,7 +119,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
   }
 }
 
-// kRow: the row that multiplies, of the same op, with its members.
+// Supports, workspace and run are those of the row of the same op that multiplies.
 template <Support (*kSupports)(const spec::Problem&),
           std::int64_t (*kWorkspace)(const spec::Problem&), void (*kRun)(const Arguments&),
           void (*kPack)(const Arguments&)>
