@@ -113,7 +113,7 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
   EXPECT_EQ(num_calls, std::lround(3 * sum_of(profile["calls"], "calls")));
 }
 
-TEST(Profile, RunsThePlanOfABudget) {
+TEST(Profile, RunsASavedPlanOfABudget) {
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   const fs::path model = write_tiny_config(folder.path());
@@ -141,10 +141,13 @@ TEST(Profile, RunsThePlanOfABudget) {
     return num_calls;
   };
   EXPECT_EQ(recomputed(), 0);
+  // A budget for the plan, whose process holds less than one that profiles.
   const json whole = json::parse(succeed(plan));
-  profiled.insert(
-      profiled.end(),
-      {"--memory.budget", std::to_string(whole["peak_bytes"].get<std::int64_t>() - (4 << 20))});
+  const std::string file = folder.path() / "plan.json";
+  plan.insert(plan.end(), {"--save", file, "--memory.budget",
+                           std::to_string(whole["peak_bytes"].get<std::int64_t>() - (9 << 19))});
+  succeed(plan);
+  profiled.insert(profiled.end(), {"--memory.plan", file});
   EXPECT_GT(recomputed(), 0);
 }
 
