@@ -165,6 +165,24 @@ std::vector<TensorType> infer_split_pack_transposed(ir::Types inputs,
   return types;
 }
 
+// Behind the inputs of `adamw_split`: the packing that the slice becomes a part of.
+std::vector<TensorType> infer_split_slice_pack_transposed(ir::Types inputs,
+                                                          const spec::Attributes& attributes) {
+  const ir::Types of_update = inputs.first(kSplit.step + 1);
+  const Check check("adamw_split_slice_pack_transposed", of_update, attributes,
+                    {"beta1", "beta2", "epsilon", "weight_decay", "first_row"}, {"stream"});
+  std::vector<TensorType> types = updated_split(check, of_update);
+  if (inputs[0].layout != panels_layout(false))
+    check.fail("expected high of layout panels, got " + to_string(inputs[0]));
+  TensorType packed = inputs[0];
+  packed.layout = panels_layout(true);
+  if (inputs.back() != packed)
+    check.fail("expected packed_transposed to be " + to_string(packed) + ", got " +
+               to_string(inputs.back()));
+  types.push_back(std::move(packed));
+  return types;
+}
+
 std::vector<TensorType> infer_packs(const Check& check, ir::Types inputs,
                                     std::initializer_list<bool> packings) {
   std::vector<TensorType> types = updated(check, inputs);
@@ -197,9 +215,10 @@ std::vector<TensorType> infer_pack_transposed(ir::Types inputs,
 }
 
 // A multiply-add each for decay, both moments and the step; a root, two quotients, two scalings.
-// A slice reads and writes its own rows of the whole tensors.
+// A slice reads and writes its own rows of the whole tensors; a packing is written alone.
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
   if (!attributes.contains("first_row")) return elementwise_cost(inputs, outputs, 14);
+  if (is_panels(inputs.back().layout)) inputs = inputs.first(inputs.size() - 1);
   const std::int64_t count = inputs[inputs.size() - 4].num_elements();  // of the second moment
   const auto of_rows = [&](ir::Types types) {
     std::vector<TensorType> result;
@@ -266,6 +285,19 @@ const ir::OpSchema kAdamwSplitPackTransposed{
     .infer = infer_split_pack_transposed,
     .cost = cost,
     .must_alias = {0, 1, 3, 4, -1, 8, 9}};
+
+const ir::OpSchema kAdamwSplitSlicePackTransposed{
+    .name = "adamw_split_slice_pack_transposed",
+    .min_inputs = 9,
+    .max_inputs = 9,
+    .num_outputs = ir::kAnyNumber,
+    .signature =
+        "(high bf16 [N,K]@panels or [E,N,K]@panels, low u16, gradient f32, first_moment, "
+        "second_moment, clip_factor f32[], learning_rate f32[], step i32[], packed_transposed "
+        "bf16) -> high, low, first_moment, second_moment, packed_transposed",
+    .infer = infer_split_slice_pack_transposed,
+    .cost = cost,
+    .must_alias = {0, 1, 3, 4, 8}};
 
 const ir::OpSchema kAdamwPackTransposed{
     .name = "adamw_pack_transposed",

@@ -6,6 +6,6 @@
 namespace anabatic::ops {
 
 extern const ir::OpSchema kAdamw, kAdamwPack, kAdamwPackTransposed, kAdamwSplit,
-    kAdamwSplitPackTransposed;
+    kAdamwSplitPackTransposed, kAdamwSplitSlicePackTransposed;
 
 }  // namespace anabatic::ops

@@ -40,6 +40,7 @@ const ir::OpSchema* const kTable[] = {
     &kAdamwPackTransposed,
     &kAdamwSplit,
     &kAdamwSplitPackTransposed,
+    &kAdamwSplitSlicePackTransposed,
     &kAdd,
     &kAddRmsNorm,
     &kAttention,

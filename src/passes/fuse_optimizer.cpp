@@ -32,15 +32,55 @@ std::map<ValueId, Packings> find_packings(const Graph& graph) {
   return found;
 }
 
+// Updates of slices (slice_optimizer.h): each writes its rows of the packing that the last one
+// before the step left, and hands it on.
+bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
+                 const PassContext& context, std::vector<bool>& keep) {
+  std::map<ValueId, ValueId> before;  // of states, by `after`
+  for (const ir::State& state : graph.states) before[state.after] = state.before;
+  std::map<ValueId, std::vector<std::size_t>> slices;  // of one parameter, by what they leave of it
+  bool changed = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op->name != "adamw_split" || !node.attributes.contains("first_row")) continue;
+    std::vector<std::size_t> so_far = std::move(slices[node.inputs[0]]);
+    so_far.push_back(i);
+    const ValueId parameter = node.outputs[0];
+    const std::vector<std::size_t>& chain = slices[parameter] = std::move(so_far);
+    const auto found = packings.find(parameter);
+    if (found == packings.end() || found->second[true] == kNone ||
+        graph.value(parameter).type.layout != panels_layout(false))
+      continue;
+    const std::size_t pack = found->second[true];
+    const ValueId last = graph.nodes[pack].outputs[0];
+    if (!before.contains(last)) continue;
+    ValueId packed = before.at(last);
+    for (const std::size_t at : chain) {
+      const auto writer = static_cast<ir::NodeId>(at);
+      const ValueId next = at == i ? last : graph.add_value(graph.value(last).type, {}, writer);
+      Node& slice = graph.nodes[at];
+      slice.op = context.find_op("adamw_split_slice_pack_transposed");
+      slice.inputs.push_back(packed);
+      slice.outputs.push_back(next);
+      packed = next;
+    }
+    graph.value(last).producer = static_cast<ir::NodeId>(i);
+    graph.nodes[pack].outputs = {};
+    keep[pack] = false;
+    changed = true;
+  }
+  return changed;
+}
+
 bool run(Graph& graph, const PassContext& context) {
   const std::map<ValueId, Packings> packings = find_packings(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool changed = false;
+  bool changed = fuse_slices(graph, packings, context, keep);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     const bool is_split = node.op->name == "adamw_split";
     if (node.op->name != "adamw" && !is_split) continue;
-    if (node.attributes.contains("first_row")) continue;  // a packing is of the whole
+    if (node.attributes.contains("first_row")) continue;
     const auto found = packings.find(node.outputs[0]);
     if (found == packings.end()) continue;
     const auto [plain, transposed] = found->second;

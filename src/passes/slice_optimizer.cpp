@@ -27,7 +27,8 @@ constexpr std::string_view kSuffix = ".slice.";
 std::span<const std::size_t> cut_inputs(const Node& node) {
   static constexpr std::size_t kWhole[] = {2, 3}, kSplit[] = {1, 3, 4};
   if (node.op->name == "adamw") return kWhole;
-  if (node.op->name == "adamw_split") return kSplit;
+  if (node.op->name == "adamw_split" || node.op->name == "adamw_split_slice_pack_transposed")
+    return kSplit;
   return {};
 }
 

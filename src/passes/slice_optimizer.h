@@ -20,8 +20,8 @@
 // Only where PassOptions::slice_bytes says how many bytes of a moment one update may take; as many
 // more as keep the number of slices of all moments below a thousand or so. Linear in nodes and
 // slices. It stands behind apply_optimizer, which makes the updates, and before fuse_optimizer,
-// which leaves slices alone: the packings of a sliced parameter are sweeps of their own, 4 bytes a
-// parameter of memory beside the 16 of the disk.
+// which has those of a parameter in halves write its second packing too. In fp32 packings of a
+// sliced parameter are sweeps of their own.
 #pragma once
 #include <string>
 #include <string_view>

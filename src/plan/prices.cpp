@@ -94,9 +94,13 @@ double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
 OpEfficiency default_efficiency() { return {}; }
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
-  return std::string(node.op->name) + (reads_codes(graph, node)  ? " int8"
-                                       : reads_bf16(graph, node) ? " bf16"
-                                                                 : " fp32");
+  // A slice of an update goes through memory as the whole does.
+  const std::string_view op = node.op->name == "adamw_split_slice_pack_transposed"
+                                  ? "adamw_split_pack_transposed"
+                                  : node.op->name;
+  return std::string(op) + (reads_codes(graph, node)  ? " int8"
+                            : reads_bf16(graph, node) ? " bf16"
+                                                      : " fp32");
 }
 
 spec::DeviceSpec with_peaks(spec::DeviceSpec device) {

@@ -464,4 +464,6 @@ void adamw_split_pack_transposed(const Arguments& args) {
   });
 }
 
+void adamw_split_slice_pack_transposed(const Arguments& args) { adamw_split_pack_transposed(args); }
+
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

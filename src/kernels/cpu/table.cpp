@@ -231,6 +231,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_update, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_split, supports_update, nullptr),
     ANABATIC_VECTOR_ROWS(adamw_split_pack_transposed, supports_update, nullptr),
+    ANABATIC_VECTOR_ROWS(adamw_split_slice_pack_transposed, supports_update, nullptr),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_ATTENTION_ROWS(attention),

@@ -193,4 +193,11 @@ void adamw_split_pack_transposed(const Arguments& args) {
         .attributes = args.attributes});
 }
 
+void adamw_split_slice_pack_transposed(const Arguments& args) {
+  adamw_split(args);
+  const std::int64_t begin = first_element(args, args.inputs[2]);
+  for (std::int64_t i = begin; i < begin + size(args.inputs[1]); ++i)
+    store(args.outputs[4], i, load(args.outputs[0], i));
+}
+
 }  // namespace anabatic::kernels::ref

@@ -87,6 +87,7 @@ void adamw_pack(const Arguments& args);
 void adamw_pack_transposed(const Arguments& args);
 void adamw_split(const Arguments& args);
 void adamw_split_pack_transposed(const Arguments& args);
+void adamw_split_slice_pack_transposed(const Arguments& args);
 void clip_factor(const Arguments& args);
 void global_norm(const Arguments& args);
 void sum_squares(const Arguments& args);

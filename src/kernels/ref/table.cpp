@@ -38,6 +38,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(adamw_pack_transposed, nullptr),
     ANABATIC_REF_ROW(adamw_split, nullptr),
     ANABATIC_REF_ROW(adamw_split_pack_transposed, nullptr),
+    ANABATIC_REF_ROW(adamw_split_slice_pack_transposed, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
     ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),
