@@ -66,7 +66,7 @@ def choices(planned):
     if not any(row["name"] == "packings" and "transposed" in row["what"] for row in planned["table"]):
         texts.insert(0, "second packings")
     if planned["optimizer_state"]["tier"] == "disk":
-        texts.insert(0, f"moments on disk (waits {planned['step']['disk_seconds']:.2f} s)")
+        texts.insert(0, f"moments on disk (costs {planned['step']['disk_seconds']:.2f} s)")
     return ", ".join(texts) or "none"
 
 

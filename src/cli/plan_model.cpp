@@ -168,7 +168,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
                      ratio(plan.frame_bytes, plan.frame_live_bytes));
   out += fmt::format(
       "time         predicted step {:.3g} s: forward {:.3g}, backward {:.3g}, update {:.3g}, "
-      "waits for the disk {:.3g}; {:.0f} tokens/s ({})\n",
+      "disk {:.3g}; {:.0f} tokens/s ({})\n",
       planned.price.seconds, planned.price.forward_seconds, planned.price.backward_seconds,
       planned.price.update_seconds, planned.price.disk_seconds,
       static_cast<double>(planned.tokens()) / planned.price.seconds, planned.price_source);

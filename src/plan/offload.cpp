@@ -14,7 +14,8 @@ namespace {
 
 // Of a transfer's time that is left to the disk.
 constexpr double kPatience = 4.0 / 3.0;
-// Passes over a value's bytes: two transfers, and a checksum at each.
+// Passes over the bytes: two transfers, and a checksum at each. On two Zen 4 cores, of moments: 2.5
+// to 4 passes' time.
 constexpr double kPasses = 4;
 
 // When each position begins, and behind the last.

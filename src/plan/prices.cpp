@@ -173,6 +173,8 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
     price.flops += times * flops;
   }
   price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
+  for (const SwapWindow& window : plan.windows)
+    price.disk_seconds += offload_seconds(window.bytes, device);
   for (const Offload& offload : plan.offloads)
     price.disk_seconds += repeats * offload_seconds(offload, device);
   price.seconds =
