@@ -97,6 +97,17 @@ class Compiler {
     }
   }
 
+  // Whether an attempt that takes less follows where the one at hand does not keep the budget: that
+  // one then says what it needs.
+  bool has_another_way() const {
+    const DiskChoice& choice = options_.disk_choice;
+    if (options_.memory.replay) return false;
+    if (pack_transposed_) return true;
+    if (!is_on_disk_) return choice.is_allowed;
+    return (choice.may_take_masters && !has_masters_on_disk_) ||
+           (choice.may_take_parameters && !has_parameters_on_disk_);
+  }
+
   // False where nothing more may go.
   bool take_more_to_disk() {
     const DiskChoice& choice = options_.disk_choice;
@@ -226,7 +237,10 @@ class Compiler {
     const Compiled& whole = with_passes(std::move(forward));
     Compiled result = whole;
     result.plan = plan_of(result.graph, nullptr);
-    if (options_.training && options_.memory.asks()) decide(result);
+    if (options_.training && options_.memory.asks()) {
+      decide(result);
+      ir::verify(result.graph);
+    }
     result.memory.decisions.pack_transposed = pack_transposed;
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
     result.memory.decisions.masters_on_disk =
@@ -327,7 +341,13 @@ class Compiler {
 
   // Replaces graph and plan, which keep everything, by those of the decision.
   void decide(Compiled& result) const {
-    const std::int64_t budget = budget_bytes();
+    const std::int64_t budget = budget_bytes(),
+                       beside_frame = result.plan.peak_bytes() - result.plan.frame_bytes;
+    if (budget > 0 && beside_frame >= budget && has_another_way())
+      throw plan::BudgetError(
+          fmt::format("[memory] expected a step of at most {}, got {} beside what may be chosen",
+                      format_bytes(budget), format_bytes(beside_frame)),
+          beside_frame);
     const ir::Graph whole = result.graph;
     const plan::Plan whole_plan = result.plan;
     const spec::DeviceSpec priced = plan::with_peaks(device_);
@@ -354,12 +374,12 @@ class Compiler {
     result.memory = std::move(decision);
     result.graph = whole;
     // The last two of the pipeline, which had nothing to cut or make again.
-    constexpr const passes::Pass* kDecided[] = {&passes::kSliceCalls, &passes::kRecompute};
-    result.passes.resize(result.passes.size() - std::size(kDecided));
-    for (const passes::Pass* pass : kDecided)
-      result.passes.push_back(passes::run_passes(result.graph, {pass, 1},
-                                                 context(&result.memory.decisions),
-                                                 {.facts = {"differentiated"}})[0]);
+    const passes::Pass decided[] = {passes::kSliceCalls, passes::kRecompute};
+    result.passes.resize(result.passes.size() - std::size(decided));
+    for (passes::PassReport& report :
+         passes::run_passes(result.graph, decided, context(&result.memory.decisions),
+                            {.facts = {"differentiated"}, .checks = false}))
+      result.passes.push_back(std::move(report));
     result.plan = plan_of(result.graph, nullptr);
   }
 

@@ -45,8 +45,10 @@ class Runner {
     check_disabled(passes_, options_);
     create_dump_directory();
     dump("input");
-    verify_after("the input");
-    hash_ = ir::hash(graph_);
+    if (options_.checks) {
+      verify_after("the input");
+      hash_ = ir::hash(graph_);
+    }
     std::vector<PassReport> reports;
     for (const Pass& pass : passes_) {
       ++number_;
@@ -66,6 +68,13 @@ class Runner {
     const bool changed = pass.run(graph_, context_);
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     dump(pass.name);
+    if (options_.checks) check_after(pass, changed);
+    for (const std::string_view fact : pass.breaks) facts_.erase(std::string(fact));
+    facts_.insert(pass.establishes.begin(), pass.establishes.end());
+    return {.name = std::string(pass.name), .changed = changed, .seconds = elapsed.count()};
+  }
+
+  void check_after(const Pass& pass, bool changed) {
     const std::uint64_t new_hash = ir::hash(graph_);
     if (changed != (new_hash != hash_)) {
       throw InternalError(fmt::format("[passes] {} says that the graph {}, but its hash {}",
@@ -74,9 +83,6 @@ class Runner {
     }
     hash_ = new_hash;
     if (changed) verify_after(pass.name);
-    for (const std::string_view fact : pass.breaks) facts_.erase(std::string(fact));
-    facts_.insert(pass.establishes.begin(), pass.establishes.end());
-    return {.name = std::string(pass.name), .changed = changed, .seconds = elapsed.count()};
   }
 
   void check_needs(const Pass& pass) const {

@@ -209,12 +209,14 @@ double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm 
 double RecomputeMenu::price(const analysis::Rebuild& rebuild) const {
   if (rebuild.from != spec::SavedForm::kWhole)
     return form_seconds_.at(rebuild.from)[index(rebuild.outputs[0])];
+  const auto [found, is_new] = rebuild_seconds_.try_emplace({rebuild.op, rebuild.outputs[0]}, 0.0);
+  if (!is_new) return found->second;
   const ir::Node node{.op = ops::find_op(rebuild.op),
                       .attributes = rebuild.attributes,
                       .inputs = rebuild.inputs,
                       .outputs = rebuild.outputs,
                       .tag = {.phase = ir::Phase::kRecompute}};
-  return predicted_seconds(graph_, node, device_, efficiency_);
+  return found->second = predicted_seconds(graph_, node, device_, efficiency_);
 }
 
 analysis::Treatments RecomputeMenu::treatments(const std::vector<bool>& chosen) const {

@@ -85,6 +85,8 @@ class RecomputeMenu {
   std::vector<std::int32_t> forward_end_;  // by ValueId: behind its last use in the forward
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
+  // Of what is made again, by op and first output: as they are asked for.
+  mutable std::map<std::pair<std::string_view, ir::ValueId>, double> rebuild_seconds_;
   Calls calls_;  // of the plan; without items on disk empty
   struct SliceEffect {
     struct Change {
