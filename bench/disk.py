@@ -58,7 +58,11 @@ def main():
     )
     read, written = statistics.median(reads), statistics.median(writes)
     bound = 1e-9 * moved / 2 * (1 / read + 1 / written)
-    print(f"resident {resident:.2f} s, disk {disk:.2f} s ({disk / resident:.2f}x) a step, medians of {options.rounds} runs each")
+    pairs = statistics.median(b / a for a, b in zip(times["resident"], times["disk"]))
+    print(
+        f"resident {resident:.2f} s, disk {disk:.2f} s ({disk / resident:.2f}x; median of pairs {pairs:.2f}x) a step, "
+        f"medians of {options.rounds} runs each"
+    )
     print(f"a step moved {1e-9 * moved:.2f} GB in {busy:.2f} s and waited {waited:.2f} s for it")
     print(f"probes of the disk {read:.2f} GB/s read, {written:.2f} GB/s written: its bound {bound:.2f} s")
     print(f"max(1.05 x resident, bound) = {max(1.05 * resident, bound):.2f} s")
