@@ -9,9 +9,8 @@
 
 #include "base/environment.h"
 #include "base/text.h"
-#include "device/topology.h"
+#include "support/planned_run.h"
 #include "support/tiny_run.h"
-#include "train/budget.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
@@ -20,34 +19,18 @@ namespace {
 using anabatic::testing::checkpoint_bytes;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::plan_of;
+using testing::PlannedRun;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
 
-constexpr BudgetLimits kLimits{.process_bytes = std::int64_t{8} << 20, .finds_smallest = false};
-
-struct Planned {
-  BudgetedRun budgeted;
-  PlanFile file;
-};
-
-Planned plan(const RunConfig& run) {
-  const model::ModelConfig config = model::load_config(run.model.path);
-  const spec::DeviceSpec device = device::describe_cpu(2);
-  Planned result{.budgeted =
-                     plan_as_asked(run, config, device, plan::default_efficiency(), kLimits)};
-  result.file = make_plan_file(
-      run, config, device, result.budgeted.plan.training, result.budgeted.memory,
-      price_run(run, result.budgeted.plan.training, device, plan::default_efficiency()).seconds);
-  return result;
-}
-
-// Planned within a budget that asks for `share` of the frame back.
+// PlannedRun within a budget that asks for `share` of the frame back.
 RunConfig lean_run(const std::filesystem::path& folder, double share) {
   RunConfig run = tiny_run(folder);
   run.data.sequence_length = 256;
   run.train.micro_batch_size = 8;
   run.train.gradient_accumulation_steps = 2;
-  const Planned whole = plan(run);
+  const PlannedRun whole = plan_of(run);
   run.memory.budget =
       whole.budgeted.memory.peak_bytes -
       static_cast<std::int64_t>(share *
@@ -58,7 +41,7 @@ RunConfig lean_run(const std::filesystem::path& folder, double share) {
 template <class Error>
 std::string refusal(const RunConfig& run) {
   try {
-    plan(run);
+    plan_of(run);
   } catch (const Error& error) {
     return error.what();
   }
@@ -77,14 +60,14 @@ TEST_F(PlanFiles, IsReplayedToTheByte) {
   const std::string file = folder.path() / "plan.json";
   for (const double share : {0.0, 0.15, 0.3}) {
     RunConfig run = lean_run(folder.path(), share);
-    const Planned saved = plan(run);
+    const PlannedRun saved = plan_of(run);
     EXPECT_EQ(saved.file.choices.empty(), share == 0);
     write_file_atomically(file, to_json(saved.file));
     EXPECT_EQ(to_json(read_plan_file(file)).size(), to_json(saved.file).size());
 
     run.memory.budget = 0;
     run.memory.plan = file;
-    const Planned again = plan(run);
+    const PlannedRun again = plan_of(run);
     EXPECT_EQ(to_json(again.file), to_json(saved.file));
     EXPECT_EQ(plan::print(again.budgeted.plan.training.graph, again.budgeted.plan.training.plan),
               plan::print(saved.budgeted.plan.training.graph, saved.budgeted.plan.training.plan));
@@ -99,7 +82,7 @@ TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   run.train.steps = 3;
   run.train.resume = "never";
   const std::string file = folder.path() / "plan.json";
-  write_file_atomically(file, to_json(plan(run).file));
+  write_file_atomically(file, to_json(plan_of(run).file));
   run.memory.budget = 0;
   const std::string want = checkpoint_bytes(Trainer(run).train().checkpoint);
   for (const int threads : {1, 2, 3}) {
@@ -114,7 +97,7 @@ TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
-  write_file_atomically(file, to_json(plan(run).file));
+  write_file_atomically(file, to_json(plan_of(run).file));
   run.memory.plan = file;
   run.memory.budget = 0;
   RunConfig other = run;
@@ -136,7 +119,7 @@ TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
-  const PlanFile saved = plan(run).file;
+  const PlanFile saved = plan_of(run).file;
   write_file_atomically(file, to_json(saved));
   run.memory.plan = file;
   run.memory.budget = 9 << 20;
@@ -160,7 +143,7 @@ TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
 TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   const TemporaryDirectory folder;
   const RunConfig run = lean_run(folder.path(), 0.55);
-  const std::string file = folder.path() / "plan.json", good = to_json(plan(run).file);
+  const std::string file = folder.path() / "plan.json", good = to_json(plan_of(run).file);
   const auto error_of = [&](const std::string& content) -> std::string {
     std::ofstream(file) << content;
     try {
@@ -192,8 +175,8 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
 
 TEST_F(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
   const TemporaryDirectory folder;
-  const PlanFile whole = plan(lean_run(folder.path(), 0)).file,
-                 lean = plan(lean_run(folder.path(), 0.55)).file;
+  const PlanFile whole = plan_of(lean_run(folder.path(), 0)).file,
+                 lean = plan_of(lean_run(folder.path(), 0.55)).file;
   const std::string text = difference(whole, lean), back = difference(lean, whole);
   EXPECT_THAT(text, HasSubstr("  + layers."));
   EXPECT_THAT(text, Not(HasSubstr("  - layers.")));

@@ -6,9 +6,8 @@
 
 #include "base/environment.h"
 #include "base/text.h"
-#include "device/topology.h"
+#include "support/planned_run.h"
 #include "support/tiny_run.h"
-#include "train/budget.h"
 #include "train/plan_file.h"
 #include "train/trainer.h"
 
@@ -16,25 +15,10 @@ namespace anabatic::train {
 namespace {
 
 using anabatic::testing::checkpoint_bytes;
+using testing::plan_of;
+using testing::PlannedRun;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
-
-constexpr BudgetLimits kLimits{.process_bytes = std::int64_t{8} << 20, .finds_smallest = false};
-
-struct Planned {
-  BudgetedRun budgeted;
-  PlanFile file;
-};
-
-Planned plan(const RunConfig& run) {
-  const model::ModelConfig config = model::load_config(run.model.path);
-  const spec::DeviceSpec device = device::describe_cpu(2);
-  Planned result{.budgeted =
-                     plan_as_asked(run, config, device, plan::default_efficiency(), kLimits)};
-  result.file =
-      make_plan_file(run, config, device, result.budgeted.plan.training, result.budgeted.memory, 0);
-  return result;
-}
 
 // Large enough that each kind of call has something to save.
 RunConfig sliceable_run(const std::filesystem::path& folder, const std::string& precision) {
@@ -51,7 +35,7 @@ RunConfig sliceable_run(const std::filesystem::path& folder, const std::string& 
 }
 
 // The whole plan with each kind of call cut as far as the menu has it.
-spec::Decisions all_cut(const RunConfig& run, const Planned& whole) {
+spec::Decisions all_cut(const RunConfig& run, const PlannedRun& whole) {
   spec::Decisions decisions = whole.file.decisions;
   for (const analysis::SliceableKind& kind :
        analysis::sliceable_kinds(whole.budgeted.plan.training.graph))
@@ -62,7 +46,7 @@ spec::Decisions all_cut(const RunConfig& run, const Planned& whole) {
       replayed.memory.plan = std::filesystem::path(run.train.output).parent_path() / "try.json";
       write_file_atomically(replayed.memory.plan, to_json(file));
       try {
-        plan(replayed);
+        plan_of(replayed);
       } catch (const InvalidArgument&) {  // saves nothing beside fewer slices
         continue;
       }
@@ -79,7 +63,7 @@ TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
       const TemporaryDirectory folder;
       RunConfig run = sliceable_run(folder.path(), precision);
       run.optimizer.update = update;
-      const Planned whole = plan(run);
+      const PlannedRun whole = plan_of(run);
       const std::string want = checkpoint_bytes(Trainer(run).train().checkpoint);
       PlanFile file = whole.file;
       file.decisions = all_cut(run, whole);
@@ -89,7 +73,7 @@ TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
         EXPECT_TRUE(file.decisions.slices.contains(call)) << precision << " " << call;
       run.memory.plan = folder.path() / "plan.json";
       write_file_atomically(run.memory.plan, to_json(file));
-      EXPECT_LT(plan(run).budgeted.memory.peak_bytes, whole.budgeted.memory.peak_bytes);
+      EXPECT_LT(plan_of(run).budgeted.memory.peak_bytes, whole.budgeted.memory.peak_bytes);
       run.train.resume = "never";
       run.train.output = folder.path() / "cut";
       EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
@@ -101,7 +85,7 @@ TEST(Slices, OfASavedPlanThatThisStepHasNotAreRefused) {
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = sliceable_run(folder.path(), "bf16");
-  const Planned whole = plan(run);
+  const PlannedRun whole = plan_of(run);
   run.memory.plan = folder.path() / "plan.json";
   for (const auto& [key, slices] :
        {std::pair<std::string, std::int64_t>{"head.head_loss_with_gradient", 7},
@@ -111,7 +95,7 @@ TEST(Slices, OfASavedPlanThatThisStepHasNotAreRefused) {
     file.decisions.slices = {{key, slices}};
     write_file_atomically(run.memory.plan, to_json(file));
     try {
-      plan(run);
+      plan_of(run);
       FAIL() << key;
     } catch (const InvalidArgument& error) {
       EXPECT_NE(std::string(error.what()).find(fmt::format("{} in {} slices", key, slices)),
