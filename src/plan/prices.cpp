@@ -32,6 +32,15 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attenti
                                                                        {"dequantize", 0.8},
                                                                        {"quantize", 0.5}}};
 
+// Ops that are priced as another, which does the same work in the same loops: a calibration of one
+// step meets one of the two.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kPricedAs{
+    {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"},
+     {"grouped_linear_swiglu", "grouped_linear_swiglu_with_products"},
+     {"grouped_linear_weight_gradient", "grouped_linear_weight_gradient_squares"},
+     {"linear_swiglu", "linear_swiglu_with_products"},
+     {"linear_weight_gradient", "linear_weight_gradient_squares"}}};
+
 double default_share(std::string_view op) {
   for (const auto& [word, share] : kShares)
     if (op.starts_with(word)) return share;
@@ -94,10 +103,9 @@ double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
 OpEfficiency default_efficiency() { return {}; }
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
-  // A slice of an update goes through memory as the whole does.
-  const std::string_view op = node.op->name == "adamw_split_slice_pack_transposed"
-                                  ? "adamw_split_pack_transposed"
-                                  : node.op->name;
+  std::string_view op = node.op->name;
+  for (const auto& [one, other] : kPricedAs)
+    if (op == one) op = other;
   return std::string(op) + (reads_codes(graph, node)  ? " int8"
                             : reads_bf16(graph, node) ? " bf16"
                                                       : " fp32");

@@ -33,7 +33,8 @@ struct OpEfficiency {
 // Shares of a plain machine, for where nothing was measured.
 OpEfficiency default_efficiency();
 
-// Which measured share a node goes by: its op and whether it reads bf16.
+// Which measured share a node goes by: its op, or one that does the same work, and whether it reads
+// bf16.
 std::string price_key(const ir::Graph& graph, const ir::Node& node);
 
 // Fills peaks and bandwidth that were not measured with those of a common core of that instruction
