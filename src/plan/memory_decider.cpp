@@ -2,6 +2,7 @@
 #include "plan/memory_decider.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "plan/account.h"
@@ -103,6 +104,21 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   return chosen;
 }
 
+// What values may wait in beside what makes them again, and the other way round.
+Alternatives alternatives_of(const RecomputeMenu& menu) {
+  std::map<ir::ValueId, std::vector<std::size_t>> of_value;
+  for (std::size_t i = 0; i < menu.items().size(); ++i)
+    for (const ir::ValueId value : menu.items()[i].values) of_value[value].push_back(i);
+  Alternatives result(menu.items().size());
+  for (const auto& [value, items] : of_value)
+    for (const std::size_t item : items)
+      for (const std::size_t other : items)
+        if (std::vector<std::size_t>& list = result[item];
+            other != item && std::find(list.begin(), list.end(), other) == list.end())
+          list.push_back(other);
+  return result;
+}
+
 MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
                     const spec::Decisions& decisions, std::int64_t frame_bytes) {
   MenuChoice choice{.chosen = items_of(menu, decisions)};
@@ -150,11 +166,13 @@ MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& opt
   if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
-  const MenuChoice choice = options.replay
-                                ? replayed(menu, rules, *options.replay, frame_bytes)
-                                : choose_by_ratio(rules, [&](const std::vector<bool>& chosen) {
-                                    return menu.evaluate(chosen, frame_bytes);
-                                  });
+  const MenuChoice choice =
+      options.replay
+          ? replayed(menu, rules, *options.replay, frame_bytes)
+          : choose_by_ratio(
+                rules,
+                [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, frame_bytes); },
+                alternatives_of(menu));
   MemoryDecision result{.decisions = menu.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
                         .holds = choice.holds || options.budget_bytes == 0};

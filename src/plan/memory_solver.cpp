@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -15,11 +16,16 @@ namespace {
 constexpr std::size_t kMostExactItems = 20;
 constexpr std::size_t kMostExchangedItems = 64;  // exchanges are quadratic
 constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
+// Of trades: items that are tried in turn, items that did not fit before one ends, and evaluations
+// altogether, which take tens of microseconds each.
+constexpr std::size_t kMostTraded = 16, kMostMisses = 6;
+constexpr int kMostTried = 4000;
 
 class Search {
  public:
-  Search(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate)
-      : rules_(rules), evaluate_(evaluate) {
+  Search(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
+         const Alternatives& alternatives)
+      : rules_(rules), evaluate_(evaluate), alternatives_(alternatives) {
     now_.chosen.assign(rules.size(), false);
     for (std::size_t i = 0; i < rules.size(); ++i) now_.chosen[i] = rules[i] == ItemRule::kTake;
     now_.outcome = evaluate(now_.chosen);
@@ -32,6 +38,8 @@ class Search {
     remove();
     if (rules_.size() <= kMostExchangedItems)
       while (exchange()) remove();
+    else
+      while (trade()) continue;
     return now_;
   }
 
@@ -39,13 +47,19 @@ class Search {
   bool is_free(std::size_t i) const { return rules_[i] == ItemRule::kFree; }
 
   MenuOutcome flipped(std::initializer_list<std::size_t> items) {
+    return flipped(std::span(items.begin(), items.size()));
+  }
+  void flip(std::initializer_list<std::size_t> items, const MenuOutcome& outcome) {
+    flip(std::span(items.begin(), items.size()), outcome);
+  }
+  MenuOutcome flipped(std::span<const std::size_t> items) {
     for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
     const MenuOutcome outcome = evaluate_(now_.chosen);
     for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
     return outcome;
   }
 
-  void flip(std::initializer_list<std::size_t> items, const MenuOutcome& outcome) {
+  void flip(std::span<const std::size_t> items, const MenuOutcome& outcome) {
     for (const std::size_t i : items) now_.chosen[i] = !now_.chosen[i];
     now_.outcome = outcome;
   }
@@ -119,6 +133,76 @@ class Search {
     return false;
   }
 
+  // Items that flip together, and what that does: seconds and bytes of the peak, one saved and the
+  // other lost.
+  struct Move {
+    std::vector<std::size_t> items;
+    double seconds;
+    std::int64_t bytes;
+    double ratio() const { return seconds / static_cast<double>(std::max<std::int64_t>(bytes, 1)); }
+  };
+
+  // Where exchanges would take too long: one in, and out what its bytes leave room for, by seconds
+  // a byte of the peak; out as such, or for what else may be done about the same bytes.
+  bool trade() {
+    std::vector<Move> in, out;
+    for (std::size_t i = 0; i < rules_.size(); ++i) {
+      if (!is_free(i)) continue;
+      if (!now_.chosen[i]) {
+        const MenuOutcome other = tried({i});
+        if (other.peak_bytes < now_.outcome.peak_bytes)
+          in.push_back({{i},
+                        other.seconds - now_.outcome.seconds,
+                        now_.outcome.peak_bytes - other.peak_bytes});
+        continue;
+      }
+      std::vector<std::size_t> items{i};
+      const auto consider = [&] {
+        const MenuOutcome other = tried(items);
+        out.push_back({items, now_.outcome.seconds - other.seconds,
+                       other.peak_bytes - now_.outcome.peak_bytes});
+      };
+      consider();
+      if (alternatives_.empty()) continue;
+      for (const std::size_t other : alternatives_[i])
+        if (is_free(other) && !now_.chosen[other]) items.push_back(other);
+      if (items.size() > 1) consider();
+    }
+    std::stable_sort(in.begin(), in.end(),
+                     [](const Move& a, const Move& b) { return a.ratio() < b.ratio(); });
+    std::stable_sort(out.begin(), out.end(),
+                     [](const Move& a, const Move& b) { return a.ratio() > b.ratio(); });
+    if (in.size() > kMostTraded) in.resize(kMostTraded);
+    const MenuChoice before = now_;
+    for (const Move& move : in) {
+      flip(move.items, tried(move.items));
+      std::size_t misses = 0;
+      for (const Move& other : out) {
+        if (misses == kMostMisses || num_tried_ >= kMostTried) break;
+        // One that went another way already.
+        if (std::any_of(other.items.begin(), other.items.end(),
+                        [&](std::size_t item) { return now_.chosen[item] != before.chosen[item]; }))
+          continue;
+        const MenuOutcome outcome = tried(other.items);
+        if (outcome.excess <= 0 && outcome.seconds <= now_.outcome.seconds)
+          flip(other.items, outcome);
+        else
+          ++misses;
+      }
+      if (now_.outcome.seconds < before.outcome.seconds * (1 - 1e-9)) return true;
+      now_ = before;
+    }
+    return false;
+  }
+
+  MenuOutcome tried(std::span<const std::size_t> items) {
+    ++num_tried_;
+    return flipped(items);
+  }
+  MenuOutcome tried(std::initializer_list<std::size_t> items) {
+    return tried(std::span(items.begin(), items.size()));
+  }
+
   bool try_exchange(std::initializer_list<std::size_t> items) {
     const MenuOutcome outcome = flipped(items);
     if (outcome.excess > 0 || outcome.seconds >= now_.outcome.seconds * (1 - 1e-9)) return false;
@@ -128,7 +212,9 @@ class Search {
 
   const std::vector<ItemRule>& rules_;
   const EvaluateMenu& evaluate_;
+  const Alternatives& alternatives_;
   MenuChoice now_;
+  int num_tried_ = 0;  // by trades
 };
 
 class Exact {
@@ -184,8 +270,9 @@ class Exact {
 
 }  // namespace
 
-MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) {
-  return Search(rules, evaluate).run();
+MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
+                           const Alternatives& alternatives) {
+  return Search(rules, evaluate, alternatives).run();
 }
 
 MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) {

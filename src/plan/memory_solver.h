@@ -25,10 +25,15 @@ struct MenuChoice {
   bool holds = false;  // the budget; otherwise the choice of the least excess that was found
 };
 
+// By item, others that do something else about the same bytes; or empty.
+using Alternatives = std::vector<std::vector<std::size_t>>;
+
 // Adds the item of the most excess removed per added second until the budget holds, then removes
-// what is no longer needed, the dearest first, and exchanges one item for a cheaper one while that
-// helps. About items · log items evaluations where gains shrink as items are taken.
-MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate);
+// what is no longer needed, the dearest first, and exchanges while that helps: in short menus items
+// by pairs, in longer ones an item for what its bytes leave room for. About items · log items
+// evaluations where gains shrink as items are taken, and a few thousand.
+MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
+                           const Alternatives& alternatives = {});
 
 // Oracle: branch and bound, for at most 20 free items. Exact where taking one more item never
 // makes the rest cheaper, nor the excess larger.

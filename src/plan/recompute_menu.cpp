@@ -253,8 +253,9 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
       const TensorType& type = graph_.value(value).type;
       const std::int64_t bytes = align_bytes(type.num_bytes());
       const auto end = static_cast<std::size_t>(forward_end_[index(value)]);
-      if (treated.is_kept(value)) {
-        beside[at] += bytes;
+      const bool is_form = rebuild.from != spec::SavedForm::kWhole;
+      if (treated.is_kept(value) || (treated.waits_in_form(value) && !is_form)) {
+        beside[at] += bytes;  // of one that is needed of a node's outputs, what comes with it
       } else if (rebuild.from == spec::SavedForm::kDisk) {
         offloads.push_back({.bytes = bytes,
                             .write_at = static_cast<std::int32_t>(end),

@@ -199,5 +199,30 @@ TEST(Compress, TimelineForetellsThePlan) {
   }
 }
 
+// Values come with what makes their neighbours again, also those that wait in eight bits.
+TEST(Compress, TimelineCountsAValueOnce) {
+  const lower::CompileOptions options =
+      options_for(lower::Precision::kFp32, SavedForm::kInt8).compile;
+  const lower::Compiled whole = compiled(options, 4);
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
+                                 options.memory.compression);
+  std::vector<bool> chosen(menu.items().size()), with_values;
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    chosen[i] = menu.items()[i].form == SavedForm::kWhole &&
+                menu.items()[i].name.ends_with("add_rms_norm:0");
+  with_values = chosen;
+  std::int64_t saved = 0;
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    if (menu.items()[i].form == SavedForm::kInt8 &&
+        menu.items()[i].name.ends_with("add_rms_norm:1")) {
+      with_values[i] = true;
+      saved += menu.items()[i].bytes;
+    }
+  EXPECT_GT(saved, 0);
+  EXPECT_GE(menu.evaluate(with_values, 0).peak_bytes, menu.evaluate(chosen, 0).peak_bytes - saved);
+}
+
 }  // namespace
 }  // namespace anabatic::testing

@@ -119,6 +119,29 @@ TEST(MemorySolver, ObeysRules) {
   }
 }
 
+TEST(MemorySolver, TradesInLongMenus) {
+  constexpr std::size_t kItems = 90;
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    const Timeline timeline(seed, kItems);
+    std::vector<ItemRule> rules(kItems, ItemRule::kFree);
+    rules[seed] = ItemRule::kTake;
+    rules[2 * seed + 1] = ItemRule::kLeave;
+    Alternatives alternatives(kItems);
+    for (std::size_t i = 0; i < kItems; ++i) alternatives[i] = {i ^ 1};
+    for (const double share : {0.3, 0.7}) {
+      const EvaluateMenu evaluate = [&](const std::vector<bool>& chosen) {
+        return timeline.evaluate(chosen, timeline.budget(share));
+      };
+      const MenuChoice choice = choose_by_ratio(rules, evaluate, alternatives);
+      EXPECT_TRUE(choice.chosen[seed]);
+      EXPECT_FALSE(choice.chosen[2 * seed + 1]);
+      if (!choice.holds) continue;
+      EXPECT_EQ(choice.outcome.excess, 0);
+      EXPECT_EQ(choice.outcome.seconds, evaluate(choice.chosen).seconds);
+    }
+  }
+}
+
 TEST(MemorySolver, SaysWhereNothingHolds) {
   const Timeline timeline(5, 8);
   const MenuChoice choice = choose_by_ratio(
