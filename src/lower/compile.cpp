@@ -21,7 +21,7 @@ namespace anabatic::lower {
 namespace {
 
 // A plan may need a little more than the simulated timeline says; its frame is asked for anew, less
-// by what it was too large, then by twice what it still is, and so on.
+// by what it was too large, then by twice that, and so on, and never by less than before.
 constexpr int kMostAttempts = 6;
 
 // Plans that look whether what is left then holds some choices, or moments, after all.
@@ -356,13 +356,14 @@ class Compiler {
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
+    std::int64_t less = 0;
     for (int attempt = 0;; ++attempt) {
       take(plan::decide_memory(menu, options_.memory, frame_bytes), whole, result);
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
       if (budget > 0 && excess <= 0) keep_again(menu, whole, frame_bytes, result);
       if (budget == 0 || excess <= 0) return;
-      const std::int64_t less = excess << attempt;
+      less = std::max(less, excess << attempt);
       if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= less)
         refuse(result, smallest);
       frame_bytes -= less;
