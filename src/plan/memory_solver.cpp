@@ -2,6 +2,7 @@
 #include "plan/memory_solver.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <queue>
@@ -20,6 +21,11 @@ constexpr double kFreeSeconds = 1e-9;            // what costs less counts as th
 // altogether, which take tens of microseconds each.
 constexpr std::size_t kMostTraded = 16, kMostMisses = 6;
 constexpr int kMostTried = 4000;
+
+// By more than rounding. Seconds may be below zero: some choices save time.
+bool is_shorter(const MenuOutcome& one, const MenuOutcome& other) {
+  return one.seconds < other.seconds - 1e-9 * std::abs(other.seconds);
+}
 
 class Search {
  public:
@@ -189,7 +195,7 @@ class Search {
         else
           ++misses;
       }
-      if (now_.outcome.seconds < before.outcome.seconds * (1 - 1e-9)) return true;
+      if (is_shorter(now_.outcome, before.outcome)) return true;
       now_ = before;
     }
     return false;
@@ -205,7 +211,7 @@ class Search {
 
   bool try_exchange(std::initializer_list<std::size_t> items) {
     const MenuOutcome outcome = flipped(items);
-    if (outcome.excess > 0 || outcome.seconds >= now_.outcome.seconds * (1 - 1e-9)) return false;
+    if (outcome.excess > 0 || !is_shorter(outcome, now_.outcome)) return false;
     flip(items, outcome);
     return true;
   }

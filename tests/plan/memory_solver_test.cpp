@@ -142,6 +142,21 @@ TEST(MemorySolver, TradesInLongMenus) {
   }
 }
 
+// Choices that save time, one as good as another: nothing is gained by turning round among them.
+TEST(MemorySolver, EndsWhereChoicesCostLessThanNothing) {
+  for (const std::size_t num_items : {2, 100}) {
+    const auto any = [](const std::vector<bool>& chosen) {
+      const bool is_any = std::find(chosen.begin(), chosen.end(), true) != chosen.end();
+      return MenuOutcome{.peak_bytes = is_any ? 1 : 2,
+                         .excess = is_any ? 0.0 : 1.0,
+                         .seconds = is_any ? -1.0 : 0.0};
+    };
+    const MenuChoice choice = choose_by_ratio(std::vector(num_items, ItemRule::kFree), any, {});
+    EXPECT_TRUE(choice.holds);
+    EXPECT_EQ(std::count(choice.chosen.begin(), choice.chosen.end(), true), 1);
+  }
+}
+
 TEST(MemorySolver, SaysWhereNothingHolds) {
   const Timeline timeline(5, 8);
   const MenuChoice choice = choose_by_ratio(
