@@ -41,7 +41,10 @@ constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
 constexpr auto kCursorBytes =
     static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
 
-constexpr int kMostBudgetAttempts = 4;
+// Plans of a run that may ask for its budget anew: what lies outside the step grows with the nodes
+// that make values again, a little each time. The next asks for what the last was too large, the
+// one after it for twice that, and so on.
+constexpr int kMostBudgetAttempts = 6;
 
 std::int64_t round_to_pages(std::int64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -188,7 +191,6 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
                            std::int64_t process_bytes, const RunPlan* whole) {
   RunPlan result = whole ? *whole : plan_run(run, config, device, efficiency);
   if (run.memory.budget <= 0) return result;
-  // What lies outside the step grows a little with the nodes that make values again.
   for (int attempt = 0; attempt < kMostBudgetAttempts; ++attempt) {
     const std::int64_t peak =
         account_memory(run, result.training, result.evaluation ? &*result.evaluation : nullptr,
@@ -205,7 +207,7 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
         result.training.plan.peak_bytes() + (chose_disk ? bytes_beside_disk() : 0);
     const std::int64_t step_bytes =
         (result.step_bytes > 0 ? std::min(result.step_bytes, planned) : planned) -
-        (peak - run.memory.budget);
+        ((peak - run.memory.budget) << std::max(attempt - 1, 0));
     const std::int64_t others = peak - planned;
     const std::string beside = fmt::format(
         "; of memory.budget {}, {} are for all beside the step: code, libraries, batches, staging, "
