@@ -8,27 +8,42 @@
 
 namespace anabatic::bench {
 
-CallInfos call_infos(const lower::Compiled& compiled) {
-  CallInfos result;
-  for (const auto& [action, order] : compiled.plan.orders) {
-    std::vector<CallInfo>& infos = result[static_cast<std::size_t>(action)];
-    for (const plan::PlannedNode& planned : order) {
-      const ir::Node& node = compiled.graph.node(planned.node);
-      const plan::NodeTypes types = plan::node_types(compiled.graph, node);
-      if (planned.zero_fill != plan::ZeroFill::kNone)
-        infos.push_back({.node = &node,
-                         .is_zero_fill = true,
-                         .cost = {.bytes_written = types.outputs.front().num_bytes()}});
+namespace {
+
+std::vector<CallInfo> infos_of(const ir::Graph& graph, const std::vector<plan::PlannedNode>& order,
+                               const std::vector<runtime::Call>& calls) {
+  std::vector<CallInfo> infos;
+  for (const plan::PlannedNode& planned : order) {
+    if (planned.is_offloaded) continue;
+    const ir::Node& node = graph.node(planned.node);
+    const plan::NodeTypes types = plan::node_types(graph, node);
+    if (planned.zero_fill != plan::ZeroFill::kNone)
       infos.push_back({.node = &node,
-                       .is_bf16 = std::any_of(
-                           types.inputs.begin(), types.inputs.end(),
-                           [](const TensorType& type) { return type.dtype == DType::kBFloat16; }),
-                       .cost = node.op->cost(types.inputs, types.outputs, node.attributes)});
-    }
-    ANABATIC_CHECK(infos.size() == compiled.program.calls.at(action).size(),
-                   "[bench] {} nodes for {} calls", infos.size(),
-                   compiled.program.calls.at(action).size());
+                       .is_zero_fill = true,
+                       .cost = {.bytes_written = types.outputs.front().num_bytes()}});
+    infos.push_back({.node = &node,
+                     .is_bf16 = std::any_of(
+                         types.inputs.begin(), types.inputs.end(),
+                         [](const TensorType& type) { return type.dtype == DType::kBFloat16; }),
+                     .cost = node.op->cost(types.inputs, types.outputs, node.attributes)});
   }
+  ANABATIC_CHECK(infos.size() == calls.size(), "[bench] {} nodes for {} calls", infos.size(),
+                 calls.size());
+  return infos;
+}
+
+}  // namespace
+
+std::vector<ProgramPart> parts_of(const lower::Compiled& compiled) {
+  std::vector<ProgramPart> result;
+  for (const auto& [action, calls] : compiled.program.calls)
+    result.push_back({action, false, &compiled.graph, &calls,
+                      infos_of(compiled.graph, compiled.plan.orders.at(action), calls)});
+  if (compiled.first)
+    for (const auto& [action, calls] : compiled.program.first.calls)
+      result.push_back(
+          {action, true, &compiled.first->graph, &calls,
+           infos_of(compiled.first->graph, compiled.first->plan.orders.at(action), calls)});
   return result;
 }
 

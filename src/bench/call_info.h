@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which node each call of a program is, and what the op says it costs.
 #pragma once
-#include <array>
 #include <vector>
 
 #include "ir/op_schema.h"
@@ -16,8 +15,16 @@ struct CallInfo {
   ir::Cost cost{};
 };
 
-// By action, in the order of the program's calls. Points into `compiled`.
-using CallInfos = std::array<std::vector<CallInfo>, 3>;
-CallInfos call_infos(const lower::Compiled& compiled);
+// The calls of one action; points into what it was made of.
+struct ProgramPart {
+  spec::Action action{};
+  bool is_first_apart = false;  // runtime::Program::first
+  const ir::Graph* graph = nullptr;
+  const std::vector<runtime::Call>* calls = nullptr;
+  std::vector<CallInfo> infos{};  // one a call
+};
+
+// By action; then those of a first micro-batch that has calls of its own.
+std::vector<ProgramPart> parts_of(const lower::Compiled& compiled);
 
 }  // namespace anabatic::bench

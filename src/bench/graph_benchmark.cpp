@@ -102,11 +102,10 @@ class GraphBenchmark final : public Benchmark {
         device_(device::probe_cpu(team_, false)),
         instance_(make_(0), options_, device_, team_) {
     for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
-    const CallInfos infos = call_infos(instance_.program.compiled);
-    for (const auto& [action, calls] : instance_.program.compiled.program.calls) {
-      const auto i = static_cast<std::size_t>(action);
-      first_call_[i] = calls.data();
-      for (const CallInfo& info : infos[i]) masks_[i].push_back(mask(info.node->tag));
+    for (const ProgramPart& part : parts_of(instance_.program.compiled)) {
+      const auto i = static_cast<std::size_t>(part.action);
+      first_call_[i] = part.calls->data();
+      for (const CallInfo& info : part.infos) masks_[i].push_back(mask(info.node->tag));
     }
   }
 

@@ -42,16 +42,12 @@ struct Sums {
 // Notes every call while it is attached; nothing in it allocates then.
 class Recorder {
  public:
-  Recorder(const lower::Compiled& compiled, device::ThreadTeam& team, std::size_t most_events)
+  Recorder(const std::vector<ProgramPart>& parts, device::ThreadTeam& team, std::size_t most_events)
       : team_(team), busy_(static_cast<std::size_t>(team.num_threads()), 0) {
-    std::int32_t count = 0;
-    for (const auto& [action, calls] : compiled.program.calls) {
-      const auto i = static_cast<std::size_t>(action);
-      first_call_[i] = calls.data();
-      first_index_[i] = count;
-      count += static_cast<std::int32_t>(calls.size());
+    for (const ProgramPart& part : parts) {
+      calls_.emplace_back(*part.calls);
+      sums_.resize(sums_.size() + part.calls->size());
     }
-    sums_.resize(static_cast<std::size_t>(count));
     events_.reserve(most_events);
   }
 
@@ -75,9 +71,7 @@ class Recorder {
   }
 
   void note(const runtime::CallEvent& event) {
-    const auto action = static_cast<std::size_t>(event.action);
-    const auto index =
-        first_index_[action] + static_cast<std::int32_t>(&event.call - first_call_[action]);
+    const std::int32_t index = index_of(event.call);
     Sums& sums = sums_[static_cast<std::size_t>(index)];
     std::int64_t total = 0, longest = 0;
     for (std::int64_t& busy : busy_) {
@@ -95,11 +89,24 @@ class Recorder {
       events_.push_back({index, step_, event.begin_nanoseconds, event.nanoseconds});
   }
 
+  // Among all parts' calls.
+  std::int32_t index_of(const runtime::Call& call) const {
+    std::ptrdiff_t before = 0;
+    const std::less<> is_below;  // of pointers into different arrays too
+    for (const std::span<const runtime::Call> calls : calls_) {
+      const runtime::Call* const begin = calls.data();
+      if (!is_below(&call, begin) && is_below(&call, begin + calls.size()))
+        return static_cast<std::int32_t>(before + (&call - begin));
+      before += static_cast<std::ptrdiff_t>(calls.size());
+    }
+    ANABATIC_CHECK(false, "[profile] {} is no call of the program", call.label);
+    return -1;
+  }
+
   device::ThreadTeam& team_;
-  std::vector<std::int64_t> busy_;  // a thread, in the call that runs
-  std::array<const runtime::Call*, 3> first_call_{};
-  std::array<std::int32_t, 3> first_index_{};
-  std::vector<Sums> sums_;  // a call
+  std::vector<std::int64_t> busy_;                     // a thread, in the call that runs
+  std::vector<std::span<const runtime::Call>> calls_;  // by part
+  std::vector<Sums> sums_;                             // a call
   std::vector<TraceEvent> events_;
   std::int32_t step_ = 0;
 };
@@ -121,9 +128,9 @@ bool is_attention(const ir::Node& node) { return node.op->name.starts_with("atte
 // Mean of pairs_ratio over all micro-batches that a run looked at, by window.
 class PairsRatios {
  public:
-  explicit PairsRatios(const CallInfos& infos) {
-    for (const auto& list : infos)
-      for (const CallInfo& info : list)
+  explicit PairsRatios(const std::vector<ProgramPart>& parts) {
+    for (const ProgramPart& part : parts)
+      for (const CallInfo& info : part.infos)
         if (is_attention(*info.node)) sums_[window(info)] = 0;
   }
   void add(const io::StepBatch& batch) {
@@ -202,17 +209,17 @@ class Profiler {
   }
 
   Profile run() {
-    const CallInfos infos = call_infos(program_->compiled);
+    const std::vector<ProgramPart> parts = parts_of(program_->compiled);
     std::size_t num_calls = 0;
-    for (const auto& list : infos) num_calls += list.size();
+    for (const ProgramPart& part : parts) num_calls += part.infos.size();
     const std::int64_t accumulation = run_.train.gradient_accumulation_steps;
-    Recorder recorder(program_->compiled, session_.team(),
+    Recorder recorder(parts, session_.team(),
                       num_calls * static_cast<std::size_t>(options_.num_steps * accumulation));
-    PairsRatios ratios(infos);
+    PairsRatios ratios(parts);
     measure(recorder, ratios);
-    fill_calls(infos, recorder, ratios);
+    fill_calls(parts, recorder, ratios);
     result_.events = recorder.take_events();
-    group(infos);
+    group(parts);
     describe();
     return std::move(result_);
   }
@@ -281,17 +288,19 @@ class Profiler {
         1e-9 * static_cast<double>(after.waited_nanoseconds - before.waited_nanoseconds) / steps;
   }
 
-  void fill_calls(const CallInfos& infos, const Recorder& recorder, const PairsRatios& ratios) {
+  void fill_calls(const std::vector<ProgramPart>& parts, const Recorder& recorder,
+                  const PairsRatios& ratios) {
     const auto steps = static_cast<double>(options_.num_steps),
                threads = static_cast<double>(session_.team().num_threads());
     result_.outside_seconds = result_.step_seconds;
     std::size_t next = 0;
-    for (const auto& [action, calls] : program_->compiled.program.calls) {
-      const std::vector<CallInfo>& list = infos[static_cast<std::size_t>(action)];
-      for (std::size_t i = 0; i < calls.size(); ++i) {
+    for (const ProgramPart& part : parts) {
+      for (std::size_t i = 0; i < part.infos.size(); ++i) {
         const Sums& sums = recorder.sums()[next++];
-        const CallInfo& info = list[i];
-        ProfileRow row{.name = calls[i].label, .kernel = std::string(calls[i].kernel->name)};
+        const CallInfo& info = part.infos[i];
+        const runtime::Call& call = (*part.calls)[i];
+        ProfileRow row{.name = call.label, .kernel = std::string(call.kernel->name)};
+        if (part.is_first_apart) row.name += " first micro-batch";
         row.calls = static_cast<double>(sums.count) / steps;
         row.seconds = 1e-9 * static_cast<double>(sums.nanoseconds) / steps;
         row.flops = row.calls * ratios.of(info) * static_cast<double>(info.cost.flops);
@@ -308,15 +317,15 @@ class Profiler {
     }
   }
 
-  void group(const CallInfos& infos) {
+  void group(const std::vector<ProgramPart>& parts) {
     std::vector<std::string> ops, phases;
-    for (const auto& list : infos)
-      for (const CallInfo& info : list) {
+    for (const ProgramPart& part : parts)
+      for (const CallInfo& info : part.infos) {
         ops.emplace_back(info.is_zero_fill ? "fill" : info.node->op->name);
         phases.emplace_back(to_string(info.node->tag.phase));
         result_.call_segments.emplace_back(text(info.node->tag.segment));
-        result_.call_keys.push_back(
-            info.is_zero_fill ? "fill" : plan::price_key(program_->compiled.graph, *info.node));
+        result_.call_keys.push_back(info.is_zero_fill ? "fill"
+                                                      : plan::price_key(*part.graph, *info.node));
       }
     result_.by_op = grouped(result_.calls, ops);
     result_.by_segment = grouped(result_.calls, result_.call_segments);

@@ -59,10 +59,16 @@ OrderedJson setting_json(const std::optional<train::Trial>& trial) {
           {"tokens_per_second", trial->tokens_per_second}};
 }
 
-OrderedJson choices_json(const plan::MemoryDecision& decision) {
+OrderedJson choices_json(const std::vector<plan::PricedChoice>& choices) {
   OrderedJson json = OrderedJson::array();
-  for (const plan::PricedChoice& choice : decision.choices) json.push_back(train::to_json(choice));
+  for (const plan::PricedChoice& choice : choices) json.push_back(train::to_json(choice));
   return json;
+}
+
+OrderedJson first_json(const plan::MemoryDecision& decision) {
+  if (!decision.decisions.first) return nullptr;
+  return {{"recompute", choices_json(decision.first_choices)},
+          {"added_seconds", decision.first_added_seconds}};
 }
 
 template <class Map>
@@ -207,7 +213,8 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
       {"table", std::move(table)},
       {"peak", {{"call", planned.memory.step.peak_position}, {"op", planned.memory.step.peak_op}}},
       {"planned_bytes", planned.memory.step.peak_bytes},
-      {"recompute", choices_json(planned.plan.training.memory)},
+      {"recompute", choices_json(planned.plan.training.memory.choices)},
+      {"first_micro_batch", first_json(planned.plan.training.memory)},
       {"optimizer_state",
        {{"tier", plan.windows.empty() ? "memory" : "disk"},
         {"disk_bytes", plan.disk_bytes - train::offloaded_bytes(plan)}}},

@@ -13,6 +13,7 @@
 #include "passes/pipelines.h"
 #include "passes/recompute.h"
 #include "passes/slice_calls.h"
+#include "plan/first_micro_batch.h"
 #include "plan/hints.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
@@ -23,6 +24,11 @@ namespace {
 // A plan may need a little more than the simulated timeline says; its frame is asked for anew, less
 // by what it was too large, then by twice that, and so on, and never by less than before.
 constexpr int kMostAttempts = 6;
+
+// A first micro-batch whose values did not fit among gradients is asked for by this share of the
+// bytes less, then by twice that, and so on.
+constexpr std::int64_t kFirstShares = 32;
+constexpr int kMostFirstAttempts = 5;
 
 // Plans that look whether what is left then holds some choices, or moments, after all.
 constexpr int kMostReturns = 4;
@@ -163,8 +169,8 @@ class Compiler {
   }
 
   double step_seconds(const Compiled& compiled) const {
-    return plan::price_step(compiled.graph, compiled.plan, plan::with_peaks(device_),
-                            options_.efficiency, options_.disk_choice.num_micro_batches)
+    return price_step(compiled, plan::with_peaks(device_), options_.efficiency,
+                      options_.disk_choice.num_micro_batches)
         .seconds;
   }
 
@@ -219,7 +225,8 @@ class Compiler {
   // takes as long as the disk is busy.
   bool may_pay_on_disk(const Compiled& resident) const {
     const double added =
-        resident.memory.added_seconds * static_cast<double>(options_.disk_choice.num_micro_batches);
+        resident.memory.added_seconds *
+        static_cast<double>(options_.disk_choice.num_micro_batches - resident.first.has_value());
     if (added <= 0) return false;
     double moment_bytes = 0;
     for (const ir::State& state : resident.graph.states)
@@ -238,8 +245,10 @@ class Compiler {
     Compiled result = whole;
     result.plan = plan_of(result.graph, nullptr);
     if (options_.training && options_.memory.asks()) {
+      const plan::Plan whole_plan = result.plan;
       decide(result);
       ir::verify(result.graph);
+      keep_in_first(whole.graph, whole_plan, result);
     }
     result.memory.decisions.pack_transposed = pack_transposed;
     result.memory.decisions.state_on_disk = !result.plan.windows.empty();
@@ -257,6 +266,10 @@ class Compiler {
     explain(result.graph);
     result.program = lower(result.graph, result.plan, device_);
     verify(result.graph, result.plan, result.program);
+    if (result.first) {
+      result.program.first = lower_first(result.first->graph, result.first->plan, device_);
+      verify_first(result.first->graph, result.first->plan, result.program);
+    }
     return result;
   }
 
@@ -370,12 +383,55 @@ class Compiler {
     }
   }
 
+  // What is not kept for lack of bytes is kept in a step's first micro-batch, as far as gradients
+  // that are not begun leave them.
+  void keep_in_first(const ir::Graph& whole, const plan::Plan& whole_plan, Compiled& result) const {
+    const bool may = has_update() && options_.micro_batches > 1 && !options_.trivial_planners &&
+                     !result.memory.choices.empty() && whole_plan.windows.empty() &&
+                     whole_plan.offloads.empty();
+    plan::MemoryOptions memory = options_.memory;
+    memory.offload = {};
+    if (memory.replay) {
+      if (!memory.replay->first) return;
+      ANABATIC_REQUIRE(may,
+                       "[memory] expected a saved plan whose first micro-batch is like the "
+                       "others, as this run's is");
+      static_cast<spec::MicroBatchDecisions&>(*memory.replay) = *memory.replay->first;
+    } else if (!may) {
+      return;
+    }
+    const plan::RecomputeMenu menu(whole, plan::with_gradients_in_frame(whole_plan),
+                                   plan::with_peaks(device_), options_.efficiency,
+                                   memory.compression, memory.offload);
+    const std::int64_t room = result.plan.frame_bytes + result.plan.gradient_bytes;
+    for (int attempt = 0; attempt < kMostFirstAttempts; ++attempt) {
+      const std::int64_t less = attempt == 0 ? 0 : room / kFirstShares << (attempt - 1);
+      plan::MemoryDecision decision = plan::decide_memory(menu, memory, room - less);
+      const bool is_better = decision.holds && decision.added_seconds < result.memory.added_seconds;
+      if (!is_better && !memory.replay) return;
+      Compiled first;
+      first.graph = whole;
+      first.plan = whole_plan;
+      if (!decision.choices.empty()) take(std::move(decision), whole, first);
+      auto plan = plan::plan_among_gradients(first.graph, first.plan, result.plan.frame_bytes);
+      if (!plan) continue;
+      result.first = {std::move(first.graph), std::move(*plan)};
+      result.memory.decisions.first = first.memory.decisions;
+      result.memory.first_choices = std::move(first.memory.choices);
+      result.memory.first_added_seconds = first.memory.added_seconds;
+      return;
+    }
+    ANABATIC_REQUIRE(!memory.replay,
+                     "[memory] the saved plan's first micro-batch keeps more than "
+                     "this run has room for");
+  }
+
   void take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
     result.memory = std::move(decision);
     result.graph = whole;
     // The last two of the pipeline, which had nothing to cut or make again.
     const passes::Pass decided[] = {passes::kSliceCalls, passes::kRecompute};
-    result.passes.resize(result.passes.size() - std::size(decided));
+    result.passes.resize(result.passes.size() - std::min(result.passes.size(), std::size(decided)));
     for (passes::PassReport& report :
          passes::run_passes(result.graph, decided, context(&result.memory.decisions),
                             {.facts = {"differentiated"}, .checks = false}))
@@ -468,6 +524,22 @@ class Compiler {
 
 }  // namespace
 
+plan::StepPrice price_step(const Compiled& compiled, const spec::DeviceSpec& device,
+                           const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches) {
+  const auto price = [&](const auto& planned, std::int64_t count) {
+    return plan::price_step(planned.graph, planned.plan, device, efficiency, count);
+  };
+  plan::StepPrice step = price(compiled, num_micro_batches);
+  if (!compiled.first || num_micro_batches < 2) return step;
+  const plan::StepPrice first = price(*compiled.first, 1), other = price(compiled, 1);
+  for (const auto part :
+       {&plan::StepPrice::forward_seconds, &plan::StepPrice::backward_seconds,
+        &plan::StepPrice::disk_seconds, &plan::StepPrice::seconds, &plan::StepPrice::flops})
+    step.*part += first.*part - other.*part;
+  step.seconds -= first.update_seconds - other.update_seconds;
+  return step;
+}
+
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device) {
   Compiled result = Compiler(options, device).run(std::move(forward));
   if (!options.dump_directory.empty()) {
@@ -476,6 +548,9 @@ Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::D
       write_file_atomically(directory / fmt::format("{:02}_recompute.ir", result.passes.size()),
                             ir::print(result.graph));
     write_file_atomically(directory / "plan.txt", plan::print(result.graph, result.plan));
+    if (result.first)
+      write_file_atomically(directory / "first_plan.txt",
+                            plan::print(result.first->graph, result.first->plan));
     write_file_atomically(directory / "program.txt", runtime::print(result.program));
   }
   return result;

@@ -2,6 +2,7 @@
 // The one place that runs build → passes → decide → plan → lower.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -9,6 +10,7 @@
 #include "passes/pass_runner.h"
 #include "plan/memory_decider.h"
 #include "plan/plan.h"
+#include "plan/prices.h"
 #include "runtime/program.h"
 #include "spec/device_spec.h"
 #include "spec/training.h"
@@ -55,13 +57,24 @@ struct CompileOptions {
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 
+// A step's first micro-batch, where it keeps more than the others (spec::Decisions::first).
+struct FirstMicroBatch {
+  ir::Graph graph;
+  plan::Plan plan;  // its update is not run
+};
+
 struct Compiled {
   ir::Graph graph;
   plan::Plan plan;
   runtime::Program program;
   std::vector<passes::PassReport> passes;
   plan::MemoryDecision memory{};
+  std::optional<FirstMicroBatch> first{};
 };
+
+// Of a step of so many micro-batches (plan::price_step).
+plan::StepPrice price_step(const Compiled& compiled, const spec::DeviceSpec& device,
+                           const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
 
 // `forward` holds the forward graph of one micro-batch, with its objective when training.
 // plan::BudgetError when options.memory.budget_bytes cannot be kept.

@@ -14,7 +14,15 @@ namespace anabatic::lower {
 runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
                        const spec::DeviceSpec& device);
 
+// Of a first micro-batch's own plan (plan/first_micro_batch.h).
+runtime::FirstMicroBatch lower_first(const ir::Graph& graph, const plan::Plan& plan,
+                                     const spec::DeviceSpec& device);
+
 // Throws InternalError when the program's calls, operands or modes are not the plan's.
 void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program);
+
+// Likewise of Program::first, and when it shares arenas, states, inputs or gradients with the
+// program's other calls otherwise than at one place.
+void verify_first(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program);
 
 }  // namespace anabatic::lower

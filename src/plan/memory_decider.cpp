@@ -214,6 +214,14 @@ std::string to_string(const MemoryDecision& decision) {
     result +=
         fmt::format("  {:<28} in {:>3} place{}: {:>12}, {:+.1f} ms\n", kind.name, kind.count,
                     kind.count == 1 ? " " : "s", format_bytes(kind.bytes), 1e3 * kind.seconds);
+  if (decision.decisions.first)
+    result += fmt::format(
+        "  {:<28} {:+.1f} ms: {} of its own, the bytes of gradients that are not begun hold more\n",
+        "a step's first micro-batch", 1e3 * decision.first_added_seconds,
+        decision.first_choices.empty() ? "no choice"
+        : decision.first_choices.size() == 1
+            ? "1 choice"
+            : fmt::format("{} choices", decision.first_choices.size()));
   return result;
 }
 

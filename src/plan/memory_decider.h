@@ -60,11 +60,13 @@ struct PricedChoice {
 
 struct MemoryDecision {
   spec::Decisions decisions;
-  std::vector<PricedChoice> choices{};  // in the order of the graph
-  double added_seconds = 0;             // to a micro-batch, all choices together
-  std::int64_t packings_bytes = 0;      // of second packings that the backward makes again
-  double packing_seconds = 0;           // for them, in added_seconds too
-  bool holds = true;                    // the frame's budget, as simulated
+  std::vector<PricedChoice> choices{};        // in the order of the graph
+  double added_seconds = 0;                   // to a micro-batch, all choices together
+  std::int64_t packings_bytes = 0;            // of second packings that the backward makes again
+  double packing_seconds = 0;                 // for them, in added_seconds too
+  bool holds = true;                          // the frame's budget, as simulated
+  std::vector<PricedChoice> first_choices{};  // of decisions.first
+  double first_added_seconds = 0;             // to that micro-batch
 };
 
 // For a frame of at most `frame_bytes`. InvalidArgument when a hint names nothing that the backward

@@ -12,18 +12,29 @@ namespace anabatic::plan {
 
 using analysis::LiveBytes;
 
+// Bytes that have their place already.
+struct FixedBytes {
+  analysis::Lifetime lifetime{};
+  std::int64_t offset = 0, bytes = 0;
+};
+
 struct Placement {
   std::vector<std::int64_t> offsets{};  // per item, multiples of the alignment (64)
   std::int64_t bytes = 0;               // of the arena
 };
 
 // Items in this order, each at the lowest offset that is free during its lifetime; items without
-// bytes or lifetime lie at 0. `bytes` of the items are multiples of the alignment. Adds the number
-// of comparisons, at most n², to *comparisons.
+// bytes or lifetime lie at 0. `bytes` of the items are multiples of the alignment. `fixed` lie
+// apart from each other while they live; `bytes` of the arena leaves them out. Adds the number of
+// comparisons, at most n² without them, to *comparisons.
 Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::size_t> order,
-                         std::int64_t* comparisons = nullptr);
+                         std::int64_t* comparisons = nullptr,
+                         std::span<const FixedBytes> fixed = {});
 
-// place_in_order, the largest item first (ties: longer lifetime, then lower index).
+// The largest item first (ties: longer lifetime, then lower index).
+std::vector<std::size_t> order_by_size(std::span<const LiveBytes> items);
+
+// place_in_order, in order_by_size.
 Placement place_by_size(std::span<const LiveBytes> items);
 
 // Twin: one after the other, no byte used twice.

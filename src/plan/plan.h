@@ -34,9 +34,10 @@ enum class ZeroFill : std::uint8_t { kNone, kFirstMicroBatch, kAlways };
 struct PlannedNode {
   ir::NodeId node{};
   const kernels::Kernel* kernel = nullptr;
-  std::int64_t workspace_offset = 0, workspace_bytes = 0;  // in the frame arena
-  std::int64_t slicing_bytes = 0;                          // kernels::Kernel::slicing_bytes
-  std::vector<spec::WriteMode> modes{};                    // per output
+  std::int64_t workspace_offset = 0, workspace_bytes = 0;
+  spec::Arena workspace_arena = spec::Arena::kFrame;  // as a value's would be
+  std::int64_t slicing_bytes = 0;                     // kernels::Kernel::slicing_bytes
+  std::vector<spec::WriteMode> modes{};               // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
   bool is_offloaded = false;                     // no call: an Offload stands for it
@@ -81,6 +82,8 @@ struct Plan {
   std::int64_t disk_bytes = 0;        // of states that stand on disk, and of what is offloaded
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
   bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
+  // Of several: values of the frame may lie in the gradients' arena (plan/first_micro_batch.h).
+  bool only_first_micro_batch = false;
   std::int64_t peak_bytes() const {
     return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
   }

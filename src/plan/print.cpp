@@ -67,8 +67,9 @@ std::string node_line(const ir::Graph& graph, const Plan& plan, const PlannedNod
                         operand(graph, plan, node.outputs[i]));
   if (planned.is_offloaded) line += " from disk";
   if (planned.workspace_bytes > 0)
-    line += fmt::format(" workspace [{}, {})", planned.workspace_offset,
-                        planned.workspace_offset + planned.workspace_bytes);
+    line += fmt::format(
+        " workspace {}[{}, {})", planned.workspace_arena == spec::Arena::kFrame ? "" : "gradient ",
+        planned.workspace_offset, planned.workspace_offset + planned.workspace_bytes);
   if (planned.zero_fill != ZeroFill::kNone)
     line +=
         fmt::format(" zeroes {} by {}",

@@ -116,6 +116,7 @@ class Verifier {
       ANABATIC_RULE(buffer.offset + buffer.bytes <= arena_bytes(buffer), "buffers inside arenas",
                     "value {} ends at {} of {}", index(buffer.value), buffer.offset + buffer.bytes,
                     arena_bytes(buffer));
+      if (plan_.only_first_micro_batch && buffer.arena == spec::Arena::kGradient) continue;
       const bool is_state =
           buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient ||
           windows_.is_window(static_cast<std::int32_t>(i)) || is_gradient_in_frame(buffer);
@@ -221,10 +222,13 @@ class Verifier {
     }
     check_aliases(planned, node);
     if (planned.workspace_bytes > 0) {
+      const bool is_in_frame = planned.workspace_arena == spec::Arena::kFrame;
       ANABATIC_RULE(planned.workspace_offset % kAlignmentBytes == 0 &&
-                        planned.workspace_offset + planned.workspace_bytes <= plan_.frame_bytes,
+                        (is_in_frame || plan_.only_first_micro_batch) &&
+                        planned.workspace_offset + planned.workspace_bytes <=
+                            (is_in_frame ? plan_.frame_bytes : plan_.gradient_bytes),
                     "buffers inside arenas", "workspace of {}", label(planned.node));
-      arenas_[{spec::Arena::kFrame, -1}].write(
+      arenas_[{planned.workspace_arena, -1}].write(
           planned.workspace_offset, planned.workspace_offset + planned.workspace_bytes, kGarbage);
     }
     check_transfers(planned);
@@ -314,7 +318,7 @@ class Verifier {
 
   // Only states and gradients cross from micro-batches to the update; constants are equal in all.
   void check_crossing(ir::NodeId reader, ir::ValueId input) {
-    if (buffer(input).arena != spec::Arena::kFrame || buffer(input).state >= 0) return;
+    if (buffer(input).arena == spec::Arena::kInput || buffer(input).state >= 0) return;
     const auto made = made_by_.find(index(input));
     ANABATIC_RULE(made != made_by_.end(), "topological, and no two live buffers overlap",
                   "{} reads value {} without a maker", label(reader), index(input));
@@ -326,7 +330,7 @@ class Verifier {
   }
 
   void check_aliases(const PlannedNode& planned, const ir::Node& node) {
-    PlannedBuffer workspace{.arena = spec::Arena::kFrame};
+    PlannedBuffer workspace{.arena = planned.workspace_arena};
     workspace.offset = planned.workspace_offset;
     workspace.bytes = planned.workspace_bytes;
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {

@@ -61,8 +61,15 @@ struct Executor::Impl {
     windows.emplace(program, store,
                     std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
     reserve();
-    for (const auto& [action, calls] : program.calls) {
-      std::vector<BoundCall>& list = bound[static_cast<std::size_t>(action)];
+    bind(program.calls, bound);
+    bind(program.first.calls, bound_first);
+  }
+
+  using BoundCalls = std::array<std::vector<BoundCall>, 3>;  // by action
+
+  void bind(const std::map<Action, std::vector<Call>>& from, BoundCalls& to) {
+    for (const auto& [action, calls] : from) {
+      std::vector<BoundCall>& list = to[static_cast<std::size_t>(action)];
       list.reserve(calls.size());
       for (const Call& call : calls) list.push_back(bind(call));
     }
@@ -103,12 +110,13 @@ struct Executor::Impl {
   void reserve() {
     std::size_t num_views = 0, num_outputs = 0;
     std::int64_t prepared_bytes = 0;
-    for (const auto& [action, calls] : program.calls)
-      for (const Call& call : calls) {
-        num_views += call.inputs.size() + call.outputs.size();
-        num_outputs += call.outputs.size();
-        prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
-      }
+    for (const auto* all : {&program.calls, &program.first.calls})
+      for (const auto& [action, calls] : *all)
+        for (const Call& call : calls) {
+          num_views += call.inputs.size() + call.outputs.size();
+          num_outputs += call.outputs.size();
+          prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
+        }
     views.reserve(num_views);
     accumulate = std::make_unique<bool[]>(2 * num_outputs);
     prepared = device::Memory(prepared_bytes);
@@ -132,10 +140,11 @@ struct Executor::Impl {
     ANABATIC_CHECK(call.kernel && call.modes.size() == call.outputs.size(),
                    "[executor] {}: {} modes, {} outputs", call.label, call.modes.size(),
                    call.outputs.size());
+    const device::Memory& arena = call.workspace_arena == Arena::kGradient ? gradient : frame;
     ANABATIC_CHECK(call.workspace_offset >= 0 && call.workspace_offset % kAlignmentBytes == 0 &&
-                       call.workspace_offset + call.workspace_bytes <= frame.bytes(),
-                   "[executor] {}: workspace [{}, +{}) in a frame of {} bytes", call.label,
-                   call.workspace_offset, call.workspace_bytes, frame.bytes());
+                       call.workspace_offset + call.workspace_bytes <= arena.bytes(),
+                   "[executor] {}: workspace [{}, +{}) in an arena of {} bytes", call.label,
+                   call.workspace_offset, call.workspace_bytes, arena.bytes());
     const void* prepared_data = nullptr;
     if (!call.prepared.empty()) {
       prepared_data =
@@ -146,7 +155,7 @@ struct Executor::Impl {
         .inputs = resolve_all(call.inputs),
         .outputs = resolve_all(call.outputs),
         .attributes = &call.attributes,
-        .workspace = call.workspace_bytes > 0 ? frame.data() + call.workspace_offset : nullptr,
+        .workspace = call.workspace_bytes > 0 ? arena.data() + call.workspace_offset : nullptr,
         .prepared = prepared_data,
         .accumulate = resolve_modes(call, true),
         .team = &team};
@@ -211,8 +220,9 @@ struct Executor::Impl {
   std::unique_ptr<bool[]> accumulate;
   std::size_t num_modes = 0;
   std::vector<Poison> poisons;
-  std::array<std::vector<BoundCall>, 3> bound;  // by action
-  std::optional<swap::WindowDriver> windows;    // goes before the frame
+  BoundCalls bound, bound_first;
+  bool runs_first_apart = false;              // since the last forward began
+  std::optional<swap::WindowDriver> windows;  // goes before the frame
 };
 
 Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam& team,
@@ -233,7 +243,9 @@ bool Executor::has_input(std::string_view name) const {
 }
 
 TensorView Executor::output(std::string_view name) const {
-  const Operand* operand = impl_->find(impl_->program.outputs, name);
+  const Operand* operand = nullptr;
+  if (impl_->runs_first_apart) operand = impl_->find(impl_->program.first.outputs, name);
+  if (operand == nullptr) operand = impl_->find(impl_->program.outputs, name);
   ANABATIC_REQUIRE(operand, "[executor] expected the name of an output, got '{}'", name);
   return impl_->resolve(*operand);
 }
@@ -254,6 +266,15 @@ void Executor::run(Action action, bool first_micro_batch, bool last_micro_batch)
     windows.wait_all();
     Impl::fill_poison(impl_->frame);
     if (first_micro_batch) Impl::fill_poison(impl_->gradient);
+  }
+  if (action == Action::kForward)
+    impl_->runs_first_apart =
+        first_micro_batch && !last_micro_batch && !impl_->program.first.calls.empty();
+  if (action == Action::kUpdate) impl_->runs_first_apart = false;
+  if (impl_->runs_first_apart) {
+    for (const BoundCall& call : impl_->bound_first[static_cast<std::size_t>(action)])
+      impl_->run_one(action, call, true);
+    return;
   }
   windows.begin(action, last_micro_batch);
   const std::vector<BoundCall>& calls = impl_->bound[static_cast<std::size_t>(action)];

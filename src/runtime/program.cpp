@@ -48,8 +48,9 @@ std::string print(const Program& program, const Call& call) {
   for (const auto& [key, value] : call.attributes)
     line += fmt::format(" {}={}", key, spec::to_string(value));
   if (call.workspace_bytes > 0)
-    line +=
-        fmt::format(" workspace frame+{} {} bytes", call.workspace_offset, call.workspace_bytes);
+    line += fmt::format(" workspace {}+{} {} bytes",
+                        call.workspace_arena == Arena::kGradient ? "gradient" : "frame",
+                        call.workspace_offset, call.workspace_bytes);
   if (call.only_first_micro_batch) line += " first micro-batch only";
   return line + "\n";
 }
@@ -96,6 +97,14 @@ std::string print(const Program& program) {
   for (const auto& [action, calls] : program.calls) {
     result += fmt::format("  {} {{\n", spec::to_string(action));
     result += print(program, action, calls);
+    result += "  }\n";
+  }
+  for (const NamedOperand& output : program.first.outputs)
+    result += fmt::format("  output {} {} of the first micro-batch\n", output.name,
+                          print(program, output.operand));
+  for (const auto& [action, calls] : program.first.calls) {
+    result += fmt::format("  {} of the first micro-batch {{\n", spec::to_string(action));
+    for (const Call& call : calls) result += print(program, call);
     result += "  }\n";
   }
   return result + "}\n";

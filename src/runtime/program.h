@@ -30,8 +30,9 @@ struct Call {
   const kernels::Kernel* kernel = nullptr;
   spec::Attributes attributes{};
   std::vector<Operand> inputs{}, outputs{};
-  std::vector<WriteMode> modes{};                          // per output
-  std::int64_t workspace_offset = 0, workspace_bytes = 0;  // in the frame arena
+  std::vector<WriteMode> modes{};  // per output
+  std::int64_t workspace_offset = 0, workspace_bytes = 0;
+  Arena workspace_arena = Arena::kFrame;  // or kGradient, in a first micro-batch
   std::vector<std::byte> prepared{};
   bool only_first_micro_batch = false;  // zero fills ahead of a first writer
   std::string label{};  // "layers.3.experts grouped_linear backward_weight": profiler and trace
@@ -72,8 +73,16 @@ struct NamedOperand {
   Operand operand;
 };
 
+// Forward and backward of a step's first micro-batch, where it has calls of its own: values may lie
+// in the gradients' arena, where gradients have not begun.
+struct FirstMicroBatch {
+  std::map<Action, std::vector<Call>> calls;  // empty: those of every micro-batch
+  std::vector<NamedOperand> outputs;          // of these calls
+};
+
 struct Program {
   std::map<Action, std::vector<Call>> calls;
+  FirstMicroBatch first{};  // reads the same inputs; nothing moves to or from disk beside it
   std::vector<StateSlot> states;
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
   std::vector<NamedOperand>

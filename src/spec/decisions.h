@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -24,16 +25,25 @@ struct OffloadSpan {
 };
 using OffloadSpans = std::map<std::string, OffloadSpan, std::less<>>;
 
-struct Decisions {
+// What forward and backward of a micro-batch do without.
+struct MicroBatchDecisions {
   // Keys (analysis/rebuild.h) of forward values that the backward makes again instead of reading.
   std::set<std::string, std::less<>> recompute{};
   // Keys of those that wait in another form than whole; `recompute` goes ahead of it. Those of
   // fewer bits change gradients.
   std::map<std::string, SavedForm, std::less<>> saved_as{};
-  // Of those on disk, by key, and of parameters that are; without one, it is timed anew.
-  OffloadSpans offloads{};
   // Calls that run in so many slices (passes/slice_calls.h), by key (analysis/slices.h).
   std::map<std::string, std::int64_t, std::less<>> slices{};
+
+  bool operator==(const MicroBatchDecisions&) const = default;
+};
+
+struct Decisions : MicroBatchDecisions {
+  // A step's first micro-batch, where it does without less than the others: it has the bytes of
+  // gradients that are not begun (plan/first_micro_batch.h).
+  std::optional<MicroBatchDecisions> first{};
+  // Of values that wait on disk, by key, and of parameters that are; without one, it is timed anew.
+  OffloadSpans offloads{};
   // A second packing of every weight stands between steps, rather than being made in the backward.
   bool pack_transposed = true;
   bool state_on_disk = false;       // the optimizer's moments, between updates

@@ -15,7 +15,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 5;
+constexpr int kFormat = 6;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
@@ -46,6 +46,8 @@ class Reader {
                      Json(type).type_name(), found->type_name());
     return *found;
   }
+  bool has(const char* name) const { return json_.contains(name); }
+  const std::string& place() const { return place_; }
   std::string string(const char* name) const {
     return member(name, Json::value_t::string).get<std::string>();
   }
@@ -137,6 +139,14 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
   };
   if (before.decisions.pack_transposed != after.decisions.pack_transposed)
     text += fmt::format("    second packings: {} -> {}\n", packings(before), packings(after));
+  const auto first = [](const PlanFile& plan) -> std::string {
+    if (!plan.decisions.first) return "like the others";
+    const spec::MicroBatchDecisions& own = *plan.decisions.first;
+    return fmt::format("{} choices of its own",
+                       own.recompute.size() + own.saved_as.size() + own.slices.size());
+  };
+  if (before.decisions.first != after.decisions.first)
+    text += fmt::format("    first micro-batch: {} -> {}\n", first(before), first(after));
   only_in(before, after, '-');
   only_in(after, before, '+');
   return text;
@@ -195,7 +205,9 @@ StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& confi
 }
 
 std::string plan_hash(const lower::Compiled& training) {
-  return fmt::format("{:016x}", plan::hash(training.graph, training.plan));
+  std::uint64_t hash = plan::hash(training.graph, training.plan);
+  if (training.first) hash = 31 * hash + plan::hash(training.first->graph, training.first->plan);
+  return fmt::format("{:016x}", hash);
 }
 
 std::vector<std::string> states_on_disk(const lower::Compiled& training) {
@@ -230,32 +242,58 @@ OrderedJson to_json(const plan::PricedChoice& choice) {
   return json;
 }
 
+namespace {
+
+OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
+  OrderedJson saved_as = OrderedJson::object(), slices = OrderedJson::object();
+  for (const auto& [key, form] : decisions.saved_as) saved_as[key] = plan::to_string(form);
+  for (const auto& [key, count] : decisions.slices) slices[key] = count;
+  return {{"recompute", decisions.recompute},
+          {"saved_as", std::move(saved_as)},
+          {"slices", std::move(slices)}};
+}
+
+spec::MicroBatchDecisions read_decisions(const Reader& from) {
+  spec::MicroBatchDecisions result;
+  for (const std::string& key : from.strings("recompute")) result.recompute.insert(key);
+  const Reader forms = from.object("saved_as");
+  for (const auto& [key, json] : from.member("saved_as", Json::value_t::object).items()) {
+    const std::string form = forms.string(key.c_str());
+    ANABATIC_REQUIRE(form == "bf16" || form == "int8" || form == "disk",
+                     "[plan file] {}: saved_as: {}: expected bf16, int8 or disk, found {}",
+                     from.place(), key, form);
+    result.saved_as[key] = form_of(form);
+  }
+  const Reader slices = from.object("slices");
+  for (const auto& [key, count] : from.member("slices", Json::value_t::object).items())
+    result.slices[key] = slices.integer_32(key.c_str());
+  return result;
+}
+
+}  // namespace
+
 std::string to_json(const PlanFile& plan) {
   OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
-              rows = OrderedJson::array(), saved_as = OrderedJson::object(),
-              offloads = OrderedJson::object(), slices = OrderedJson::object();
-  for (const auto& [key, form] : plan.decisions.saved_as) saved_as[key] = plan::to_string(form);
+              rows = OrderedJson::array(), offloads = OrderedJson::object();
+  OrderedJson decisions = to_json(static_cast<const spec::MicroBatchDecisions&>(plan.decisions));
+  if (plan.decisions.first) decisions["first_micro_batch"] = to_json(*plan.decisions.first);
   for (const auto& [key, span] : plan.decisions.offloads)
     offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
-  for (const auto& [key, count] : plan.decisions.slices) slices[key] = count;
+  decisions.update({{"offloads", std::move(offloads)},
+                    {"pack_transposed", plan.decisions.pack_transposed},
+                    {"state_on_disk", plan.decisions.state_on_disk},
+                    {"masters_on_disk", plan.decisions.masters_on_disk},
+                    {"parameters_on_disk", plan.decisions.parameters_on_disk},
+                    {"num_windows", plan.decisions.num_windows},
+                    {"resident_bytes", plan.decisions.resident_bytes},
+                    {"on_disk", plan.on_disk}});
   for (const auto& [name, value] : plan.step) step[name] = value;
   for (const plan::PricedChoice& choice : plan.choices) choices.push_back(to_json(choice));
   for (const MemoryRow& row : plan.rows)
     rows.push_back({{"name", row.name}, {"what", row.what}, {"bytes", row.bytes}});
   const OrderedJson json{{"format", kFormat},
                          {"step", std::move(step)},
-                         {"decisions",
-                          {{"pack_transposed", plan.decisions.pack_transposed},
-                           {"recompute", plan.decisions.recompute},
-                           {"saved_as", std::move(saved_as)},
-                           {"offloads", std::move(offloads)},
-                           {"slices", std::move(slices)},
-                           {"state_on_disk", plan.decisions.state_on_disk},
-                           {"masters_on_disk", plan.decisions.masters_on_disk},
-                           {"parameters_on_disk", plan.decisions.parameters_on_disk},
-                           {"num_windows", plan.decisions.num_windows},
-                           {"resident_bytes", plan.decisions.resident_bytes},
-                           {"on_disk", plan.on_disk}}},
+                         {"decisions", std::move(decisions)},
                          {"predicted",
                           {{"peak_bytes", plan.peak_bytes},
                            {"step_bytes", plan.step_bytes},
@@ -283,24 +321,15 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
     plan.step.emplace_back(name, value.get<std::string>());
   }
   const Reader decisions = top.object("decisions"), predicted = top.object("predicted");
+  static_cast<spec::MicroBatchDecisions&>(plan.decisions) = read_decisions(decisions);
+  if (decisions.has("first_micro_batch"))
+    plan.decisions.first = read_decisions(decisions.object("first_micro_batch"));
   plan.decisions.pack_transposed =
       decisions.member("pack_transposed", Json::value_t::boolean).get<bool>();
-  for (const std::string& key : decisions.strings("recompute"))
-    plan.decisions.recompute.insert(key);
-  for (const auto& [key, form] : decisions.member("saved_as", Json::value_t::object).items()) {
-    ANABATIC_REQUIRE(form == "bf16" || form == "int8" || form == "disk",
-                     "[plan file] {}: decisions: saved_as: {}: expected bf16, int8 or disk, found "
-                     "{}",
-                     file.string(), key, dump_json(form));
-    plan.decisions.saved_as[key] = form_of(form.get<std::string>());
-  }
   for (const auto& [key, value] : decisions.member("offloads", Json::value_t::object).items()) {
     const Reader span(value, fmt::format("{}: decisions: offloads: {}", file.string(), key));
     plan.decisions.offloads[key] = {span.integer_32("written_by"), span.integer_32("read_at")};
   }
-  const Reader slices = decisions.object("slices");
-  for (const auto& [key, count] : decisions.member("slices", Json::value_t::object).items())
-    plan.decisions.slices[key] = slices.integer_32(key.c_str());
   plan.decisions.state_on_disk =
       decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
   plan.decisions.masters_on_disk =

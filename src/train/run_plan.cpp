@@ -56,9 +56,10 @@ std::int64_t arena_bytes(const lower::Compiled& compiled) {
 
 std::int64_t prepared_bytes(const lower::Compiled& compiled) {
   std::int64_t bytes = 0;
-  for (const auto& [action, calls] : compiled.program.calls)
-    for (const runtime::Call& call : calls)
-      bytes += static_cast<std::int64_t>(call.prepared.size());
+  for (const auto* all : {&compiled.program.calls, &compiled.program.first.calls})
+    for (const auto& [action, calls] : *all)
+      for (const runtime::Call& call : calls)
+        bytes += static_cast<std::int64_t>(call.prepared.size());
   return bytes;
 }
 
@@ -249,7 +250,8 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
     add(std::string(plan::to_string(row.use)), row.what, row.bytes);
 
   const StateBytes states = state_bytes(training, evaluation);
-  std::int64_t num_nodes = static_cast<std::int64_t>(training.graph.nodes.size());
+  std::int64_t num_nodes = static_cast<std::int64_t>(
+      training.graph.nodes.size() + (training.first ? training.first->graph.nodes.size() : 0));
   std::int64_t prepared = prepared_bytes(training), arenas = round_to_pages(arena_bytes(training));
   if (evaluation) {
     num_nodes += static_cast<std::int64_t>(evaluation->graph.nodes.size());
@@ -303,9 +305,9 @@ std::string places_to_string(const plan::Account& account) {
 
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           const spec::DeviceSpec& device, plan::OpEfficiency efficiency) {
-  return plan::price_step(training.graph, training.plan, plan::with_peaks(device),
-                          efficiency_of(std::move(efficiency), run),
-                          run.train.gradient_accumulation_steps);
+  return lower::price_step(training, plan::with_peaks(device),
+                           efficiency_of(std::move(efficiency), run),
+                           run.train.gradient_accumulation_steps);
 }
 
 std::int64_t offloaded_bytes(const plan::Plan& plan) {

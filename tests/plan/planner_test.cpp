@@ -56,6 +56,15 @@ TEST(Offsets, KeepLiveBuffersApart) {
   }
 }
 
+TEST(Offsets, KeepOffWhatIsFixed) {
+  const std::vector<plan::LiveBytes> items{{{0, 2}, 128}, {{0, 4}, 64}, {{3, 4}, 64}};
+  const std::vector<plan::FixedBytes> fixed{{{0, 4}, 64, 64}, {{1, 3}, 128, 128}};
+  const std::vector<std::size_t> order{0, 1, 2};
+  const plan::Placement placement = plan::place_in_order(items, order, nullptr, fixed);
+  EXPECT_EQ(placement.offsets, (std::vector<std::int64_t>{256, 0, 128}));
+  EXPECT_EQ(placement.bytes, 384);
+}
+
 TEST(Offsets, ReuseBytesOfTheDead) {
   const std::vector<plan::LiveBytes> items{{{0, 2}, 100}, {{1, 3}, 64}, {{2, 4}, 100}};
   const plan::Placement placement = plan::place_by_size(items);

@@ -125,5 +125,27 @@ TEST(Prices, OfAStepRepeatMicroBatchesButNotTheUpdate) {
             picoseconds(one.forward_seconds + one.backward_seconds + one.update_seconds));
 }
 
+TEST(Prices, OfAStepTakeItsFirstMicroBatchsOwn) {
+  lower::CompileOptions options;
+  options.micro_batches = 3;
+  const lower::Compiled whole =
+      lower::compile(moe_graph(2, false), options, device::describe_cpu(1));
+  options.memory.recompute = {"experts"};
+  lower::Compiled lean = lower::compile(moe_graph(2, false), options, device::describe_cpu(1));
+  const auto price = [&](const lower::Compiled& compiled, std::int64_t micro_batches) {
+    return lower::price_step(compiled, device(), {}, micro_batches);
+  };
+  const plan::StepPrice alike = price(lean, 3), first = price(whole, 1), other = price(lean, 1);
+  EXPECT_GT(other.backward_seconds, first.backward_seconds);
+  lean.first = {whole.graph, whole.plan};
+  const plan::StepPrice step = price(lean, 3);
+  EXPECT_EQ(picoseconds(step.seconds), picoseconds(alike.seconds - other.seconds + first.seconds));
+  EXPECT_EQ(picoseconds(step.backward_seconds),
+            picoseconds(alike.backward_seconds - other.backward_seconds + first.backward_seconds));
+  EXPECT_EQ(picoseconds(step.update_seconds), picoseconds(alike.update_seconds));
+  EXPECT_LT(step.flops, alike.flops);
+  EXPECT_EQ(picoseconds(price(lean, 1).seconds), picoseconds(other.seconds));
+}
+
 }  // namespace
 }  // namespace anabatic::testing

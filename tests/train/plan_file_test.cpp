@@ -24,7 +24,7 @@ using testing::PlannedRun;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
 
-// PlannedRun within a budget that asks for `share` of the frame back.
+// Planned within a budget that asks for `share` of the frame back.
 RunConfig lean_run(const std::filesystem::path& folder, double share) {
   RunConfig run = tiny_run(folder);
   run.data.sequence_length = 256;
@@ -163,7 +163,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
-  EXPECT_THAT(with("\"format\": 5", "\"format\": 4"), HasSubstr("expected format 5, found 4"));
+  EXPECT_THAT(with("\"format\": 6", "\"format\": 5"), HasSubstr("expected format 6, found 5"));
   EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
               HasSubstr("decisions: recompute: expected strings, found number"));

@@ -107,6 +107,33 @@ TEST(Executor, AssignsOnlyInTheFirstMicroBatch) {
   }
 }
 
+// Where others follow it.
+TEST(Executor, RunsTheFirstMicroBatchsOwnCalls) {
+  Program program = increment_program(WriteMode::kAssign);
+  program.frame_bytes = 64;
+  Call own = program.calls[Action::kForward][0];
+  own.outputs[0].arena = Arena::kFrame;
+  program.first = {.calls = {{Action::kForward, {own, own}}}, .outputs = {{"y", own.outputs[0]}}};
+  StateStore store;
+  device::ThreadTeam team(1);
+  Executor executor(program, store, team);
+  const float one = 1;
+  std::memcpy(executor.input("x").data(), &one, sizeof one);
+  int num_calls = 0;
+  executor.observe(
+      {[](void* context, const CallEvent&) { ++*static_cast<int*>(context); }, &num_calls});
+  executor.run(Action::kForward, true, false);
+  EXPECT_EQ(num_calls, 2);
+  const std::byte* const in_first = executor.output("y").data;
+  EXPECT_EQ(*executor.output("y").as<float>(), 2);
+  executor.run(Action::kForward, false, true);
+  EXPECT_EQ(num_calls, 3);
+  EXPECT_NE(executor.output("y").data, in_first);
+  executor.run(Action::kForward, true, true);  // alone in its step
+  EXPECT_EQ(num_calls, 4);
+  EXPECT_NE(executor.output("y").data, in_first);
+}
+
 TEST(Executor, TellsItsObserverOfEveryCall) {
   const Program program = increment_program(WriteMode::kAssign);
   StateStore store;

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step's first micro-batch has for itself: the bytes of gradients that are not begun. A
+// gradient begins with its first contribution, in the backward of the first micro-batch, and lives
+// from there on through all others.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "ir/graph.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+
+// `plan` for a frame of `frame_bytes`: values and workspaces that find no room there lie in the
+// gradients' arena, where gradients stay at their offsets. None where that has no room either. For
+// steps with nothing but activations on disk; `plan` has several micro-batches.
+std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
+                                         std::int64_t frame_bytes);
+
+// A step whose gradients are values of the frame, which live on to its end: for the bytes that a
+// first micro-batch has at each call. Without addresses.
+Plan with_gradients_in_frame(Plan plan);
+
+}  // namespace anabatic::plan

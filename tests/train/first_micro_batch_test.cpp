@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's first micro-batch, which keeps under a budget what the others do not: equal bits in less
+// time.
+#include <gtest/gtest.h>
+
+#include "base/environment.h"
+#include "base/text.h"
+#include "device/topology.h"
+#include "support/planned_run.h"
+#include "support/tiny_run.h"
+#include "train/plan_file.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+using anabatic::testing::checkpoint_bytes;
+using testing::plan_of;
+using testing::PlannedRun;
+using testing::TemporaryDirectory;
+using testing::tiny_run;
+
+class FirstMicroBatches : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+    run_ = tiny_run(folder_.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
+    run_.data.sequence_length = 64;
+    run_.train.micro_batch_size = 4;
+    run_.train.gradient_accumulation_steps = 2;
+    run_.train.steps = 3;
+    run_.compiler.poison = true;
+  }
+
+  // Within a budget that asks for `share` of the frame back.
+  PlannedRun cut(double share) const {
+    RunConfig run = run_;
+    const PlannedRun whole = plan_of(run);
+    run.memory.budget =
+        whole.budgeted.memory.peak_bytes -
+        static_cast<std::int64_t>(
+            share * static_cast<double>(whole.budgeted.plan.training.plan.frame_bytes));
+    return plan_of(run);
+  }
+
+  // Likewise, of some share for which the first micro-batch has a plan of its own, of at least so
+  // many choices.
+  PlannedRun cut_apart(std::size_t least_choices = 0) const {
+    for (const double share : {0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5})
+      if (PlannedRun planned = cut(share);
+          planned.file.decisions.first &&
+          planned.budgeted.plan.training.memory.first_choices.size() >= least_choices)
+        return planned;
+    throw Error("no share leaves the first micro-batch a plan of its own");
+  }
+
+  PlannedRun replayed(const PlanFile& file) {
+    run_.memory.plan = folder_.path() / "plan.json";
+    write_file_atomically(run_.memory.plan, to_json(file));
+    return plan_of(run_);
+  }
+
+  std::string trained() {
+    run_.train.resume = "never";
+    return checkpoint_bytes(Trainer(run_).train().checkpoint);
+  }
+
+  TemporaryDirectory folder_;
+  RunConfig run_;
+};
+
+TEST_F(FirstMicroBatches, TrainTheBitsOfTheOthersInLessTime) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const int micro_batches : {2, 3}) {
+      SCOPED_TRACE(fmt::format("{} {}", precision, micro_batches));
+      run_.train.precision = precision;
+      run_.train.gradient_accumulation_steps = micro_batches;
+      run_.memory.plan.clear();
+      const std::string want = trained();
+      const PlannedRun planned = cut_apart();
+      const lower::Compiled& training = planned.budgeted.plan.training;
+      EXPECT_LT(training.memory.first_added_seconds, training.memory.added_seconds);
+      EXPECT_EQ(training.first->plan.peak_bytes(), training.plan.peak_bytes());
+      EXPECT_EQ(to_json(replayed(planned.file).file), to_json(planned.file));
+      EXPECT_TRUE(trained() == want);
+
+      PlanFile file = planned.file;
+      file.decisions.first.reset();
+      const PlannedRun alike = replayed(file);
+      EXPECT_FALSE(alike.budgeted.plan.training.first);
+      EXPECT_EQ(alike.file.step_bytes, planned.file.step_bytes);
+      EXPECT_GT(alike.file.step_seconds, planned.file.step_seconds);
+      EXPECT_TRUE(trained() == want);
+    }
+}
+
+// Gradients too few for all that would be kept: some is made again there too.
+TEST_F(FirstMicroBatches, KeepWhatThereIsRoomFor) {
+  run_.train.micro_batch_size = 8;
+  const std::string want = trained();
+  const PlannedRun planned = cut_apart(2);
+  EXPECT_LT(planned.budgeted.plan.training.memory.first_added_seconds,
+            planned.budgeted.plan.training.memory.added_seconds);
+  replayed(planned.file);
+  EXPECT_TRUE(trained() == want);
+}
+
+TEST_F(FirstMicroBatches, AreLikeTheOthersWithoutABudgetOrAlone) {
+  EXPECT_FALSE(plan_of(run_).file.decisions.first);
+  run_.train.gradient_accumulation_steps = 1;
+  const PlannedRun alone = cut(0.4);
+  EXPECT_FALSE(alone.file.choices.empty());
+  EXPECT_FALSE(alone.file.decisions.first);
+}
+
+TEST_F(FirstMicroBatches, ObeyHints) {
+  run_.memory.recompute = {"attention_norm"};
+  const PlannedRun planned = cut_apart();
+  for (const char* key : {"layers.0.attention_norm", "layers.1.attention_norm"})
+    EXPECT_TRUE(planned.file.decisions.first->recompute.contains(key)) << key;
+}
+
+TEST_F(FirstMicroBatches, OfASavedPlanWithoutRoomAreRefused) {
+  PlanFile file = cut_apart().file;
+  run_.train.gradient_accumulation_steps = 1;
+  file.step = step_identity(run_, model::load_config(run_.model.path), device::describe_cpu(2));
+  EXPECT_THROW(replayed(file), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace anabatic::train
