@@ -118,8 +118,9 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
     throw plan::BudgetError(
-        fmt::format("[memory] expected a saved plan of at most {}, got {} for that of {}",
-                    format_bytes(budget), format_bytes(result.memory.peak_bytes), run.memory.plan),
+        fmt::format("[memory] expected a saved plan of at most {}, got {} for that of {}: {} more",
+                    format_bytes(budget), format_bytes(result.memory.peak_bytes), run.memory.plan,
+                    format_bytes(result.memory.peak_bytes - budget)),
         result.memory.peak_bytes);
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
