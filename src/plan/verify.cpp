@@ -49,6 +49,20 @@ class Verifier {
       : graph_(graph), plan_(plan), windows_(graph, plan) {
     for (std::size_t i = 0; i < graph.values.size(); ++i)
       content_.push_back(static_cast<std::int64_t>(i));
+    const auto note = [](auto& by_position, std::int32_t position, std::size_t i) {
+      std::vector<std::size_t>& list = by_position[position];
+      if (list.empty() || list.back() != i) list.push_back(i);
+    };
+    for (std::size_t i = 0; i < plan.windows.size(); ++i) {
+      note(window_ends_, plan.windows[i].end, i);
+      note(window_reads_, plan.windows[i].read_at, i);
+      note(window_reads_, plan.windows[i].use, i);
+    }
+    for (std::size_t i = 0; i < plan.offloads.size(); ++i) {
+      const Offload& offload = plan.offloads[i];
+      for (const std::int32_t position : {offload.write_at, offload.read_at, offload.needed_at})
+        note(offload_moves_, position, i);
+    }
   }
 
   void run() {
@@ -240,15 +254,21 @@ class Verifier {
   void move_windows() {
     ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
     const auto in_flight = [](std::size_t i) { return -2 - static_cast<std::int64_t>(i); };
-    for (const SwapWindow& window : plan_.windows) {
-      if (window.end != position_) continue;
+    static const std::vector<std::size_t> kNone;
+    const auto here = [&](const std::map<std::int32_t, std::vector<std::size_t>>& by_position)
+        -> const std::vector<std::size_t>& {
+      const auto found = by_position.find(position_);
+      return found == by_position.end() ? kNone : found->second;
+    };
+    for (const std::size_t i : here(window_ends_)) {
+      const SwapWindow& window = plan_.windows[i];
       ANABATIC_RULE(holds(windows_.after(window)), "states end with their new value",
                     "window of value {}", index(windows_.after(window)));
       is_written_.insert(index(windows_.before(window)));
     }
     windows_.queue_writes(position_);
     windows_.end_writes(position_, false);
-    for (std::size_t i = 0; i < plan_.windows.size(); ++i) {
+    for (const std::size_t i : here(window_reads_)) {
       const SwapWindow& window = plan_.windows[i];
       const PlannedBuffer& at = windows_.buffer(window);
       if (window.read_at == position_) {
@@ -263,7 +283,7 @@ class Verifier {
                     index(windows_.before(window)));
       frame.write(at.offset, at.offset + at.bytes, content_[index(windows_.before(window))]);
     }
-    for (std::size_t i = 0; i < plan_.offloads.size(); ++i)
+    for (const std::size_t i : here(offload_moves_))
       move_offload(plan_.offloads[i], plan_.windows.size() + i);
   }
 
@@ -418,6 +438,9 @@ class Verifier {
   std::map<std::pair<spec::Arena, std::int32_t>, ByteMap> arenas_;
   std::map<std::uint32_t, ir::NodeId> made_by_;
   std::set<std::uint32_t> is_written_;  // values that the disk holds no more
+  // Indices of what transfers there, ascending: of windows that end, of those that are read or come
+  // into use, of offloads.
+  std::map<std::int32_t, std::vector<std::size_t>> window_ends_, window_reads_, offload_moves_;
   spec::Action action_{};
   std::int32_t position_ = 0;
 };
