@@ -113,6 +113,51 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
   EXPECT_EQ(num_calls, std::lround(3 * sum_of(profile["calls"], "calls")));
 }
 
+TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
+  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  const TemporaryDirectory folder;
+  const fs::path model =
+      write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
+  const std::string file = folder.path() / "plan.json";
+  const auto plan = [&](std::int64_t budget) {
+    return json::parse(
+        succeed({"plan", model, "--data.sequence_length", "64", "--train.micro_batch_size", "4",
+                 "--train.gradient_accumulation_steps", "3", "--train.precision", "fp32",
+                 "--device.threads", "2", "--device.calibrate", "false", "--memory.budget",
+                 std::to_string(budget), "--save", file, "--json"}));
+  };
+  const json whole = plan(std::int64_t{1} << 40);
+  EXPECT_TRUE(whole["first_micro_batch"].is_null());
+  json lean;
+  for (int share = 20; share <= 50 && (lean.is_null() || lean["first_micro_batch"].is_null());
+       share += 5)
+    lean = plan(whole["peak_bytes"].get<std::int64_t>() -
+                whole["arena"]["bytes"].get<std::int64_t>() * share / 100);
+  ASSERT_FALSE(lean["first_micro_batch"].is_null());
+  EXPECT_LT(lean["first_micro_batch"]["recompute"].size(), lean["recompute"].size());
+
+  const json profile = json::parse(succeed({"profile", "--model.path",
+                                            model,     "--model.init",
+                                            "random",  "--data.sequence_length",
+                                            "64",      "--train.micro_batch_size",
+                                            "4",       "--train.gradient_accumulation_steps",
+                                            "3",       "--train.precision",
+                                            "fp32",    "--device.threads",
+                                            "2",       "--memory.plan",
+                                            file,      "--steps",
+                                            "1",       "--warmup",
+                                            "0",       "--json"}));
+  expect_sums_to_step(profile);
+  double first = 0, others = 0;
+  for (const json& row : profile["calls"]) {
+    const auto name = row["name"].get<std::string>();
+    if (name.find("router forward") == std::string::npos) continue;
+    (name.ends_with("first micro-batch") ? first : others) += row["calls"].get<double>();
+  }
+  EXPECT_GT(first, 0);
+  EXPECT_EQ(others, 2 * first);
+}
+
 TEST(Profile, RunsASavedPlanOfABudget) {
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
