@@ -400,9 +400,10 @@ class Compiler {
     } else if (!may) {
       return;
     }
-    const plan::RecomputeMenu menu(whole, plan::with_gradients_in_frame(whole_plan),
-                                   plan::with_peaks(device_), options_.efficiency,
-                                   memory.compression, memory.offload);
+    const plan::Plan timeline = plan::with_gradients_in_frame(whole_plan);
+    const spec::DeviceSpec priced = plan::with_peaks(device_);
+    const plan::RecomputeMenu menu(whole, timeline, priced, options_.efficiency, memory.compression,
+                                   memory.offload);
     const std::int64_t room = result.plan.frame_bytes + result.plan.gradient_bytes;
     for (int attempt = 0; attempt < kMostFirstAttempts; ++attempt) {
       const std::int64_t less = attempt == 0 ? 0 : room / kFirstShares << (attempt - 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a step's first micro-batch has for itself: the bytes of gradients that are not begun. A
-// gradient begins with its first contribution, in the backward of the first micro-batch, and lives
-// from there on through all others.
+// gradient begins with its first contribution, in that micro-batch, and lives from there on through
+// all others.
 #pragma once
 #include <cstdint>
 #include <optional>

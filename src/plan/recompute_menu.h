@@ -46,7 +46,8 @@ struct MenuItem {
 
 class RecomputeMenu {
  public:
-  // `plan` is of `graph`, which keeps everything; both must outlive the menu.
+  // `plan` is of `graph`, which keeps everything; graph, plan, device and efficiency must outlive
+  // the menu.
   RecomputeMenu(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                 const OpEfficiency& efficiency, const CompressionOptions& compression = {},
                 const OffloadOptions& offload = {});

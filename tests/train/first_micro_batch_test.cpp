@@ -105,6 +105,19 @@ TEST_F(FirstMicroBatches, KeepWhatThereIsRoomFor) {
   EXPECT_TRUE(trained() == want);
 }
 
+// The others' values go to disk and come back; the first has no part in that.
+TEST_F(FirstMicroBatches, StayInMemoryWhereOthersGoToDisk) {
+  run_.train.micro_batch_size = 8;
+  run_.train.gradient_accumulation_steps = 3;
+  const std::string want = trained();
+  run_.memory.activations = "disk";
+  const PlannedRun planned = cut_apart();
+  EXPECT_FALSE(planned.budgeted.plan.training.plan.offloads.empty());
+  EXPECT_TRUE(planned.budgeted.plan.training.first->plan.offloads.empty());
+  replayed(planned.file);
+  EXPECT_TRUE(trained() == want);
+}
+
 TEST_F(FirstMicroBatches, AreLikeTheOthersWithoutABudgetOrAlone) {
   EXPECT_FALSE(plan_of(run_).file.decisions.first);
   run_.train.gradient_accumulation_steps = 1;
