@@ -2,11 +2,12 @@
 #include "bench/profile.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 #include "bench/benchmark.h"
