@@ -27,6 +27,8 @@ struct Support {
 inline Support yes() { return {}; }
 inline Support no(std::string reason) { return {std::move(reason)}; }
 
+class ByteWatch;  // byte_watch.h
+
 // One call: views already resolved from arenas. An optional input that is absent does not appear in
 // `inputs`.
 struct Arguments {
@@ -37,6 +39,7 @@ struct Arguments {
   std::span<const bool>
       accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
   device::ThreadTeam* team;
+  ByteWatch* watch = nullptr;  // of what Kernel::watched_outputs says; null: none
 };
 
 struct Kernel {
@@ -50,6 +53,8 @@ struct Kernel {
   // That a call cut by the attribute `slices` reads and writes beside what a whole one does:
   // weights that it packs, sums that pass by more often. Null: none.
   std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
+  // The outputs, as bits, of whose bytes a call of such outputs tells a watch. Null: none.
+  std::uint32_t (*watched_outputs)(std::span<const TensorType> outputs) = nullptr;
 };
 
 // Rows of every op, in alphabetical order of ops; within one op best first.

@@ -14,9 +14,8 @@ namespace {
 
 // Of a transfer's time that is left to the disk.
 constexpr double kPatience = 4.0 / 3.0;
-// Passes over the bytes: two transfers, and a checksum at each. On two Zen 4 cores, of moments: 2.5
-// to 4 passes' time.
-constexpr double kPasses = 4;
+// Passes over the bytes that a call does not make itself: two transfers, and a checksum at each.
+constexpr double kTransferPasses = 2, kSumPasses = 2;
 
 // When each position begins, and behind the last.
 std::vector<double> starts_of(const Calls& calls) {
@@ -163,11 +162,16 @@ spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan) {
 }
 
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
-  return kPasses * static_cast<double>(bytes) / device.tiers.at(0).bytes_per_second;
+  return (kTransferPasses + kSumPasses) * static_cast<double>(bytes) /
+         device.tiers.at(0).bytes_per_second;
 }
 
 double offload_seconds(const Offload& offload, const spec::DeviceSpec& device) {
   return (offload.is_of_state() ? 0.5 : 1) * offload_seconds(offload.bytes, device);
+}
+
+double window_seconds(const SwapWindow& window, const spec::DeviceSpec& device) {
+  return kTransferPasses * static_cast<double>(window.bytes) / device.tiers.at(0).bytes_per_second;
 }
 
 }  // namespace anabatic::plan

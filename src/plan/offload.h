@@ -30,10 +30,12 @@ std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir:
 // i-th of its readers.
 spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan);
 
-// What calls lose to the way there and back of a value, or of what a window holds: memory's time to
-// move it, and to sum its blocks.
+// What calls lose to the way there and back of a value: memory's time to move it, and to sum its
+// blocks.
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device);
 // Likewise of an offload, be it a value's or a parameter's, which only comes.
 double offload_seconds(const Offload& offload, const spec::DeviceSpec& device);
+// Likewise of a state in a window, which its update sums on the way through registers.
+double window_seconds(const SwapWindow& window, const spec::DeviceSpec& device);
 
 }  // namespace anabatic::plan

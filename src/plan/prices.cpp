@@ -182,7 +182,7 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
   }
   price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
   for (const SwapWindow& window : plan.windows)
-    price.disk_seconds += offload_seconds(window.bytes, device);
+    price.disk_seconds += window_seconds(window, device);
   for (const Offload& offload : plan.offloads)
     price.disk_seconds += repeats * offload_seconds(offload, device);
   price.seconds =

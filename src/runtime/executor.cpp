@@ -63,6 +63,10 @@ struct Executor::Impl {
     reserve();
     bind(program.calls, bound);
     bind(program.first.calls, bound_first);
+    for (std::size_t action = 0; action < bound.size(); ++action)
+      for (std::size_t i = 0; i < bound[action].size(); ++i)
+        bound[action][i].first.watch = bound[action][i].later.watch =
+            windows->watch(static_cast<Action>(action), i);
   }
 
   using BoundCalls = std::array<std::vector<BoundCall>, 3>;  // by action

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/philox.h"
+#include "kernels/byte_watch.h"
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "spec/rope.h"
@@ -530,6 +531,22 @@ TEST(AdamW, InSlicesOfItsMomentsHasTheBitsOfTheWhole) {
         }
   }
   EXPECT_GT(num_rows, 20);
+}
+
+// More than one block of a watch, which end inside panels; an odd depth.
+TEST(AdamW, TellsAWatchOfStatesOfSeveralBlocks) {
+  for (const char* layout : {"", "panels"})
+    for (const DType moments : {DType::kFloat32, DType::kBFloat16}) {
+      const OpCall whole = adamw_call(layout, moments, {592, 531});
+      EXPECT_GT(whole.outputs[1].num_bytes() * (moments == DType::kBFloat16 ? 2 : 1),
+                kernels::ByteWatch::kBlockBytes);
+      const OpCall halves = in_halves(whole, layout[0] != '\0');
+      for (const kernels::Kernel* row : kernels::candidates(halves.op)) {
+        if (row->watched_outputs == nullptr || !supports(*row, halves)) continue;
+        EXPECT_EQ(row->watched_outputs(halves.outputs), 0b1110u);
+        EXPECT_EQ(run_kernel(*row, *ops::find_op(halves.op), halves).violation, "") << row->name;
+      }
+    }
 }
 
 // With rates of 0 the new moments are the gradient and its square: the same floats whatever

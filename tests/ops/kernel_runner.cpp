@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "device/thread_team.h"
+#include "kernels/byte_watch.h"
 #include "support/rows_under_test.h"
 
 namespace anabatic::testing {
@@ -72,6 +74,84 @@ HostTensor output_buffer(const ir::OpSchema& schema, const OpCall& call, const R
   return buffer;
 }
 
+// Sums every byte that it is told of; the words that a state ends inside of are not of its sums.
+class SummingWatch : public kernels::ByteWatch {
+ public:
+  SummingWatch(std::uint32_t outputs, const std::vector<HostTensor>& buffers) : outputs_(outputs) {
+    for (const HostTensor& buffer : buffers) {
+      const TensorView view = buffer.view();
+      states_.push_back({view.data, view.type->num_bytes()});
+    }
+    for_watched([&](State& state) { state.wanted[0] = sum(state, 0, state.bytes); });
+  }
+
+  void before(std::size_t output, std::int64_t first, std::int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    State& state = states_.at(output);
+    state.found[0] += sum(state, first, bytes);
+    state.words[0] += words(first, bytes);
+  }
+  void after(std::size_t output, std::int64_t first, std::int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    State& state = states_.at(output);
+    state.found[1] += sum(state, first, bytes);
+    state.words[1] += words(first, bytes);
+  }
+  void summed(std::size_t output, std::int64_t first, std::int64_t bytes, std::uint64_t read,
+              std::uint64_t written) override {
+    const std::lock_guard lock(mutex_);
+    State& state = states_.at(output);
+    state.found[0] += read;
+    state.found[1] += written;
+    for (std::int64_t& count : state.words) count += words(first, bytes);
+    crosses_ |= bytes == 0 || first / kBlockBytes != (first + bytes - 1) / kBlockBytes;
+  }
+
+  // Behind the run. Empty: heard of every word of the watched outputs once, with its sums.
+  std::string violation() {
+    std::string result = crosses_ ? "told of a part that does not lie in a block" : "";
+    for_watched([&](State& state) {
+      state.wanted[1] = sum(state, 0, state.bytes);
+      const std::int64_t all = state.bytes / kernels::kWordBytes;
+      for (int pass = 0; pass < 2; ++pass)
+        if (state.words[pass] != all || state.found[pass] != state.wanted[pass])
+          result = fmt::format("told of {} words of {} of a state, of sums {:016x}, not {:016x}",
+                               state.words[pass], all, state.found[pass], state.wanted[pass]);
+    });
+    return result;
+  }
+
+ private:
+  struct State {
+    const std::byte* data;
+    std::int64_t bytes;
+    std::uint64_t wanted[2] = {}, found[2] = {};  // as read, as written
+    std::int64_t words[2] = {};
+  };
+  template <class Body>
+  void for_watched(Body&& body) {
+    for (std::size_t i = 0; i < states_.size(); ++i)
+      if ((outputs_ >> i & 1) != 0) body(states_[i]);
+  }
+  static std::int64_t words(std::int64_t first, std::int64_t bytes) {
+    return (first + bytes) / kernels::kWordBytes - first / kernels::kWordBytes;
+  }
+  static std::uint64_t sum(const State& state, std::int64_t first, std::int64_t bytes) {
+    std::uint64_t sum = 0;
+    for (std::int64_t i = first / 8; i < (first + bytes) / 8; ++i) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, state.data + 8 * i, sizeof word);
+      sum += kernels::word_sum(word, i);
+    }
+    return sum;
+  }
+
+  std::uint32_t outputs_;
+  std::vector<State> states_;
+  bool crosses_ = false;
+  std::mutex mutex_;
+};
+
 std::string check_buffers(const std::vector<HostTensor>& inputs,
                           const std::vector<TensorView>& input_views,
                           const std::vector<HostTensor>& outputs, const GuardedBytes& workspace,
@@ -126,14 +206,29 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
     if (shared >= 0 && (options.in_place || entry(schema.must_alias, o) >= 0))
       input_views[static_cast<std::size_t>(shared)] = output_views.back();
   }
+  const std::uint32_t watched_outputs =
+      kernel.watched_outputs != nullptr ? kernel.watched_outputs(call.outputs) : 0;
+  SummingWatch watch(watched_outputs, result.outputs);
   kernel.run({.inputs = input_views,
               .outputs = output_views,
               .attributes = &call.attributes,
               .workspace = workspace.data(),
               .prepared = prepared.size() > 0 ? prepared.data() : nullptr,
               .accumulate = {accumulate.get(), call.outputs.size()},
-              .team = &team_of(options.num_threads)});
+              .team = &team_of(options.num_threads),
+              .watch = options.is_watched && watched_outputs != 0 ? &watch : nullptr});
   result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
+  if (options.is_watched && watched_outputs != 0 && result.violation.empty())
+    result.violation = watch.violation();
+  if (!options.is_watched && watched_outputs != 0 && result.violation.empty()) {
+    RunOptions again = options;
+    again.is_watched = true;
+    const RunResult watched = run_kernel(kernel, schema, call, again);
+    result.violation = watched.violation;
+    for (std::size_t o = 0; o < result.outputs.size() && result.violation.empty(); ++o)
+      if (!watched.outputs[o].same_bits(result.outputs[o]))
+        result.violation = fmt::format("wrote other bits of output {} to a watch", o);
+  }
   return result;
 }
 

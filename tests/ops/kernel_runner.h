@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one kernel row on one call under hostile conditions: outputs and workspace start as NaN,
-// guard bytes stand around every buffer, inputs must stay as they are.
+// guard bytes stand around every buffer, inputs must stay as they are. A row that tells a watch of
+// its states runs once more with one, which must change no bit and hear of every word.
 #pragma once
 #include <string>
 
@@ -12,6 +13,7 @@ namespace anabatic::testing {
 struct RunOptions {
   int num_threads = 1;
   std::span<const Values> before = {};  // not empty: `+=` onto these
+  bool is_watched = false;              // the second run of a row that has a watch
   bool in_place = false;                // outputs lie in the inputs that the op lets them overwrite
 };
 

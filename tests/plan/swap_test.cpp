@@ -625,7 +625,7 @@ TEST(DiskPrice, IsBetweenNothingAndTheTransfersAlone) {
         plan::price_step(compiled.graph, compiled.plan, device, efficiency, 2);
     double disk = waited;
     for (const plan::SwapWindow& window : compiled.plan.windows)
-      disk += plan::offload_seconds(window.bytes, device);
+      disk += plan::window_seconds(window, device);
     EXPECT_GT(disk, waited);
     EXPECT_EQ(price.disk_seconds, disk);
     // A step is no shorter than what the disk moves in it.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "device/memory.h"
 #include "runtime/swap/checksum.h"
 #include "runtime/swap/swap_space.h"
+#include "runtime/swap/window_sums.h"
 #include "support/faulty_device.h"
 
 namespace anabatic::runtime::swap {
@@ -66,21 +68,80 @@ std::string message_of(Body&& body) {
   return "no ResourceError";
 }
 
+class Checksum : public ::testing::Test {
+ protected:
+  Checksum() {
+    std::mt19937_64 random(7);
+    for (std::uint64_t& word : words_) word = random();
+  }
+  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(words_.data()); }
+  std::uint64_t whole() const { return sum(0, kWords, kFirst); }
+  std::uint64_t sum(std::int64_t begin, std::int64_t count, std::int64_t place) const {
+    return checksum(bytes() + begin * kWordBytes, count, place);
+  }
+
+  static constexpr std::int64_t kWords = 9001, kFirst = 131072;
+  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(kWords);
+};
+
 // Whatever vectors it takes, at any length and place.
-TEST(Checksum, IsTheSameInEveryRow) {
-  std::vector<std::byte> bytes(70000);
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * i % 251);
-  for (const std::int64_t length : {0, 1, 16, 200, 241, 1024, 4095, 4096, 65537})
-    for (const std::int64_t begin : {0, 1, 64}) {
-      const std::byte* data = bytes.data() + begin;
-      const std::uint64_t want = checksum_portable(data, length);
-      EXPECT_EQ(checksum(data, length), want);
+TEST_F(Checksum, IsTheSameInEveryRow) {
+  for (const std::int64_t count : {0, 1, 3, 4, 15, 16, 17, 511, 8192})
+    for (const std::int64_t begin : {0, 1, 8}) {
+      const std::byte* data = bytes() + begin * kWordBytes;
+      const std::uint64_t want = checksum_portable(data, count, begin + 5);
+      EXPECT_EQ(checksum(data, count, begin + 5), want);
 #ifdef __x86_64__
       if (__builtin_cpu_supports("avx2")) {
-        EXPECT_EQ(checksum_avx2(data, length), want);
+        EXPECT_EQ(checksum_avx2(data, count, begin + 5), want);
       }
 #endif
     }
+}
+
+TEST_F(Checksum, IsTheSumOfAnyParts) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 20; ++round) {
+    std::uint64_t sum_of_parts = 0;
+    for (std::int64_t at = 0; at < kWords;) {
+      const std::int64_t count =
+          std::min<std::int64_t>(kWords - at, std::uniform_int_distribution<>(1, 2000)(random));
+      sum_of_parts += sum(at, count, kFirst + at);
+      at += count;
+    }
+    EXPECT_EQ(sum_of_parts, whole());
+  }
+}
+
+TEST_F(Checksum, SeesBitsWordsAndPlaces) {
+  const std::uint64_t want = whole();
+  // Every bit of some words, alone and with the same bit of another word.
+  for (const std::size_t word : {0, 1, 17, 4096, 9000})
+    for (int bit = 0; bit < 64; ++bit) {
+      words_[word] ^= std::uint64_t{1} << bit;
+      EXPECT_NE(whole(), want) << word << ' ' << bit;
+      for (const std::size_t other : {2, 18, 4098, 8192}) {
+        words_[other] ^= std::uint64_t{1} << bit;
+        EXPECT_NE(whole(), want) << word << ' ' << other << ' ' << bit;
+        words_[other] ^= std::uint64_t{1} << bit;
+      }
+      words_[word] ^= std::uint64_t{1} << bit;
+    }
+  // One stuck in every word, whichever it is.
+  for (int bit = 0; bit < 64; ++bit) {
+    const std::vector<std::uint64_t> before = words_;
+    for (std::uint64_t& word : words_) word |= std::uint64_t{1} << bit;
+    EXPECT_NE(whole(), want) << bit;
+    words_ = before;
+  }
+  // Sectors at each other's places, and lost ones.
+  std::swap_ranges(words_.begin(), words_.begin() + 512, words_.begin() + 512);
+  EXPECT_NE(whole(), want);
+  std::swap_ranges(words_.begin(), words_.begin() + 512, words_.begin() + 512);
+  EXPECT_EQ(whole(), want);
+  EXPECT_NE(sum(0, kWords, kFirst + 512), want);
+  std::fill(words_.begin() + 1024, words_.begin() + 1536, 0);
+  EXPECT_NE(whole(), want);
 }
 
 TEST_F(Swap, GivesBackWhatItTookWithEveryRow) {
@@ -204,6 +265,53 @@ TEST_F(Swap, NamesRegionOffsetAndFaultAndKeepsTheFirstError) {
     EXPECT_EQ(message_of([&] { space.read_bytes(regions[0], 0, one); }), message);
     space.finish();
   }
+}
+
+// A region whose words its caller sums, with a part of a sector and of a word behind them.
+TEST_F(Swap, TakesChecksumsOfItsCaller) {
+  constexpr std::int64_t kState = 2 * kBlockBytes + 1004;
+  for (const bool flips : {false, true}) {
+    SwapSpace space(
+        options(flips ? with_fault({Fault::kFlip, false, 1, 0, true}) : DeviceWrapper{}));
+    const std::size_t region = space.add("moment", kState);
+    device::Memory buffer(space.region_bytes(region));
+    WindowSums sums(buffer.data(), kState, buffer.bytes());
+    // Zeroes at first, whose checksums nothing has noted.
+    space.wait(space.read_unchecked(region, buffer.data()));
+    sums.begin();
+    sums.add_read(0, kState);
+    fill(buffer, 5);
+    sums.add_written(kBlockBytes / 2, kState - kBlockBytes / 2);
+    sums.add_written(0, kBlockBytes / 2);
+    sums.end();
+    space.check(region, sums.read());
+    space.wait(space.write_summed(region, buffer.data(), sums.written()));
+
+    // What the engine reads itself has those checksums.
+    if (!flips) space.wait(space.read(region, buffer.data()));
+    space.wait(space.read_unchecked(region, buffer.data()));
+    sums.begin();
+    sums.add_read(0, kState);
+    const std::string message = message_of([&] { space.check(region, sums.read()); });
+    if (!flips) {
+      EXPECT_EQ(message, "no ResourceError");
+      continue;
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr("moment"), HasSubstr("of checksum")));
+    EXPECT_EQ(message_of([&] { space.wait_all(); }), message);
+    space.finish();
+  }
+}
+
+TEST_F(Swap, MissesWordsThatItWasNotToldOf) {
+  device::Memory buffer(kSectorBytes);
+  fill(buffer, 5);
+  WindowSums sums(buffer.data(), 1000, kSectorBytes);
+  sums.begin();
+  sums.add(0, 992, 0, 0);
+  sums.end();
+  EXPECT_THROW(sums.read(), InternalError);
+  EXPECT_THROW(sums.written(), InternalError);
 }
 
 TEST_F(Swap, GivesUpOnADiskThatDoesNotAnswer) {

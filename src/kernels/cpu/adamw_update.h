@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/byte_watch.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/vector_math.h"
 #include "tensor/panels.h"
@@ -30,6 +31,53 @@ struct Places {
   static constexpr std::size_t kGradient = kSplit ? 2 : 1;
   static constexpr std::size_t kFirst = kSplit ? 2 : 1;  // of outputs; those before are the weight
   static constexpr std::size_t kPacked = kFirst + 2;
+};
+
+// The word_sums of what passes through registers, lanes apart.
+class WordSums {
+ public:
+  using Longs = std::uint64_t __attribute__((vector_size(4 * kLanes)));
+  static constexpr std::int64_t kVectorWords = kLanes / 2;
+
+  // The keys of words [index, index + kVectorWords).
+  ANABATIC_INLINE static Longs keys(std::int64_t index) {
+    Longs x{};
+    for (int i = 0; i < kVectorWords; ++i) x[i] = static_cast<std::uint64_t>(i + 1) * kWordKey;
+    return x + static_cast<std::uint64_t>(index) * kWordKey;
+  }
+  template <class T>
+  ANABATIC_INLINE void add(T bits, Longs keys) {
+    const Longs word = reinterpret_cast<Longs>(bits), mixed = word ^ keys;
+    sums_ += multiply_halves(mixed) + word;
+  }
+  std::uint64_t total() const {
+    std::uint64_t sum = 0;
+    for (int i = 0; i < kVectorWords; ++i) sum += sums_[i];
+    return sum;
+  }
+
+ private:
+  // The lower half of each word by its upper one.
+  ANABATIC_INLINE static Longs multiply_halves(Longs x) {
+#if ANABATIC_ISA_LANES == 16
+    return reinterpret_cast<Longs>(
+        _mm512_mul_epu32(reinterpret_cast<__m512i>(x), reinterpret_cast<__m512i>(x >> 32)));
+#elif ANABATIC_ISA_LANES == 8
+    return reinterpret_cast<Longs>(
+        _mm256_mul_epu32(reinterpret_cast<__m256i>(x), reinterpret_cast<__m256i>(x >> 32)));
+#else
+    return (x & 0xFFFFFFFFu) * (x >> 32);
+#endif
+  }
+
+  Longs sums_{};
+};
+
+// Of rows of a panel of the states beside the parameter, as they were read and as they were
+// written; `wide` and `half`: the word of such a state at which row 0 of the panel would lie.
+struct PanelSums {
+  std::int64_t wide, half;
+  WordSums low[2]{}, moments[2][2]{};  // by pass; by moment and pass
 };
 
 // What an update covers: panels, or elements where rows lie in order, of all matrices.
@@ -197,8 +245,20 @@ struct AdamW {
 
   // Rows [begin, end) of the depth of a panel, `begin` even, `end` too unless it is the last;
   // `copy`, unless null, gets the parameter as bf16, rows of 16.
-  __attribute__((noinline)) void run(const Panel& panel, std::int64_t begin, std::int64_t end,
-                                     BFloat16* copy) const {
+  void run(const Panel& panel, std::int64_t begin, std::int64_t end, BFloat16* copy) const {
+    PanelSums none{};
+    run_rows<false>(panel, begin, end, copy, none);
+  }
+  // The same, with sums of what passes.
+  void run(const Panel& panel, std::int64_t begin, std::int64_t end, BFloat16* copy,
+           PanelSums& sums) const {
+    run_rows<true>(panel, begin, end, copy, sums);
+  }
+
+  template <bool kSums>
+  __attribute__((noinline)) void run_rows(const Panel& panel, std::int64_t begin, std::int64_t end,
+                                          BFloat16* copy, PanelSums& all_sums) const {
+    PanelSums sums = all_sums;  // in registers
     constexpr int kVectors = kPanelColumns / kLanes;
     Words first[kVectors], masks[kVectors];
     for (int i = 0; i < kVectors; ++i) {
@@ -209,14 +269,42 @@ struct AdamW {
     for (std::int64_t k = begin; k < end; k += 2)
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i)
-        run_pair(panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
-                 copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes);
+        run_pair<kSums>(panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
+                        copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes,
+                        sums);
+    if constexpr (kSums) all_sums = sums;
+  }
+
+  // Of words of states in pairs of rows.
+  ANABATIC_INLINE static WordSums::Longs half_keys(const PanelSums& sums, std::int64_t k,
+                                                   std::int64_t lane) {
+    return WordSums::keys(sums.half + (k * kPanelColumns + 2 * lane) / 4);
+  }
+  // Moments of two rows as they lie in memory.
+  ANABATIC_INLINE static void add_moments(PanelSums& sums, int pass, const Floats* m,
+                                          const Floats* v, std::int64_t k, std::int64_t lane,
+                                          bool has_second) {
+    if constexpr (kHalf) {
+      const auto keys = half_keys(sums, k, lane);
+      const auto pairs_of = [](const Floats* x) {
+        return reinterpret_cast<Words>(x[0]) >> 16 | reinterpret_cast<Words>(x[1]);
+      };
+      sums.moments[0][pass].add(pairs_of(m), keys);
+      sums.moments[1][pass].add(pairs_of(v), keys);
+    } else {
+      for (int i = 0; i < (has_second ? 2 : 1); ++i) {
+        const auto keys = WordSums::keys(sums.wide + ((k + i) * kPanelColumns + lane) / 2);
+        sums.moments[0][pass].add(m[i], keys);
+        sums.moments[1][pass].add(v[i], keys);
+      }
+    }
   }
 
   // What lies beyond the columns and the depth stays zero: a quotient of zeroes there is NaN when
   // epsilon is 0.
+  template <bool kSums>
   ANABATIC_INLINE void run_pair(const Panel& panel, std::int64_t k, std::int64_t lane,
-                                Words element, Words mask, BFloat16* copy) const {
+                                Words element, Words mask, BFloat16* copy, PanelSums& sums) const {
     const bool has_second = k + 1 < panel.depth;
     const std::int64_t at = k * kPanelColumns, in_wide = panel.wide + at, in_half = panel.half + at,
                        in_weight = kSplit ? in_half : in_wide, in_moments = panel.moments + at;
@@ -229,10 +317,12 @@ struct AdamW {
     if constexpr (kSplit) {
       Words pairs;
       std::memcpy(&pairs, low + (in_half + 2 * lane), sizeof pairs);
+      if constexpr (kSums) sums.low[0].add(pairs, half_keys(sums, k, lane));
       p[0] =
           reinterpret_cast<Floats>((reinterpret_cast<Words>(p[0]) | (pairs & 0xFFFFu)) - 0x8000u);
       p[1] = reinterpret_cast<Floats>((reinterpret_cast<Words>(p[1]) | pairs >> 16) - 0x8000u);
     }
+    if constexpr (kSums) add_moments(sums, 0, m, v, k, lane, has_second);
     Words x[2], word[2];
     for (int i = 0; i < 2; ++i) {
       step(p[i], m[i], v[i], g[i]);
@@ -244,18 +334,24 @@ struct AdamW {
     }
     if constexpr (kSplit) {
       store_words(weight, x[0] >> 16 | (x[1] & 0xFFFF0000u), in_half, lane);
-      store_words(low, (x[0] & 0xFFFFu) | x[1] << 16, in_half, lane);
+      const Words pairs = (x[0] & 0xFFFFu) | x[1] << 16;
+      store_words(low, pairs, in_half, lane);
+      if constexpr (kSums) sums.low[1].add(pairs, half_keys(sums, k, lane));
     } else {
       store_pair(weight, p, in_wide, lane, has_second);
     }
     if constexpr (kHalf) {
       const Words m0 = rounded(m[0], word[0] & 0xFFFFu), m1 = rounded(m[1], word[1] & 0xFFFFu);
       const Words v0 = rounded(v[0], word[0] >> 16), v1 = rounded(v[1], word[1] >> 16);
-      store_words(moments[0], m0 >> 16 | (m1 & 0xFFFF0000u), in_moments, lane);
-      store_words(moments[1], v0 >> 16 | (v1 & 0xFFFF0000u), in_moments, lane);
+      const Words pairs[2] = {m0 >> 16 | (m1 & 0xFFFF0000u), v0 >> 16 | (v1 & 0xFFFF0000u)};
+      for (int i = 0; i < 2; ++i) {
+        store_words(moments[i], pairs[i], in_moments, lane);
+        if constexpr (kSums) sums.moments[i][1].add(pairs[i], half_keys(sums, k, lane));
+      }
     } else {
       store_pair(moments[0], m, in_moments, lane, has_second);
       store_pair(moments[1], v, in_moments, lane, has_second);
+      if constexpr (kSums) add_moments(sums, 1, m, v, k, lane, has_second);
     }
     if (copy == nullptr) return;
     for (int i = 0; i < 2; ++i) {

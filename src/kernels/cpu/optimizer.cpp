@@ -309,6 +309,60 @@ void sweep(const Arguments& args) {
   });
 }
 
+// Of a state: bytes that a call's watch is told of.
+struct Part {
+  std::int64_t first, bytes;
+};
+
+// Calls body(output, part) for each state beside the parameter that an update holds.
+template <class Update, class Body>
+ANABATIC_INLINE void for_states(Part low, Part moments, Body&& body) {
+  for (std::size_t i = 1; i < Update::kFirstMoment + 2; ++i)
+    body(i, i < Update::kFirstMoment ? low : moments);
+}
+
+// Runs body, which updates these parts of states, with the call's watch told of them.
+template <class Update, class Body>
+void run_watched(const Arguments& args, Part low, Part moments, Body&& body) {
+  for_states<Update>(low, moments, [&](std::size_t output, Part part) {
+    args.watch->before(output, part.first, part.bytes);
+  });
+  body();
+  for_states<Update>(low, moments, [&](std::size_t output, Part part) {
+    args.watch->after(output, part.first, part.bytes);
+  });
+}
+
+// The same for rows [begin, end) of the panel `held` of `depth` rows of those that states hold
+// here, which body(sums) sums as they pass, but where the parts do not lie in one block of the
+// watch.
+template <class Update, class Body>
+void run_watched_panel(const Arguments& args, std::int64_t held, std::int64_t depth,
+                       std::int64_t begin, std::int64_t end, Body&& body) {
+  const auto part_of = [&](bool in_pairs) {
+    const std::int64_t row_bytes = kPanelColumns * (in_pairs ? 2 : 4);
+    const std::int64_t rows = in_pairs ? round_up(depth, 2) : depth;
+    return Part{(held * rows + begin) * row_bytes,
+                ((end == depth ? rows : end) - begin) * row_bytes};
+  };
+  const auto lies_in_block = [](Part part) {
+    return part.first / ByteWatch::kBlockBytes ==
+           (part.first + part.bytes - 1) / ByteWatch::kBlockBytes;
+  };
+  const Part wide = part_of(false), half = part_of(true);
+  const Part moments = Update::kHalfMoments ? half : wide;
+  if (!lies_in_block(wide) || !lies_in_block(half))
+    return run_watched<Update>(args, half, moments, [&] { body(nullptr); });
+  PanelSums sums{.wide = (held * depth) * kPanelColumns * 4 / kWordBytes,
+                 .half = held * round_up(depth, 2) * kPanelColumns * 2 / kWordBytes};
+  body(&sums);
+  for_states<Update>(half, moments, [&](std::size_t output, Part part) {
+    const WordSums* passes =
+        output < Update::kFirstMoment ? sums.low : sums.moments[output - Update::kFirstMoment];
+    args.watch->summed(output, part.first, part.bytes, passes[0].total(), passes[1].total());
+  });
+}
+
 // Every state in panels: one task updates a few hundred rows of one panel, a few at a time, which
 // the packings read while they are near. `packed` and `transposed` may be null.
 template <class Update, class To, bool kStreamed>
@@ -349,15 +403,29 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
         .stride = static_cast<std::uint32_t>(shape.depth),
         .index = panel};
     const std::int64_t end = std::min(shape.depth, begin + kTaskRows);
-    for (std::int64_t k = begin; k < end; k += kRows) {
-      const std::int64_t rows = std::min(kRows, end - k);
-      update.run(place, k, k + rows, kRounds && is_packed ? copy : nullptr);
-      if constexpr (kRounds)
-        targets.template write<kStreamed>(copy, k, k + rows);
-      else
-        targets.template write<kStreamed>(
-            args.outputs[0].as<float>() + place.wide + k * kPanelColumns, k, k + rows);
-    }
+    const auto update_rows = [&](PanelSums* sums) {
+      for (std::int64_t k = begin; k < end; k += kRows) {
+        const std::int64_t rows = std::min(kRows, end - k);
+        BFloat16* const to = kRounds && is_packed ? copy : nullptr;
+        if constexpr (!Update::kBlocks) {
+          if (sums != nullptr)
+            update.run(place, k, k + rows, to, *sums);
+          else
+            update.run(place, k, k + rows, to);
+        } else {
+          update.run(place, k, k + rows, to);
+        }
+        if constexpr (kRounds)
+          targets.template write<kStreamed>(copy, k, k + rows);
+        else
+          targets.template write<kStreamed>(
+              args.outputs[0].as<float>() + place.wide + k * kPanelColumns, k, k + rows);
+      }
+    };
+    if (Update::kBlocks || args.watch == nullptr)
+      update_rows(nullptr);
+    else
+      run_watched_panel<Update>(args, panel - stretch.begin, shape.depth, begin, end, update_rows);
     if (kStreamed) stream_end();
   });
 }
@@ -393,10 +461,17 @@ void run_alone(const Arguments& args) {
   } else {
     const Stretch stretch = stretch_of(*args.outputs[0].type,
                                        *args.outputs[Update::kFirstMoment].type, *args.attributes);
-    args.team->for_range(stretch.end - stretch.begin, kElementGrain,
-                         [&](std::int64_t begin, std::int64_t end) {
-                           update.run(stretch.begin + begin, stretch.begin + end);
-                         });
+    args.team->for_range(
+        stretch.end - stretch.begin, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+          if (args.watch == nullptr) return update.run(stretch.begin + begin, stretch.begin + end);
+          constexpr std::int64_t kStep = 2 * kElementGrain;  // the caches hold it
+          for (std::int64_t i = begin; i < end; i += kStep) {
+            const std::int64_t count = std::min(kStep, end - i);
+            const auto part = [&](std::int64_t item) { return Part{i * item, count * item}; };
+            run_watched<Update>(args, part(2), part(Update::kHalfMoments ? 2 : 4),
+                                [&] { update.run(stretch.begin + i, stretch.begin + i + count); });
+          }
+        });
   }
 }
 

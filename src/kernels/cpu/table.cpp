@@ -63,6 +63,13 @@ Support supports_update(const spec::Problem& problem) {
                                  .outputs = outputs,
                                  .device = problem.device});
 }
+// Moments, and the lower halves of a parameter kept in two: all but those with scales.
+template <std::size_t kFirstMoment>
+std::uint32_t updated_states(std::span<const TensorType> outputs) {
+  if (outputs[kFirstMoment].dtype == DType::kUInt8) return 0;
+  return kFirstMoment == 1 ? 0b110 : 0b1110;
+}
+constexpr auto whole_states = updated_states<1>, split_states = updated_states<2>;
 // From a row-major matrix, from f32 panels, or from bf16 panels to bf16.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
@@ -127,18 +134,29 @@ Support supports_avx2(const spec::Problem& problem) {
   Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_pairs,        \
          cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op}, \
       ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
-#define ANABATIC_VECTOR(op, types, workspace, prepare)                                            \
-  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, prepare, cpu::avx512::op}, \
-      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, prepare, cpu::avx2::op},   \
-      Kernel {                                                                                    \
-    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op                                 \
+// What follows `prepare` is of the row behind `run`.
+#define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
+  Kernel{"cpu:" #op "_avx512",                                                               \
+         #op,                                                                                \
+         supports_avx512<types>,                                                             \
+         workspace,                                                                          \
+         prepare,                                                                            \
+         cpu::avx512::op __VA_OPT__(, ) __VA_ARGS__},                                        \
+      Kernel{"cpu:" #op "_avx2", #op,     supports_avx2<types>,                              \
+             workspace,          prepare, cpu::avx2::op __VA_OPT__(, ) __VA_ARGS__},         \
+      Kernel {                                                                               \
+    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op __VA_OPT__(, ) __VA_ARGS__ \
   }
 #else
 #define ANABATIC_ATTENTION_ROWS(op) \
   ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
-#define ANABATIC_VECTOR(op, types, workspace, prepare) \
-  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
+#define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
+  Kernel {                                                                                   \
+    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op __VA_OPT__(, ) __VA_ARGS__ \
+  }
 #endif
+#define ANABATIC_UPDATE_ROWS(op, watched_outputs) \
+  ANABATIC_VECTOR(op, supports_update, nullptr, nullptr, nullptr, watched_outputs)
 
 #define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                   \
   Kernel {                                                                     \
@@ -226,12 +244,12 @@ using SwigluSlices =
 #endif
 
 constexpr Kernel kRows[] = {
-    ANABATIC_VECTOR_ROWS(adamw, supports_update, nullptr),
+    ANABATIC_UPDATE_ROWS(adamw, whole_states),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_update, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_pack_transposed, supports_update, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_split, supports_update, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_split_pack_transposed, supports_update, nullptr),
-    ANABATIC_VECTOR_ROWS(adamw_split_slice_pack_transposed, supports_update, nullptr),
+    ANABATIC_UPDATE_ROWS(adamw_pack_transposed, whole_states),
+    ANABATIC_UPDATE_ROWS(adamw_split, split_states),
+    ANABATIC_UPDATE_ROWS(adamw_split_pack_transposed, split_states),
+    ANABATIC_UPDATE_ROWS(adamw_split_slice_pack_transposed, split_states),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_ATTENTION_ROWS(attention),

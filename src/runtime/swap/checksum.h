@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksum of a block: XXH3 in 64 bits. The library takes the vectors that it was built for, on
-// x86 often SSE2: 19 GB/s where AVX2 reaches 28 and AVX-512 23 (Zen 4), and on small machines the
-// thread that sums has no core to itself.
+// The checksum of a block: a sum over its words of what each gives at its place, so that parts of a
+// block can be summed apart, in any order, by whoever has them in a cache.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/byte_watch.h"
+
 namespace anabatic::runtime::swap {
 
-std::uint64_t checksum(const std::byte* data, std::int64_t bytes);
+using kernels::kWordBytes;
 
-// Its rows, of equal sums; the second only for a CPU that has AVX2.
-std::uint64_t checksum_portable(const std::byte* data, std::int64_t bytes);
-std::uint64_t checksum_avx2(const std::byte* data, std::int64_t bytes);
+// The word_sums (kernels/byte_watch.h) of `words` words of 64 bits, the first one word `first` of
+// its region, with the widest vectors that the processor has; all give the same.
+std::uint64_t checksum(const std::byte* data, std::int64_t words, std::int64_t first);
+
+// Its rows, for tests.
+std::uint64_t checksum_portable(const std::byte* data, std::int64_t words, std::int64_t first);
+std::uint64_t checksum_avx2(const std::byte* data, std::int64_t words, std::int64_t first);
 
 }  // namespace anabatic::runtime::swap

@@ -18,6 +18,16 @@ namespace {
 
 constexpr int kMostIdle = 8;  // completions that move nothing before a piece counts as failed
 
+std::int64_t block_bytes(const Region& region, std::int64_t block) {
+  return std::min(kBlockBytes, region.bytes - block * kBlockBytes);
+}
+std::int64_t block_offset(const Region& region, std::int64_t block) {
+  return region.offset + block * kBlockBytes;
+}
+std::uint64_t checksum_of(const Region& region, std::int64_t block, const std::byte* data) {
+  return checksum(data, block_bytes(region, block) / kWordBytes, block * kBlockBytes / kWordBytes);
+}
+
 }  // namespace
 
 // One call of SwapFile::transfer.
@@ -26,15 +36,10 @@ struct SwapFile::Transfer {
   const Region& region;
   std::int64_t first;
   std::byte* data;
+  bool sums;
   std::string error{};  // the first one; what is under way still ends
 
-  std::int64_t block_bytes(std::int64_t block) const {
-    return std::min(kBlockBytes, region.bytes - block * kBlockBytes);
-  }
   std::byte* block_data(std::int64_t block) const { return data + (block - first) * kBlockBytes; }
-  std::int64_t block_offset(std::int64_t block) const {
-    return region.offset + block * kBlockBytes;
-  }
 };
 
 SwapFile::SwapFile(const SwapOptions& options) : directory_(options.directory) {
@@ -109,15 +114,17 @@ std::size_t SwapFile::add(std::string_view name, std::int64_t bytes) {
 
 void SwapFile::start(const Transfer& transfer, int slot) {
   const Slot& of = slots_[static_cast<std::size_t>(slot)];
-  device_->start(slot, {transfer.is_write, transfer.block_offset(of.block) + of.done,
+  device_->start(slot, {transfer.is_write, block_offset(transfer.region, of.block) + of.done,
                         transfer.block_data(of.block) + of.done, of.bytes - of.done});
 }
 
 void SwapFile::begin_block(const Transfer& transfer, int slot, std::int64_t block) {
   Block& of = blocks_[static_cast<std::size_t>(transfer.region.first_block + block)];
-  const std::int64_t bytes = transfer.block_bytes(block);
+  const std::int64_t bytes = block_bytes(transfer.region, block);
   if (transfer.is_write) {
-    of = {checksum(transfer.block_data(block), bytes), true};
+    of.is_written = true;
+    if (transfer.sums)
+      of.checksum = checksum_of(transfer.region, block, transfer.block_data(block));
   } else if (!of.is_written) {
     std::memset(transfer.block_data(block), 0, static_cast<std::size_t>(bytes));
     return;
@@ -126,18 +133,43 @@ void SwapFile::begin_block(const Transfer& transfer, int slot, std::int64_t bloc
   start(transfer, slot);
 }
 
-void SwapFile::finish_block(Transfer& transfer, const Slot& slot) {
-  if (transfer.is_write || !transfer.error.empty()) return;
-  const std::uint64_t
-      expected =
-          blocks_[static_cast<std::size_t>(transfer.region.first_block + slot.block)].checksum,
-      found = checksum(transfer.block_data(slot.block), slot.bytes);
-  if (found == expected) return;
-  transfer.error = fmt::format(
+std::string SwapFile::mismatch(const Region& region, std::int64_t block,
+                               std::uint64_t found) const {
+  const std::uint64_t expected =
+      blocks_[static_cast<std::size_t>(region.first_block + block)].checksum;
+  if (found == expected) return {};
+  return fmt::format(
       "[swap] file in {}: {} at offset {}: expected {} bytes of checksum {:016x}, found {:016x}; "
       "the disk gave back other bytes than were written",
-      directory_.string(), transfer.region.name, transfer.block_offset(slot.block), slot.bytes,
+      directory_.string(), region.name, block_offset(region, block), block_bytes(region, block),
       expected, found);
+}
+
+void SwapFile::finish_block(Transfer& transfer, const Slot& slot) {
+  if (!transfer.sums || transfer.is_write || !transfer.error.empty()) return;
+  transfer.error =
+      mismatch(transfer.region, slot.block,
+               checksum_of(transfer.region, slot.block, transfer.block_data(slot.block)));
+}
+
+void SwapFile::set_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks) {
+  const Region& of = regions_.at(region);
+  ANABATIC_CHECK(static_cast<std::int64_t>(of_blocks.size()) == of.num_blocks,
+                 "[swap] {} checksums of {} blocks", of_blocks.size(), of.num_blocks);
+  for (std::size_t block = 0; block < of_blocks.size(); ++block)
+    blocks_[static_cast<std::size_t>(of.first_block) + block].checksum = of_blocks[block];
+}
+
+void SwapFile::compare_checksums(std::size_t region,
+                                 std::span<const std::uint64_t> of_blocks) const {
+  const Region& of = regions_.at(region);
+  ANABATIC_CHECK(static_cast<std::int64_t>(of_blocks.size()) == of.num_blocks,
+                 "[swap] {} checksums of {} blocks", of_blocks.size(), of.num_blocks);
+  for (std::size_t block = 0; block < of_blocks.size(); ++block) {
+    if (!blocks_[static_cast<std::size_t>(of.first_block) + block].is_written) continue;
+    const std::string error = mismatch(of, static_cast<std::int64_t>(block), of_blocks[block]);
+    if (!error.empty()) throw ResourceError(error);
+  }
 }
 
 void SwapFile::complete(Transfer& transfer, const Completion& completion) {
@@ -145,10 +177,11 @@ void SwapFile::complete(Transfer& transfer, const Completion& completion) {
   const auto fail = [&](const std::string& found) {
     slot.is_free = true;
     if (transfer.error.empty())
-      transfer.error = fmt::format(
-          "[swap] file in {}: {} at offset {}: expected to {} {} bytes, found: {}",
-          directory_.string(), transfer.region.name, transfer.block_offset(slot.block) + slot.done,
-          transfer.is_write ? "write" : "read", slot.bytes - slot.done, found);
+      transfer.error =
+          fmt::format("[swap] file in {}: {} at offset {}: expected to {} {} bytes, found: {}",
+                      directory_.string(), transfer.region.name,
+                      block_offset(transfer.region, slot.block) + slot.done,
+                      transfer.is_write ? "write" : "read", slot.bytes - slot.done, found);
   };
   const bool again = completion.result == -EINTR || completion.result == -EAGAIN;
   if (completion.result < 0 && !again)
@@ -172,11 +205,11 @@ void SwapFile::complete(Transfer& transfer, const Completion& completion) {
 }
 
 void SwapFile::transfer(bool is_write, std::size_t region, std::int64_t first,
-                        std::int64_t num_blocks, std::byte* data) {
+                        std::int64_t num_blocks, std::byte* data, bool sums) {
   ANABATIC_CHECK(region < regions_.size() && first >= 0 && num_blocks >= 0 &&
                      first + num_blocks <= regions_[region].num_blocks,
                  "[swap] blocks [{}, +{}) of region {}", first, num_blocks, region);
-  Transfer transfer{is_write, regions_[region], first, data};
+  Transfer transfer{is_write, regions_[region], first, data, sums};
   std::int64_t next = first;
   const std::int64_t end = first + num_blocks;
   int num_busy = 0;

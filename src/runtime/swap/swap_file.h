@@ -4,16 +4,18 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kernels/byte_watch.h"
 #include "runtime/swap/block_device.h"
 
 namespace anabatic::runtime::swap {
 
 // The unit of checksums, and of what is under way at once.
-inline constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+inline constexpr std::int64_t kBlockBytes = kernels::ByteWatch::kBlockBytes;
 
 struct SwapOptions {
   std::filesystem::path directory;
@@ -45,8 +47,13 @@ class SwapFile {
   // Moves `num_blocks` blocks of a region from its block `first` on, which lie one after the other
   // at `data`. Short transfers are continued. ResourceError naming file, region, offset, what was
   // expected and found; nothing is under way then. Allocates nothing unless it throws.
+  // Without `sums`, the caller looks after the checksums of what moves: the two functions below.
   void transfer(bool is_write, std::size_t region, std::int64_t first, std::int64_t num_blocks,
-                std::byte* data);
+                std::byte* data, bool sums = true);
+  // Of all blocks of a region that no transfer moves. What is about to be written; and what was
+  // read, which is compared where it was ever written: ResourceError as above.
+  void set_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks);
+  void compare_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks) const;
 
   std::int64_t bytes() const { return bytes_; }
   const std::filesystem::path& directory() const { return directory_; }
@@ -72,6 +79,8 @@ class SwapFile {
   void begin_block(const Transfer& transfer, int slot, std::int64_t block);
   void complete(Transfer& transfer, const Completion& completion);
   void finish_block(Transfer& transfer, const Slot& slot);
+  // Empty where the block is what was written.
+  std::string mismatch(const Region& region, std::int64_t block, std::uint64_t found) const;
 
   std::filesystem::path directory_;
   int descriptor_ = -1;

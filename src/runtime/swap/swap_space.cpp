@@ -30,6 +30,7 @@ struct Request {
   std::size_t region = 0;
   std::int64_t first = 0, num_blocks = 0;
   std::byte* data = nullptr;
+  bool sums = true;  // checks, or notes, checksums
 };
 
 // Cores that compute threads leave free: the team takes the first ones that are allowed.
@@ -91,7 +92,7 @@ struct SwapSpace::Impl {
         std::exception_ptr failure;
         try {
           file.transfer(request.is_write, request.region, request.first, request.num_blocks,
-                        request.data);
+                        request.data, request.sums);
         } catch (...) {
           failure = std::current_exception();
         }
@@ -130,10 +131,10 @@ struct SwapSpace::Impl {
     return ticket;
   }
 
-  Ticket push_region(bool is_write, std::size_t region, std::byte* data) {
+  Ticket push_region(bool is_write, std::size_t region, std::byte* data, bool sums) {
     ANABATIC_CHECK(reinterpret_cast<std::uintptr_t>(data) % kSectorBytes == 0,
                    "[swap] a buffer that is not aligned to {} bytes", kSectorBytes);
-    return push({is_write, region, 0, file.region(region).num_blocks, data});
+    return push({is_write, region, 0, file.region(region).num_blocks, data, sums});
   }
 
   void wait(Ticket ticket) {
@@ -201,11 +202,31 @@ std::size_t SwapSpace::add(std::string_view name, std::int64_t bytes) {
 }
 
 Ticket SwapSpace::read(std::size_t region, std::byte* data) {
-  return impl_->push_region(false, region, data);
+  return impl_->push_region(false, region, data, true);
 }
 
 Ticket SwapSpace::write(std::size_t region, const std::byte* data) {
-  return impl_->push_region(true, region, const_cast<std::byte*>(data));
+  return impl_->push_region(true, region, const_cast<std::byte*>(data), true);
+}
+
+Ticket SwapSpace::read_unchecked(std::size_t region, std::byte* data) {
+  return impl_->push_region(false, region, data, false);
+}
+
+void SwapSpace::check(std::size_t region, std::span<const std::uint64_t> checksums) {
+  try {
+    impl_->file.compare_checksums(region, checksums);
+  } catch (const ResourceError&) {
+    const std::lock_guard lock(impl_->mutex);
+    if (!impl_->error) impl_->error = std::current_exception();
+    throw;
+  }
+}
+
+Ticket SwapSpace::write_summed(std::size_t region, const std::byte* data,
+                               std::span<const std::uint64_t> checksums) {
+  impl_->file.set_checksums(region, checksums);
+  return impl_->push_region(true, region, const_cast<std::byte*>(data), false);
 }
 
 bool SwapSpace::is_done(Ticket ticket) const { return impl_->ended.load() >= ticket; }
@@ -242,6 +263,10 @@ void SwapSpace::pin(std::span<std::byte> bytes) {
   const bool is_locked = bytes.empty() || ::mlock(bytes.data(), bytes.size()) == 0;
   impl_->pinned = is_locked ? "; windows locked in memory"
                             : "; windows touched, not locked (beyond the limit of locked memory)";
+}
+
+std::int64_t SwapSpace::region_bytes(std::size_t region) const {
+  return impl_->file.region(region).bytes;
 }
 
 std::int64_t SwapSpace::file_bytes() const { return impl_->file.bytes(); }

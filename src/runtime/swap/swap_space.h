@@ -41,6 +41,13 @@ class SwapSpace {
   // so that what is queued later finds what was queued before it. Allocate nothing.
   Ticket read(std::size_t region, std::byte* data);
   Ticket write(std::size_t region, const std::byte* data);
+  // As these, for a caller that sums every word itself, while it has them in its caches: one sum
+  // (checksum.h) a block of kBlockBytes. `check` compares what was read, behind its wait and ahead
+  // of the region's next transfer.
+  Ticket read_unchecked(std::size_t region, std::byte* data);
+  void check(std::size_t region, std::span<const std::uint64_t> checksums);
+  Ticket write_summed(std::size_t region, const std::byte* data,
+                      std::span<const std::uint64_t> checksums);
   bool is_done(Ticket ticket) const;
   void wait(Ticket ticket);  // ResourceError: the first one of any transfer
   void wait_all();
@@ -54,6 +61,7 @@ class SwapSpace {
   // Keeps these bytes in memory where the system allows it; they are touched in any case.
   void pin(std::span<std::byte> bytes);
 
+  std::int64_t region_bytes(std::size_t region) const;  // whole sectors
   std::int64_t file_bytes() const;
   SwapStats stats() const;
   std::string describe() const;

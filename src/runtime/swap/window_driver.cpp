@@ -33,8 +33,61 @@ WindowDriver::WindowDriver(const Program& program, StateStore& store, std::span<
     low = std::min(low, window.offset);
     high = std::max(high, window.offset + bytes);
   }
+  for (const auto& [action, points] : program.swap_points) add_watches(action, points);
   if (!windows_.empty())
     swap_->pin(frame.subspan(static_cast<std::size_t>(low), static_cast<std::size_t>(high - low)));
+}
+
+// Windows of states that one call alone has between their read and their write.
+void WindowDriver::add_watches(Action action, const std::vector<SwapPoint>& points) {
+  std::map<std::int32_t, std::int32_t> awaited_at;  // by window
+  for (const SwapPoint& point : points)
+    if (point.step == SwapStep::kAwaitRead) awaited_at[point.window] = point.call;
+  std::map<std::size_t, std::vector<WindowSums*>> by_call;
+  for (const SwapPoint& point : points) {
+    const auto index = static_cast<std::size_t>(point.window);
+    const auto awaited = awaited_at.find(point.window);
+    if (point.step != SwapStep::kWrite || index >= num_states_ || awaited == awaited_at.end() ||
+        awaited->second + 1 != point.call)
+      continue;
+    const auto at = static_cast<std::size_t>(awaited->second);
+    const Call& call = program_->calls.at(action)[at];
+    if (call.kernel->watched_outputs == nullptr) continue;
+    std::vector<TensorType> types;
+    for (const Operand& output : call.outputs) types.push_back(output.type);
+    const std::uint32_t watched = call.kernel->watched_outputs(types);
+    const std::int64_t offset = program_->windows[index].offset;
+    for (std::size_t i = 0; i < call.outputs.size(); ++i)
+      if ((watched >> i & 1) != 0 && call.outputs[i].arena == Arena::kFrame &&
+          call.outputs[i].offset == offset) {
+        Window& window = windows_[index];
+        window.sums = &sums_.emplace_back(window.data, types[i].num_bytes(),
+                                          swap_->region_bytes(window.region));
+        std::vector<WindowSums*>& by_output = by_call[at];
+        by_output.resize(call.outputs.size());
+        by_output[i] = window.sums;
+      }
+  }
+  for (auto& [call, by_output] : by_call)
+    watches_.emplace(std::pair(action, call), CallWatch(std::move(by_output)));
+}
+
+kernels::ByteWatch* WindowDriver::watch(Action action, std::size_t call) {
+  const auto found = watches_.find({action, call});
+  return found == watches_.end() ? nullptr : &found->second;
+}
+
+Ticket WindowDriver::read(const Window& window) {
+  return window.sums != nullptr ? swap_->read_unchecked(window.region, window.data)
+                                : swap_->read(window.region, window.data);
+}
+
+// What was read is compared here: behind the call, which has summed it meanwhile.
+Ticket WindowDriver::write(const Window& window) {
+  if (window.sums == nullptr) return swap_->write(window.region, window.data);
+  window.sums->end();
+  swap_->check(window.region, window.sums->read());
+  return swap_->write_summed(window.region, window.data, window.sums->written());
 }
 
 WindowDriver::~WindowDriver() {
@@ -65,7 +118,7 @@ void WindowDriver::begin(Action action, bool reads) {
 void WindowDriver::read_up_to(std::size_t window) {
   for (; num_read_ < window; ++num_read_) {
     Window& next = windows_[num_read_];
-    next.read = swap_->read(next.region, next.data);
+    next.read = read(next);
   }
 }
 
@@ -75,19 +128,20 @@ void WindowDriver::move(std::size_t call) {
     Window& window = windows_[index];
     switch (next_->step) {
       case SwapStep::kWrite:
-        window.write = swap_->write(window.region, window.data);
+        window.write = write(window);
         break;
       case SwapStep::kAwaitWrite:
         swap_->wait(window.write);
         break;
       case SwapStep::kRead:
         if (index >= num_states_)
-          window.read = swap_->read(window.region, window.data);
+          window.read = read(window);
         else if (reads_)
           read_up_to(index + 1);
         break;
       case SwapStep::kAwaitRead:
         swap_->wait(window.read);
+        if (window.sums != nullptr) window.sums->begin();
         break;
     }
   }

@@ -3,12 +3,16 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/program.h"
 #include "runtime/state_store.h"
 #include "runtime/swap/swap_space.h"
+#include "runtime/swap/window_sums.h"
 
 namespace anabatic::runtime::swap {
 
@@ -23,6 +27,9 @@ class WindowDriver {
   WindowDriver& operator=(const WindowDriver&) = delete;
 
   bool is_idle() const { return windows_.empty(); }
+
+  // Of a call whose kernel sums the windows that it updates; null: the engine sums them.
+  kernels::ByteWatch* watch(Action action, std::size_t call);
 
   // Ahead of an action: `reads` says whether its reads of states may begin, which they may where
   // nothing but the rest of this step stands before the update.
@@ -42,13 +49,19 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
+    WindowSums* sums = nullptr;  // null: the engine makes them
   };
+  void add_watches(Action action, const std::vector<SwapPoint>& points);
+  Ticket read(const Window& window);
+  Ticket write(const Window& window);
   void move(std::size_t call);
   void read_up_to(std::size_t window);
 
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
+  std::deque<WindowSums> sums_;
+  std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
   std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
   std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
   bool reads_ = false;

@@ -15,6 +15,7 @@
 #include <simde/x86/avx512/max.h>
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
+#include <simde/x86/avx512/mul.h>
 #include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/setzero.h>
