@@ -246,19 +246,19 @@ struct AdamW {
   // Rows [begin, end) of the depth of a panel, `begin` even, `end` too unless it is the last;
   // `copy`, unless null, gets the parameter as bf16, rows of 16.
   void run(const Panel& panel, std::int64_t begin, std::int64_t end, BFloat16* copy) const {
-    PanelSums none{};
-    run_rows<false>(panel, begin, end, copy, none);
+    run_rows<false>(panel, begin, end, copy, nullptr);
   }
   // The same, with sums of what passes.
   void run(const Panel& panel, std::int64_t begin, std::int64_t end, BFloat16* copy,
            PanelSums& sums) const {
-    run_rows<true>(panel, begin, end, copy, sums);
+    run_rows<true>(panel, begin, end, copy, &sums);
   }
 
   template <bool kSums>
   __attribute__((noinline)) void run_rows(const Panel& panel, std::int64_t begin, std::int64_t end,
-                                          BFloat16* copy, PanelSums& all_sums) const {
-    PanelSums sums = all_sums;  // in registers
+                                          BFloat16* copy, PanelSums* all_sums) const {
+    PanelSums sums{};  // in registers
+    if constexpr (kSums) sums = *all_sums;
     constexpr int kVectors = kPanelColumns / kLanes;
     Words first[kVectors], masks[kVectors];
     for (int i = 0; i < kVectors; ++i) {
@@ -272,7 +272,7 @@ struct AdamW {
         run_pair<kSums>(panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
                         copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes,
                         sums);
-    if constexpr (kSums) all_sums = sums;
+    if constexpr (kSums) *all_sums = sums;
   }
 
   // Of words of states in pairs of rows.

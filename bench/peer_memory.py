@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Peak resident memory and step time of `anabatic train` in bf16 beside PyTorch's autocast, the same config and batch: without a budget; in the
+leanest plan whose predicted step is 5 % longer at most; and the same with moments in bf16 and updates in the backward.
+
+PyTorch's variants each have a process of their own; the leanest one that finishes is the measure. Run it with a Python that has torch and transformers.
+usage: peer_memory.py --binary build/release/anabatic --directory SCRATCH [--batch 4] [--sequence 512] [--variants eager compiled] [--steps 3] MODEL...
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+from frontier import choices, plan, train, write_tokens
+
+LEAN = ["--optimizer.state_precision", "bf16", "--optimizer.update", "in_backward"]
+
+
+def run_peer(config, is_compiled, batch, sequence, steps):
+    """In a process of its own: the peak and step times of PyTorch, as a line of JSON."""
+    import warnings
+
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    warnings.filterwarnings("ignore")
+    torch.manual_seed(0)
+    made = AutoConfig.from_pretrained(config)
+    model = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa", dtype=torch.float32).train()
+    if is_compiled:
+        model.forward = torch.compile(model.forward)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    tokens = torch.randint(0, made.vocab_size, (batch, sequence))
+    seconds = []
+    for _ in range(steps + 1):
+        begin = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds[1:]]))
+
+
+def peer(options, model, variant):
+    """Peak in bytes and median step in seconds; None where it does not finish."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS")}
+    command = [sys.executable, __file__, "--peer", variant, "--batch", str(options.batch), "--sequence", str(options.sequence), "--steps",
+               str(options.steps), model]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if result.returncode != 0:
+        print(f"PyTorch {variant} did not finish: {result.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    peak, seconds = json.loads(result.stdout.splitlines()[-1])
+    return peak, statistics.median(seconds)
+
+
+def leanest(options, keys):
+    """The smallest budget, to 1 %, whose plan keeps all on memory's tier and is predicted to take 5 % longer at most than without one."""
+    keys = [*keys, "--memory.optimizer_state", "resident"]
+    whole = plan(options, keys)
+    low, high = whole["peak_bytes"] // 4, whole["peak_bytes"]
+    while high - low > whole["peak_bytes"] // 200:
+        budget = (low + high) // 2
+        planned = plan(options, [*keys, "--memory.budget", str(budget)])
+        fits = not isinstance(planned, str) and planned["step"]["seconds"] <= 1.05 * whole["step"]["seconds"]
+        low, high = (low, budget) if fits else (budget, high)
+    return [*keys, "--memory.budget", str(high)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary")
+    parser.add_argument("--directory")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--sequence", type=int, default=512)
+    parser.add_argument("--variants", nargs="+", default=["eager", "compiled"])
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    parser.add_argument("models", nargs="+")
+    options = parser.parse_args()
+    if options.peer:
+        return run_peer(options.models[0], options.peer == "compiled", options.batch, options.sequence, options.steps)
+    if not options.binary or not options.directory:
+        parser.error("--binary and --directory are needed")
+    pathlib.Path(options.directory).mkdir(parents=True, exist_ok=True)
+    options.tokens = str(pathlib.Path(options.directory) / "peer_tokens")
+    options.rest = ["--train.micro_batch_size", str(options.batch), "--data.sequence_length", str(options.sequence)]
+    for model in options.models:
+        options.model = model
+        write_tokens(options.tokens, json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"])
+        peers = {variant: peer(options, model, variant) for variant in options.variants}
+        finished = {variant: found for variant, found in peers.items() if found}
+        if not finished:
+            raise SystemExit(f"{model}: no variant of PyTorch finished")
+        least = min(peak for peak, _ in finished.values())
+        print(f"| {pathlib.Path(model).name}, {options.batch} x {options.sequence} | peak | of PyTorch's leanest | step | chosen |\n|---|---|---|---|---|")
+        for variant, (peak, seconds) in finished.items():
+            print(f"| PyTorch autocast, {variant} | {1e-9 * peak:.2f} GB | {peak / least:.2f}x | {seconds:.2f} s | |", flush=True)
+        for name, keys in (("no budget", []), ("leanest within 5 %", leanest(options, [])),
+                           ("bf16 moments, in_backward, leanest within 5 %", leanest(options, LEAN))):
+            planned = plan(options, keys)
+            predicted, measured, seconds = train(options, keys)
+            print(f"| {name} | {1e-9 * predicted:.2f} / {1e-9 * measured:.2f} GB | {measured / least:.2f}x | "
+                  f"{planned['step']['seconds']:.2f} / {statistics.median(seconds):.2f} s | {choices(planned)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
