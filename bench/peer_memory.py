@@ -8,13 +8,11 @@ usage: peer_memory.py --binary build/release/anabatic --directory SCRATCH [--bat
 """
 import argparse
 import json
-import os
 import pathlib
 import resource
 import statistics
 import subprocess
 import sys
-import time
 
 from frontier import choices, plan, train, write_tokens
 
@@ -23,39 +21,21 @@ LEAN = ["--optimizer.state_precision", "bf16", "--optimizer.update", "in_backwar
 
 def run_peer(config, is_compiled, batch, sequence, steps):
     """In a process of its own: the peak and step times of PyTorch, as a line of JSON."""
-    import warnings
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+    from step import runner
 
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
-    warnings.filterwarnings("ignore")
-    torch.manual_seed(0)
-    made = AutoConfig.from_pretrained(config)
-    model = AutoModelForCausalLM.from_config(made, attn_implementation="sdpa", dtype=torch.float32).train()
-    if is_compiled:
-        model.forward = torch.compile(model.forward)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    tokens = torch.randint(0, made.vocab_size, (batch, sequence))
-    seconds = []
-    for _ in range(steps + 1):
-        begin = time.perf_counter()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss.item()
-        seconds.append(time.perf_counter() - begin)
+    step = runner(argparse.Namespace(config=config, batch=batch, sequence=sequence), torch.float32, True, None, is_compiled)()
+    seconds = [step()["total"] for _ in range(steps + 1)]
     print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, seconds[1:]]))
 
 
 def peer(options, model, variant):
     """Peak in bytes and median step in seconds; None where it does not finish."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS")}
     command = [sys.executable, __file__, "--peer", variant, "--batch", str(options.batch), "--sequence", str(options.sequence), "--steps",
                str(options.steps), model]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         print(f"PyTorch {variant} did not finish: {result.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
@@ -64,7 +44,7 @@ def peer(options, model, variant):
 
 
 def leanest(options, keys):
-    """The smallest budget, to 1 %, whose plan keeps all on memory's tier and is predicted to take 5 % longer at most than without one."""
+    """The smallest budget, to half a percent of the whole, whose plan keeps all on memory's tier and is predicted to take 5 % longer at most than without one."""
     keys = [*keys, "--memory.optimizer_state", "resident"]
     whole = plan(options, keys)
     low, high = whole["peak_bytes"] // 4, whole["peak_bytes"]
