@@ -58,7 +58,7 @@ std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {
       return 2 * type.num_elements();
     case spec::SavedForm::kInt8:
       return type.num_elements() +
-             4 * type.dim(0) *
+             2 * type.dim(0) *
                  ((type.dim(1) + spec::kCompressionBlock - 1) / spec::kCompressionBlock);
     case spec::SavedForm::kDisk:
       break;

@@ -36,14 +36,16 @@ std::vector<TensorType> infer_quantize(ir::Types inputs, const spec::Attributes&
   const Check check("quantize", inputs, attributes, {"block"});
   const Operand x = check.floating(0, "x", 2);
   check.row_major(x);
-  return {
-      typed(DType::kInt8, {x.dim(0), x.dim(1)}),
-      typed(wide_dtype(x.dtype()), {x.dim(0), num_blocks(x.dim(1), check.positive_int("block"))})};
+  const DType scales = x.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16;
+  return {typed(DType::kInt8, {x.dim(0), x.dim(1)}),
+          typed(scales, {x.dim(0), num_blocks(x.dim(1), check.positive_int("block"))})};
 }
 
 std::vector<TensorType> infer_dequantize(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("dequantize", inputs, attributes, {"block", "dtype"});
-  const Operand codes = check.i8(0, "codes", 2), scales = check.wide(1, "scales", 2);
+  const Operand codes = check.i8(0, "codes", 2), scales = check.floating(1, "scales", 2);
+  if (scales.dtype() == DType::kFloat32)
+    check.fail("expected scales to be bf16, got " + to_string(*scales.type));
   check.same_dim(scales, 0, codes, 0);
   check.size(scales, 1, num_blocks(codes.dim(1), check.positive_int("block")).bound);
   return {typed(check.dtype("dtype"), {codes.dim(0), codes.dim(1)})};
@@ -77,7 +79,7 @@ const ir::OpSchema kQuantize{.name = "quantize",
                              .num_outputs = 2,
                              .signature =
                                  "(x [rows,width]) -> codes i8[rows,width], "
-                                 "scales f32[rows,blocks]",
+                                 "scales bf16[rows,blocks]",
                              .infer = infer_quantize,
                              .cost = cost_quantize};
 
@@ -85,7 +87,7 @@ const ir::OpSchema kDequantize{.name = "dequantize",
                                .min_inputs = 2,
                                .max_inputs = 2,
                                .signature =
-                                   "(codes i8[rows,width], scales f32[rows,blocks]) -> "
+                                   "(codes i8[rows,width], scales bf16[rows,blocks]) -> "
                                    "[rows,width], of the attribute's dtype",
                                .infer = infer_dequantize,
                                .cost = cost_dequantize};

@@ -48,4 +48,10 @@ inline BFloat16 to_bfloat16_half_away(float value) {
   return {static_cast<std::uint16_t>((bits + 0x8000u) >> 16)};
 }
 
+// The least that is not below `value`, which is finite and not negative: the scale of a block of
+// codes, so that none is beyond the last code.
+inline BFloat16 to_bfloat16_up(float value) {
+  return {static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0xFFFFu) >> 16)};
+}
+
 }  // namespace anabatic

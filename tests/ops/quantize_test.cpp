@@ -32,7 +32,7 @@ std::vector<const kernels::Kernel*> rows_of(std::string_view op, const OpCall& c
 std::vector<RoundTrip> round_trips(const Values& x) {
   const std::int64_t rows = x.type.dim(0), width = x.type.dim(1);
   const TensorType codes = tensor_type(DType::kInt8, {rows, width}),
-                   scales = tensor_type(DType::kFloat32, {rows, (width + kBlock - 1) / kBlock});
+                   scales = tensor_type(DType::kBFloat16, {rows, (width + kBlock - 1) / kBlock});
   const OpCall there{"quantize", {{"block", kBlock}}, {x}, {codes, scales}};
   std::vector<RoundTrip> trips;
   for (const kernels::Kernel* kernel : rows_of("quantize", there)) {

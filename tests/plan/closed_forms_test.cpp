@@ -150,7 +150,7 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
 // What a matrix of `rows` rows of a token no longer takes.
 std::int64_t compressed(SavedForm form, std::int64_t b, std::int64_t rows, std::int64_t width) {
   return form == SavedForm::kBFloat16 ? rows * width * (b - 2)
-                                      : rows * (width * (b - 1) - 4 * ((width + 63) / 64));
+                                      : rows * (width * (b - 1) - 2 * ((width + 63) / 64));
 }
 
 TEST_P(ClosedForms, EqualTheAccountUnderCompression) {

@@ -40,8 +40,8 @@ std::vector<double> agreement_tolerances(const Values& want, DType dtype);
 double agreement_tolerance(double want, DType dtype);  // of one value
 
 // |x - x'| of an element that op `quantize` keeps and `dequantize` gives back in `dtype`, of a
-// block whose largest magnitude is `largest`: half a step of largest / 127 and the roundings of
-// f32, and that to bf16.
+// block whose largest magnitude is `largest`: half a step, which is at most (1 + 2^-7) largest /
+// 127, the roundings of f32, and that to bf16.
 double quantization_tolerance(double largest, DType dtype);
 // How far, in exact arithmetic, outputs of a gradient op may move when element i of input j moves
 // by at most errors[j][i]; inputs without errors stay. Of linear_weight_gradient, swiglu_gradient,

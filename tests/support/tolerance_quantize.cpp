@@ -91,7 +91,7 @@ Errors rms_norm_input_gradient(const OpCall& call, const Errors& errors) {
 }  // namespace
 
 double quantization_tolerance(double largest, DType dtype) {
-  const double f32 = largest * (1.0 / 254 + 8 * unit_roundoff(DType::kFloat32)) + 0x1p-100;
+  const double f32 = largest * (1.0 / 252 + 8 * unit_roundoff(DType::kFloat32)) + 0x1p-100;
   return dtype == DType::kFloat32 ? f32 : f32 + unit_roundoff(dtype) * (largest + f32);
 }
 

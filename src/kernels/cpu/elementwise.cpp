@@ -65,23 +65,26 @@ constexpr float kRounder = 12582912.0f;
 
 // A block's scale is NaN where an element is not finite: every element of it comes back as NaN.
 struct BlockScale {
-  float scale, inverse;
+  BFloat16 scale;
+  float inverse;
   std::uint32_t mask;  // all ones where the block is finite
 };
 
 // `largest`: bits without the sign, whose order as integers puts NaN above infinity above the rest.
 ANABATIC_INLINE BlockScale scale_of(std::int32_t largest) {
-  if (largest >= kInfinity) return {__builtin_nanf(""), 0.0f, 0u};
+  if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, 0u};
   const auto value = std::bit_cast<float>(largest);
-  if (value < kSmallest) return {0.0f, 0.0f, ~0u};
-  return {value / 127.0f, 127.0f / value, ~0u};
+  if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, ~0u};
+  const BFloat16 scale = to_bfloat16_up(value / 127.0f);
+  return {scale, 1.0f / to_float(scale), ~0u};
 }
 
 ANABATIC_INLINE Ints magnitude(Floats x) { return reinterpret_cast<Ints>(x) & 0x7FFFFFFF; }
 ANABATIC_INLINE Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+template <int kHalf = kLanes / 2>
 ANABATIC_INLINE std::int32_t largest_lane(Ints x) {
-  for (int half = kLanes / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+  x = larger(x, reinterpret_cast<Ints>(exchange_lanes<kHalf>(reinterpret_cast<Floats>(x))));
+  if constexpr (kHalf > 1) return largest_lane<kHalf / 2>(x);
   return x[0];
 }
 
@@ -117,7 +120,7 @@ ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x,
 }
 
 template <class T>
-ANABATIC_INLINE float quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
+ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
   const std::int64_t whole = count / kPair * kPair;
   Ints largest{};
   for (std::int64_t i = 0; i < whole; i += kPair) {
@@ -229,7 +232,7 @@ void dequantize(const Arguments& args) {
   const std::int64_t width = columns(to), blocks = columns(args.inputs[1]),
                      block = spec::get_int(*args.attributes, "block");
   const auto* codes = args.inputs[0].as<const std::int8_t>();
-  const auto* scales = args.inputs[1].as<const float>();
+  const auto* scales = args.inputs[1].as<const BFloat16>();
   with_float_type(to.type->dtype, [&]<class T>(T*) {
     T* x = to.as<T>();
     const bool streams = may_stream(args, width * std::int64_t{sizeof(T)}) &&
@@ -237,8 +240,8 @@ void dequantize(const Arguments& args) {
     with_stream(streams, [&](auto constant) {
       for_blocks(args, to, [=](std::int64_t row, std::int64_t first, std::int64_t count) {
         const std::int64_t at = row * width + first;
-        dequantize_block<decltype(constant)::value>(codes + at, count,
-                                                    scales[row * blocks + first / block], x + at);
+        dequantize_block<decltype(constant)::value>(
+            codes + at, count, to_float(scales[row * blocks + first / block]), x + at);
       });
     });
   });
@@ -249,7 +252,7 @@ void quantize(const Arguments& args) {
   const std::int64_t width = columns(from), blocks = columns(args.outputs[1]),
                      block = spec::get_int(*args.attributes, "block");
   auto* codes = args.outputs[0].as<std::int8_t>();
-  auto* scales = args.outputs[1].as<float>();
+  auto* scales = args.outputs[1].as<BFloat16>();
   with_float_type(from.type->dtype, [&]<class T>(T*) {
     const T* x = from.as<const T>();
     for_blocks(args, from, [=](std::int64_t row, std::int64_t first, std::int64_t count) {

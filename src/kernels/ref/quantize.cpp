@@ -28,12 +28,11 @@ void quantize(const Arguments& args) {
       is_finite &= std::isfinite(value);
       largest = std::max(largest, std::abs(value));
     }
-    if (!is_finite) {
-      store(scales, b, std::numeric_limits<double>::quiet_NaN());
-    } else {
-      store(scales, b, largest < kSmallest ? 0.0f : largest / 127.0f);
-    }
-    const float inverse = is_finite && !(largest < kSmallest) ? 127.0f / largest : 0.0f;
+    const float scale = !is_finite            ? std::numeric_limits<float>::quiet_NaN()
+                        : largest < kSmallest ? 0.0f
+                                              : to_float(to_bfloat16_up(largest / 127.0f));
+    store(scales, b, scale);
+    const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     for (std::int64_t i = row * width + first; i < end; ++i)
       store(codes, i, is_finite ? std::nearbyint(static_cast<float>(load(x, i)) * inverse) : 0.0);
   }
