@@ -18,8 +18,8 @@ constexpr spec::Action kActions[] = {spec::Action::kForward, spec::Action::kBack
 
 // Who waits for whom, over called nodes: data flow (seen through accumulate) and storage edges.
 struct Dependencies {
-  std::vector<std::vector<std::uint32_t>> successors;
-  std::vector<std::uint32_t> num_predecessors;
+  std::vector<std::vector<std::uint32_t>> successors, predecessors;  // each once
+  std::vector<std::uint32_t> num_predecessors;                       // that have not run
 };
 
 // Calls f on every called node that must have run before `value` is whole.
@@ -66,6 +66,7 @@ std::vector<std::pair<ir::NodeId, ir::NodeId>> recompute_edges(
 
 Dependencies dependencies(const ir::Graph& graph) {
   Dependencies result{std::vector<std::vector<std::uint32_t>>(graph.nodes.size()),
+                      std::vector<std::vector<std::uint32_t>>(graph.nodes.size()),
                       std::vector<std::uint32_t>(graph.nodes.size(), 0)};
   const std::vector<ir::NodeId> producer_of = producers(graph);
   const auto add = [&](ir::NodeId first, ir::NodeId second) {
@@ -75,7 +76,6 @@ Dependencies dependencies(const ir::Graph& graph) {
                    node_label(graph.node(first)), to_string(a), node_label(graph.node(second)),
                    to_string(b));
     result.successors[index(first)].push_back(index(second));
-    ++result.num_predecessors[index(second)];
   };
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::NodeId node{static_cast<std::uint32_t>(i)};
@@ -85,14 +85,25 @@ Dependencies dependencies(const ir::Graph& graph) {
   }
   for (const auto& [first, second] : storage_edges(graph)) add(first, second);
   for (const auto& [first, second] : recompute_edges(graph, producer_of)) add(first, second);
+  for (std::uint32_t node = 0; node < graph.nodes.size(); ++node) {
+    std::vector<std::uint32_t>& next = result.successors[node];
+    std::sort(next.begin(), next.end());
+    next.erase(std::unique(next.begin(), next.end()), next.end());
+    for (const std::uint32_t other : next) {
+      result.predecessors[other].push_back(node);
+      ++result.num_predecessors[other];
+    }
+  }
   return result;
 }
 
-// What the scheduler knows of memory: who still touches each frame storage.
+// What the scheduler knows of memory: who still touches each storage of the frame, and of the
+// gradients where those share it.
 class Memory {
  public:
-  Memory(const ir::Graph& graph, const StorageMap& map)
+  Memory(const ir::Graph& graph, const StorageMap& map, bool with_gradients)
       : map_(map),
+        with_gradients_(with_gradients),
         touched_by_(map.storages.size()),
         touches_(graph.nodes.size()),
         remaining_(map.storages.size(), 0),
@@ -105,11 +116,20 @@ class Memory {
     }
   }
 
-  std::int64_t score(std::uint32_t node) const {
+  bool with_gradients() const { return with_gradients_; }
+
+  // A gradient counts for nothing where the node alone keeps its readers from running: it need not
+  // stand.
+  std::int64_t score(std::uint32_t node, const std::vector<std::uint32_t>& num_waited_for) const {
     std::int64_t freed = 0;
     for (std::int32_t storage : touches_[node]) {
       const Storage& entry = map_.storages[static_cast<std::size_t>(storage)];
-      if (!is_allocated_[static_cast<std::size_t>(storage)]) freed -= entry.bytes;
+      const std::vector<std::uint32_t>& users = touched_by_[static_cast<std::size_t>(storage)];
+      const bool passes = entry.arena == spec::Arena::kGradient &&
+                          std::all_of(users.begin(), users.end(), [&](std::uint32_t user) {
+                            return user == node || num_waited_for[user] == 1;
+                          });
+      if (!is_allocated_[static_cast<std::size_t>(storage)] && !passes) freed -= entry.bytes;
       if (remaining_[static_cast<std::size_t>(storage)] == 1 && !entry.is_output)
         freed += entry.bytes;
     }
@@ -132,7 +152,9 @@ class Memory {
   void touch(std::uint32_t node, ir::ValueId value) {
     const std::int32_t storage = map_.of_value[index(value)];
     const auto s = static_cast<std::size_t>(storage);
-    if (map_.storages[s].arena != spec::Arena::kFrame) return;
+    if (const spec::Arena arena = map_.storages[s].arena;
+        arena != spec::Arena::kFrame && !(with_gradients_ && arena == spec::Arena::kGradient))
+      return;
     if (!touched_by_[s].empty() && touched_by_[s].back() == node) return;
     touched_by_[s].push_back(node);
     touches_[node].push_back(storage);
@@ -140,6 +162,7 @@ class Memory {
   }
 
   const StorageMap& map_;
+  bool with_gradients_;
   std::vector<std::vector<std::uint32_t>> touched_by_;  // by storage
   std::vector<std::vector<std::int32_t>> touches_;      // by node
   std::vector<std::int32_t> remaining_;
@@ -157,8 +180,21 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
     return ready[static_cast<int>(action_of(graph.nodes[node].tag.phase))];
   };
   const auto insert = [&](std::uint32_t node) {
-    score[node] = memory ? memory->score(node) : 0;
+    score[node] = memory ? memory->score(node, waits.num_predecessors) : 0;
+    if (memory && memory->with_gradients() &&
+        graph.nodes[node].tag.phase == ir::Phase::kRecompute) {
+      std::int64_t best = 0;
+      for (const std::uint32_t next : waits.successors[node])
+        if (waits.num_predecessors[next] == 1)
+          best = std::max(best, memory->score(next, waits.num_predecessors));
+      score[node] += best;
+    }
     ready_set(node).insert({-score[node], node});
+  };
+  const auto score_again = [&](std::uint32_t node) {
+    if (done[node] || waits.num_predecessors[node] != 0) return;
+    ready_set(node).erase({-score[node], node});
+    insert(node);
   };
   std::size_t num_called = 0;
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
@@ -176,14 +212,13 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
       queue.erase(queue.begin());
       done[node] = true;
       order.push_back(ir::NodeId{node});
-      if (memory)
-        memory->run(node, done, [&](std::uint32_t other) {
-          if (waits.num_predecessors[other] != 0) return;
-          ready_set(other).erase({-score[other], other});
-          insert(other);
-        });
-      for (std::uint32_t next : waits.successors[node])
-        if (--waits.num_predecessors[next] == 0) insert(next);
+      if (memory) memory->run(node, done, score_again);
+      for (std::uint32_t next : waits.successors[node]) {
+        const std::uint32_t left = --waits.num_predecessors[next];
+        if (left == 0) insert(next);
+        if (left != 1 || !memory) continue;
+        for (const std::uint32_t last : waits.predecessors[next]) score_again(last);
+      }
     }
     num_ordered += order.size();
     if (!order.empty()) orders.emplace(action, std::move(order));
@@ -201,14 +236,24 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
 Orders given_order(const ir::Graph& graph) { return schedule(graph, nullptr); }
 
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
-                        std::span<const std::int64_t> workspace_bytes, bool gradients_in_frame) {
-  Memory memory(graph, storages);
-  Orders early = schedule(graph, &memory);
-  Orders given = given_order(graph);
-  return peak_frame_bytes(graph, storages, workspace_bytes, given, gradients_in_frame) <
-                 peak_frame_bytes(graph, storages, workspace_bytes, early, gradients_in_frame)
-             ? given
-             : early;
+                        std::span<const std::int64_t> workspace_bytes, bool gradients_in_frame,
+                        bool shortens_gradients) {
+  Orders best;
+  PeakBytes least;
+  const auto consider = [&](Orders orders) {
+    const PeakBytes peak =
+        peak_frame_bytes(graph, storages, workspace_bytes, orders, gradients_in_frame);
+    if (!best.empty() && !(peak < least)) return;
+    best = std::move(orders);
+    least = peak;
+  };
+  for (const bool with_gradients : {false, true}) {
+    if (with_gradients && !shortens_gradients) continue;
+    Memory memory(graph, storages, with_gradients);
+    consider(schedule(graph, &memory));
+  }
+  consider(given_order(graph));
+  return best;
 }
 
 std::vector<ir::NodeId> concatenate(const Orders& orders) {
@@ -218,9 +263,9 @@ std::vector<ir::NodeId> concatenate(const Orders& orders) {
   return result;
 }
 
-std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
-                              std::span<const std::int64_t> workspace_bytes, const Orders& orders,
-                              bool gradients_in_frame) {
+PeakBytes peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
+                           std::span<const std::int64_t> workspace_bytes, const Orders& orders,
+                           bool gradients_in_frame) {
   const std::vector<ir::NodeId> order = concatenate(orders);
   const std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
   std::vector<std::int32_t> made_at(graph.values.size(), 0);
@@ -245,7 +290,16 @@ std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages
     const auto position = static_cast<std::int32_t>(i);
     items.push_back({{position, position + 1}, workspace_bytes[index(order[i])]});
   }
-  return analysis::peak_live_bytes(items);
+  PeakBytes peak{.all = analysis::peak_live_bytes(items)};
+  const auto forward = orders.find(spec::Action::kForward);
+  const auto backward =
+      forward == orders.end() ? 0 : static_cast<std::int32_t>(forward->second.size());
+  for (analysis::LiveBytes& item : items) {
+    item.lifetime.begin = std::max(item.lifetime.begin, backward);
+    item.lifetime.end = std::max(item.lifetime.end, backward);
+  }
+  peak.backward = analysis::peak_live_bytes(items);
+  return peak;
 }
 
 }  // namespace anabatic::plan

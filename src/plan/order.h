@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // In which order the nodes of each action run.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -22,16 +23,24 @@ Orders given_order(const ir::Graph& graph);
 // allocate no frame bytes; what is made again for the backward runs as late as it can. O(n log n).
 // Falls back to the given order where that peaks lower; workspace_bytes is per node.
 // gradients_in_frame: they count from their first writer to their last reader.
+// shortens_gradients: an order that lets them stand for a short time is a second candidate. An
+// update that waits for others puts off the weight-gradient ahead of it, and what is made again for
+// one comes when that frees more.
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
                         std::span<const std::int64_t> workspace_bytes,
-                        bool gradients_in_frame = false);
+                        bool gradients_in_frame = false, bool shortens_gradients = false);
 
 // forward ++ backward ++ update.
 std::vector<ir::NodeId> concatenate(const Orders& orders);
 
-// The most frame bytes alive at once, workspaces included, before anything runs in place.
-std::int64_t peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
-                              std::span<const std::int64_t> workspace_bytes, const Orders& orders,
-                              bool gradients_in_frame = false);
+// The most frame bytes alive at once, workspaces included, before anything runs in place: of the
+// step, then behind its forward, where a budget may bind when what the forward keeps is less.
+struct PeakBytes {
+  std::int64_t all = 0, backward = 0;
+  auto operator<=>(const PeakBytes&) const = default;
+};
+PeakBytes peak_frame_bytes(const ir::Graph& graph, const StorageMap& storages,
+                           std::span<const std::int64_t> workspace_bytes, const Orders& orders,
+                           bool gradients_in_frame = false);
 
 }  // namespace anabatic::plan

@@ -270,9 +270,12 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);
-  const Orders orders =
-      options.trivial ? given_order(graph)
-                      : early_free_order(graph, map, workspace_bytes, options.single_micro_batch);
+  // Updates of states on disk stay as far apart as gradients come: each waits for its window.
+  const bool shortens_gradients = options.single_micro_batch && !options.disk.optimizer_state;
+  const Orders orders = options.trivial
+                            ? given_order(graph)
+                            : early_free_order(graph, map, workspace_bytes,
+                                               options.single_micro_batch, shortens_gradients);
 
   Plan plan;
   plan.name = graph.name;
