@@ -179,8 +179,14 @@ std::vector<ProfileRow> grouped(const std::vector<ProfileRow>& calls,
 }
 
 // As `train` plans it where a budget or a saved plan is asked for; else the fastest plan.
-std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session) {
+std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session,
+                                                  const ProfileOptions& options) {
   const train::RunConfig& run = session.run();
+  if (options.decisions)
+    return session.bind(
+        std::move(train::plan_run(run, session.config(), session.device(),
+                                  plan::default_efficiency(), 0, &*options.decisions)
+                      .training));
   if (run.memory.budget <= 0 && run.memory.plan.empty()) return train::bind_training(session);
   const train::Calibration calibration = train::stored_calibration(session.device());
   train::BudgetedRun planned = train::plan_as_asked(
@@ -195,7 +201,7 @@ class Profiler {
       : run_(run), options_(options), session_(run, false) {
     if (!run.data.train.empty())
       dataset_.emplace(train::open_dataset(run.data.train, run, session_.config()));
-    program_ = bind_program(session_);
+    program_ = bind_program(session_, options_);
     session_.load_parameters();
     session_.refresh_derived();
     if (dataset_)

@@ -3,9 +3,11 @@
 // same minutes.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "spec/decisions.h"
 #include "train/run_config.h"
 
 namespace anabatic::bench {
@@ -67,6 +69,7 @@ struct Profile {
 
 struct ProfileOptions {
   std::int64_t num_warmup_steps = 2, num_steps = 3;
+  std::optional<spec::Decisions> decisions{};  // of the plan; none: as `train` chooses
 };
 
 // Trains run.model.path for warm-up and measured steps on run.data.train, or on random tokens when

@@ -33,6 +33,10 @@ struct OpEfficiency {
 // Shares of a plain machine, for where nothing was measured.
 OpEfficiency default_efficiency();
 
+// What attention computes over what is unmasked, in a causal document of `length` rows: kernels
+// work on blocks. `window` as the op has it.
+double attention_blocks_ratio(std::int64_t length, std::int64_t window = 0);
+
 // Which measured share a node goes by: its op, or one that does the same work, and whether it reads
 // bf16.
 std::string price_key(const ir::Graph& graph, const ir::Node& node);
@@ -50,7 +54,7 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
 double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,
                        const OpEfficiency& efficiency);
 
-// The time of `node` at the roof, with attention at the pairs of `efficiency.sequence_length`.
+// The time of `node` at the roof, with attention at the blocks of `efficiency.sequence_length`.
 double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::DeviceSpec& device,
                     const OpEfficiency& efficiency);
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
 constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10;

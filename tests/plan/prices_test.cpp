@@ -74,9 +74,9 @@ TEST(Prices, CountAttentionWithinASequence) {
                {"num_kv_heads", std::int64_t{2}},
                {"scale", 0.1},
                {"window", std::int64_t{0}}});
-  // 2 FLOPs for each of 128 columns of q and v, per unmasked pair.
+  // 2 FLOPs for each of 128 columns of q and v, per pair in blocks of 112.
   const auto flops = [](double rows, double length) {
-    return 2 * 128 * rows / length * (length * (length + 1) / 2);
+    return 2 * 128 * rows / length * (length * (length + 112) / 2);
   };
   const ir::Node& node = graph.nodes[0];
   EXPECT_EQ(picoseconds(plan::roof_seconds(graph, node, device(), {})),
