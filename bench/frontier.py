@@ -17,7 +17,7 @@ import struct
 import subprocess
 
 
-def write_tokens(path, vocabulary, documents=16, length=8193):
+def write_tokens(path, vocabulary, documents=16, length=8192):
     """Random tokens as .bin and .idx (u16, one document after another), which train reads without a tokenizer."""
     rng = random.Random(1)
     with open(f"{path}.bin", "wb") as file:
