@@ -82,6 +82,7 @@ def main():
     parser.add_argument("--directory", required=True)
     parser.add_argument("--shares", type=int, nargs="+", default=[100, 90, 80, 70, 60, 50])
     parser.add_argument("--cuts", type=int, nargs="+", help="budgets that take so many percent of the frame instead of shares of the peak")
+    parser.add_argument("--with_gradients", action="store_true", help="cuts are of the arena, gradients that share it included")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--predict", action="store_true", help="plans alone, no run")
@@ -96,7 +97,8 @@ def main():
     rows = []
     budgets = [(f"{share} %", whole["peak_bytes"] * share // 100 if share < 100 else 0) for share in options.shares]
     if options.cuts:
-        budgets = [("whole", 0)] + [(f"frame -{cut} %", whole["peak_bytes"] - frame_bytes(whole) * cut // 100) for cut in options.cuts]
+        cuttable = whole["arena"]["bytes"] if options.with_gradients else frame_bytes(whole)
+        budgets = [("whole", 0)] + [(f"-{cut} %", whole["peak_bytes"] - cuttable * cut // 100) for cut in options.cuts]
     for name, budget in budgets:
         keys = ["--memory.budget", str(budget)] if budget else []
         rows.append({"name": name, "keys": keys, "plan": plan(options, keys), "peaks": [], "seconds": []})
