@@ -4,7 +4,8 @@
 //
 // Outside in: blocks of the depth; panels of B, of which one stays in L1; tiles of A's rows, which
 // were copied to the workspace as units and stream from L2. While the rows of one panel are
-// computed, the next panel is prefetched, so few rows do not wait for a weight that lies in memory.
+// computed, the next panel is prefetched, so few rows do not wait for a weight that lies in memory;
+// so are the next tile's sums, where C has some.
 #pragma once
 #include <utility>
 
@@ -66,6 +67,7 @@ struct GemmBlock {
     const std::byte* ahead;
     Int ahead_step;
     Floats from, to;  // sums so far (null: none), and where they go
+    Floats next;      // sums so far of the next tile, fetched a row at a time; null: none
   };
   using Tile = void (*)(const TileCall&);
 
@@ -104,27 +106,42 @@ struct GemmBlock {
       return reinterpret_cast<const BUnit*>(b + v / kPanelVectors * panel_bytes) +
              v % kPanelVectors * kLanes;
     };
+    const auto run = [&](Int units) __attribute__((always_inline)) {
 #pragma GCC unroll 2
-    for (Int u = in.units; u > 0; --u) {
+      for (Int u = units; u > 0; --u) {
 #pragma GCC unroll 3
-      for (Int p = 0; p < kTilePanels; ++p) __builtin_prefetch(ahead + p * panel_bytes, 0, 2);
-      typename Isa::Packed right[V];
-      if constexpr (kSplits) {
+        for (Int p = 0; p < kTilePanels; ++p) __builtin_prefetch(ahead + p * panel_bytes, 0, 2);
+        typename Isa::Packed right[V];
+        if constexpr (kSplits) {
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) right[v] = Isa::low(at(v));
-        add(a, right);
+          for (int v = 0; v < V; ++v) right[v] = Isa::low(at(v));
+          add(a, right);
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) right[v] = Isa::high(at(v));
-        add(a + kUnitStep, right);
-        a += 2 * kUnitStep;
-      } else {
+          for (int v = 0; v < V; ++v) right[v] = Isa::high(at(v));
+          add(a + kUnitStep, right);
+          a += 2 * kUnitStep;
+        } else {
 #pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) right[v] = Isa::load(at(v));
-        add(a, right);
-        a += kUnitStep;
+          for (int v = 0; v < V; ++v) right[v] = Isa::load(at(v));
+          add(a, right);
+          a += kUnitStep;
+        }
+        b += kPanel * sizeof(BUnit);
+        ahead += ahead_step;
       }
-      b += kPanel * sizeof(BUnit);
-      ahead += ahead_step;
+    };
+    // All rows of the next tile at once would fill the processor's list of lines under way, and the
+    // products would wait.
+    const int parts = in.next.data == nullptr ? 1 : R;
+    Int left = in.units;
+    for (int part = 0; part < parts; ++part) {
+      if (parts > 1)
+#pragma GCC unroll 3
+        for (int p = 0; p < kTilePanels; ++p)
+          __builtin_prefetch(in.next.vector(part, p * kPanelVectors), 1);
+      const Int units = left / (parts - part);
+      left -= units;
+      run(units);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i)
@@ -217,7 +234,15 @@ struct GemmBlock {
     return i * gemm.c_stride + j / kPanel * gemm.c_panel_stride;
   }
 
-  // The first line of each row of a tile of C, ahead of its turn.
+  static float* sums_in_c(const Gemm& gemm, Int i, Int j) {
+    return reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j);
+  }
+  // Whether sums so far stand in C.
+  static bool continues(const Step& step) {
+    return step.gemm.c_dtype == DType::kFloat32 && (!step.first || step.gemm.accumulate);
+  }
+
+  // The lines of a tile of C that is written without being read, ahead of its turn.
   static void prefetch(const Step& step, Int i, Int j) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
@@ -299,21 +324,21 @@ struct GemmBlock {
       set(call.to, step.last ? buffer : partial, step.last ? kTileColumns : stride, kPanel);
       return;
     }
-    float* c = reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j);
-    const bool continues = !step.first || gemm.accumulate;
+    float* c = sums_in_c(gemm, i, j);
+    const bool reads = continues(step);
     if (is_whole) {
       const bool finishes = step.last && (gemm.bias != nullptr || streams(step));
-      set(call.from, continues ? c : nullptr, gemm.c_stride, gemm.c_panel_stride);
+      set(call.from, reads ? c : nullptr, gemm.c_stride, gemm.c_panel_stride);
       set(call.to, finishes ? buffer : c, finishes ? kTileColumns : gemm.c_stride,
           finishes ? kPanel : gemm.c_panel_stride);
       return;
     }
-    if (continues)
+    if (reads)
       for (Int r = 0; r < rows; ++r)
         for (Int n = 0; n < columns; ++n)
           buffer[r * kTileColumns + n] =
               c[r * gemm.c_stride + n / kPanel * gemm.c_panel_stride + n % kPanel];
-    set(call.from, continues ? buffer : nullptr, kTileColumns, kPanel);
+    set(call.from, reads ? buffer : nullptr, kTileColumns, kPanel);
     set(call.to, buffer, kTileColumns, kPanel);
   }
 
@@ -400,7 +425,8 @@ struct GemmBlock {
         const Int count =
             kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
         const Int next = i + count;
-        if ((step.last || step.gemm.c_dtype == DType::kFloat32) && next < rows && !streams(step))
+        const bool reads_next = next < rows && continues(step);
+        if (step.last && next < rows && !reads_next && !streams(step))
           prefetch(step, step.row_begin + next, j);
         const bool is_whole = columns % kPanel == 0 && (!kInterleaved || count == kRows);
         TileCall call;
@@ -410,6 +436,8 @@ struct GemmBlock {
         call.panel_bytes = panel_bytes;
         call.ahead = ahead + t * ahead_step * step.units;
         call.ahead_step = ahead_step;
+        set(call.next, reads_next ? sums_in_c(step.gemm, step.row_begin + next, j) : nullptr,
+            step.gemm.c_stride, step.gemm.c_panel_stride);
         place_sums(step, step.row_begin + i, j, is_whole, count, columns, sums, call);
         tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(call);
         if (step.last && step.gemm.squares != nullptr)
