@@ -18,7 +18,7 @@
 #include <limits>
 
 #include "kernels/cpu/call.h"
-#include "kernels/cpu/head_loss_rows.h"
+#include "kernels/cpu/linear_rows.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -34,8 +34,9 @@ constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows 
 // What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
-// What the packed weights of a stretch may take, unless a step takes more.
-constexpr Int kStretchBytes = Int{4} << 20;
+// What the packed weights of a stretch may take, unless a step takes more: of more, a part would
+// leave a core's cache before it is read.
+constexpr Int kStretchBytes = Int{1} << 20;
 
 struct Shape {
   Int rows, width, classes;
@@ -108,6 +109,11 @@ struct Tiling {
     turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
   }
 };
+
+// Of a chunk of so many rows: as many for each thread.
+Int num_blocks(Int rows, const Tiling& tiling, int num_threads) {
+  return round_up(ceil_div(rows, tiling.block_rows), num_threads);
+}
 
 Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) {
   return {.data = static_cast<const std::byte*>(data),
@@ -275,7 +281,7 @@ class HeadLoss {
 
   void run_chunk(Int first, Int most_rows) {
     const Int rows = std::min(most_rows, num_live_ - first);
-    const Int blocks = round_up(ceil_div(rows, tiling_.block_rows), args_.team->num_threads());
+    const Int blocks = num_blocks(rows, tiling_, args_.team->num_threads());
     const Chunk chunk{
         .first = first,
         .rows = rows,
@@ -522,14 +528,19 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  Shape shape = shape_of(problem);
-  const auto num_chunks = [&] {
-    return ceil_div(shape.rows, Tiling(shape, *kEngine(), problem.device->num_threads).chunk_rows);
+  // Each chunk reads the weights and packs them, each block what was packed, about half of it from
+  // beyond its core's cache; sums of the weights' gradient hide behind products.
+  const auto half_weights_read = [&](const Shape& shape) {
+    const int num_threads = problem.device->num_threads;
+    const Tiling tiling(shape, *kEngine(), num_threads);
+    const Int chunks = ceil_div(shape.rows, tiling.chunk_rows);
+    return chunks * (2 + num_blocks(std::min(tiling.chunk_rows, shape.rows), tiling, num_threads));
   };
-  const Int cut = num_chunks();
-  shape.slices = 1;
-  // Each chunk reads the weights and packs them twice; sums of their gradient hide behind products.
-  return (cut - num_chunks()) * 3 * shape.classes * shape.width * size_bytes(shape.dtype);
+  const Shape cut = shape_of(problem);
+  Shape whole = cut;
+  whole.slices = 1;
+  return std::max<Int>(half_weights_read(cut) - half_weights_read(whole), 0) * cut.classes *
+         cut.width * size_bytes(cut.dtype) / 2;
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>

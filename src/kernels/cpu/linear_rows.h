@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of linear and grouped_linear, one a GEMM engine, behind table.cpp; linear_many.cpp has
-// those of several weights, linear_swiglu.cpp those with swiglu or its gradient behind a product.
+// The rows that have a GEMM engine each, behind table.cpp: linear and grouped_linear (linear.cpp),
+// those of several weights (linear_many.cpp), those with swiglu or its gradient behind a product
+// (linear_swiglu.cpp), the head with its loss (head_loss.cpp).
 #pragma once
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/head_stage.h"
 #include "kernels/cpu/swiglu_stage.h"
 #include "kernels/kernel.h"
 
@@ -59,6 +61,15 @@ struct LinearSwigluRows {
   static std::int64_t gradient_workspace(const spec::Problem& problem);
   static void forward(const Arguments& args);
   static void gradient(const Arguments& args);
+};
+
+// head_loss and head_loss_with_gradient.
+template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
+struct HeadLossRows {
+  static Support supports(const spec::Problem& problem);
+  static std::int64_t workspace_bytes(const spec::Problem& problem);
+  static void run(const Arguments& args);
+  static std::int64_t slicing_bytes(const spec::Problem& problem);
 };
 
 }  // namespace anabatic::kernels::cpu

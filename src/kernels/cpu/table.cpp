@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include "kernels/cpu/head_loss_rows.h"
 #include "kernels/cpu/linear_rows.h"
 #include "kernels/cpu/packing_rows.h"
 #include "kernels/cpu/scalar_rows.h"
