@@ -17,9 +17,9 @@ namespace {
 constexpr std::size_t kMostExactItems = 20;
 constexpr std::size_t kMostExchangedItems = 64;  // exchanges are quadratic
 constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
-// Of trades: items that are tried in turn, items that did not fit before one ends, and evaluations
-// altogether, which take tens of microseconds each.
-constexpr std::size_t kMostTraded = 16, kMostMisses = 6;
+// Of trades: items that are tried in turn and together, items that did not fit before one ends, and
+// evaluations altogether, which take tens of microseconds each.
+constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
 constexpr int kMostTried = 4000;
 
 // By more than rounding. Seconds may be below zero: some choices save time.
@@ -148,8 +148,8 @@ class Search {
     double ratio() const { return seconds / static_cast<double>(std::max<std::int64_t>(bytes, 1)); }
   };
 
-  // Where exchanges would take too long: one in, and out what its bytes leave room for, by seconds
-  // a byte of the peak; out as such, or for what else may be done about the same bytes.
+  // Where exchanges would take too long: a few in, and out what their bytes leave room for, by
+  // seconds a byte of the peak; out as such, or for what else may be done about the same bytes.
   bool trade() {
     std::vector<Move> in, out;
     for (std::size_t i = 0; i < rules_.size(); ++i) {
@@ -179,25 +179,37 @@ class Search {
     std::stable_sort(out.begin(), out.end(),
                      [](const Move& a, const Move& b) { return a.ratio() > b.ratio(); });
     if (in.size() > kMostTraded) in.resize(kMostTraded);
+    // Several in at once where the bytes of one leave room for no whole number of what goes out.
+    const std::vector<bool> listed = now_.chosen;
+    bool any = false;
+    for (std::size_t count = 1; count <= std::min(kMostTradedTogether, in.size()); ++count)
+      for (std::size_t first = 0; first + count <= in.size(); ++first)
+        any |= trade(std::span(in).subspan(first, count), out, listed);
+    return any;
+  }
+
+  // `listed`: what was chosen when the moves were priced; those of items that have gone another way
+  // since are left.
+  bool trade(std::span<const Move> in, std::span<const Move> out, const std::vector<bool>& listed) {
+    const auto is_open = [&](const Move& move) {
+      return std::all_of(move.items.begin(), move.items.end(),
+                         [&](std::size_t item) { return now_.chosen[item] == listed[item]; });
+    };
+    if (num_tried_ >= kMostTried || !std::all_of(in.begin(), in.end(), is_open)) return false;
     const MenuChoice before = now_;
-    for (const Move& move : in) {
-      flip(move.items, tried(move.items));
-      std::size_t misses = 0;
-      for (const Move& other : out) {
-        if (misses == kMostMisses || num_tried_ >= kMostTried) break;
-        // One that went another way already.
-        if (std::any_of(other.items.begin(), other.items.end(),
-                        [&](std::size_t item) { return now_.chosen[item] != before.chosen[item]; }))
-          continue;
-        const MenuOutcome outcome = tried(other.items);
-        if (outcome.excess <= 0 && outcome.seconds <= now_.outcome.seconds)
-          flip(other.items, outcome);
-        else
-          ++misses;
-      }
-      if (is_shorter(now_.outcome, before.outcome)) return true;
-      now_ = before;
+    for (const Move& move : in) flip(move.items, tried(move.items));
+    std::size_t misses = 0;
+    for (const Move& other : out) {
+      if (misses == kMostMisses || num_tried_ >= kMostTried) break;
+      if (!is_open(other)) continue;
+      const MenuOutcome outcome = tried(other.items);
+      if (outcome.excess <= 0 && outcome.seconds <= now_.outcome.seconds)
+        flip(other.items, outcome);
+      else
+        ++misses;
     }
+    if (is_shorter(now_.outcome, before.outcome)) return true;
+    now_ = before;
     return false;
   }
 
