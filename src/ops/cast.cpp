@@ -36,9 +36,8 @@ std::vector<TensorType> infer_quantize(ir::Types inputs, const spec::Attributes&
   const Check check("quantize", inputs, attributes, {"block"});
   const Operand x = check.floating(0, "x", 2);
   check.row_major(x);
-  const DType scales = x.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16;
-  return {typed(DType::kInt8, {x.dim(0), x.dim(1)}),
-          typed(scales, {x.dim(0), num_blocks(x.dim(1), check.positive_int("block"))})};
+  const auto [codes, scales] = code_types(*x.type, check.positive_int("block"));
+  return {codes, scales};
 }
 
 std::vector<TensorType> infer_dequantize(ir::Types inputs, const spec::Attributes& attributes) {
@@ -64,6 +63,12 @@ ir::Cost cost_dequantize(ir::Types inputs, ir::Types outputs, const spec::Attrib
 }
 
 }  // namespace
+
+std::array<TensorType, 2> code_types(const TensorType& x, std::int64_t block) {
+  const DType scales = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16;
+  return {typed(DType::kInt8, {x.shape[0], x.shape[1]}),
+          typed(scales, {x.shape[0], num_blocks(x.shape[1], block)})};
+}
 
 const ir::OpSchema kCast{.name = "cast",
                          .min_inputs = 1,

@@ -2,9 +2,14 @@
 // Another dtype for the same elements, eight bits and a scale for blocks of them, or the same bytes
 // from where they waited off memory.
 #pragma once
+#include <array>
+
 #include "ir/op_schema.h"
 
 namespace anabatic::ops {
+
+// Of the codes and scales of a matrix x, a scale for each `block` columns of a row.
+std::array<TensorType, 2> code_types(const TensorType& x, std::int64_t block);
 
 extern const ir::OpSchema kCast, kDequantize, kQuantize, kReload;
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "ops/build.h"
+#include "ops/cast.h"
 #include "ops/check.h"
 
 namespace anabatic::ops {
@@ -142,6 +143,12 @@ ir::Cost product_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::
                         product({2, rows, width, inputs[kDy].dim(1)}) + product({11, rows, width}));
 }
 
+// With gate and up in eight bits behind the result.
+std::vector<TensorType> with_codes(const TensorType& type, const Check& check) {
+  const auto [codes, scales] = code_types(type, check.positive_int("block"));
+  return {type, codes, scales, codes, scales};
+}
+
 }  // namespace
 
 const ir::OpSchema kSwiglu{.name = "swiglu",
@@ -174,6 +181,20 @@ const ir::OpSchema kLinearSwiglu{
     },
     .cost = product_cost};
 
+const ir::OpSchema kLinearSwigluWithCodes{
+    .name = "linear_swiglu_with_codes",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .num_outputs = 5,
+    .signature =
+        "(x [T,K], gate_weight [N,K], up_weight [N,K]) -> [T,N] like x, gate_codes i8[T,N], "
+        "gate_scales bf16[T,blocks], up_codes, up_scales",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      const Check check("linear_swiglu_with_codes", inputs, attributes, {"block"});
+      return with_codes(infer_dense(check), check);
+    },
+    .cost = product_cost};
+
 const ir::OpSchema kLinearSwigluWithProducts{
     .name = "linear_swiglu_with_products",
     .min_inputs = 3,
@@ -196,6 +217,22 @@ const ir::OpSchema kGroupedLinearSwiglu{
         "i32[R], weights? f32[T,k]) -> [R,N] like x",
     .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
       return {infer_grouped(Check("grouped_linear_swiglu", inputs, attributes, {}, {"top_k"}))};
+    },
+    .cost = product_cost};
+
+const ir::OpSchema kGroupedLinearSwigluWithCodes{
+    .name = "grouped_linear_swiglu_with_codes",
+    .min_inputs = 4,
+    .max_inputs = 6,
+    .num_outputs = 5,
+    .signature =
+        "(x [R,K], gate_weight [E,N,K], up_weight [E,N,K], offsets i32[E+1], row_map? "
+        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate_codes i8[R,N], gate_scales "
+        "bf16[R,blocks], up_codes, up_scales",
+    .infer = [](ir::Types inputs, const spec::Attributes& attributes) -> std::vector<TensorType> {
+      const Check check("grouped_linear_swiglu_with_codes", inputs, attributes, {"block"},
+                        {"top_k"});
+      return with_codes(infer_grouped(check), check);
     },
     .cost = product_cost};
 

@@ -16,11 +16,15 @@
 //   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
 //                                             %d     = f(%y', %dz)         backward
 //
-// and what is made again from it reads %y' too; for what waits on disk the planner moves the bytes,
-// and %y' = reload(%y) is where they are back. Fewer bits change gradients, within the bounds of
-// docs/memory.md; what is only made again does not: the same kernels over the same values. Products
-// whose gate and up nobody keeps any more no longer write them. Costs what is made again; saves its
-// bytes from the forward to there.
+// and what is made again from it reads %y' too. A product whose gate and up wait in eight bits, or
+// one of them and the other not at all, leaves codes of both itself, and neither stands whole:
+//
+//   %h, %gc, %gs, %uc, %us = linear_swiglu_with_codes(%x, ..)   forward
+//
+// For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
+// Fewer bits change gradients, within the bounds of docs/memory.md; what is only made again does
+// not: the same kernels over the same values. Products whose gate and up nobody keeps any more no
+// longer write them. Costs what is made again; saves its bytes from the forward to there.
 //
 // Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
 #pragma once

@@ -34,11 +34,13 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attenti
 
 // Ops that are priced as another, which does the same work in the same loops: a calibration of one
 // step meets one of the two.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kPricedAs{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPricedAs{
     {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"},
      {"grouped_linear_swiglu", "grouped_linear_swiglu_with_products"},
+     {"grouped_linear_swiglu_with_codes", "grouped_linear_swiglu_with_products"},
      {"grouped_linear_weight_gradient", "grouped_linear_weight_gradient_squares"},
      {"linear_swiglu", "linear_swiglu_with_products"},
+     {"linear_swiglu_with_codes", "linear_swiglu_with_products"},
      {"linear_weight_gradient", "linear_weight_gradient_squares"}}};
 
 double default_share(std::string_view op) {
@@ -162,8 +164,25 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                        : reads_codes(graph, node)                                   ? kSharesOfCodes
                                                   : default_share(node.op->name);
   const auto fixed = efficiency.fixed_seconds.find(key);
-  return (fixed != efficiency.fixed_seconds.end() ? fixed->second : efficiency.seconds_a_call) +
-         roof_seconds(graph, node, device, efficiency) / share;
+  double seconds =
+      fixed != efficiency.fixed_seconds.end() ? fixed->second : efficiency.seconds_a_call;
+  if (node.op->name.ends_with("_with_codes"))
+    seconds +=
+        2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);
+  return seconds + roof_seconds(graph, node, device, efficiency) / share;
+}
+
+double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,
+                                    const OpEfficiency& efficiency) {
+  // Measured beside `quantize` of what the product stored (AVX-512-BF16): 0.5.
+  constexpr double kShareOfQuantize = 0.5;
+  const bool is_half = type.dtype == DType::kBFloat16;
+  const auto found = efficiency.share_of_roof.find(is_half ? "quantize bf16" : "quantize fp32");
+  const double share = found != efficiency.share_of_roof.end() && found->second > 0
+                           ? found->second
+                           : default_share("quantize");
+  const double bytes = static_cast<double>(type.num_bytes() + type.num_elements());
+  return kShareOfQuantize * roof_of({.bytes = bytes}, is_half, device) / share;
 }
 
 double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,

@@ -49,6 +49,10 @@ spec::DeviceSpec with_peaks(spec::DeviceSpec device);
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency);
 
+// Of codes (`quantize`) of a matrix of `type`, made behind the product that makes it.
+double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,
+                                    const OpEfficiency& efficiency);
+
 // Of a call that is cut, beside predicted_seconds: of kernels::Kernel::slicing_bytes, at the share
 // of the bandwidth that packing reaches.
 double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,

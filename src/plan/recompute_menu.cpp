@@ -35,7 +35,9 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       efficiency_(efficiency),
       rebuilder_(graph),
       position_(graph.nodes.size(), -1),
-      forward_end_(graph.values.size(), 0) {
+      forward_end_(graph.values.size(), 0),
+      beside_(graph.values.size(), ir::kNoValue),
+      left_in_codes_seconds_(graph.values.size(), 0) {
   std::int32_t position = 0;
   std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
@@ -77,6 +79,11 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
         for (ir::ValueId value : *list)
           forward_end_[index(value)] = std::max(forward_end_[index(value)], at + 1);
     }
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name.ends_with("_with_products")) {
+      beside_[index(node.outputs[1])] = node.outputs[2];
+      beside_[index(node.outputs[2])] = node.outputs[1];
+    }
   add_items();
   for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})
     if (form <= compression.allowed) add_forms(form, compression.min_bytes);
@@ -115,7 +122,9 @@ void RecomputeMenu::add_forms(spec::SavedForm form, std::int64_t min_bytes) {
     if (type.num_bytes() < min_bytes || !analysis::may_wait_as(graph_, saved.value, form)) continue;
     seconds[index(saved.value)] = form == spec::SavedForm::kDisk
                                       ? offload_seconds(type.num_bytes(), device_)
-                                      : compression_price(type, form);
+                                      : compression_price(type, form, false);
+    if (form == spec::SavedForm::kInt8)
+      left_in_codes_seconds_[index(saved.value)] = compression_price(type, form, true);
     const std::int64_t bytes = type.num_bytes() - analysis::saved_bytes(type, form);
     std::size_t& last = of_kind[std::string(without_layer(saved.key))];
     if (last > 0 && items_[last].values.size() < group) {
@@ -193,22 +202,43 @@ bool RecomputeMenu::is_effective_slice(std::size_t item, const std::vector<bool>
   return true;
 }
 
-double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm format) const {
+double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm format,
+                                        bool behind_product) const {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", type);
   const analysis::Conversion to = analysis::conversion_to(format),
                              back = analysis::conversion_from(format, type.dtype);
   builder.add(back.op, builder.add(to.op, {x}, to.attributes), back.attributes);
-  double seconds = 0;
-  for (const ir::Node& node : graph.nodes)
-    seconds += predicted_seconds(graph, node, device_, efficiency_);
-  return seconds;
+  const auto seconds_of = [&](const ir::Node& node) {
+    return predicted_seconds(graph, node, device_, efficiency_);
+  };
+  return seconds_of(graph.nodes[1]) +
+         (behind_product ? codes_behind_product_seconds(type, device_, efficiency_)
+                         : seconds_of(graph.nodes[0]));
 }
 
-double RecomputeMenu::price(const analysis::Rebuild& rebuild) const {
-  if (rebuild.from != spec::SavedForm::kWhole)
-    return form_seconds_.at(rebuild.from)[index(rebuild.outputs[0])];
+bool RecomputeMenu::waits_in_codes(ir::ValueId value, const analysis::Treatments& treated) const {
+  return treated.waits_in_form(value) && treated.form[index(value)] == spec::SavedForm::kInt8;
+}
+
+bool RecomputeMenu::is_left_in_codes(ir::ValueId value, const analysis::Treatments& treated) const {
+  const ir::ValueId other = beside_[index(value)];
+  if (other == ir::kNoValue) return false;
+  const auto goes = [&](ir::ValueId v) {
+    return treated.is_dropped[index(v)] || waits_in_codes(v, treated);
+  };
+  return goes(value) && goes(other) &&
+         (waits_in_codes(value, treated) || waits_in_codes(other, treated));
+}
+
+double RecomputeMenu::price(const analysis::Rebuild& rebuild,
+                            const analysis::Treatments& treated) const {
+  if (rebuild.from != spec::SavedForm::kWhole) {
+    const ir::ValueId value = rebuild.outputs[0];
+    return is_left_in_codes(value, treated) ? left_in_codes_seconds_[index(value)]
+                                            : form_seconds_.at(rebuild.from)[index(value)];
+  }
   const auto [found, is_new] = rebuild_seconds_.try_emplace({rebuild.op, rebuild.outputs[0]}, 0.0);
   if (!is_new) return found->second;
   const ir::Node node{.op = ops::find_op(rebuild.op),
@@ -247,7 +277,7 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
   };
   std::vector<Offload> offloads;
   for (const analysis::Rebuild& rebuild : rebuilder_.rebuilds(treated)) {
-    outcome.seconds += price(rebuild);
+    outcome.seconds += price(rebuild, treated);
     const auto at = static_cast<std::size_t>(position_[index(rebuild.before)]);
     for (ir::ValueId value : rebuild.outputs) {
       const TensorType& type = graph_.value(value).type;
@@ -261,11 +291,22 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
                             .write_at = static_cast<std::int32_t>(end),
                             .needed_at = static_cast<std::int32_t>(at)});
       } else if (rebuild.from == spec::SavedForm::kWhole) {
-        change[end] -= bytes;
+        if (is_left_in_codes(value, treated)) {
+          const std::int64_t less =
+              align_bytes(analysis::saved_bytes(type, spec::SavedForm::kInt8));
+          change[end - 1] += less - bytes;
+          change[end] -= less;
+        } else {
+          change[end] -= bytes;
+        }
         change[at] += bytes;
       } else {
         const std::int64_t less = align_bytes(analysis::saved_bytes(type, rebuild.from));
-        pass(end, less, less - bytes);
+        if (is_left_in_codes(value, treated)) {
+          change[end - 1] += less - bytes;  // nothing else of the forward reads it
+        } else {
+          pass(end, less, less - bytes);
+        }
         pass(at, bytes, bytes - less);
       }
     }

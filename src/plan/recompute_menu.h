@@ -70,9 +70,15 @@ class RecomputeMenu {
   void add_slices(const analysis::SliceableKind& kind, std::int64_t slices);
   // Whether no other chosen item cuts the same calls into more slices.
   bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
-  double compression_price(const TensorType& type, spec::SavedForm format) const;
+  // There and back of a value of that type, which stands whole between its producer and the way
+  // there unless that makes the codes itself.
+  double compression_price(const TensorType& type, spec::SavedForm format,
+                           bool behind_product) const;
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
-  double price(const analysis::Rebuild& rebuild) const;
+  bool waits_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
+  // Whether the product that makes the value leaves it in eight bits (passes/recompute.h).
+  bool is_left_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
+  double price(const analysis::Rebuild& rebuild, const analysis::Treatments& treated) const;
 
   const ir::Graph& graph_;
   const Plan& plan_;
@@ -84,8 +90,10 @@ class RecomputeMenu {
   std::vector<std::int64_t> live_, ahead_;
   std::vector<std::int32_t> position_;     // by NodeId
   std::vector<std::int32_t> forward_end_;  // by ValueId: behind its last use in the forward
+  std::vector<ir::ValueId> beside_;        // by ValueId: up of a gate, gate of an up
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
+  std::vector<double> left_in_codes_seconds_;  // by ValueId, likewise
   // Of what is made again, by op and first output: as they are asked for.
   mutable std::map<std::pair<std::string_view, ir::ValueId>, double> rebuild_seconds_;
   Calls calls_;  // of the plan; without items on disk empty

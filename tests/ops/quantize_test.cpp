@@ -156,5 +156,55 @@ TEST(Quantize, GradientsStayWithinTheirBounds) {
     }
 }
 
+// The outputs of one row, which must take the call.
+std::vector<HostTensor> outputs_of(const std::string& row, const OpCall& call) {
+  const kernels::Kernel* kernel = kernels::find_kernel(row);
+  EXPECT_NE(kernel, nullptr) << row;
+  RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call);
+  EXPECT_EQ(result.violation, "") << row;
+  return std::move(result.outputs);
+}
+
+std::vector<TensorType> code_types(std::int64_t rows, std::int64_t width) {
+  return {tensor_type(DType::kInt8, {rows, width}),
+          tensor_type(DType::kBFloat16, {rows, (width + kBlock - 1) / kBlock})};
+}
+
+TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
+  constexpr std::int64_t kRows = 130, kDepth = 40;
+  int num_rows = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t width : {5, 64, 200, 600}) {
+      const auto random = [&](std::int64_t rows, std::uint64_t stream) {
+        return random_values(tensor_type(dtype, {rows, kDepth}), Regime::kBounded, 7, stream);
+      };
+      const std::vector<Values> inputs{random(kRows, 0), random(width, 1), random(width, 2)};
+      const TensorType whole = tensor_type(dtype, {kRows, width});
+      const std::vector<TensorType> codes = code_types(kRows, width);
+      const OpCall call{"linear_swiglu_with_codes",
+                        {{"block", kBlock}},
+                        inputs,
+                        {whole, codes[0], codes[1], codes[0], codes[1]}};
+      for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
+        std::string row(kernel->name);
+        const std::vector<HostTensor> got = outputs_of(row, call);
+        const std::string suffix = "with_codes";
+        row.replace(row.find(suffix), suffix.size(), "with_products");
+        const std::vector<HostTensor> products =
+            outputs_of(row, {"linear_swiglu_with_products", {}, inputs, {whole, whole, whole}});
+        EXPECT_EQ(compare_bits(got[0], products[0], {row}).report, "");
+        for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+          const std::vector<HostTensor> want = outputs_of(
+              "ref:quantize",
+              {"quantize", {{"block", kBlock}}, {products[1 + i].values()}, {codes[0], codes[1]}});
+          EXPECT_EQ(compare_bits(got[1 + 2 * i], want[0], {row, true}).report, "");
+          EXPECT_EQ(compare_bits(got[2 + 2 * i], want[1], {row, true}).report, "");
+        }
+        ++num_rows;
+      }
+    }
+  EXPECT_GT(num_rows, 0);
+}
+
 }  // namespace
 }  // namespace anabatic::testing

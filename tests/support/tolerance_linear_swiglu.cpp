@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bounds of products with swiglu, or its gradient, behind them. What the products leave is rounded
-// to storage and then goes through silu, whose slope is at most 1.1.
+// to storage and then goes through silu, whose slope is at most 1.1, or into codes.
+#include <algorithm>
 #include <cmath>
 
 #include "support/tolerance.h"
@@ -50,6 +51,34 @@ std::vector<std::size_t> matrices(const Values* offsets, std::size_t num_rows) {
   return of_row;
 }
 
+// Of factor · silu(gate) · up.
+double activation_error(const Product& gate, const Product& up, double factor) {
+  const double h = std::abs(silu(gate.value) * up.value);
+  return factor * (kSlope * gate.error * (std::abs(up.value) + up.error) +
+                   std::abs(silu(gate.value)) * up.error + g(kFunction + std::abs(gate.value)) * h);
+}
+
+// Of codes and scales of products, `block` to a scale: a scale is largest / 127, rounded up to bf16
+// (one unit more at most where the largest is off by an error), and a code moves by what its
+// product and its scale do, and by one where either side of a half is rounded to.
+void add_code_errors(const std::vector<Product>& products, std::size_t width, std::size_t block,
+                     Bound& codes, Bound& scales) {
+  for (std::size_t begin = 0; begin < products.size(); begin += width)
+    for (std::size_t first = 0; first < width; first += block) {
+      const std::size_t end = std::min(first + block, width);
+      double largest = 0, error = 0;
+      for (std::size_t n = first; n < end; ++n) {
+        largest = std::max(largest, std::abs(products[begin + n].value));
+        error = std::max(error, products[begin + n].error);
+      }
+      const double unit = 2 * unit_roundoff(DType::kBFloat16);
+      scales.errors.push_back((error + unit * (largest + error)) / 127);
+      for (std::size_t n = first; n < end; ++n)
+        codes.errors.push_back(
+            largest > 2 * error ? 1 + 127 * (unit + 2 * error / (largest - error)) + 1 : 254);
+    }
+}
+
 std::vector<Bound> forward_bounds(const OpCall& call) {
   const Values &x = call.inputs[0], &gate_weight = call.inputs[1], &up_weight = call.inputs[2];
   const bool grouped = call.inputs.size() > 3;
@@ -58,6 +87,7 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   const auto matrix = matrices(grouped ? &call.inputs[3] : nullptr, num_rows);
   const auto top_k = static_cast<std::size_t>(spec::get_int_or(call.attributes, "top_k", 0));
   std::vector<Bound> bounds(call.outputs.size());
+  std::vector<Product> gates, ups;
   for (std::size_t t = 0; t < num_rows; ++t) {
     const std::size_t slot =
         call.inputs.size() > 4 ? static_cast<std::size_t>(call.inputs[4].data[t]) : t;
@@ -66,14 +96,18 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
       const std::size_t row = top_k > 0 ? slot / top_k : t, base = (matrix[t] * width + n) * depth;
       const Product gate = product_of(x, row, gate_weight, base, 1),
                     up = product_of(x, row, up_weight, base, 1);
-      const double h = std::abs(silu(gate.value) * up.value);
-      bounds[0].errors.push_back(factor * (kSlope * gate.error * (std::abs(up.value) + up.error) +
-                                           std::abs(silu(gate.value)) * up.error +
-                                           g(kFunction + std::abs(gate.value)) * h));
-      if (bounds.size() < 3) continue;
-      bounds[1].errors.push_back(gate.error);
-      bounds[2].errors.push_back(up.error);
+      bounds[0].errors.push_back(activation_error(gate, up, factor));
+      gates.push_back(gate);
+      ups.push_back(up);
     }
+  }
+  if (bounds.size() == 3) {
+    for (const Product& gate : gates) bounds[1].errors.push_back(gate.error);
+    for (const Product& up : ups) bounds[2].errors.push_back(up.error);
+  } else if (bounds.size() == 5) {
+    const auto block = static_cast<std::size_t>(spec::get_int(call.attributes, "block"));
+    add_code_errors(gates, width, block, bounds[1], bounds[2]);
+    add_code_errors(ups, width, block, bounds[3], bounds[4]);
   }
   return bounds;
 }

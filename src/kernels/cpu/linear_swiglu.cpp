@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with swiglu, or its gradient, on each block while it is in cache. A block reads what the
 // product stored, rounded: results have the bits of the ops apart. A task of the forward form
-// computes a block of the gate and the same block of up.
+// computes a block of the gate and the same block of up, which stay, go, or stay in eight bits.
 #include <fmt/core.h>
+
+#include <numeric>
 
 #include "base/error.h"
 #include "kernels/cpu/call.h"
@@ -19,6 +21,17 @@ using Int = std::int64_t;
 // on the blocks that the number of threads asks for. Blocks begin at multiples of it.
 Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
   return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
+}
+
+// Columns that share a scale where gate and up are kept in eight bits; 0 where they are not.
+Int scale_columns_of(const spec::Attributes& attributes) {
+  return spec::get_int_or(attributes, "block", 0);
+}
+// Blocks of products begin at multiples of it, so that none cuts what shares a scale; 0: any.
+Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm,
+                       const spec::Attributes& attributes) {
+  const Int scale_columns = scale_columns_of(attributes);
+  return scale_columns > 0 ? std::lcm(scale_columns, engine.blocking(gemm).column_step) : 0;
 }
 
 // Both forms: rows [rows, depth] times a stack of matrices, to [rows, width].
@@ -99,7 +112,9 @@ class Forward {
         args_(args),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, false)),
-        space_(engine, gemm_, 0, 2, args.team->num_threads(), args.workspace),
+        scale_columns_(scale_columns_of(*args.attributes)),
+        column_multiple_(column_multiple_of(engine, gemm_, *args.attributes)),
+        space_(engine, gemm_, column_multiple_, 2, args.team->num_threads(), args.workspace),
         offsets_(is_grouped(*args.inputs[1].type) ? args.inputs[3].as<std::int32_t>() : nullptr) {
     if (args.inputs.size() > 4) row_map_ = args.inputs[4].as<std::int32_t>();
     if (args.inputs.size() > 5) weights_ = args.inputs[5].as<float>();
@@ -110,7 +125,7 @@ class Forward {
   void run() {
     for_blocks(
         engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return gate_of(group); },
-        *args_.team, 0,
+        *args_.team, column_multiple_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -134,7 +149,7 @@ class Forward {
 
   void run_block(Int group, Gemm gemm, const Block& block, int thread) {
     const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
-    const bool keeps = args_.outputs.size() > 1;
+    const bool keeps = args_.outputs.size() > 1 && scale_columns_ == 0;
     const Int stride = keeps ? shape_.width : space_.stride;
     std::byte* products[2];
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
@@ -154,6 +169,21 @@ class Forward {
                     .h_stride = shape_.width,
                     .row_weights = {.weights = weights_,
                                     .slots = row_map_ != nullptr ? row_map_ + row : nullptr}});
+    if (scale_columns_ == 0) return;
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      const TensorView &codes = args_.outputs[1 + 2 * i], &scales = args_.outputs[2 + 2 * i];
+      stage_.quantize({.dtype = shape_.dtype,
+                       .rows = num_rows(block),
+                       .columns = num_columns(block),
+                       .x = products[i],
+                       .x_stride = stride,
+                       .codes = codes.as<std::int8_t>() + row * shape_.width + block.column_begin,
+                       .codes_stride = shape_.width,
+                       .scales = scales.as<BFloat16>() + row * columns(scales) +
+                                 block.column_begin / scale_columns_,
+                       .scales_stride = columns(scales),
+                       .scale_columns = scale_columns_});
+    }
   }
 
   const GemmEngine& engine_;
@@ -161,6 +191,7 @@ class Forward {
   const Arguments& args_;
   const Shape shape_;
   const Gemm gemm_;
+  const Int scale_columns_, column_multiple_;
   const Space space_;
   const std::int32_t* offsets_;
   const std::int32_t* row_map_ = nullptr;
@@ -259,6 +290,10 @@ class Gradient {
   Int num_segments_ = 0;
 };
 
+Gemm forward_product(const spec::Problem& problem) {
+  return product_of(shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]), false);
+}
+
 }  // namespace
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
@@ -271,14 +306,17 @@ Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem
   if (dtype != DType::kFloat32 && dtype != DType::kBFloat16)
     return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
   if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
+  const Gemm gemm = forward_product(problem);
+  if (column_multiple_of(*engine, gemm, *problem.attributes) > engine->blocking(gemm).columns)
+    return no("so many columns with one scale are wider than a block");
   return yes();
 }
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
 Int LinearSwigluRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
-  const Gemm gemm =
-      product_of(shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]), false);
-  return Space(*kEngine(), gemm, 0, 2, problem.device->num_threads, nullptr).bytes(0);
+  const Gemm gemm = forward_product(problem);
+  const Int multiple = column_multiple_of(*kEngine(), gemm, *problem.attributes);
+  return Space(*kEngine(), gemm, multiple, 2, problem.device->num_threads, nullptr).bytes(0);
 }
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>

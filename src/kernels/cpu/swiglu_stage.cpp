@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/swiglu_stage.h"
 
+#include "kernels/cpu/codes_math.h"
 #include "kernels/cpu/swiglu_math.h"
-#include "kernels/cpu/vector_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -117,8 +117,28 @@ void gradient(const SwigluGradientBlock& block) {
   with_float_type(block.dtype, [&]<class T>(T*) { gradient_rows<T>(block); });
 }
 
+template <class T>
+void quantize_rows(const CodesBlock& block) {
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    const T* x = row_of<T>(block.x, r, block.x_stride);
+    std::int8_t* codes = block.codes + r * block.codes_stride;
+    BFloat16* scales = block.scales + r * block.scales_stride;
+    const std::int64_t ahead = step_ahead(r, block.rows, block.codes_stride);
+    for (std::int64_t i = 0; i < block.columns; i += block.scale_columns) {
+      const std::int64_t left = block.columns - i;
+      __builtin_prefetch(codes + i + ahead, 1);
+      *scales++ =
+          quantize_block(x + i, left < block.scale_columns ? left : block.scale_columns, codes + i);
+    }
+  }
+}
+
+void quantize(const CodesBlock& block) {
+  with_float_type(block.dtype, [&]<class T>(T*) { quantize_rows<T>(block); });
+}
+
 }  // namespace
 
-const SwigluStage kSwigluStage{.forward = forward, .gradient = gradient};
+const SwigluStage kSwigluStage{.forward = forward, .gradient = gradient, .quantize = quantize};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -40,9 +40,22 @@ struct SwigluGradientBlock {
   std::int64_t segment, partial_stride;
 };
 
+// Codes and scales of x, as `quantize` has them: a scale for each `scale_columns` of a row.
+struct CodesBlock {
+  DType dtype;
+  std::int64_t rows, columns;
+  const std::byte* x;
+  std::int64_t x_stride;
+  std::int8_t* codes;
+  std::int64_t codes_stride;
+  BFloat16* scales;
+  std::int64_t scales_stride, scale_columns;
+};
+
 struct SwigluStage {
   void (*forward)(const SwigluBlock& block);
   void (*gradient)(const SwigluGradientBlock& block);
+  void (*quantize)(const CodesBlock& block);
 };
 
 namespace avx512 {

@@ -35,6 +35,8 @@ void forward(const Arguments& args) {
   const TensorView* row_map = args.inputs.size() > 4 ? &args.inputs[4] : nullptr;
   const TensorView* weights = args.inputs.size() > 5 ? &args.inputs[5] : nullptr;
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
+  const std::int64_t block = spec::get_int_or(*args.attributes, "block", 0);
+  auto* products = reinterpret_cast<double*>(args.workspace);  // of one row, where they get codes
   for_rows(rows(h), offsets, in * out, [&](std::int64_t t, std::int64_t base) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
     const double factor = weights != nullptr ? load(*weights, load_index(*row_map, t)) : 1.0;
@@ -47,10 +49,18 @@ void forward(const Arguments& args) {
       gate = round_to(x.type->dtype, gate);
       up = round_to(x.type->dtype, up);
       store(h, t * out + n, factor * (gate * sigmoid(gate) * up));
-      if (args.outputs.size() < 3) continue;
-      store(args.outputs[1], t * out + n, gate);
-      store(args.outputs[2], t * out + n, up);
+      if (block > 0) {
+        products[n] = gate;
+        products[out + n] = up;
+      } else if (args.outputs.size() > 1) {
+        store(args.outputs[1], t * out + n, gate);
+        store(args.outputs[2], t * out + n, up);
+      }
     }
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+      if (block > 0)
+        quantize_row(products + static_cast<std::int64_t>(i) * out, out, block, t,
+                     args.outputs[1 + 2 * i], args.outputs[2 + 2 * i]);
   });
 }
 
@@ -85,12 +95,18 @@ void backward(const Arguments& args) {
 
 }  // namespace
 
+std::int64_t swiglu_with_codes_workspace_bytes(const spec::Problem& problem) {
+  return 2 * problem.outputs[0].dim(1) * std::int64_t{sizeof(double)};
+}
+
 void grouped_linear_swiglu(const Arguments& args) { forward(args); }
 void grouped_linear_swiglu_gradient(const Arguments& args) { backward(args); }
 void grouped_linear_swiglu_gradient_with_weights(const Arguments& args) { backward(args); }
+void grouped_linear_swiglu_with_codes(const Arguments& args) { forward(args); }
 void grouped_linear_swiglu_with_products(const Arguments& args) { forward(args); }
 void linear_swiglu(const Arguments& args) { forward(args); }
 void linear_swiglu_gradient(const Arguments& args) { backward(args); }
+void linear_swiglu_with_codes(const Arguments& args) { forward(args); }
 void linear_swiglu_with_products(const Arguments& args) { forward(args); }
 
 }  // namespace anabatic::kernels::ref

@@ -14,27 +14,39 @@ constexpr float kSmallest = 0x1p-100f;  // a block whose largest element is belo
 
 }  // namespace
 
-void quantize(const Arguments& args) {
-  const TensorView &x = args.inputs[0], &codes = args.outputs[0], &scales = args.outputs[1];
-  const std::int64_t block = spec::get_int(*args.attributes, "block"), width = columns(x),
-                     blocks = columns(scales);
-  for (std::int64_t b = 0; b < size(scales); ++b) {
-    const std::int64_t row = b / blocks, first = b % blocks * block,
-                       end = row * width + std::min(first + block, width);
+void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::int64_t row,
+                  const TensorView& codes, const TensorView& scales) {
+  for (std::int64_t first = 0; first < width; first += block) {
+    const std::int64_t end = std::min(first + block, width);
     float largest = 0;
     bool is_finite = true;
-    for (std::int64_t i = row * width + first; i < end; ++i) {
-      const auto value = static_cast<float>(load(x, i));
+    for (std::int64_t i = first; i < end; ++i) {
+      const auto value = static_cast<float>(x[i]);
       is_finite &= std::isfinite(value);
       largest = std::max(largest, std::abs(value));
     }
     const float scale = !is_finite            ? std::numeric_limits<float>::quiet_NaN()
                         : largest < kSmallest ? 0.0f
                                               : to_float(to_bfloat16_up(largest / 127.0f));
-    store(scales, b, scale);
+    store(scales, row * columns(scales) + first / block, scale);
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
-    for (std::int64_t i = row * width + first; i < end; ++i)
-      store(codes, i, is_finite ? std::nearbyint(static_cast<float>(load(x, i)) * inverse) : 0.0);
+    for (std::int64_t i = first; i < end; ++i)
+      store(codes, row * width + i,
+            is_finite ? std::nearbyint(static_cast<float>(x[i]) * inverse) : 0.0);
+  }
+}
+
+std::int64_t quantize_workspace_bytes(const spec::Problem& problem) {
+  return problem.inputs[0].dim(1) * std::int64_t{sizeof(double)};
+}
+
+void quantize(const Arguments& args) {
+  const TensorView& x = args.inputs[0];
+  const std::int64_t block = spec::get_int(*args.attributes, "block"), width = columns(x);
+  auto* row = reinterpret_cast<double*>(args.workspace);
+  for (std::int64_t r = 0; r < rows(x); ++r) {
+    for (std::int64_t i = 0; i < width; ++i) row[i] = load(x, r * width + i);
+    quantize_row(row, width, block, r, args.outputs[0], args.outputs[1]);
   }
 }
 

@@ -46,14 +46,18 @@ void linear_many_weight_gradient(const Arguments& args);
 void grouped_linear_swiglu(const Arguments& args);
 void grouped_linear_swiglu_gradient(const Arguments& args);
 void grouped_linear_swiglu_gradient_with_weights(const Arguments& args);
+void grouped_linear_swiglu_with_codes(const Arguments& args);
 void grouped_linear_swiglu_with_products(const Arguments& args);
 void linear_swiglu(const Arguments& args);
 void linear_swiglu_gradient(const Arguments& args);
+void linear_swiglu_with_codes(const Arguments& args);
 void linear_swiglu_with_products(const Arguments& args);
+std::int64_t swiglu_with_codes_workspace_bytes(const spec::Problem& problem);
 
 // quantize.cpp
 void dequantize(const Arguments& args);
 void quantize(const Arguments& args);
+std::int64_t quantize_workspace_bytes(const spec::Problem& problem);
 
 // loss.cpp
 void cross_entropy(const Arguments& args);

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of a row in eight bits and a scale, and back: one formula for the ops and for what runs
+// behind a product. ARCHITECTURE.md's row of `quantize` says what a code is.
+#pragma once
+#include <bit>
+
+#include "kernels/cpu/vector_pairs.h"
+
+namespace anabatic::kernels::cpu::ANABATIC_ISA {
+
+using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
+using Codes = std::int8_t __attribute__((vector_size(kLanes)));
+
+inline constexpr float kSmallest =
+    0x1p-100f;  // a block whose largest element is below is all zeroes
+inline constexpr std::int32_t kInfinity = 0x7F800000;
+// Adding 1.5 · 2^23 rounds to a whole number, to even, which the lowest bits then hold.
+inline constexpr float kRounder = 12582912.0f;
+
+// A block's scale is NaN where an element is not finite: every element of it comes back as NaN.
+struct BlockScale {
+  BFloat16 scale;
+  float inverse;
+  std::uint32_t mask;  // all ones where the block is finite
+};
+
+// `largest`: bits without the sign, whose order as integers puts NaN above infinity above the rest.
+ANABATIC_INLINE BlockScale scale_of(std::int32_t largest) {
+  if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, 0u};
+  const auto value = std::bit_cast<float>(largest);
+  if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, ~0u};
+  const BFloat16 scale = to_bfloat16_up(value / 127.0f);
+  return {scale, 1.0f / to_float(scale), ~0u};
+}
+
+ANABATIC_INLINE Ints magnitude(Floats x) { return reinterpret_cast<Ints>(x) & 0x7FFFFFFF; }
+ANABATIC_INLINE Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+template <int kHalf = kLanes / 2>
+ANABATIC_INLINE std::int32_t largest_lane(Ints x) {
+  x = larger(x, reinterpret_cast<Ints>(exchange_lanes<kHalf>(reinterpret_cast<Floats>(x))));
+  if constexpr (kHalf > 1) return largest_lane<kHalf / 2>(x);
+  return x[0];
+}
+
+// The codes as the lowest bytes of words.
+ANABATIC_INLINE Words codes_of(Floats x, const BlockScale& block) {
+  const Floats held = reinterpret_cast<Floats>(reinterpret_cast<Words>(x) & block.mask);
+  return reinterpret_cast<Words>(held * block.inverse + kRounder) & 0xFFu;
+}
+
+ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x,
+                                 const BlockScale& block) {
+  const Words first = codes_of(x.first, block), second = codes_of(x.second, block);
+#if ANABATIC_ISA_LANES == 8  // g++ 12 narrows byte by byte
+  const auto halves = [](Words words) {
+    const auto all = reinterpret_cast<__m256i>(words);
+    return _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  };
+  const __m128i bytes = _mm_packus_epi16(halves(first), halves(second));
+  std::memcpy(p, &bytes, sizeof bytes);
+#else
+  const Bytes low = __builtin_convertvector(first, Bytes),
+              high = __builtin_convertvector(second, Bytes);
+  std::memcpy(p, &low, sizeof low);
+  std::memcpy(p + kLanes, &high, sizeof high);
+#endif
+}
+// Even and odd elements lie side by side again.
+ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x,
+                                 const BlockScale& block) {
+  const Words both = codes_of(x.first, block) | (codes_of(x.second, block) << 8);
+  const Halves halves = __builtin_convertvector(both, Halves);
+  std::memcpy(p, &halves, sizeof halves);
+}
+
+template <class T>
+ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
+  const std::int64_t whole = count / kPair * kPair;
+  Ints largest{};
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair pair = load_pair(x + i);
+    largest = larger(largest, larger(magnitude(pair.first), magnitude(pair.second)));
+  }
+  for_lanes(whole, count,
+            [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
+  const BlockScale block = scale_of(largest_lane(largest));
+  for (std::int64_t i = 0; i < whole; i += kPair)
+    store_codes(codes + i, x, load_pair(x + i), block);
+  for_lanes(whole, count, [&](std::int64_t i, int n) {
+    const Words words = codes_of(load(x + i, n), block);
+    for (int k = 0; k < n; ++k) codes[i + k] = static_cast<std::int8_t>(words[k]);
+  });
+  return block.scale;
+}
+
+ANABATIC_INLINE Floats load_codes(const std::int8_t* p, int count) {
+  Codes codes{};
+  for (int i = 0; i < count; ++i) codes[i] = p[i];
+  return __builtin_convertvector(__builtin_convertvector(codes, Ints), Floats);
+}
+// In the order that load_pair gives elements of the type.
+ANABATIC_INLINE Pair load_code_pair(const std::int8_t* p, const float*) {
+#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+  const auto widened = [](const std::int8_t* q) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q))));
+  };
+  return {widened(p), widened(p + kLanes)};
+#else
+  return {load_codes(p, kLanes), load_codes(p + kLanes, kLanes)};
+#endif
+}
+ANABATIC_INLINE Pair load_code_pair(const std::int8_t* p, const BFloat16*) {
+  Halves halves;
+  std::memcpy(&halves, p, sizeof halves);
+#if ANABATIC_ISA_LANES == 8
+  const auto both =
+      reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
+#else
+  const Words both = __builtin_convertvector(halves, Words);
+#endif
+  // Shifts of signed lanes keep the sign.
+  return {__builtin_convertvector(reinterpret_cast<Ints>(both << 24) >> 24, Floats),
+          __builtin_convertvector(reinterpret_cast<Ints>(both << 16) >> 24, Floats)};
+}
+
+template <bool kStreams, class T>
+ANABATIC_INLINE void dequantize_block(const std::int8_t* codes, std::int64_t count, float scale,
+                                      T* x) {
+  const std::int64_t whole = count / kPair * kPair;
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair pair = load_code_pair(codes + i, x);
+    store_pair<kStreams>(x + i, {pair.first * scale, pair.second * scale});
+  }
+  for_lanes(whole, count,
+            [&](std::int64_t i, int n) { store(x + i, load_codes(codes + i, n) * scale, n); });
+}
+
+}  // namespace anabatic::kernels::cpu::ANABATIC_ISA
