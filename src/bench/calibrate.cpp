@@ -57,10 +57,8 @@ constexpr std::array<Size, 2> kSizes{{{2, 256}, {4, 512}}};
 // and what it keeps in eight bits.
 ProfileOptions steps() {
   spec::Decisions decisions;
-  decisions.recompute = {"layers.0.mlp.activation", "layers.1.experts.activation",
-                         "layers.0.mlp_norm", "layers.1.mlp_norm"};
-  for (const char* value :
-       {"layers.0.mlp.gate", "layers.0.mlp.up", "layers.1.experts.gate", "layers.1.experts.up"})
+  decisions.recompute = {"layers.0.mlp_norm", "layers.1.mlp_norm"};
+  for (const char* value : {"layers.0.mlp.gate", "layers.1.experts.gate"})
     decisions.saved_as[value] = spec::SavedForm::kInt8;
   return {.num_warmup_steps = 1, .num_steps = 3, .decisions = std::move(decisions)};
 }

@@ -97,11 +97,17 @@ void check_gradient(const Check& check, int ndim, int gate_input) {
   check.same_type(check.floating(gate_input + 1, "up", 2), gate);
 }
 
+// The activation behind the gradients, where it is asked for.
+std::vector<TensorType> with_activation(std::vector<TensorType> gradients, const Check& check) {
+  if (check.has("activation")) gradients.push_back(TensorType(gradients[0]));
+  return gradients;
+}
+
 std::vector<TensorType> infer_dense_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("linear_swiglu_gradient", inputs, attributes);
+  const Check check("linear_swiglu_gradient", inputs, attributes, {}, {"activation"});
   check_gradient(check, 2, 2);
   check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(2, "gate", 2), 0);
-  return {inputs[2], inputs[2]};
+  return with_activation({inputs[2], inputs[2]}, check);
 }
 
 void check_grouped_gradient(const Check& check) {
@@ -112,23 +118,24 @@ void check_grouped_gradient(const Check& check) {
 
 std::vector<TensorType> infer_grouped_gradient(ir::Types inputs,
                                                const spec::Attributes& attributes) {
-  const Check check("grouped_linear_swiglu_gradient", inputs, attributes, {}, {"slices"});
+  const Check check("grouped_linear_swiglu_gradient", inputs, attributes, {},
+                    {"slices", "activation"});
   check_grouped_gradient(check);
   check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(kGate, "gate", 2), 0);
-  return {inputs[kGate], inputs[kGate]};
+  return with_activation({inputs[kGate], inputs[kGate]}, check);
 }
 
 std::vector<TensorType> infer_gradient_with_weights(ir::Types inputs,
                                                     const spec::Attributes& attributes) {
   const Check check("grouped_linear_swiglu_gradient_with_weights", inputs, attributes, {},
-                    {"slices"});
+                    {"slices", "activation"});
   check_grouped_gradient(check);
   const Operand row_map = check.i32(kGradientRowMap, "row_map", 1),
                 weights = check.wide(kRowWeights, "weights", 2);
   check_slots(check, row_map, weights);
   check.same_dim(row_map, 0, check.floating(kGate, "gate", 2), 0);
   check.same_dim(check.floating(kDy, "dy", 2), 0, weights, 0);
-  return {inputs[kGate], inputs[kGate], *weights.type};
+  return with_activation({inputs[kGate], inputs[kGate], *weights.type}, check);
 }
 
 ir::Cost product_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -255,8 +262,8 @@ const ir::OpSchema kLinearSwigluGradient{
     .name = "linear_swiglu_gradient",
     .min_inputs = 4,
     .max_inputs = 4,
-    .num_outputs = 2,
-    .signature = "(dy [T,N], weight [N,F], gate [T,F], up [T,F]) -> dgate, dup",
+    .num_outputs = ir::kAnyNumber,
+    .signature = "(dy [T,N], weight [N,F], gate [T,F], up [T,F]) -> dgate, dup, activation?",
     .infer = infer_dense_gradient,
     .cost = product_gradient_cost,
     .may_alias = {2, 3}};
@@ -265,8 +272,10 @@ const ir::OpSchema kGroupedLinearSwigluGradient{
     .name = "grouped_linear_swiglu_gradient",
     .min_inputs = 5,
     .max_inputs = 5,
-    .num_outputs = 2,
-    .signature = "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup",
+    .num_outputs = ir::kAnyNumber,
+    .signature =
+        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup, "
+        "activation?",
     .infer = infer_grouped_gradient,
     .cost = product_gradient_cost,
     .may_alias = {3, 4},
@@ -276,10 +285,10 @@ const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
     .name = "grouped_linear_swiglu_gradient_with_weights",
     .min_inputs = 7,
     .max_inputs = 7,
-    .num_outputs = 3,
+    .num_outputs = ir::kAnyNumber,
     .signature =
         "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], row_map "
-        "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k]",
+        "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k], activation?",
     .infer = infer_gradient_with_weights,
     .cost = product_gradient_cost,
     .may_alias = {3, 4, -1},

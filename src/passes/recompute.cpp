@@ -85,6 +85,46 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
   ir::keep_nodes(graph, keep);
 }
 
+// An activation made again from gate and up for weight-gradients alone comes out of the gradient
+// that reads them anyway: a pass over both is saved, and it takes the bytes that it took before.
+// What else reads it may lead to that gradient.
+void make_activations_with_gradients(Graph& graph) {
+  std::vector<NodeId> gradient_of(graph.values.size(), ir::kNoNode);  // by gate
+  std::vector<bool> has_other_readers(graph.values.size(), false);
+  const auto gate_at = [](const Node& node) {
+    return node.op->name.starts_with("grouped") ? std::size_t{3} : std::size_t{2};
+  };
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op->name.find("linear_swiglu_gradient") != std::string_view::npos)
+      gradient_of[index(node.inputs[gate_at(node)])] = NodeId{static_cast<std::uint32_t>(i)};
+    for (const ValueId input : node.inputs)
+      if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
+  }
+  std::vector<bool> keep(graph.nodes.size(), true);
+  bool any = false;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& swiglu = graph.nodes[i];
+    if (swiglu.op->name != "swiglu" || swiglu.tag.phase != ir::Phase::kRecompute) continue;
+    const NodeId id = gradient_of[index(swiglu.inputs[0])];
+    if (id == ir::kNoNode || has_other_readers[index(swiglu.outputs[0])]) continue;
+    Node& gradient = graph.nodes[index(id)];
+    // gate, up, and the weights of rows where both have them.
+    const std::vector<ValueId> read(
+        gradient.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(gradient)),
+        gradient.inputs.end());
+    if (read != swiglu.inputs || gradient.attributes.contains("activation")) continue;
+    gradient.attributes["activation"] = true;
+    gradient.outputs.push_back(swiglu.outputs[0]);
+    graph.value(swiglu.outputs[0]).producer = id;
+    keep[i] = false;
+    any = true;
+  }
+  if (!any) return;
+  ir::keep_nodes(graph, keep);
+  ir::sort_nodes(graph);
+}
+
 // Builds the nodes anew, with those that convert and make again among them.
 class Rewriter {
  public:
@@ -175,6 +215,7 @@ bool run(Graph& graph, const PassContext& context) {
   Rewriter(graph, context, rebuilds).run(treatments);
   stop_keeping_products(graph, context);
   leave_products_in_codes(graph, context);
+  make_activations_with_gradients(graph);
   return true;
 }
 

@@ -232,6 +232,14 @@ bool RecomputeMenu::is_left_in_codes(ir::ValueId value, const analysis::Treatmen
          (waits_in_codes(value, treated) || waits_in_codes(other, treated));
 }
 
+bool RecomputeMenu::comes_with_gradient(const analysis::Rebuild& rebuild) const {
+  if (rebuild.op != "swiglu") return false;
+  const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(rebuild.inputs[0]);
+  return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
+    return graph_.node(reader).op->name.find("linear_swiglu_gradient") != std::string_view::npos;
+  });
+}
+
 double RecomputeMenu::price(const analysis::Rebuild& rebuild,
                             const analysis::Treatments& treated) const {
   if (rebuild.from != spec::SavedForm::kWhole) {
@@ -239,6 +247,8 @@ double RecomputeMenu::price(const analysis::Rebuild& rebuild,
     return is_left_in_codes(value, treated) ? left_in_codes_seconds_[index(value)]
                                             : form_seconds_.at(rebuild.from)[index(value)];
   }
+  if (comes_with_gradient(rebuild))
+    return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
   const auto [found, is_new] = rebuild_seconds_.try_emplace({rebuild.op, rebuild.outputs[0]}, 0.0);
   if (!is_new) return found->second;
   const ir::Node node{.op = ops::find_op(rebuild.op),

@@ -78,6 +78,8 @@ class RecomputeMenu {
   bool waits_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
   // Whether the product that makes the value leaves it in eight bits (passes/recompute.h).
   bool is_left_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
+  // Whether a gradient behind a product makes the activation (passes/recompute.h).
+  bool comes_with_gradient(const analysis::Rebuild& rebuild) const;
   double price(const analysis::Rebuild& rebuild, const analysis::Treatments& treated) const;
 
   const ir::Graph& graph_;

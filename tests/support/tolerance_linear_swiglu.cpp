@@ -135,6 +135,8 @@ std::vector<Bound> gradient_bounds(const OpCall& call) {
       if (weighted)
         bounds[2].errors[slot] += std::abs(gate * up) * s *
                                   (dh.error + (c + g(static_cast<double>(width) + kFunction)) * d);
+      if (call.attributes.contains("activation"))
+        bounds.back().errors.push_back(activation_error({gate}, {up}, factor));
     }
   }
   return bounds;

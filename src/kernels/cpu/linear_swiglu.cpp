@@ -213,6 +213,7 @@ class Gradient {
     if (grouped) offsets_ = args.inputs[2].as<std::int32_t>();
     gate_ = args.inputs[grouped ? 3 : 2].data;
     up_ = args.inputs[grouped ? 4 : 3].data;
+    if (args.attributes->contains("activation")) h_ = args.outputs.back().data;
     if (args.inputs.size() < 7) return;
     row_map_ = args.inputs[5].as<std::int32_t>();
     weights_ = args.inputs[6].as<float>();
@@ -265,6 +266,7 @@ class Gradient {
                      .up = up_ + at,
                      .dgate = args_.outputs[0].data + at,
                      .dup = args_.outputs[1].data + at,
+                     .h = h_ != nullptr ? h_ + at : nullptr,
                      .operand_stride = shape_.width,
                      .row_weights = {.weights = weights_,
                                      .slots = weights_ != nullptr ? row_map_ + row : nullptr},
@@ -284,6 +286,7 @@ class Gradient {
   const Space space_;
   const std::int32_t* offsets_ = nullptr;
   const std::byte *gate_ = nullptr, *up_ = nullptr;
+  std::byte* h_ = nullptr;
   const std::int32_t* row_map_ = nullptr;
   const float* weights_ = nullptr;
   RowIndex index_{};  // of rows of dy
@@ -325,7 +328,7 @@ Int LinearSwigluRows<kEngine, kStage>::gradient_workspace(const spec::Problem& p
   const Gemm gemm = product_of(shape, true);
   const Int segment = segment_of(*kEngine(), gemm);
   const Int num_shared =
-      problem.outputs.size() > 2 ? shape.rows * ceil_div(shape.width, segment) : 0;
+      problem.inputs.size() == 7 ? shape.rows * ceil_div(shape.width, segment) : 0;
   return Space(*kEngine(), gemm, segment, 1, problem.device->num_threads, nullptr)
       .bytes(num_shared);
 }

@@ -58,14 +58,15 @@ ANABATIC_INLINE WithProduct with_product_of(Floats gate, Floats up, Floats dy) {
   return {swiglu_gradient_of(gate, up, dy, d), times_sigmoid(gate, d, gate * up)};
 }
 
-// One row of a block. kWeighted: with partial sums.
-template <class T, bool kWeighted>
+// One row of a block. kWeighted: with partial sums; kActivates: with h.
+template <class T, bool kWeighted, bool kActivates>
 ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t r) {
   const T* gate = row_of<T>(block.gate, r, block.operand_stride);
   const T* up = row_of<T>(block.up, r, block.operand_stride);
   const T* dh = row_of<T>(block.dh, r, block.dh_stride);
   T* dgate = row_of<T>(block.dgate, r, block.operand_stride);
   T* dup = row_of<T>(block.dup, r, block.operand_stride);
+  T* h = kActivates ? row_of<T>(block.h, r, block.operand_stride) : nullptr;
   const Floats factor = factor_of(block.row_weights, r);
   const std::int64_t ahead = step_ahead(r, block.rows, block.operand_stride);
   for (std::int64_t begin = 0; begin < block.columns; begin += block.segment) {
@@ -78,11 +79,13 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
       __builtin_prefetch(up + i + ahead);
       __builtin_prefetch(dgate + i + ahead, 1);
       __builtin_prefetch(dup + i + ahead, 1);
+      if (kActivates) __builtin_prefetch(h + i + ahead, 1);
       const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dh + i);
       const WithProduct first = with_product_of(g.first, u.first, factor * d.first),
                         second = with_product_of(g.second, u.second, factor * d.second);
       store_pair<false>(dgate + i, {first.gradient.gate, second.gradient.gate});
       store_pair<false>(dup + i, {first.gradient.up, second.gradient.up});
+      if (kActivates) store_pair<false>(h + i, {factor * first.product, factor * second.product});
       if (kWeighted) {
         sum.first = madd(d.first, first.product, sum.first);
         sum.second = madd(d.second, second.product, sum.second);
@@ -93,6 +96,7 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
       const WithProduct value = with_product_of(load(gate + i, n), load(up + i, n), factor * d);
       store(dgate + i, value.gradient.gate, n);
       store(dup + i, value.gradient.up, n);
+      if (kActivates) store(h + i, factor * value.product, n);
       if (kWeighted) sum.first = madd(d, value.product, sum.first);
     });
     if (kWeighted)
@@ -101,12 +105,9 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
   }
 }
 
-template <class T>
+template <class T, bool kWeighted, bool kActivates>
 void gradient_rows(const SwigluGradientBlock& block) {
-  if (block.partials != nullptr)
-    for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, true>(block, r);
-  else
-    for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, false>(block, r);
+  for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, kWeighted, kActivates>(block, r);
 }
 
 void forward(const SwigluBlock& block) {
@@ -114,7 +115,14 @@ void forward(const SwigluBlock& block) {
 }
 
 void gradient(const SwigluGradientBlock& block) {
-  with_float_type(block.dtype, [&]<class T>(T*) { gradient_rows<T>(block); });
+  const bool is_weighted = block.partials != nullptr, activates = block.h != nullptr;
+  with_float_type(block.dtype, [&]<class T>(T*) {
+    const auto rows = is_weighted
+                          ? activates ? gradient_rows<T, true, true> : gradient_rows<T, true, false>
+                      : activates ? gradient_rows<T, false, true>
+                                  : gradient_rows<T, false, false>;
+    rows(block);
+  });
 }
 
 template <class T>

@@ -25,16 +25,17 @@ struct SwigluBlock {
   RowWeights row_weights;
 };
 
-// dgate, dup from dh. partials (null: none): the s-th `segment` columns of row r give Σ dh ·
-// swiglu(gate, up) to partials[r · partial_stride + s]. A segment is a multiple of 32.
+// dgate, dup from dh; h (null: none) as SwigluBlock has it. partials (null: none): the s-th
+// `segment` columns of row r give Σ dh · swiglu(gate, up) to partials[r · partial_stride + s]. A
+// segment is a multiple of 32.
 struct SwigluGradientBlock {
   DType dtype;
   std::int64_t rows, columns;
   const std::byte* dh;
   std::int64_t dh_stride;
   const std::byte *gate, *up;
-  std::byte *dgate, *dup;
-  std::int64_t operand_stride;  // of the four
+  std::byte *dgate, *dup, *h;
+  std::int64_t operand_stride;  // of the five
   RowWeights row_weights;
   float* partials;
   std::int64_t segment, partial_stride;

@@ -71,6 +71,7 @@ void backward(const Arguments& args) {
   const bool grouped = is_grouped(weight);
   const TensorView &gates = args.inputs[grouped ? 3 : 2], &ups = args.inputs[grouped ? 4 : 3];
   const TensorView* weights = args.inputs.size() > 5 ? &args.inputs[6] : nullptr;
+  const TensorView* h = args.attributes->contains("activation") ? &args.outputs.back() : nullptr;
   const std::int64_t in = columns(dy), out = columns(gates);
   for_rows(rows(gates), grouped ? &args.inputs[2] : nullptr, in * out,
            [&](std::int64_t t, std::int64_t base) {
@@ -88,6 +89,7 @@ void backward(const Arguments& args) {
                dweight += dh * gate * s * up;
                store(args.outputs[0], t * out + f, factor * dh * up * s * (1.0 + gate * (1.0 - s)));
                store(args.outputs[1], t * out + f, factor * dh * gate * s);
+               if (h != nullptr) store(*h, t * out + f, factor * (gate * s * up));
              }
              if (weights != nullptr) store(args.outputs[2], slot, dweight);
            });
