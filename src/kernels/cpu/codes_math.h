@@ -10,6 +10,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 using Bytes = std::uint8_t __attribute__((vector_size(kLanes)));
 using Codes = std::int8_t __attribute__((vector_size(kLanes)));
+using PairHalves = std::uint16_t __attribute__((vector_size(4 * kLanes)));
 
 inline constexpr float kSmallest =
     0x1p-100f;  // a block whose largest element is below is all zeroes
@@ -21,16 +22,16 @@ inline constexpr float kRounder = 12582912.0f;
 struct BlockScale {
   BFloat16 scale;
   float inverse;
-  std::uint32_t mask;  // all ones where the block is finite
+  bool is_finite;
 };
 
 // `largest`: bits without the sign, whose order as integers puts NaN above infinity above the rest.
 ANABATIC_INLINE BlockScale scale_of(std::int32_t largest) {
-  if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, 0u};
+  if (largest >= kInfinity) return {to_bfloat16(__builtin_nanf("")), 0.0f, false};
   const auto value = std::bit_cast<float>(largest);
-  if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, ~0u};
+  if (value < kSmallest) return {to_bfloat16(0.0f), 0.0f, true};
   const BFloat16 scale = to_bfloat16_up(value / 127.0f);
-  return {scale, 1.0f / to_float(scale), ~0u};
+  return {scale, 1.0f / to_float(scale), true};
 }
 
 ANABATIC_INLINE Ints magnitude(Floats x) { return reinterpret_cast<Ints>(x) & 0x7FFFFFFF; }
@@ -42,15 +43,44 @@ ANABATIC_INLINE std::int32_t largest_lane(Ints x) {
   return x[0];
 }
 
-// The codes as the lowest bytes of words.
-ANABATIC_INLINE Words codes_of(Floats x, const BlockScale& block) {
-  const Floats held = reinterpret_cast<Floats>(reinterpret_cast<Words>(x) & block.mask);
-  return reinterpret_cast<Words>(held * block.inverse + kRounder) & 0xFFu;
+// The bits of the largest magnitude of a block.
+ANABATIC_INLINE std::int32_t largest_of(const float* x, std::int64_t count) {
+  const std::int64_t whole = count / kPair * kPair;
+  Ints largest{};
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    const Pair pair = load_pair(x + i);
+    largest = larger(largest, larger(magnitude(pair.first), magnitude(pair.second)));
+  }
+  for_lanes(whole, count,
+            [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
+  return largest_lane(largest);
+}
+// Those of bf16 keep their order in 16 bits.
+ANABATIC_INLINE std::int32_t largest_of(const BFloat16* x, std::int64_t count) {
+  const std::int64_t whole = count / kPair * kPair;
+  PairHalves halves{};
+  for (std::int64_t i = 0; i < whole; i += kPair) {
+    PairHalves next;
+    std::memcpy(&next, x + i, sizeof next);
+    next &= 0x7FFF;
+    halves = halves > next ? halves : next;
+  }
+  const auto words = reinterpret_cast<Words>(halves);
+  Ints largest =
+      larger(reinterpret_cast<Ints>(words << 16), reinterpret_cast<Ints>(words & ~0xFFFFu));
+  for_lanes(whole, count,
+            [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
+  return largest_lane(largest);
 }
 
-ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x,
-                                 const BlockScale& block) {
-  const Words first = codes_of(x.first, block), second = codes_of(x.second, block);
+// The codes as the lowest bytes of words; what is above them is none of theirs.
+ANABATIC_INLINE Words codes_of(Floats x, float inverse) {
+  return reinterpret_cast<Words>(x * inverse + kRounder);
+}
+
+ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x, float inverse) {
+  const Words first = codes_of(x.first, inverse) & 0xFFu,
+              second = codes_of(x.second, inverse) & 0xFFu;
 #if ANABATIC_ISA_LANES == 8  // g++ 12 narrows byte by byte
   const auto halves = [](Words words) {
     const auto all = reinterpret_cast<__m256i>(words);
@@ -66,28 +96,24 @@ ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x,
 #endif
 }
 // Even and odd elements lie side by side again.
-ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x,
-                                 const BlockScale& block) {
-  const Words both = codes_of(x.first, block) | (codes_of(x.second, block) << 8);
+ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x, float inverse) {
+  const Words both = (codes_of(x.first, inverse) & 0xFFu) | (codes_of(x.second, inverse) << 8);
   const Halves halves = __builtin_convertvector(both, Halves);
   std::memcpy(p, &halves, sizeof halves);
 }
 
 template <class T>
 ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int8_t* codes) {
-  const std::int64_t whole = count / kPair * kPair;
-  Ints largest{};
-  for (std::int64_t i = 0; i < whole; i += kPair) {
-    const Pair pair = load_pair(x + i);
-    largest = larger(largest, larger(magnitude(pair.first), magnitude(pair.second)));
+  const BlockScale block = scale_of(largest_of(x, count));
+  if (!block.is_finite) {
+    std::memset(codes, 0, static_cast<std::size_t>(count));
+    return block.scale;
   }
-  for_lanes(whole, count,
-            [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
-  const BlockScale block = scale_of(largest_lane(largest));
+  const std::int64_t whole = count / kPair * kPair;
   for (std::int64_t i = 0; i < whole; i += kPair)
-    store_codes(codes + i, x, load_pair(x + i), block);
+    store_codes(codes + i, x, load_pair(x + i), block.inverse);
   for_lanes(whole, count, [&](std::int64_t i, int n) {
-    const Words words = codes_of(load(x + i, n), block);
+    const Words words = codes_of(load(x + i, n), block.inverse);
     for (int k = 0; k < n; ++k) codes[i + k] = static_cast<std::int8_t>(words[k]);
   });
   return block.scale;
