@@ -90,7 +90,8 @@ class Collector {
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
-    if (keeps_products(node) && (has(node.outputs[kGate]) || has(node.outputs[kUp])))
+    // Each product alone: the activation mostly comes out of a gradient (passes/recompute.h).
+    if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,
             .attributes = node.attributes,
@@ -114,7 +115,7 @@ class Collector {
     return rebuild;
   }
 
-  // One of the two products, the other being there.
+  // One of the two products.
   static Rebuild product(NodeId id, const Node& node, ValueId value) {
     const ValueId weight = node.inputs[value == node.outputs[kGate] ? kGateWeight : kUpWeight];
     Rebuild rebuild{

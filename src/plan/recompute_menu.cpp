@@ -244,8 +244,12 @@ double RecomputeMenu::price(const analysis::Rebuild& rebuild,
                             const analysis::Treatments& treated) const {
   if (rebuild.from != spec::SavedForm::kWhole) {
     const ir::ValueId value = rebuild.outputs[0];
-    return is_left_in_codes(value, treated) ? left_in_codes_seconds_[index(value)]
-                                            : form_seconds_.at(rebuild.from)[index(value)];
+    if (!is_left_in_codes(value, treated)) return form_seconds_.at(rebuild.from)[index(value)];
+    // Of a value beside one that is made again the product leaves codes too, for nobody.
+    const bool is_alone = treated.is_dropped[index(beside_[index(value)])];
+    return left_in_codes_seconds_[index(value)] +
+           (is_alone ? codes_behind_product_seconds(graph_.value(value).type, device_, efficiency_)
+                     : 0.0);
   }
   if (comes_with_gradient(rebuild))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
