@@ -45,9 +45,8 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
 // A product of whose gate and up codes are kept, or those of one and nothing of the other, leaves
 // both as codes: neither ever stands whole.
 void leave_products_in_codes(Graph& graph, const PassContext& context) {
-  constexpr NodeId kNobody = ir::kNoNode;
   std::vector<int> num_readers(graph.values.size(), 0);
-  std::vector<NodeId> quantized_by(graph.values.size(), kNobody);
+  std::vector<NodeId> quantized_by(graph.values.size(), ir::kNoNode);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
     for (const ValueId input : graph.nodes[i].inputs) {
       ++num_readers[index(input)];
@@ -63,19 +62,20 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
     const NodeId by[] = {quantized_by[index(node.outputs[1])],
                          quantized_by[index(node.outputs[2])]};
     const auto reads_codes_alone = [&](std::size_t product) {
-      return num_readers[index(node.outputs[1 + product])] == (by[product] != kNobody ? 1 : 0);
+      return num_readers[index(node.outputs[1 + product])] == (by[product] != ir::kNoNode ? 1 : 0);
     };
-    const NodeId one = by[0] != kNobody ? by[0] : by[1];
-    if (one == kNobody || !reads_codes_alone(0) || !reads_codes_alone(1)) continue;
+    const NodeId one = by[0] != ir::kNoNode ? by[0] : by[1];
+    if (one == ir::kNoNode || !reads_codes_alone(0) || !reads_codes_alone(1)) continue;
     const Node quantize = graph.node(one);
     std::vector<ValueId> outputs{node.outputs[0]};
     for (const NodeId id : by)
       for (std::size_t o = 0; o < quantize.outputs.size(); ++o)
-        outputs.push_back(id != kNobody ? graph.node(id).outputs[o]
-                                        : graph.add_value(graph.value(quantize.outputs[o]).type, {},
-                                                          NodeId{static_cast<std::uint32_t>(i)}));
+        outputs.push_back(id != ir::kNoNode
+                              ? graph.node(id).outputs[o]
+                              : graph.add_value(graph.value(quantize.outputs[o]).type, {},
+                                                NodeId{static_cast<std::uint32_t>(i)}));
     for (const NodeId id : by)
-      if (id != kNobody) keep[index(id)] = false;
+      if (id != ir::kNoNode) keep[index(id)] = false;
     const std::string_view name = node.op->name;
     node.op =
         context.find_op(std::string(name.substr(0, name.size() - kSuffix.size())) + "_with_codes");

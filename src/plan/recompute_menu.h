@@ -70,8 +70,7 @@ class RecomputeMenu {
   void add_slices(const analysis::SliceableKind& kind, std::int64_t slices);
   // Whether no other chosen item cuts the same calls into more slices.
   bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
-  // There and back of a value of that type, which stands whole between its producer and the way
-  // there unless that makes the codes itself.
+  // There and back of a value of that type; behind_product: what makes the value makes its codes.
   double compression_price(const TensorType& type, spec::SavedForm format,
                            bool behind_product) const;
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
