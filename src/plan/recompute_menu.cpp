@@ -234,6 +234,11 @@ bool RecomputeMenu::is_left_in_codes(ir::ValueId value, const analysis::Treatmen
 
 bool RecomputeMenu::comes_with_gradient(const analysis::Rebuild& rebuild) const {
   if (rebuild.op != "swiglu") return false;
+  const std::vector<ir::NodeId>& wanted_by = rebuilder_.backward_readers(rebuild.outputs[0]);
+  if (std::any_of(wanted_by.begin(), wanted_by.end(), [&](ir::NodeId reader) {
+        return graph_.node(reader).tag.phase != ir::Phase::kBackwardWeight;
+      }))
+    return false;
   const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(rebuild.inputs[0]);
   return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
     return graph_.node(reader).op->name.find("linear_swiglu_gradient") != std::string_view::npos;
