@@ -10,7 +10,8 @@
 // runs its block again with the largest logit as shift.
 //
 // A stretch of the vocabulary is packed in both directions, once for all rows of a chunk, which
-// pass by in blocks, a step of the stretch at a time.
+// pass by in blocks, a step of the stretch at a time. Threads that have enough rows each pack for
+// themselves: they never wait for each other, and panels never move from core to core.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -31,6 +32,8 @@ constexpr double kMostSum = 1e18;
 // Columns of logits in flight; rows are cut at multiples of every vector, blocks of them also at
 // multiples of every register tile; rows that share a block's products.
 constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows = 240;
+// Rows of a chunk that are worth packing the weights for.
+constexpr Int kRowsAPacking = kMostBlockRows / 2;
 // What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
@@ -77,6 +80,7 @@ struct Tiling {
   // Packed weights of a step: columns of the logits, then depth of the input-gradient.
   Int step_bytes, step_depth_offset;
   Int stretch_steps;
+  Int most_packings;  // of a stretch side by side; a thread has its own where there are no fewer
   Int exponential_bytes;
   Int turned_stride;  // 0 without gradients
 
@@ -106,14 +110,13 @@ struct Tiling {
                     size_bytes(shape.dtype);
     stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
                                std::max<Int>(ceil_div(shape.classes, kStepColumns), 1));
+    most_packings = std::max<Int>(chunk_rows / kRowsAPacking, 1);
     turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
   }
-};
 
-// Of a chunk of so many rows: as many for each thread.
-Int num_blocks(Int rows, const Tiling& tiling, int num_threads) {
-  return round_up(ceil_div(rows, tiling.block_rows), num_threads);
-}
+  Int stretch_columns() const { return stretch_steps * kStepColumns; }
+  Int stretch_bytes() const { return stretch_steps * step_bytes; }
+};
 
 Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) {
   return {.data = static_cast<const std::byte*>(data),
@@ -184,7 +187,8 @@ struct Space {
          shape.with_gradient ? panel_shape(tiling.operand, rows, shape.width, true).num_elements()
                              : 0,
          size_bytes(tiling.operand));
-    take(weight_panels, tiling.stretch_steps * tiling.step_bytes, 1);
+    take(weight_panels, tiling.stretch_bytes() * std::min<Int>(tiling.most_packings, num_threads),
+         1);
     take(turned, tiling.turned_stride * shape.classes, tiling.exponential_bytes);
     take(input_gradient, shape.with_gradient ? rows * shape.width : 0);
     rounded_offset = tiling.block_rows * tiling.step_stride * 4;
@@ -281,7 +285,8 @@ class HeadLoss {
 
   void run_chunk(Int first, Int most_rows) {
     const Int rows = std::min(most_rows, num_live_ - first);
-    const Int blocks = num_blocks(rows, tiling_, args_.team->num_threads());
+    const Int blocks =  // as many for each thread
+        round_up(ceil_div(rows, tiling_.block_rows), args_.team->num_threads());
     const Chunk chunk{
         .first = first,
         .rows = rows,
@@ -358,80 +363,125 @@ class HeadLoss {
     return any;
   }
 
-  // What becomes of one step of a block's logits.
+  // One step of a block's logits; `use` says what becomes of them.
   struct Step {
     Int begin, end, column, columns;
-    HeadLogits logits;
+    const std::byte* panels;
     int thread;
+    HeadLogits logits;
   };
   using Use = void (HeadLoss::*)(Step&);
 
+  // Columns of a stretch, and whose packing of it.
+  struct Stretch {
+    Int begin, end;
+    std::byte* panels;
+  };
+
+  std::byte* step_panels(const Stretch& stretch, Int column) const {
+    return stretch.panels + (column - stretch.begin) / kStepColumns * tiling_.step_bytes;
+  }
+
+  // body(stretch) for each one, packed at `panels`.
+  template <class Body>
+  void for_stretches(std::byte* panels, Body&& body) const {
+    for (Int begin = 0; begin < shape_.classes; begin += tiling_.stretch_columns())
+      body(Stretch{begin, std::min(shape_.classes, begin + tiling_.stretch_columns()), panels});
+  }
+
   // All steps of the blocks that have a row to compute: one whose `largest` is below infinity.
   void run_steps(const Chunk& chunk, Use use) {
-    const Int stretch = tiling_.stretch_steps * kStepColumns;
-    for (Int column = 0; column < shape_.classes; column += stretch) {
-      pack_stretch(column);
-      const Int end_column = std::min(shape_.classes, column + stretch);
-      args_.team->for_tasks(ceil_div(chunk.rows, chunk.block_rows), [&](Int block, int thread) {
-        const Int begin = block * chunk.block_rows;
-        const Int end = std::min(chunk.rows, begin + chunk.block_rows);
-        if (std::any_of(space_.largest + begin, space_.largest + end,
-                        [](float largest) { return largest < kInfinity; }))
-          for (Int at = column; at < end_column; at += kStepColumns)
-            run_step(chunk.first, begin, end, at, thread, use);
+    device::ThreadTeam& team = *args_.team;
+    const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), num_threads = team.num_threads();
+    if (num_threads <= tiling_.most_packings) {
+      team.run([&](int thread) {
+        for_stretches(
+            space_.weight_panels + thread * tiling_.stretch_bytes(), [&](const Stretch& stretch) {
+              if (!is_packed_) pack(stretch, stretch.begin, stretch.end);
+              for (Int block = thread; block < num_blocks; block += num_threads)
+                run_block(chunk, block, stretch, block + num_threads >= num_blocks, thread, use);
+            });
       });
+    } else {
+      for_stretches(space_.weight_panels, [&](const Stretch& stretch) {
+        if (!is_packed_)
+          team.for_range(stretch.end - stretch.begin, kPanelColumns, [&](Int begin, Int end) {
+            pack(stretch, stretch.begin + begin, stretch.begin + end);
+          });
+        team.for_tasks(num_blocks, [&](Int block, int thread) {
+          run_block(chunk, block, stretch, false, thread, use);
+        });
+      });
+    }
+    is_packed_ = tiling_.stretch_columns() >= shape_.classes;
+  }
+
+  // `is_last`: what the thread does next is to pack the next stretch.
+  void run_block(const Chunk& chunk, Int block, const Stretch& stretch, bool is_last, int thread,
+                 Use use) {
+    const Int begin = block * chunk.block_rows;
+    const Int end = std::min(chunk.rows, begin + chunk.block_rows);
+    if (std::none_of(space_.largest + begin, space_.largest + end,
+                     [](float largest) { return largest < kInfinity; }))
+      return;
+    for (Int column = stretch.begin; column < stretch.end; column += kStepColumns) {
+      Step step{.begin = begin,
+                .end = end,
+                .column = column,
+                .columns = std::min(kStepColumns, stretch.end - column),
+                .panels = step_panels(stretch, column),
+                .thread = thread,
+                .logits = logits_at(begin, end, thread)};
+      if (is_last && column + kStepColumns >= stretch.end) {
+        const Int next = std::min(tiling_.stretch_columns(), shape_.classes - stretch.end);
+        step.logits.ahead = weight(stretch.end);
+        step.logits.ahead_bytes = next * shape_.width * element_bytes();
+      }
+      run_step(chunk.first, step, use);
     }
   }
 
-  std::byte* step_panels(Int column) const {
-    return space_.weight_panels +
-           column / kStepColumns % tiling_.stretch_steps * tiling_.step_bytes;
+  // Of rows [begin, end) of a chunk, in the thread's space.
+  HeadLogits logits_at(Int begin, Int end, int thread) const {
+    return {.logits = reinterpret_cast<float*>(thread_space(thread)),
+            .stride = tiling_.step_stride,
+            .rows = end - begin,
+            .columns = 0,
+            .shift = space_.shift + begin,
+            .sums = space_.sums + begin,
+            .rounded = nullptr,
+            .rounded_stride = tiling_.rounded_stride};
   }
 
-  // The weights of the stretch that starts at class `first`.
-  void pack_stretch(Int first) {
-    if (packed_ == first) return;
-    packed_ = first;
-    const Int classes = std::min(tiling_.stretch_steps * kStepColumns, shape_.classes - first);
-    args_.team->for_range(classes, kPanelColumns, [&](Int begin, Int end) {
-      for (Int row = first + begin; row < first + end; row += kPanelColumns) {
-        const Int step = row / kStepColumns * kStepColumns, in_step = row - step;
-        const Int count = std::min(kPanelColumns, shape_.classes - row);
-        std::byte* panels = step_panels(row);
-        const Int panel =
-            panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
-        stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
-                            shape_.dtype, shape_.width, count, shape_.width);
-        if (!shape_.with_gradient) continue;
-        const Int columns = std::min(kStepColumns, shape_.classes - step);
-        stage_.pack_depth(panels + tiling_.step_depth_offset,
-                          panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
-                          weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
-                          shape_.width);
-      }
-    });
+  // Classes [begin, end) of a stretch.
+  void pack(const Stretch& stretch, Int begin, Int end) const {
+    for (Int row = begin; row < end; row += kPanelColumns) {
+      const Int step = row / kStepColumns * kStepColumns, in_step = row - step;
+      const Int count = std::min(kPanelColumns, shape_.classes - row);
+      std::byte* panels = step_panels(stretch, row);
+      const Int panel =
+          panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
+      stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
+                          shape_.dtype, shape_.width, count, shape_.width);
+      if (!shape_.with_gradient) continue;
+      const Int columns = std::min(kStepColumns, shape_.classes - step);
+      stage_.pack_depth(panels + tiling_.step_depth_offset,
+                        panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
+                        weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
+                        shape_.width);
+    }
   }
 
-  void run_step(Int first, Int begin, Int end, Int column, int thread, Use use) {
-    auto* logits = reinterpret_cast<float*>(thread_space(thread));
-    Gemm gemm = logits_product(shape_, tiling_, end - begin);
-    gemm.columns = std::min(kStepColumns, shape_.classes - column);
-    gemm.a.data = space_.x + begin * tiling_.x_stride * size_bytes(tiling_.operand);
-    gemm.b.data = step_panels(column);
-    gemm.c = thread_space(thread);
-    multiply(engine_, gemm, engine_space(thread));
-    for (Int r = begin; r < end; ++r)  // the label's own term is added apart
-      if (const Int j = label_of(first, r) - column; 0 <= j && j < gemm.columns)
-        logits[(r - begin) * tiling_.step_stride + j] = -kInfinity;
-    Step step{begin, end, column, gemm.columns, {}, thread};
-    step.logits = {.logits = logits,
-                   .stride = tiling_.step_stride,
-                   .rows = end - begin,
-                   .columns = gemm.columns,
-                   .shift = space_.shift + begin,
-                   .sums = space_.sums + begin,
-                   .rounded = nullptr,
-                   .rounded_stride = tiling_.rounded_stride};
+  void run_step(Int first, Step& step, Use use) {
+    Gemm gemm = logits_product(shape_, tiling_, step.end - step.begin);
+    gemm.columns = step.logits.columns = step.columns;
+    gemm.a.data = space_.x + step.begin * tiling_.x_stride * size_bytes(tiling_.operand);
+    gemm.b.data = step.panels;
+    gemm.c = thread_space(step.thread);
+    multiply(engine_, gemm, engine_space(step.thread));
+    for (Int r = step.begin; r < step.end; ++r)  // the label's own term is added apart
+      if (const Int j = label_of(first, r) - step.column; 0 <= j && j < step.columns)
+        step.logits.logits[(r - step.begin) * tiling_.step_stride + j] = -kInfinity;
     (this->*use)(step);
   }
 
@@ -453,7 +503,7 @@ class HeadLoss {
     Gemm gemm = input_gradient_product(shape_, tiling_, step.end - step.begin);
     gemm.depth = step.columns;
     gemm.a.data = rounds ? space + space_.rounded_offset : space;
-    gemm.b.data = step_panels(step.column) + tiling_.step_depth_offset;
+    gemm.b.data = step.panels + tiling_.step_depth_offset;
     gemm.c = reinterpret_cast<std::byte*>(space_.input_gradient + step.begin * shape_.width);
     gemm.accumulate = step.column > 0;
     multiply(engine_, gemm, engine_space(step.thread));
@@ -492,7 +542,7 @@ class HeadLoss {
   const float scale_;
   double seed_ = 0;  // of every row's own loss
   Int num_live_ = 0;
-  Int packed_ = -1;  // the class that the packed stretch starts at
+  bool is_packed_ = false;  // all of the weights are one stretch, and packed
 };
 
 Shape shape_of(const spec::Problem& problem) {
@@ -528,19 +578,19 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Each chunk reads the weights and packs them, each block what was packed, about half of it from
-  // beyond its core's cache; sums of the weights' gradient hide behind products.
-  const auto half_weights_read = [&](const Shape& shape) {
-    const int num_threads = problem.device->num_threads;
+  // Each chunk reads the weights once for every packing, or packs them for all threads, which read
+  // what others packed; sums of the weights' gradient hide behind products.
+  const int num_threads = problem.device->num_threads;
+  const auto passes = [&](const Shape& shape) {
     const Tiling tiling(shape, *kEngine(), num_threads);
-    const Int chunks = ceil_div(shape.rows, tiling.chunk_rows);
-    return chunks * (2 + num_blocks(std::min(tiling.chunk_rows, shape.rows), tiling, num_threads));
+    return ceil_div(shape.rows, tiling.chunk_rows) *
+           (num_threads <= tiling.most_packings ? num_threads : 2);
   };
   const Shape cut = shape_of(problem);
   Shape whole = cut;
   whole.slices = 1;
-  return std::max<Int>(half_weights_read(cut) - half_weights_read(whole), 0) * cut.classes *
-         cut.width * size_bytes(cut.dtype) / 2;
+  return std::max<Int>(passes(cut) - passes(whole), 0) * cut.classes * cut.width *
+         size_bytes(cut.dtype);
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>

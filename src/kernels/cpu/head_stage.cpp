@@ -123,12 +123,22 @@ void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
   step.sums[row] += static_cast<double>(sum_lanes(sum));
 }
 
+// What row `row` fetches of what is ahead.
+ANABATIC_INLINE void fetch_ahead(const HeadLogits& step, std::int64_t row) {
+  constexpr int kNextCache = 2;
+  const std::int64_t part = ceil_div(ceil_div(step.ahead_bytes, 64), step.rows) * 64;
+  for (std::int64_t at = row * part; at < (row + 1) * part && at < step.ahead_bytes; at += 64)
+    __builtin_prefetch(step.ahead + at, 0, kNextCache);
+}
+
 void exponentials(const HeadLogits& step) {
   for (std::int64_t first = 0; first < step.rows; first += kLanes) {
     const std::int64_t count = step.rows - first < kLanes ? step.rows - first : kLanes;
-    for (std::int64_t i = 0; i < count; ++i)
-      step.rounded != nullptr ? exponentials_of_row<true>(step, first + i)
-                              : exponentials_of_row<false>(step, first + i);
+    for (std::int64_t row = first; row < first + count; ++row) {
+      fetch_ahead(step, row);
+      step.rounded != nullptr ? exponentials_of_row<true>(step, row)
+                              : exponentials_of_row<false>(step, row);
+    }
     if (step.turned == nullptr) continue;
     if (step.rounded != nullptr)
       turn_rounded(step, first, count);

@@ -28,6 +28,9 @@ struct HeadLogits {
                       // rows rounded up to 16
   DType turned_dtype;
   std::int64_t turned_stride;
+  // What is read soon, asked for meanwhile.
+  const std::byte* ahead;
+  std::int64_t ahead_bytes;
 };
 
 // One row when its sum is known: dx (+)= factor · (sums - label_factor · weight row of the label).
