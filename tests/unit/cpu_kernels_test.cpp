@@ -120,7 +120,7 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
   auto* workspace =
       reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(space.data()) + 63) / 64 * 64);
   run_gemms(
-      engine, gemm, 1, c.rows, [&](Int) { return gemm; }, team, workspace);
+      engine, gemm, 1, [&](Int) { return gemm; }, team, workspace);
   EXPECT_TRUE(std::all_of(workspace + booked, workspace + booked + kGuard,
                           [](std::byte at) { return at == std::byte{0xFF}; }))
       << "written beyond the workspace, depth " << c.depth;

@@ -27,9 +27,10 @@ inline Blocking bounded_blocking(const GemmEngine& engine, const Gemm& largest,
   return size;
 }
 
-// The largest block that gives every thread work. Results do not depend on it.
+// The largest block that gives every thread work. Results do not depend on it. `total_rows` is the
+// sum of the products' rows.
 inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
-                              std::int64_t total_rows, int num_threads,
+                              std::int64_t num_products, std::int64_t total_rows, int num_threads,
                               std::int64_t column_multiple = 0) {
   constexpr std::int64_t kMinColumns = 96;
   // Small tasks even the threads out, but each packs its own block of B.
@@ -41,6 +42,18 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
            ((largest.columns + size.columns - 1) / size.columns);
   };
   size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
+  const auto with_even_columns = [&] {
+    size.columns =
+        std::min(even_part(largest.columns, size.columns, size.column_step), most.columns);
+    return size;
+  };
+  // Of one product with blocks for all, every thread gets as many.
+  if (num_products == 1 && largest.b.is_packed && num_tasks() >= 4 * num_threads) {
+    const std::int64_t parts = (total_rows + size.rows - 1) / size.rows,
+                       even_parts = (parts + num_threads - 1) / num_threads * num_threads;
+    size.rows = even_part(total_rows, (total_rows + even_parts - 1) / even_parts, size.row_step);
+    return with_even_columns();
+  }
   while (num_threads > 1 && num_tasks() < tasks_per_thread * num_threads) {
     // A narrow block copies A more often, a low one reads (or packs) B more often.
     if (size.rows > size.columns && size.rows >= 4 * size.row_step)
@@ -53,18 +66,19 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
       break;
   }
   size.rows = std::max(size.rows / size.row_step, std::int64_t{1}) * size.row_step;
-  size.columns = std::min(even_part(largest.columns, size.columns, size.column_step), most.columns);
-  return size;
+  return with_even_columns();
 }
 
 // Cuts `num_groups` products into blocks, spread over the team: body(group, gemm, block, thread).
-// `make(group)` fills in one of them; `largest` bounds all; `total_rows` is the sum of their rows.
+// `make(group)` fills in one of them; `largest` bounds all.
 template <class MakeGemm, class Body>
 void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
-                std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
-                std::int64_t column_multiple, Body&& body) {
+                MakeGemm&& make, device::ThreadTeam& team, std::int64_t column_multiple,
+                Body&& body) {
+  std::int64_t total_rows = 0;
+  for (std::int64_t g = 0; g < num_groups; ++g) total_rows += make(g).rows;
   const Blocking size =
-      task_blocking(engine, largest, total_rows, team.num_threads(), column_multiple);
+      task_blocking(engine, largest, num_groups, total_rows, team.num_threads(), column_multiple);
   const auto num_blocks = [](std::int64_t count, std::int64_t step) {
     return (count + step - 1) / step;
   };
@@ -110,10 +124,9 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
 // team.
 template <class MakeGemm>
 void run_gemms(const GemmEngine& engine, const Gemm& largest, std::int64_t num_groups,
-               std::int64_t total_rows, MakeGemm&& make, device::ThreadTeam& team,
-               std::byte* workspace) {
+               MakeGemm&& make, device::ThreadTeam& team, std::byte* workspace) {
   const std::int64_t part = engine.workspace_bytes(largest);
-  for_blocks(engine, largest, num_groups, total_rows, make, team, 0,
+  for_blocks(engine, largest, num_groups, make, team, 0,
              [&](std::int64_t, const Gemm& gemm, const Block& block, int thread) {
                engine.compute(gemm, block, workspace + thread * part);
              });

@@ -42,7 +42,7 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
     gemm.bias = bias;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, p.rows, make, *arguments.team, arguments.workspace);
+  run_gemms(engine, shape, p.groups, make, *arguments.team, arguments.workspace);
 }
 
 void run_forward(const GemmEngine& engine, const Arguments& arguments) {
@@ -102,8 +102,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
     if (squares != nullptr) gemm.squares = squares + group * tiles;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, p.groups * shape.rows, make, *arguments.team,
-            arguments.workspace);
+  run_gemms(engine, shape, p.groups, make, *arguments.team, arguments.workspace);
 }
 
 // The tiles' sums lie behind the engine's workspace.

@@ -144,7 +144,7 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   auto* table = reinterpret_cast<Gemm*>(args.workspace);
   auto* further = reinterpret_cast<Operands*>(args.workspace + size.further_at());
   std::optional<Gemm> largest;
-  Int num_gemms = 0, total_rows = 0;
+  Int num_gemms = 0;
   // The weights of a group stand together, for they read the same rows; but gradients of one
   // weight, for they are written as one stream.
   constexpr bool kByWeight = F == Form::kWeightGradient;
@@ -164,12 +164,11 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
     }
     enclose(largest, gemm);
     std::construct_at(table + num_gemms++, gemm);
-    total_rows += gemm.rows;
   }
   if (!largest) return;
   run_gemms(
-      engine, *largest, num_gemms, total_rows, [&](Int i) -> const Gemm& { return table[i]; },
-      *args.team, args.workspace + size.bytes());
+      engine, *largest, num_gemms, [&](Int i) -> const Gemm& { return table[i]; }, *args.team,
+      args.workspace + size.bytes());
 }
 
 template <Form F>

@@ -124,8 +124,8 @@ class Forward {
 
   void run() {
     for_blocks(
-        engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return gate_of(group); },
-        *args_.team, column_multiple_,
+        engine_, gemm_, shape_.groups, [this](Int group) { return gate_of(group); }, *args_.team,
+        column_multiple_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -223,8 +223,8 @@ class Gradient {
 
   void run() {
     for_blocks(
-        engine_, gemm_, shape_.groups, shape_.rows, [this](Int group) { return product(group); },
-        *args_.team, segment_,
+        engine_, gemm_, shape_.groups, [this](Int group) { return product(group); }, *args_.team,
+        segment_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
