@@ -133,11 +133,11 @@ struct PackingRows {
     return slice.packed_bytes + kWorkspace(slice.problem);
   }
   static void run(const Arguments& args) { run_slices(args, kPack, kRun); }
-  // Weights are packed, and then read from the cache of the core that packed them.
+  // Weights are read and packed; half of what is packed is read from another core's cache.
   static std::int64_t slicing_bytes(const spec::Problem& problem) {
     std::int64_t bytes = 0;
     for (const TensorType& type : problem.inputs)
-      if (is_stack(type)) bytes += 3 * stored_elements(type) * size_bytes(type.dtype);
+      if (is_stack(type)) bytes += stored_elements(type) * size_bytes(type.dtype) * 5 / 2;
     return bytes;
   }
 };

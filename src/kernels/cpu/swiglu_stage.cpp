@@ -23,10 +23,13 @@ T* row_of(std::byte* data, std::int64_t row, std::int64_t stride) {
 }
 
 // Pieces of rows lie far apart, and the hardware does not foresee them: while one is computed, the
-// same columns of the next row are fetched. Elements from one row to the next; 0 for the last.
-std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride) {
-  return row + 1 < rows ? stride : 0;
+// same columns of a row ahead are fetched. Elements from one to the other; 0 where there is none.
+std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride,
+                        std::int64_t rows_ahead = 1) {
+  return row + rows_ahead < rows ? rows_ahead * stride : 0;
 }
+// A row of codes takes less time than its bytes to come.
+constexpr std::int64_t kRowsOfCodesAhead = 4;
 
 template <class T>
 void forward_rows(const SwigluBlock& block) {
@@ -131,7 +134,7 @@ void quantize_rows(const CodesBlock& block) {
     const T* x = row_of<T>(block.x, r, block.x_stride);
     std::int8_t* codes = block.codes + r * block.codes_stride;
     BFloat16* scales = block.scales + r * block.scales_stride;
-    const std::int64_t ahead = step_ahead(r, block.rows, block.codes_stride);
+    const std::int64_t ahead = step_ahead(r, block.rows, block.codes_stride, kRowsOfCodesAhead);
     for (std::int64_t i = 0; i < block.columns; i += block.scale_columns) {
       const std::int64_t left = block.columns - i;
       __builtin_prefetch(codes + i + ahead, 1);
