@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/swiglu.h"
 
+#include <fmt/core.h>
+
 #include "base/error.h"
 #include "ops/build.h"
 #include "ops/cast.h"
@@ -83,18 +85,41 @@ TensorType infer_grouped(const Check& check) {
   return typed(x.dtype(), {check.gathered_rows(x, kRowMap), gate.dim(1)});
 }
 
-enum GradientInput { kDy, kWeight, kGradientOffsets, kGate, kUp, kGradientRowMap, kRowWeights };
+enum GradientInput { kDy, kWeight, kGradientOffsets };
 
-// dy [R,N] · weight fits gate and up [R,F]; `rows` of dy.
-void check_gradient(const Check& check, int ndim, int gate_input) {
-  const Operand dy = check.floating(kDy, "dy", 2), weight = check.floating(kWeight, "weight", ndim),
-                gate = check.floating(gate_input, "gate", 2);
+// Gate and up among the inputs of a gradient: two matrices, or, with `block`, codes and scales of
+// each.
+struct GateAndUp {
+  TensorType type;  // of either, whole
+  int end;          // the input behind them
+};
+
+// dy [R,N] · weight fits gate and up [R,F], which begin at input `first`; `rows` of dy.
+GateAndUp check_gradient(const Check& check, int ndim, int first) {
+  const Operand dy = check.floating(kDy, "dy", 2), weight = check.floating(kWeight, "weight", ndim);
   check.same_dtype(dy, weight);
-  check.same_dtype(dy, gate);
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, ndim - 2);
+  if (check.has("block")) {
+    const Operand gate = check.i8(first, "gate_codes", 2);
+    check.same_dim(gate, 1, weight, ndim - 1);
+    const TensorType type = typed(dy.dtype(), {gate.dim(0), gate.dim(1)});
+    const TensorType scales = code_types(type, check.positive_int("block"))[1];
+    check.same_type(check.i8(first + 2, "up_codes", 2), gate);
+    check.same_type(check.floating(first + 1, "gate_scales", 2), {"scales of gate", &scales});
+    check.same_type(check.floating(first + 3, "up_scales", 2), {"scales of up", &scales});
+    return {type, first + 4};
+  }
+  const Operand gate = check.floating(first, "gate", 2);
+  check.same_dtype(dy, gate);
   check.same_dim(gate, 1, weight, ndim - 1);
-  check.same_type(check.floating(gate_input + 1, "up", 2), gate);
+  check.same_type(check.floating(first + 1, "up", 2), gate);
+  return {*gate.type, first + 2};
+}
+
+void check_num_inputs(const Check& check, int expected) {
+  if (check.num_inputs() != expected)
+    check.fail(fmt::format("expected {} inputs, got {}", expected, check.num_inputs()));
 }
 
 // The activation behind the gradients, where it is asked for.
@@ -104,38 +129,41 @@ std::vector<TensorType> with_activation(std::vector<TensorType> gradients, const
 }
 
 std::vector<TensorType> infer_dense_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("linear_swiglu_gradient", inputs, attributes, {}, {"activation"});
-  check_gradient(check, 2, 2);
-  check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(2, "gate", 2), 0);
-  return with_activation({inputs[2], inputs[2]}, check);
+  const Check check("linear_swiglu_gradient", inputs, attributes, {}, {"activation", "block"});
+  const auto [gate, end] = check_gradient(check, 2, kGradientOffsets);
+  check_num_inputs(check, end);
+  check.same_dim(check.floating(kDy, "dy", 2), 0, {"gate", &gate}, 0);
+  return with_activation({gate, gate}, check);
 }
 
-void check_grouped_gradient(const Check& check) {
-  check_gradient(check, 3, kGate);
+GateAndUp check_grouped_gradient(const Check& check) {
+  GateAndUp result = check_gradient(check, 3, kGradientOffsets + 1);
   check.size(check.i32(kGradientOffsets, "offsets", 1), 0,
              check.floating(kWeight, "weight", 3).size(0) + 1);
+  return result;
 }
 
 std::vector<TensorType> infer_grouped_gradient(ir::Types inputs,
                                                const spec::Attributes& attributes) {
   const Check check("grouped_linear_swiglu_gradient", inputs, attributes, {},
-                    {"slices", "activation"});
-  check_grouped_gradient(check);
-  check.same_dim(check.floating(kDy, "dy", 2), 0, check.floating(kGate, "gate", 2), 0);
-  return with_activation({inputs[kGate], inputs[kGate]}, check);
+                    {"slices", "activation", "block"});
+  const auto [gate, end] = check_grouped_gradient(check);
+  check_num_inputs(check, end);
+  check.same_dim(check.floating(kDy, "dy", 2), 0, {"gate", &gate}, 0);
+  return with_activation({gate, gate}, check);
 }
 
 std::vector<TensorType> infer_gradient_with_weights(ir::Types inputs,
                                                     const spec::Attributes& attributes) {
   const Check check("grouped_linear_swiglu_gradient_with_weights", inputs, attributes, {},
-                    {"slices", "activation"});
-  check_grouped_gradient(check);
-  const Operand row_map = check.i32(kGradientRowMap, "row_map", 1),
-                weights = check.wide(kRowWeights, "weights", 2);
+                    {"slices", "activation", "block"});
+  const auto [gate, end] = check_grouped_gradient(check);
+  check_num_inputs(check, end + 2);
+  const Operand row_map = check.i32(end, "row_map", 1), weights = check.wide(end + 1, "weights", 2);
   check_slots(check, row_map, weights);
-  check.same_dim(row_map, 0, check.floating(kGate, "gate", 2), 0);
+  check.same_dim(row_map, 0, {"gate", &gate}, 0);
   check.same_dim(check.floating(kDy, "dy", 2), 0, weights, 0);
-  return with_activation({inputs[kGate], inputs[kGate], *weights.type}, check);
+  return with_activation({gate, gate, *weights.type}, check);
 }
 
 ir::Cost product_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -261,9 +289,11 @@ const ir::OpSchema kGroupedLinearSwigluWithProducts{
 const ir::OpSchema kLinearSwigluGradient{
     .name = "linear_swiglu_gradient",
     .min_inputs = 4,
-    .max_inputs = 4,
+    .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
-    .signature = "(dy [T,N], weight [N,F], gate [T,F], up [T,F]) -> dgate, dup, activation?",
+    .signature =
+        "(dy [T,N], weight [N,F], gate [T,F], up [T,F], with block codes and scales of both) -> "
+        "dgate, dup, activation?",
     .infer = infer_dense_gradient,
     .cost = product_gradient_cost,
     .may_alias = {2, 3}};
@@ -271,11 +301,11 @@ const ir::OpSchema kLinearSwigluGradient{
 const ir::OpSchema kGroupedLinearSwigluGradient{
     .name = "grouped_linear_swiglu_gradient",
     .min_inputs = 5,
-    .max_inputs = 5,
+    .max_inputs = 7,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F]) -> dgate, dup, "
-        "activation?",
+        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], with block codes and "
+        "scales of both) -> dgate, dup, activation?",
     .infer = infer_grouped_gradient,
     .cost = product_gradient_cost,
     .may_alias = {3, 4},
@@ -284,11 +314,12 @@ const ir::OpSchema kGroupedLinearSwigluGradient{
 const ir::OpSchema kGroupedLinearSwigluGradientWithWeights{
     .name = "grouped_linear_swiglu_gradient_with_weights",
     .min_inputs = 7,
-    .max_inputs = 7,
+    .max_inputs = 9,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], row_map "
-        "i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k], activation?",
+        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up [R,F], with block codes and "
+        "scales of both, row_map i32[R], weights f32[T,k]) -> dgate, dup, dweights f32[T,k], "
+        "activation?",
     .infer = infer_gradient_with_weights,
     .cost = product_gradient_cost,
     .may_alias = {3, 4, -1},

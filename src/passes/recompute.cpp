@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/recompute.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "analysis/rebuild.h"
@@ -85,18 +86,21 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
   ir::keep_nodes(graph, keep);
 }
 
+bool is_swiglu_gradient(const Node& node) {  // behind a product
+  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
+}
+// Its input that is gate; up is the next.
+std::size_t gate_at(const Node& node) { return node.op->name.starts_with("grouped") ? 3 : 2; }
+
 // An activation made again from gate and up for weight-gradients alone comes out of the gradient
 // that reads them anyway: a pass over both is saved, and it takes the bytes that it took before.
 // What else reads it may lead to that gradient.
 void make_activations_with_gradients(Graph& graph) {
   std::vector<NodeId> gradient_of(graph.values.size(), ir::kNoNode);  // by gate
   std::vector<bool> has_other_readers(graph.values.size(), false);
-  const auto gate_at = [](const Node& node) {
-    return node.op->name.starts_with("grouped") ? std::size_t{3} : std::size_t{2};
-  };
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op->name.find("linear_swiglu_gradient") != std::string_view::npos)
+    if (is_swiglu_gradient(node))
       gradient_of[index(node.inputs[gate_at(node)])] = NodeId{static_cast<std::uint32_t>(i)};
     for (const ValueId input : node.inputs)
       if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
@@ -123,6 +127,36 @@ void make_activations_with_gradients(Graph& graph) {
   if (!any) return;
   ir::keep_nodes(graph, keep);
   ir::sort_nodes(graph);
+}
+
+// A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
+// them whole. Not the first one of the backward: its results could not take their bytes, where
+// memory is fullest; the others come when a layer's codes are gone.
+void read_codes(Graph& graph) {
+  std::vector<int> num_readers(graph.values.size(), 0);
+  for (const Node& node : graph.nodes)
+    for (const ValueId input : node.inputs) ++num_readers[index(input)];
+  std::vector<bool> keep(graph.nodes.size(), true);
+  bool is_first = true;
+  for (Node& node : graph.nodes) {
+    if (!is_swiglu_gradient(node) || std::exchange(is_first, false)) continue;
+    const auto gate = node.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(node));
+    const NodeId by[] = {graph.value(gate[0]).producer, graph.value(gate[1]).producer};
+    const bool reads_them = std::all_of(std::begin(by), std::end(by), [&](NodeId id) {
+      return id != ir::kNoNode && graph.node(id).op->name == "dequantize" &&
+             num_readers[index(graph.node(id).outputs[0])] == 1;
+    });
+    if (!reads_them) continue;
+    std::vector<ValueId> codes;
+    for (const NodeId id : by) {
+      const Node& dequantize = graph.node(id);
+      codes.insert(codes.end(), dequantize.inputs.begin(), dequantize.inputs.end());
+      keep[index(id)] = false;
+    }
+    node.attributes["block"] = graph.node(by[0]).attributes.at("block");
+    node.inputs.insert(node.inputs.erase(gate, gate + 2), codes.begin(), codes.end());
+  }
+  ir::keep_nodes(graph, keep);
 }
 
 // Builds the nodes anew, with those that convert and make again among them.
@@ -216,6 +250,7 @@ bool run(Graph& graph, const PassContext& context) {
   stop_keeping_products(graph, context);
   leave_products_in_codes(graph, context);
   make_activations_with_gradients(graph);
+  read_codes(graph);
   return true;
 }
 

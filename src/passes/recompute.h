@@ -22,7 +22,8 @@
 //   %h, %gc, %gs, %uc, %us = linear_swiglu_with_codes(%x, ..)   forward
 //
 // An activation whose gate and up the gradient reads comes out of that (attribute `activation`),
-// which then runs ahead of the weight-gradient that wants it.
+// which then runs ahead of the weight-gradient that wants it. Each gradient but the backward's
+// first reads such codes of both itself (attribute `block`): nothing of them comes back whole.
 //
 // For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
 // Fewer bits change gradients, within the bounds of docs/memory.md; what is only made again does

@@ -53,6 +53,10 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
 double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,
                                     const OpEfficiency& efficiency);
 
+// Of codes of a matrix of `type` (`dequantize`), read by the gradient behind a product.
+double codes_in_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device,
+                                 const OpEfficiency& efficiency);
+
 // Of an activation of `type` that comes out of the gradient behind a product: it is written.
 double activation_beside_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device);
 

@@ -19,6 +19,10 @@ constexpr std::size_t kMostValuesApart = 320;
 // Numbers of slices on the menu, and what each must save to be on it.
 constexpr std::int64_t kSlices[] = {4, 8, 16, 32}, kLeastSliceBytes = 1 << 16;
 
+bool is_swiglu_gradient(const ir::Node& node) {  // behind a product
+  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
+}
+
 }  // namespace
 
 bool MenuItem::is_of(std::string_view hint) const {
@@ -37,7 +41,7 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       position_(graph.nodes.size(), -1),
       forward_end_(graph.values.size(), 0),
       beside_(graph.values.size(), ir::kNoValue),
-      left_in_codes_seconds_(graph.values.size(), 0) {
+      from_codes_seconds_(graph.values.size(), 0) {
   std::int32_t position = 0;
   std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
@@ -79,11 +83,14 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
         for (ir::ValueId value : *list)
           forward_end_[index(value)] = std::max(forward_end_[index(value)], at + 1);
     }
-  for (const ir::Node& node : graph.nodes)
-    if (node.op->name.ends_with("_with_products")) {
-      beside_[index(node.outputs[1])] = node.outputs[2];
-      beside_[index(node.outputs[2])] = node.outputs[1];
-    }
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const ir::Node& node = graph.nodes[i];
+    if (first_gradient_ == ir::kNoNode && is_swiglu_gradient(node))
+      first_gradient_ = ir::NodeId{static_cast<std::uint32_t>(i)};
+    if (!node.op->name.ends_with("_with_products")) continue;
+    beside_[index(node.outputs[1])] = node.outputs[2];
+    beside_[index(node.outputs[2])] = node.outputs[1];
+  }
   add_items();
   for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})
     if (form <= compression.allowed) add_forms(form, compression.min_bytes);
@@ -120,11 +127,13 @@ void RecomputeMenu::add_forms(spec::SavedForm form, std::int64_t min_bytes) {
   for (const analysis::SavedValue& saved : rebuilder_.saved()) {
     const TensorType& type = graph_.value(saved.value).type;
     if (type.num_bytes() < min_bytes || !analysis::may_wait_as(graph_, saved.value, form)) continue;
-    seconds[index(saved.value)] = form == spec::SavedForm::kDisk
-                                      ? offload_seconds(type.num_bytes(), device_)
-                                      : compression_price(type, form, false);
-    if (form == spec::SavedForm::kInt8)
-      left_in_codes_seconds_[index(saved.value)] = compression_price(type, form, true);
+    if (form == spec::SavedForm::kDisk) {
+      seconds[index(saved.value)] = offload_seconds(type.num_bytes(), device_);
+    } else {
+      const auto [to, from] = conversion_price(type, form);
+      seconds[index(saved.value)] = to + from;
+      if (form == spec::SavedForm::kInt8) from_codes_seconds_[index(saved.value)] = from;
+    }
     const std::int64_t bytes = type.num_bytes() - analysis::saved_bytes(type, form);
     std::size_t& last = of_kind[std::string(without_layer(saved.key))];
     if (last > 0 && items_[last].values.size() < group) {
@@ -202,20 +211,16 @@ bool RecomputeMenu::is_effective_slice(std::size_t item, const std::vector<bool>
   return true;
 }
 
-double RecomputeMenu::compression_price(const TensorType& type, spec::SavedForm format,
-                                        bool behind_product) const {
+RecomputeMenu::ConversionPrice RecomputeMenu::conversion_price(const TensorType& type,
+                                                               spec::SavedForm format) const {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", type);
   const analysis::Conversion to = analysis::conversion_to(format),
                              back = analysis::conversion_from(format, type.dtype);
   builder.add(back.op, builder.add(to.op, {x}, to.attributes), back.attributes);
-  const auto seconds_of = [&](const ir::Node& node) {
-    return predicted_seconds(graph, node, device_, efficiency_);
-  };
-  return seconds_of(graph.nodes[1]) +
-         (behind_product ? codes_behind_product_seconds(type, device_, efficiency_)
-                         : seconds_of(graph.nodes[0]));
+  return {predicted_seconds(graph, graph.nodes[0], device_, efficiency_),
+          predicted_seconds(graph, graph.nodes[1], device_, efficiency_)};
 }
 
 bool RecomputeMenu::waits_in_codes(ir::ValueId value, const analysis::Treatments& treated) const {
@@ -232,17 +237,29 @@ bool RecomputeMenu::is_left_in_codes(ir::ValueId value, const analysis::Treatmen
          (waits_in_codes(value, treated) || waits_in_codes(other, treated));
 }
 
-bool RecomputeMenu::comes_with_gradient(const analysis::Rebuild& rebuild) const {
-  if (rebuild.op != "swiglu") return false;
-  const std::vector<ir::NodeId>& wanted_by = rebuilder_.backward_readers(rebuild.outputs[0]);
+bool RecomputeMenu::are_codes_read(ir::ValueId value, const analysis::Treatments& treated) const {
+  const ir::ValueId other = beside_[index(value)];
+  if (other == ir::kNoValue) return false;
+  for (const ir::ValueId one : {value, other}) {
+    const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(one);
+    if (!waits_in_codes(one, treated) || readers.size() != 1 || readers[0] == first_gradient_ ||
+        !is_swiglu_gradient(graph_.node(readers[0])))
+      return false;
+  }
+  const ir::Node& product = graph_.node(graph_.value(value).producer);
+  return !treated.is_dropped[index(product.outputs[0])] ||
+         comes_with_gradient(product.outputs[0], product.outputs[1]);
+}
+
+bool RecomputeMenu::comes_with_gradient(ir::ValueId activation, ir::ValueId gate) const {
+  const std::vector<ir::NodeId>& wanted_by = rebuilder_.backward_readers(activation);
   if (std::any_of(wanted_by.begin(), wanted_by.end(), [&](ir::NodeId reader) {
         return graph_.node(reader).tag.phase != ir::Phase::kBackwardWeight;
       }))
     return false;
-  const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(rebuild.inputs[0]);
-  return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
-    return graph_.node(reader).op->name.find("linear_swiglu_gradient") != std::string_view::npos;
-  });
+  const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(gate);
+  return std::any_of(readers.begin(), readers.end(),
+                     [&](ir::NodeId reader) { return is_swiglu_gradient(graph_.node(reader)); });
 }
 
 double RecomputeMenu::price(const analysis::Rebuild& rebuild,
@@ -250,13 +267,15 @@ double RecomputeMenu::price(const analysis::Rebuild& rebuild,
   if (rebuild.from != spec::SavedForm::kWhole) {
     const ir::ValueId value = rebuild.outputs[0];
     if (!is_left_in_codes(value, treated)) return form_seconds_.at(rebuild.from)[index(value)];
+    const TensorType& type = graph_.value(value).type;
+    const double codes = codes_behind_product_seconds(type, device_, efficiency_);
+    if (are_codes_read(value, treated))
+      return codes + codes_in_gradient_seconds(type, device_, efficiency_);
     // Of a value beside one that is made again the product leaves codes too, for nobody.
     const bool is_alone = treated.is_dropped[index(beside_[index(value)])];
-    return left_in_codes_seconds_[index(value)] +
-           (is_alone ? codes_behind_product_seconds(graph_.value(value).type, device_, efficiency_)
-                     : 0.0);
+    return (is_alone ? 2 : 1) * codes + from_codes_seconds_[index(value)];
   }
-  if (comes_with_gradient(rebuild))
+  if (rebuild.op == "swiglu" && comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
   const auto [found, is_new] = rebuild_seconds_.try_emplace({rebuild.op, rebuild.outputs[0]}, 0.0);
   if (!is_new) return found->second;
@@ -326,7 +345,12 @@ MenuOutcome RecomputeMenu::evaluate(const std::vector<bool>& chosen,
         } else {
           pass(end, less, less - bytes);
         }
-        pass(at, bytes, bytes - less);
+        if (are_codes_read(value, treated)) {
+          change[at] += bytes - less;  // of the gradient's results, which take no other's bytes
+          beside[at] += less;
+        } else {
+          pass(at, bytes, bytes - less);
+        }
       }
     }
   }

@@ -70,15 +70,19 @@ class RecomputeMenu {
   void add_slices(const analysis::SliceableKind& kind, std::int64_t slices);
   // Whether no other chosen item cuts the same calls into more slices.
   bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
-  // There and back of a value of that type; behind_product: what makes the value makes its codes.
-  double compression_price(const TensorType& type, spec::SavedForm format,
-                           bool behind_product) const;
+  // There and back of a value of that type.
+  struct ConversionPrice {
+    double to, from;
+  };
+  ConversionPrice conversion_price(const TensorType& type, spec::SavedForm format) const;
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
   bool waits_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
   // Whether the product that makes the value leaves it in eight bits (passes/recompute.h).
   bool is_left_in_codes(ir::ValueId value, const analysis::Treatments& treated) const;
+  // Whether the gradient behind a product reads its codes, and those of the other product.
+  bool are_codes_read(ir::ValueId value, const analysis::Treatments& treated) const;
   // Whether a gradient behind a product makes the activation (passes/recompute.h).
-  bool comes_with_gradient(const analysis::Rebuild& rebuild) const;
+  bool comes_with_gradient(ir::ValueId activation, ir::ValueId gate) const;
   double price(const analysis::Rebuild& rebuild, const analysis::Treatments& treated) const;
 
   const ir::Graph& graph_;
@@ -94,7 +98,8 @@ class RecomputeMenu {
   std::vector<ir::ValueId> beside_;        // by ValueId: up of a gate, gate of an up
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
-  std::vector<double> left_in_codes_seconds_;  // by ValueId, likewise
+  std::vector<double> from_codes_seconds_;   // by ValueId: of eight bits, back alone
+  ir::NodeId first_gradient_ = ir::kNoNode;  // of the backward, behind a product of swiglu
   // Of what is made again, by op and first output: as they are asked for.
   mutable std::map<std::pair<std::string_view, ir::ValueId>, double> rebuild_seconds_;
   Calls calls_;  // of the plan; without items on disk empty

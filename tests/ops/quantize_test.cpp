@@ -206,5 +206,47 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
   EXPECT_GT(num_rows, 0);
 }
 
+TEST(Dequantize, InAGradientBehindAProductGivesTheBitsOfTheOpsApart) {
+  constexpr std::int64_t kRows = 130, kDepth = 40;
+  int num_rows = 0;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t width : {5, 64, 200, 600}) {
+      const TensorType whole = tensor_type(dtype, {kRows, width});
+      const std::vector<TensorType> types = code_types(kRows, width);
+      const Values dy = random_values(tensor_type(dtype, {kRows, kDepth}), Regime::kBounded, 7, 0);
+      const Values weight =
+          random_values(tensor_type(dtype, {kDepth, width}), Regime::kBounded, 7, 1);
+      std::vector<Values> codes, values;
+      for (const std::uint64_t seed : {11, 12}) {
+        const std::vector<HostTensor> there = outputs_of(
+            "ref:quantize",
+            {"quantize", {{"block", kBlock}}, {normal(dtype, kRows, width, seed)}, types});
+        for (const HostTensor& one : there) codes.push_back(one.values());
+        const std::vector<HostTensor> back = outputs_of(
+            "ref:dequantize", {"dequantize",
+                               {{"block", kBlock}, {"dtype", std::string(to_string(dtype))}},
+                               {there[0].values(), there[1].values()},
+                               {whole}});
+        values.push_back(back[0].values());
+      }
+      const OpCall call{"linear_swiglu_gradient",
+                        {{"block", kBlock}, {"activation", true}},
+                        {dy, weight, codes[0], codes[1], codes[2], codes[3]},
+                        {whole, whole, whole}};
+      for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
+        const std::string row(kernel->name);
+        const std::vector<HostTensor> got = outputs_of(row, call),
+                                      want = outputs_of(row, {call.op,
+                                                              {{"activation", true}},
+                                                              {dy, weight, values[0], values[1]},
+                                                              call.outputs});
+        for (std::size_t i = 0; i < got.size(); ++i)
+          EXPECT_EQ(compare_bits(got[i], want[i], {row}).report, "") << width << ", " << i;
+        ++num_rows;
+      }
+    }
+  EXPECT_GT(num_rows, 0);
+}
+
 }  // namespace
 }  // namespace anabatic::testing

@@ -112,31 +112,59 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   return bounds;
 }
 
+// Elements of gate or up: whole, or codes at `input` and scales behind them, times each other and
+// rounded to `dtype`.
+std::vector<Product> elements_of(const OpCall& call, std::size_t input, DType dtype) {
+  const Values& values = call.inputs[input];
+  std::vector<Product> elements;
+  for (const double value : values.data) elements.push_back({value});
+  const auto block = static_cast<std::size_t>(spec::get_int_or(call.attributes, "block", 0));
+  if (block == 0) return elements;
+  const Values& scales = call.inputs[input + 1];
+  const std::size_t width = size(values, 1), num_scales = size(scales, 1);
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    elements[i].value *= scales.data[i / width * num_scales + i % width / block];
+    elements[i].error = 2 * unit_roundoff(dtype) * std::abs(elements[i].value);
+  }
+  return elements;
+}
+
 std::vector<Bound> gradient_bounds(const OpCall& call) {
+  constexpr double kCurvature = 0.5;  // of silu, at most
   const Values &dy = call.inputs[0], &weight = call.inputs[1];
-  const bool grouped = weight.type.ndim() == 3, weighted = call.inputs.size() > 5;
-  const Values &gates = call.inputs[grouped ? 3 : 2], &ups = call.inputs[grouped ? 4 : 3];
-  const std::size_t num_rows = size(gates, 0), width = size(gates, 1), depth = size(dy, 1);
+  const bool grouped = weight.type.ndim() == 3;
+  const std::size_t first = grouped ? 3 : 2,
+                    second = first + (call.attributes.contains("block") ? 2 : 1),
+                    end = 2 * second - first;
+  const bool weighted = call.inputs.size() > end;
+  const std::vector<Product> gates = elements_of(call, first, dy.type.dtype),
+                             ups = elements_of(call, second, dy.type.dtype);
+  const std::size_t num_rows = size(call.inputs[first], 0), width = size(call.inputs[first], 1),
+                    depth = size(dy, 1);
   const auto matrix = matrices(grouped ? &call.inputs[2] : nullptr, num_rows);
   std::vector<Bound> bounds(call.outputs.size());
-  if (weighted) bounds[2].errors.assign(call.inputs[6].data.size(), 0.0);
+  if (weighted) bounds[2].errors.assign(call.inputs[end + 1].data.size(), 0.0);
   for (std::size_t t = 0; t < num_rows; ++t) {
-    const std::size_t slot = weighted ? static_cast<std::size_t>(call.inputs[5].data[t]) : t;
-    const std::size_t row = weighted ? slot / size(call.inputs[6], 1) : t;
-    const double factor = weighted ? std::abs(call.inputs[6].data[slot]) : 1;
+    const std::size_t slot = weighted ? static_cast<std::size_t>(call.inputs[end].data[t]) : t;
+    const std::size_t row = weighted ? slot / size(call.inputs[end + 1], 1) : t;
+    const double factor = weighted ? std::abs(call.inputs[end + 1].data[slot]) : 1;
     for (std::size_t f = 0; f < width; ++f) {
       const Product dh = product_of(dy, row, weight, matrix[t] * depth * width + f, width);
-      const double gate = gates.data[t * width + f], up = ups.data[t * width + f];
+      const Product &of_gate = gates[t * width + f], &of_up = ups[t * width + f];
+      const double gate = of_gate.value, up = of_up.value, of_silu = kSlope * of_gate.error;
       const double s = 1 / (1 + std::exp(-gate)), d = std::abs(dh.value) + dh.error,
-                   c = g(kFunction + std::abs(gate));
-      bounds[0].errors.push_back(factor * std::abs(up) *
-                                 (kSlope * dh.error + c * d * s * (1 + std::abs(gate))));
-      bounds[1].errors.push_back(factor * std::abs(gate) * s * (dh.error + c * d));
+                   c = g(kFunction + std::abs(gate)), most_up = std::abs(up) + of_up.error;
+      bounds[0].errors.push_back(
+          factor * (std::abs(up) * (kSlope * dh.error + c * d * s * (1 + std::abs(gate))) +
+                    d * (kSlope * of_up.error + kCurvature * of_gate.error * most_up)));
+      bounds[1].errors.push_back(factor * (std::abs(gate) * s * (dh.error + c * d) + d * of_silu));
       if (weighted)
-        bounds[2].errors[slot] += std::abs(gate * up) * s *
-                                  (dh.error + (c + g(static_cast<double>(width) + kFunction)) * d);
+        bounds[2].errors[slot] +=
+            std::abs(gate * up) * s *
+                (dh.error + (c + g(static_cast<double>(width) + kFunction)) * d) +
+            d * (of_silu * most_up + std::abs(gate) * s * of_up.error);
       if (call.attributes.contains("activation"))
-        bounds.back().errors.push_back(activation_error({gate}, {up}, factor));
+        bounds.back().errors.push_back(activation_error(of_gate, of_up, factor));
     }
   }
   return bounds;

@@ -68,16 +68,19 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .c_stride = shape.width};
 }
 
-// What the threads share and what each has of the workspace; a null base only counts.
+// What the threads share and what each has of the workspace: blocks, and rows of such; a null base
+// only counts.
 struct Space {
-  Space(const GemmEngine& engine, const Gemm& gemm, Int column_multiple, Int blocks,
+  Space(const GemmEngine& engine, const Gemm& gemm, Int column_multiple, Int blocks, Int num_rows,
         int num_threads, std::byte* base)
       : base_(base), engine_bytes_(engine.workspace_bytes(gemm)) {
     const Blocking most = bounded_blocking(engine, gemm, column_multiple);
     stride = std::min(most.columns, round_up(std::max<Int>(gemm.columns, 1), kPanelColumns));
     const Int rows = std::min(most.rows, round_up(std::max<Int>(gemm.rows, 1), most.row_step));
     block_bytes = round_up(rows * stride * size_bytes(gemm.c_dtype), 64);
-    thread_bytes_ = engine_bytes_ + blocks * block_bytes;
+    row_bytes_ = round_up(stride * size_bytes(gemm.c_dtype), 64);
+    rows_ = engine_bytes_ + blocks * block_bytes;
+    thread_bytes_ = rows_ + num_rows * row_bytes_;
     shared_ = thread_bytes_ * num_threads;
   }
 
@@ -85,6 +88,7 @@ struct Space {
   std::byte* block(int thread, Int i) const {
     return engine(thread) + engine_bytes_ + i * block_bytes;
   }
+  std::byte* row(int thread, Int i) const { return engine(thread) + rows_ + i * row_bytes_; }
   float* shared() const { return reinterpret_cast<float*>(base_ + shared_); }
   Int bytes(Int num_shared) const { return shared_ + num_shared * static_cast<Int>(sizeof(float)); }
 
@@ -92,7 +96,7 @@ struct Space {
 
  private:
   std::byte* base_;
-  Int engine_bytes_, thread_bytes_ = 0, shared_ = 0;
+  Int engine_bytes_, row_bytes_ = 0, rows_ = 0, thread_bytes_ = 0, shared_ = 0;
 };
 
 Int num_rows(const Block& block) { return block.row_end - block.row_begin; }
@@ -114,7 +118,7 @@ class Forward {
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.attributes)),
         column_multiple_(column_multiple_of(engine, gemm_, *args.attributes)),
-        space_(engine, gemm_, column_multiple_, 2, args.team->num_threads(), args.workspace),
+        space_(engine, gemm_, column_multiple_, 2, 0, args.team->num_threads(), args.workspace),
         offsets_(is_grouped(*args.inputs[1].type) ? args.inputs[3].as<std::int32_t>() : nullptr) {
     if (args.inputs.size() > 4) row_map_ = args.inputs[4].as<std::int32_t>();
     if (args.inputs.size() > 5) weights_ = args.inputs[5].as<float>();
@@ -182,7 +186,8 @@ class Forward {
                        .scales = scales.as<BFloat16>() + row * columns(scales) +
                                  block.column_begin / scale_columns_,
                        .scales_stride = columns(scales),
-                       .scale_columns = scale_columns_});
+                       .scale_columns = scale_columns_,
+                       .columns_before = 0});
     }
   }
 
@@ -208,16 +213,20 @@ class Gradient {
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, true)),
         segment_(segment_of(engine, gemm_)),
-        space_(engine, gemm_, segment_, 1, args.team->num_threads(), args.workspace) {
-    const bool grouped = is_grouped(*args.inputs[1].type);
-    if (grouped) offsets_ = args.inputs[2].as<std::int32_t>();
-    gate_ = args.inputs[grouped ? 3 : 2].data;
-    up_ = args.inputs[grouped ? 4 : 3].data;
+        scale_columns_(scale_columns_of(*args.attributes)),
+        space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? 2 : 0, args.team->num_threads(),
+               args.workspace) {
+    std::size_t next = 2;
+    if (is_grouped(*args.inputs[1].type)) offsets_ = args.inputs[next++].as<std::int32_t>();
+    for (Operand& operand : operands_) {
+      operand.values = args.inputs[next++];
+      if (scale_columns_ > 0) operand.scales = args.inputs[next++];
+    }
     if (args.attributes->contains("activation")) h_ = args.outputs.back().data;
-    if (args.inputs.size() < 7) return;
-    row_map_ = args.inputs[5].as<std::int32_t>();
-    weights_ = args.inputs[6].as<float>();
-    index_ = row_index(row_map_, columns(args.inputs[6]));
+    if (next == args.inputs.size()) return;
+    row_map_ = args.inputs[next].as<std::int32_t>();
+    weights_ = args.inputs[next + 1].as<float>();
+    index_ = row_index(row_map_, columns(args.inputs[next + 1]));
     num_segments_ = ceil_div(shape_.width, segment_);
   }
 
@@ -251,30 +260,66 @@ class Gradient {
     return gemm;
   }
 
+  // Gate or up.
+  struct Operand {
+    TensorView values;  // or their codes
+    TensorView scales;
+  };
+
+  // Codes of a block that begins at `row`, whose rows pass by `space`.
+  CodesBlock codes_of(const Operand& operand, Int row, const Block& block, std::byte* space) const {
+    const Int scales = columns(operand.scales);
+    return {.dtype = shape_.dtype,
+            .rows = num_rows(block),
+            .columns = num_columns(block),
+            .x = space,
+            .x_stride = 0,
+            .codes = operand.values.as<std::int8_t>() + row * shape_.width + block.column_begin,
+            .codes_stride = shape_.width,
+            .scales =
+                operand.scales.as<BFloat16>() + row * scales + block.column_begin / scale_columns_,
+            .scales_stride = scales,
+            .scale_columns = scale_columns_,
+            .columns_before = block.column_begin % scale_columns_};
+  }
+
   void run_block(Int group, Gemm gemm, const Block& block, int thread) {
     const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
     const Int at = (row * shape_.width + block.column_begin) * size_bytes(shape_.dtype);
     std::byte* dh = space_.block(thread, 0);
     place_block(gemm, block, dh, space_.stride);
     engine_.compute(gemm, block, space_.engine(thread));
-    stage_.gradient({.dtype = shape_.dtype,
-                     .rows = num_rows(block),
-                     .columns = num_columns(block),
-                     .dh = dh,
-                     .dh_stride = space_.stride,
-                     .gate = gate_ + at,
-                     .up = up_ + at,
-                     .dgate = args_.outputs[0].data + at,
-                     .dup = args_.outputs[1].data + at,
-                     .h = h_ != nullptr ? h_ + at : nullptr,
-                     .operand_stride = shape_.width,
-                     .row_weights = {.weights = weights_,
-                                     .slots = weights_ != nullptr ? row_map_ + row : nullptr},
-                     .partials = weights_ != nullptr ? space_.shared() + row * num_segments_ +
-                                                           block.column_begin / segment_
-                                                     : nullptr,
-                     .segment = segment_,
-                     .partial_stride = num_segments_});
+    SwigluGradientBlock gradient{
+        .dtype = shape_.dtype,
+        .rows = num_rows(block),
+        .columns = num_columns(block),
+        .dh = dh,
+        .dh_stride = space_.stride,
+        .gate = operands_[0].values.data + at,
+        .up = operands_[1].values.data + at,
+        .gate_codes = nullptr,
+        .up_codes = nullptr,
+        .operand_stride = shape_.width,
+        .dgate = args_.outputs[0].data + at,
+        .dup = args_.outputs[1].data + at,
+        .h = h_ != nullptr ? h_ + at : nullptr,
+        .result_stride = shape_.width,
+        .row_weights = {.weights = weights_,
+                        .slots = weights_ != nullptr ? row_map_ + row : nullptr},
+        .partials = weights_ != nullptr
+                        ? space_.shared() + row * num_segments_ + block.column_begin / segment_
+                        : nullptr,
+        .segment = segment_,
+        .partial_stride = num_segments_};
+    if (scale_columns_ == 0) return stage_.gradient(gradient);
+    const CodesBlock gate = codes_of(operands_[0], row, block, space_.row(thread, 0)),
+                     up = codes_of(operands_[1], row, block, space_.row(thread, 1));
+    gradient.gate_codes = &gate;
+    gradient.up_codes = &up;
+    gradient.gate = gate.x;
+    gradient.up = up.x;
+    gradient.operand_stride = 0;
+    stage_.gradient(gradient);
   }
 
   const GemmEngine& engine_;
@@ -282,10 +327,10 @@ class Gradient {
   const Arguments& args_;
   const Shape shape_;
   const Gemm gemm_;
-  const Int segment_;
+  const Int segment_, scale_columns_;
   const Space space_;
   const std::int32_t* offsets_ = nullptr;
-  const std::byte *gate_ = nullptr, *up_ = nullptr;
+  Operand operands_[2];
   std::byte* h_ = nullptr;
   const std::int32_t* row_map_ = nullptr;
   const float* weights_ = nullptr;
@@ -310,7 +355,8 @@ Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem
     return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
   if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
   const Gemm gemm = forward_product(problem);
-  if (column_multiple_of(*engine, gemm, *problem.attributes) > engine->blocking(gemm).columns)
+  if (text(problem.op).ends_with("_with_codes") &&
+      column_multiple_of(*engine, gemm, *problem.attributes) > engine->blocking(gemm).columns)
     return no("so many columns with one scale are wider than a block");
   return yes();
 }
@@ -319,7 +365,7 @@ template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
 Int LinearSwigluRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
   const Gemm gemm = forward_product(problem);
   const Int multiple = column_multiple_of(*kEngine(), gemm, *problem.attributes);
-  return Space(*kEngine(), gemm, multiple, 2, problem.device->num_threads, nullptr).bytes(0);
+  return Space(*kEngine(), gemm, multiple, 2, 0, problem.device->num_threads, nullptr).bytes(0);
 }
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
@@ -327,10 +373,12 @@ Int LinearSwigluRows<kEngine, kStage>::gradient_workspace(const spec::Problem& p
   const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
   const Gemm gemm = product_of(shape, true);
   const Int segment = segment_of(*kEngine(), gemm);
-  const Int num_shared =
-      problem.inputs.size() == 7 ? shape.rows * ceil_div(shape.width, segment) : 0;
-  return Space(*kEngine(), gemm, segment, 1, problem.device->num_threads, nullptr)
-      .bytes(num_shared);
+  const spec::Attributes& attributes = *problem.attributes;
+  const bool is_weighted =  // whose third result stands ahead of an activation
+      problem.outputs.size() == (attributes.contains("activation") ? 4u : 3u);
+  return Space(*kEngine(), gemm, segment, 1, scale_columns_of(attributes) > 0 ? 2 : 0,
+               problem.device->num_threads, nullptr)
+      .bytes(is_weighted ? shape.rows * ceil_div(shape.width, segment) : 0);
 }
 
 template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>

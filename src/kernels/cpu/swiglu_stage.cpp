@@ -52,6 +52,30 @@ void forward_rows(const SwigluBlock& block) {
   }
 }
 
+// body(x, codes, scale, count) for what shares a scale in row r.
+template <class T, class Body>
+ANABATIC_INLINE void for_scales(const CodesBlock& block, std::int64_t r, Body&& body) {
+  T* x = row_of<T>(block.x, r, block.x_stride);
+  std::int8_t* codes = block.codes + r * block.codes_stride;
+  BFloat16* scale = block.scales + r * block.scales_stride;
+  const std::int64_t ahead = step_ahead(r, block.rows, block.codes_stride, kRowsOfCodesAhead);
+  for (std::int64_t i = 0, before = block.columns_before; i < block.columns; before = 0) {
+    const std::int64_t left = block.columns - i, most = block.scale_columns - before,
+                       count = left < most ? left : most;
+    __builtin_prefetch(codes + i + ahead, 1);
+    body(x + i, codes + i, scale++, count);
+    i += count;
+  }
+}
+
+template <class T>
+void dequantize_row(const CodesBlock& block, std::int64_t r) {
+  for_scales<T>(block, r,
+                [](T* x, const std::int8_t* codes, const BFloat16* scale, std::int64_t count) {
+                  dequantize_block<false>(codes, count, to_float(*scale), x);
+                });
+}
+
 struct WithProduct {
   SwigluGradient gradient;
   Floats product;  // swiglu(gate, up)
@@ -67,19 +91,20 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
   const T* gate = row_of<T>(block.gate, r, block.operand_stride);
   const T* up = row_of<T>(block.up, r, block.operand_stride);
   const T* dh = row_of<T>(block.dh, r, block.dh_stride);
-  T* dgate = row_of<T>(block.dgate, r, block.operand_stride);
-  T* dup = row_of<T>(block.dup, r, block.operand_stride);
-  T* h = kActivates ? row_of<T>(block.h, r, block.operand_stride) : nullptr;
+  T* dgate = row_of<T>(block.dgate, r, block.result_stride);
+  T* dup = row_of<T>(block.dup, r, block.result_stride);
+  T* h = kActivates ? row_of<T>(block.h, r, block.result_stride) : nullptr;
   const Floats factor = factor_of(block.row_weights, r);
-  const std::int64_t ahead = step_ahead(r, block.rows, block.operand_stride);
+  const std::int64_t operand_ahead = step_ahead(r, block.rows, block.operand_stride),
+                     ahead = step_ahead(r, block.rows, block.result_stride);
   for (std::int64_t begin = 0; begin < block.columns; begin += block.segment) {
     const std::int64_t left = block.columns - begin,
                        end = begin + (left < block.segment ? left : block.segment),
                        whole = begin + (end - begin) / kPair * kPair;
     Pair sum{};
     for (std::int64_t i = begin; i < whole; i += kPair) {
-      __builtin_prefetch(gate + i + ahead);
-      __builtin_prefetch(up + i + ahead);
+      __builtin_prefetch(gate + i + operand_ahead);
+      __builtin_prefetch(up + i + operand_ahead);
       __builtin_prefetch(dgate + i + ahead, 1);
       __builtin_prefetch(dup + i + ahead, 1);
       if (kActivates) __builtin_prefetch(h + i + ahead, 1);
@@ -110,7 +135,13 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
 
 template <class T, bool kWeighted, bool kActivates>
 void gradient_rows(const SwigluGradientBlock& block) {
-  for (std::int64_t r = 0; r < block.rows; ++r) gradient_row<T, kWeighted, kActivates>(block, r);
+  for (std::int64_t r = 0; r < block.rows; ++r) {
+    if (block.gate_codes != nullptr) {
+      dequantize_row<T>(*block.gate_codes, r);
+      dequantize_row<T>(*block.up_codes, r);
+    }
+    gradient_row<T, kWeighted, kActivates>(block, r);
+  }
 }
 
 void forward(const SwigluBlock& block) {
@@ -128,24 +159,14 @@ void gradient(const SwigluGradientBlock& block) {
   });
 }
 
-template <class T>
-void quantize_rows(const CodesBlock& block) {
-  for (std::int64_t r = 0; r < block.rows; ++r) {
-    const T* x = row_of<T>(block.x, r, block.x_stride);
-    std::int8_t* codes = block.codes + r * block.codes_stride;
-    BFloat16* scales = block.scales + r * block.scales_stride;
-    const std::int64_t ahead = step_ahead(r, block.rows, block.codes_stride, kRowsOfCodesAhead);
-    for (std::int64_t i = 0; i < block.columns; i += block.scale_columns) {
-      const std::int64_t left = block.columns - i;
-      __builtin_prefetch(codes + i + ahead, 1);
-      *scales++ =
-          quantize_block(x + i, left < block.scale_columns ? left : block.scale_columns, codes + i);
-    }
-  }
-}
-
 void quantize(const CodesBlock& block) {
-  with_float_type(block.dtype, [&]<class T>(T*) { quantize_rows<T>(block); });
+  with_float_type(block.dtype, [&]<class T>(T*) {
+    for (std::int64_t r = 0; r < block.rows; ++r)
+      for_scales<T>(block, r,
+                    [](const T* x, std::int8_t* codes, BFloat16* scale, std::int64_t count) {
+                      *scale = quantize_block(x, count, codes);
+                    });
+  });
 }
 
 }  // namespace

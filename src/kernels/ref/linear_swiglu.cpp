@@ -64,18 +64,48 @@ void forward(const Arguments& args) {
   });
 }
 
+// Gate or up of a gradient: a matrix, or its codes and scales.
+class Operand {
+ public:
+  Operand(const Arguments& args, std::size_t input)
+      : values_(args.inputs[input]),
+        dtype_(args.inputs[0].type->dtype),
+        block_(spec::get_int_or(*args.attributes, "block", 0)) {
+    if (block_ > 0) scales_ = &args.inputs[input + 1];
+  }
+  double at(std::int64_t row, std::int64_t column) const {
+    const double value = load(values_, row * columns(values_) + column);
+    if (block_ == 0) return value;
+    return round_to(dtype_, value * load(*scales_, row * columns(*scales_) + column / block_));
+  }
+
+ private:
+  const TensorView& values_;
+  const TensorView* scales_ = nullptr;
+  DType dtype_;  // of the matrix
+  std::int64_t block_;
+};
+
 // The gradient of h is rounded to the dtype of dy first. With weights h is weight · swiglu, and the
 // rows of dy belong to tokens.
 void backward(const Arguments& args) {
   const TensorView &dy = args.inputs[0], &weight = args.inputs[1];
   const bool grouped = is_grouped(weight);
-  const TensorView &gates = args.inputs[grouped ? 3 : 2], &ups = args.inputs[grouped ? 4 : 3];
-  const TensorView* weights = args.inputs.size() > 5 ? &args.inputs[6] : nullptr;
+  const std::size_t first = grouped ? 3 : 2,
+                    second = first + (args.attributes->contains("block") ? 2 : 1),
+                    end = 2 * second - first;
+  const TensorView& gates = args.inputs[first];
+  const Operand gate_of(args, first), up_of(args, second);
+  const TensorView *row_map = nullptr, *weights = nullptr;
+  if (args.inputs.size() > end) {
+    row_map = &args.inputs[end];
+    weights = &args.inputs[end + 1];
+  }
   const TensorView* h = args.attributes->contains("activation") ? &args.outputs.back() : nullptr;
   const std::int64_t in = columns(dy), out = columns(gates);
   for_rows(rows(gates), grouped ? &args.inputs[2] : nullptr, in * out,
            [&](std::int64_t t, std::int64_t base) {
-             const std::int64_t slot = weights != nullptr ? load_index(args.inputs[5], t) : t;
+             const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
              const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
              const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
              double dweight = 0;
@@ -84,7 +114,7 @@ void backward(const Arguments& args) {
                for (std::int64_t n = 0; n < in; ++n)
                  dh += load(dy, row * in + n) * load(weight, base + n * out + f);
                dh = round_to(dy.type->dtype, dh);
-               const double gate = load(gates, t * out + f), up = load(ups, t * out + f);
+               const double gate = gate_of.at(t, f), up = up_of.at(t, f);
                const double s = sigmoid(gate);
                dweight += dh * gate * s * up;
                store(args.outputs[0], t * out + f, factor * dh * up * s * (1.0 + gate * (1.0 - s)));
