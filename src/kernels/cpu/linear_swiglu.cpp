@@ -295,11 +295,11 @@ class Gradient {
         .columns = num_columns(block),
         .dh = dh,
         .dh_stride = space_.stride,
-        .gate = operands_[0].values.data + at,
-        .up = operands_[1].values.data + at,
+        .gate = nullptr,
+        .up = nullptr,
         .gate_codes = nullptr,
         .up_codes = nullptr,
-        .operand_stride = shape_.width,
+        .operand_stride = 0,
         .dgate = args_.outputs[0].data + at,
         .dup = args_.outputs[1].data + at,
         .h = h_ != nullptr ? h_ + at : nullptr,
@@ -311,14 +311,18 @@ class Gradient {
                         : nullptr,
         .segment = segment_,
         .partial_stride = num_segments_};
-    if (scale_columns_ == 0) return stage_.gradient(gradient);
+    if (scale_columns_ == 0) {
+      gradient.gate = operands_[0].values.data + at;
+      gradient.up = operands_[1].values.data + at;
+      gradient.operand_stride = shape_.width;
+      return stage_.gradient(gradient);
+    }
     const CodesBlock gate = codes_of(operands_[0], row, block, space_.row(thread, 0)),
                      up = codes_of(operands_[1], row, block, space_.row(thread, 1));
     gradient.gate_codes = &gate;
     gradient.up_codes = &up;
     gradient.gate = gate.x;
     gradient.up = up.x;
-    gradient.operand_stride = 0;
     stage_.gradient(gradient);
   }
 
