@@ -139,6 +139,17 @@ class Collector {
 
 }  // namespace
 
+bool is_swiglu_gradient(const Node& node) {
+  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
+}
+
+NodeId first_swiglu_gradient(const Graph& graph) {
+  const auto first = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_swiglu_gradient);
+  return first == graph.nodes.end()
+             ? ir::kNoNode
+             : NodeId{static_cast<std::uint32_t>(first - graph.nodes.begin())};
+}
+
 Rebuilder::Rebuilder(const Graph& graph)
     : graph_(graph), is_saved_(graph.values.size(), false), backward_readers_(graph.values.size()) {
   std::vector<bool> is_output(graph.values.size(), false);

@@ -47,6 +47,12 @@ struct SavedValue {
                       // "layers.3.attention.attention:1" is that op's second output
 };
 
+// The gradient of swiglu behind a product: `linear_swiglu_gradient`, also grouped and with weights.
+bool is_swiglu_gradient(const ir::Node& node);
+// The backward's first of them, or kNoNode. It reads gate and up whole where the others read codes:
+// memory is fullest there, and its results take the bytes of both.
+ir::NodeId first_swiglu_gradient(const ir::Graph& graph);
+
 class Rebuilder {
  public:
   explicit Rebuilder(const ir::Graph& graph);

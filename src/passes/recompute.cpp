@@ -28,16 +28,22 @@ analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder
   return treatments;
 }
 
+// By value: inputs of nodes and outputs of the graph that it is.
+std::vector<int> count_readers(const Graph& graph) {
+  std::vector<int> num_readers(graph.values.size(), 0);
+  for (const Node& node : graph.nodes)
+    for (const ValueId input : node.inputs) ++num_readers[index(input)];
+  for (const ValueId output : graph.outputs) ++num_readers[index(output)];
+  return num_readers;
+}
+
 // Without gate and up among its outputs, where nobody reads them.
 void stop_keeping_products(Graph& graph, const PassContext& context) {
-  std::vector<bool> is_read(graph.values.size(), false);
-  for (const Node& node : graph.nodes)
-    for (const ValueId input : node.inputs) is_read[index(input)] = true;
-  for (const ValueId output : graph.outputs) is_read[index(output)] = true;
+  const std::vector<int> num_readers = count_readers(graph);
   for (Node& node : graph.nodes) {
     constexpr std::string_view kSuffix = "_with_products";
     if (node.tag.phase != ir::Phase::kForward || !node.op->name.ends_with(kSuffix)) continue;
-    if (is_read[index(node.outputs[1])] || is_read[index(node.outputs[2])]) continue;
+    if (num_readers[index(node.outputs[1])] + num_readers[index(node.outputs[2])] > 0) continue;
     node.op = context.find_op(node.op->name.substr(0, node.op->name.size() - kSuffix.size()));
     node.outputs.resize(1);
   }
@@ -46,15 +52,11 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
 // A product of whose gate and up codes are kept, or those of one and nothing of the other, leaves
 // both as codes: neither ever stands whole.
 void leave_products_in_codes(Graph& graph, const PassContext& context) {
-  std::vector<int> num_readers(graph.values.size(), 0);
+  const std::vector<int> num_readers = count_readers(graph);
   std::vector<NodeId> quantized_by(graph.values.size(), ir::kNoNode);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    for (const ValueId input : graph.nodes[i].inputs) {
-      ++num_readers[index(input)];
-      if (graph.nodes[i].op->name == "quantize")
-        quantized_by[index(input)] = NodeId{static_cast<std::uint32_t>(i)};
-    }
-  for (const ValueId output : graph.outputs) ++num_readers[index(output)];
+    if (graph.nodes[i].op->name == "quantize")
+      quantized_by[index(graph.nodes[i].inputs[0])] = NodeId{static_cast<std::uint32_t>(i)};
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     constexpr std::string_view kSuffix = "_with_products";
@@ -86,10 +88,7 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
   ir::keep_nodes(graph, keep);
 }
 
-bool is_swiglu_gradient(const Node& node) {  // behind a product
-  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
-}
-// Its input that is gate; up is the next.
+// The input of a gradient of swiglu that is gate; up is the next.
 std::size_t gate_at(const Node& node) { return node.op->name.starts_with("grouped") ? 3 : 2; }
 
 // An activation made again from gate and up for weight-gradients alone comes out of the gradient
@@ -100,7 +99,7 @@ void make_activations_with_gradients(Graph& graph) {
   std::vector<bool> has_other_readers(graph.values.size(), false);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (is_swiglu_gradient(node))
+    if (analysis::is_swiglu_gradient(node))
       gradient_of[index(node.inputs[gate_at(node)])] = NodeId{static_cast<std::uint32_t>(i)};
     for (const ValueId input : node.inputs)
       if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
@@ -130,16 +129,15 @@ void make_activations_with_gradients(Graph& graph) {
 }
 
 // A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
-// them whole. Not the first one of the backward: its results could not take their bytes, where
-// memory is fullest; the others come when a layer's codes are gone.
+// them whole. Not the first one, see `first_swiglu_gradient`; the others come when a layer's codes
+// are gone.
 void read_codes(Graph& graph) {
-  std::vector<int> num_readers(graph.values.size(), 0);
-  for (const Node& node : graph.nodes)
-    for (const ValueId input : node.inputs) ++num_readers[index(input)];
+  const std::vector<int> num_readers = count_readers(graph);
+  const NodeId first = analysis::first_swiglu_gradient(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool is_first = true;
-  for (Node& node : graph.nodes) {
-    if (!is_swiglu_gradient(node) || std::exchange(is_first, false)) continue;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    if (!analysis::is_swiglu_gradient(node) || i == index(first)) continue;
     const auto gate = node.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(node));
     const NodeId by[] = {graph.value(gate[0]).producer, graph.value(gate[1]).producer};
     const bool reads_them = std::all_of(std::begin(by), std::end(by), [&](NodeId id) {

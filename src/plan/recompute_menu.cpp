@@ -19,10 +19,6 @@ constexpr std::size_t kMostValuesApart = 320;
 // Numbers of slices on the menu, and what each must save to be on it.
 constexpr std::int64_t kSlices[] = {4, 8, 16, 32}, kLeastSliceBytes = 1 << 16;
 
-bool is_swiglu_gradient(const ir::Node& node) {  // behind a product
-  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
-}
-
 }  // namespace
 
 bool MenuItem::is_of(std::string_view hint) const {
@@ -41,7 +37,8 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
       position_(graph.nodes.size(), -1),
       forward_end_(graph.values.size(), 0),
       beside_(graph.values.size(), ir::kNoValue),
-      from_codes_seconds_(graph.values.size(), 0) {
+      from_codes_seconds_(graph.values.size(), 0),
+      first_gradient_(analysis::first_swiglu_gradient(graph)) {
   std::int32_t position = 0;
   std::vector<std::int64_t> change, between;
   for (const auto& [action, order] : plan.orders) {
@@ -85,8 +82,6 @@ RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
     }
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::Node& node = graph.nodes[i];
-    if (first_gradient_ == ir::kNoNode && is_swiglu_gradient(node))
-      first_gradient_ = ir::NodeId{static_cast<std::uint32_t>(i)};
     if (!node.op->name.ends_with("_with_products")) continue;
     beside_[index(node.outputs[1])] = node.outputs[2];
     beside_[index(node.outputs[2])] = node.outputs[1];
@@ -243,7 +238,7 @@ bool RecomputeMenu::are_codes_read(ir::ValueId value, const analysis::Treatments
   for (const ir::ValueId one : {value, other}) {
     const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(one);
     if (!waits_in_codes(one, treated) || readers.size() != 1 || readers[0] == first_gradient_ ||
-        !is_swiglu_gradient(graph_.node(readers[0])))
+        !analysis::is_swiglu_gradient(graph_.node(readers[0])))
       return false;
   }
   const ir::Node& product = graph_.node(graph_.value(value).producer);
@@ -258,8 +253,9 @@ bool RecomputeMenu::comes_with_gradient(ir::ValueId activation, ir::ValueId gate
       }))
     return false;
   const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(gate);
-  return std::any_of(readers.begin(), readers.end(),
-                     [&](ir::NodeId reader) { return is_swiglu_gradient(graph_.node(reader)); });
+  return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
+    return analysis::is_swiglu_gradient(graph_.node(reader));
+  });
 }
 
 double RecomputeMenu::price(const analysis::Rebuild& rebuild,

@@ -98,8 +98,8 @@ class RecomputeMenu {
   std::vector<ir::ValueId> beside_;        // by ValueId: up of a gate, gate of an up
   // By ValueId: there and back, in a micro-batch; of forms without items empty.
   std::map<spec::SavedForm, std::vector<double>> form_seconds_;
-  std::vector<double> from_codes_seconds_;   // by ValueId: of eight bits, back alone
-  ir::NodeId first_gradient_ = ir::kNoNode;  // of the backward, behind a product of swiglu
+  std::vector<double> from_codes_seconds_;  // by ValueId: of eight bits, back alone
+  ir::NodeId first_gradient_;               // of swiglu behind a product
   // Of what is made again, by op and first output: as they are asked for.
   mutable std::map<std::pair<std::string_view, ir::ValueId>, double> rebuild_seconds_;
   Calls calls_;  // of the plan; without items on disk empty
