@@ -25,6 +25,10 @@ namespace {
 // by what it was too large, then by twice that, and so on, and never by less than before.
 constexpr int kMostAttempts = 6;
 
+// Frames that are tried too, less by these shares, for menus of so many items: more take seconds.
+constexpr std::int64_t kSharesLess[] = {256, 96};
+constexpr std::size_t kMostItems = 400;
+
 // A first micro-batch whose values did not fit among gradients is asked for by this share of the
 // bytes less, then by twice that, and so on.
 constexpr std::int64_t kFirstShares = 32;
@@ -352,6 +356,22 @@ class Compiler {
     for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
   }
 
+  // Of a frame of `frame_bytes`, or of a little less, which may turn out cheaper: taking by ratio
+  // is no exact method.
+  plan::MemoryDecision cheapest_decision(const plan::RecomputeMenu& menu,
+                                         std::int64_t frame_bytes) const {
+    plan::MemoryDecision best = plan::decide_memory(menu, options_.memory, frame_bytes);
+    if (!best.holds || best.choices.empty() || options_.memory.budget_bytes == 0 ||
+        options_.memory.replay || menu.items().size() > kMostItems)
+      return best;
+    for (const std::int64_t share : kSharesLess) {
+      plan::MemoryDecision other =
+          plan::decide_memory(menu, options_.memory, frame_bytes - frame_bytes / share);
+      if (other.holds && other.added_seconds < best.added_seconds) best = std::move(other);
+    }
+    return best;
+  }
+
   // Replaces graph and plan, which keep everything, by those of the decision.
   void decide(Compiled& result) const {
     const std::int64_t budget = budget_bytes(),
@@ -371,7 +391,7 @@ class Compiler {
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
     std::int64_t less = 0;
     for (int attempt = 0;; ++attempt) {
-      take(plan::decide_memory(menu, options_.memory, frame_bytes), whole, result);
+      take(cheapest_decision(menu, frame_bytes), whole, result);
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
       if (budget > 0 && excess <= 0) keep_again(menu, whole, frame_bytes, result);

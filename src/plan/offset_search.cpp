@@ -199,7 +199,7 @@ Placement place_by_search(std::span<const LiveBytes> items, const SearchLimits& 
   SearchBudget budget = budget_of(limits);
   Incumbent incumbent(problem, goal, budget);
   incumbent.try_orders();
-  incumbent.learn(budget.steps / 4, 100);
+  incumbent.learn(budget.steps / 16, 100);
   if (!incumbent.is_good() && !budget.is_spent())
     search_below(problem, goal, kAlignmentBytes, budget, incumbent);
   return in_callers_order(problem, incumbent.best(), items.size());

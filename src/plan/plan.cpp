@@ -144,6 +144,8 @@ class BufferPlanner {
 
 // What a smaller frame arena is not worth searching for, as a part of its bound.
 constexpr double kFrameSlack = 0.005;
+// Of a search, a tenth of a second: a step of a thousand buffers takes a half.
+constexpr std::int64_t kFrameSteps = std::int64_t{1} << 27;
 
 // Buffers that disks write from or read into, whole sectors of them.
 std::vector<PlannedBuffer*> offloaded_buffers(const ir::Graph& graph, Plan& plan) {
@@ -196,7 +198,8 @@ void place(const ir::Graph& graph, Plan& plan, const std::vector<PlannedNode*>& 
     frame_offsets.push_back(&nodes[i]->workspace_offset);
   }
   const Placement in_frame =
-      trivial ? place_in_sequence(frame) : place_by_search(frame, {.slack = kFrameSlack});
+      trivial ? place_in_sequence(frame)
+              : place_by_search(frame, {.steps = kFrameSteps, .slack = kFrameSlack});
   const Placement in_gradient = place_in_sequence(gradient);
   for (std::size_t i = 0; i < frame.size(); ++i) *frame_offsets[i] = in_frame.offsets[i];
   for (std::size_t i = 0; i < gradient.size(); ++i) *gradient_offsets[i] = in_gradient.offsets[i];
