@@ -205,13 +205,22 @@ TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
   };
   const Outcome whole = planned({"--json", "--save", other, "--train.micro_batch_size", "8"});
   ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  // Down to a budget that remakes values of layers: how far slices of the head go depends on the
+  // machine's caches, and what the process itself takes differs from one to the next.
   const nlohmann::json whole_plan = parse_json(whole.out);
-  const std::string budget = std::to_string(
-      peak(whole_plan) - whole_plan["arena"]["bytes"].get<std::int64_t>() * 45 / 100);
-  const Outcome saved = planned({"--json", "--save", file, "--train.micro_batch_size", "8",
-                                 "--memory.budget", budget}),
-                again = planned({"--json", "--plan", file, "--train.micro_batch_size", "8"});
-  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  Outcome saved;
+  for (int share = 40; share <= 75; share += 5) {
+    const std::int64_t cut = whole_plan["arena"]["bytes"].get<std::int64_t>() * share / 100;
+    saved = planned({"--json", "--save", file, "--train.micro_batch_size", "8", "--memory.budget",
+                     std::to_string(peak(whole_plan) - cut)});
+    ASSERT_EQ(saved.exit_code, 0) << saved.err;
+    const nlohmann::json choices = parse_json(saved.out)["recompute"];
+    if (std::any_of(choices.begin(), choices.end(), [](const nlohmann::json& choice) {
+          return choice["name"].get<std::string>().starts_with("layers.");
+        }))
+      break;
+  }
+  const Outcome again = planned({"--json", "--plan", file, "--train.micro_batch_size", "8"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   for (const char* key : {"recompute", "planned_bytes", "arena", "step", "bytes_by_layer"})
     EXPECT_EQ(parse_json(again.out)[key], parse_json(saved.out)[key]) << key;
