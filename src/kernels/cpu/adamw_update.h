@@ -218,9 +218,9 @@ struct AdamW {
   }
 
   // kLanes columns of two rows of the depth; the second one is absent behind the last row.
-  template <class T>
+  template <bool kBoth, class T>
   ANABATIC_INLINE static void load_pair(Floats* x, const T* from, std::int64_t at,
-                                        std::int64_t lane, bool has_second) {
+                                        std::int64_t lane) {
     if constexpr (sizeof(T) == sizeof(BFloat16)) {
       Words pairs;
       std::memcpy(&pairs, from + (at + 2 * lane), sizeof pairs);
@@ -229,14 +229,15 @@ struct AdamW {
     } else {
       const float* row = from + (at + lane);
       x[0] = load(row);
-      x[1] = has_second ? load(row + kPanelColumns) : Floats{};
+      x[1] = kBoth ? load(row + kPanelColumns) : Floats{};
     }
   }
+  template <bool kBoth>
   ANABATIC_INLINE static void store_pair(float* to, const Floats* x, std::int64_t at,
-                                         std::int64_t lane, bool has_second) {
+                                         std::int64_t lane) {
     float* row = to + (at + lane);
     store(row, x[0]);
-    if (has_second) store(row + kPanelColumns, x[1]);
+    if (kBoth) store(row + kPanelColumns, x[1]);
   }
   ANABATIC_INLINE static void store_words(BFloat16* to, Words pairs, std::int64_t at,
                                           std::int64_t lane) {
@@ -266,63 +267,94 @@ struct AdamW {
       masks[i] = reinterpret_cast<Words>(columns < static_cast<std::uint32_t>(panel.columns));
       first[i] = columns * panel.stride + panel.element;
     }
-    for (std::int64_t k = begin; k < end; k += 2)
+    Keys keys{};
+    if constexpr (kSums)
+      keys = {WordSums::keys(sums.wide + begin * kRowWords),
+              WordSums::keys(sums.half + begin * kRowWords / 2)};
+    const auto run_at = [&]<bool kBoth>(std::int64_t k) __attribute__((always_inline)) {
+      prefetch(panel, k + kRowsAhead);
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i)
-        run_pair<kSums>(panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
-                        copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes,
-                        sums);
+        run_pair<kSums, kBoth>(
+            panel, k, i * kLanes, first[i] + static_cast<std::uint32_t>(k), masks[i],
+            copy == nullptr ? nullptr : copy + (k - begin) * kPanelColumns + i * kLanes, sums,
+            keys.at(i * WordSums::kVectorWords));
+      keys = {keys.wide + 2 * kRowWords * kWordKey, keys.half + kRowWords * kWordKey};
+    };
+    const std::int64_t last = std::min(end, panel.depth - 1);
+    std::int64_t k = begin;
+    for (; k < last; k += 2) run_at.template operator()<true>(k);
+    if (k < end) run_at.template operator()<false>(k);
     if constexpr (kSums) *all_sums = sums;
   }
 
-  // Of words of states in pairs of rows.
-  ANABATIC_INLINE static WordSums::Longs half_keys(const PanelSums& sums, std::int64_t k,
-                                                   std::int64_t lane) {
-    return WordSums::keys(sums.half + (k * kPanelColumns + 2 * lane) / 4);
+  // Two rows of what is read. Without, the rows that an update has under way at once fill the
+  // processor's window before their loads do the memory's.
+  ANABATIC_INLINE void prefetch(const Panel& panel, std::int64_t k) const {
+    const std::int64_t at = k * kPanelColumns;
+    const auto ask = [](const auto* from) {
+      __builtin_prefetch(from);
+      if constexpr (sizeof *from == sizeof(float)) __builtin_prefetch(from + kPanelColumns);
+    };
+    ask(gradient + (panel.wide + at));
+    ask(weight + ((kSplit ? panel.half : panel.wide) + at));
+    if constexpr (kSplit) ask(low + (panel.half + at));
+    for (const Moment* moment : moments) ask(moment + (panel.moments + at));
   }
-  // Moments of two rows as they lie in memory.
+
+  // Keys of the words of a row of f32, and of a pair of rows of 16 bits.
+  struct Keys {
+    WordSums::Longs wide, half;
+    ANABATIC_INLINE Keys at(std::uint64_t words) const {
+      return {wide + words * kWordKey, half + words * kWordKey};
+    }
+  };
+  static constexpr std::int64_t kRowWords = kPanelColumns * 4 / kWordBytes;  // of f32
+  static constexpr std::int64_t kRowsAhead = 32;
+
+  // Moments of two rows, or one, as they lie in memory.
+  template <bool kBoth>
   ANABATIC_INLINE static void add_moments(PanelSums& sums, int pass, const Floats* m,
-                                          const Floats* v, std::int64_t k, std::int64_t lane,
-                                          bool has_second) {
+                                          const Floats* v, const Keys& keys) {
     if constexpr (kHalf) {
-      const auto keys = half_keys(sums, k, lane);
       const auto pairs_of = [](const Floats* x) {
         return reinterpret_cast<Words>(x[0]) >> 16 | reinterpret_cast<Words>(x[1]);
       };
-      sums.moments[0][pass].add(pairs_of(m), keys);
-      sums.moments[1][pass].add(pairs_of(v), keys);
+      sums.moments[0][pass].add(pairs_of(m), keys.half);
+      sums.moments[1][pass].add(pairs_of(v), keys.half);
     } else {
-      for (int i = 0; i < (has_second ? 2 : 1); ++i) {
-        const auto keys = WordSums::keys(sums.wide + ((k + i) * kPanelColumns + lane) / 2);
-        sums.moments[0][pass].add(m[i], keys);
-        sums.moments[1][pass].add(v[i], keys);
-      }
+      sums.moments[0][pass].add(m[0], keys.wide);
+      sums.moments[1][pass].add(v[0], keys.wide);
+      if constexpr (!kBoth) return;
+      const WordSums::Longs next = keys.wide + kRowWords * kWordKey;
+      sums.moments[0][pass].add(m[1], next);
+      sums.moments[1][pass].add(v[1], next);
     }
   }
 
   // What lies beyond the columns and the depth stays zero: a quotient of zeroes there is NaN when
   // epsilon is 0.
-  template <bool kSums>
+  template <bool kSums, bool kBoth>
   ANABATIC_INLINE void run_pair(const Panel& panel, std::int64_t k, std::int64_t lane,
-                                Words element, Words mask, BFloat16* copy, PanelSums& sums) const {
-    const bool has_second = k + 1 < panel.depth;
+                                Words element, Words mask, BFloat16* copy, PanelSums& sums,
+                                const Keys& keys) const {
     const std::int64_t at = k * kPanelColumns, in_wide = panel.wide + at, in_half = panel.half + at,
                        in_weight = kSplit ? in_half : in_wide, in_moments = panel.moments + at;
-    const Words masks[2] = {mask, has_second ? mask : Words{}};
+    const Words masks[2] = {mask, kBoth ? mask : Words{}};
     Floats p[2], m[2], v[2], g[2];
-    load_pair(p, weight, in_weight, lane, has_second);
-    load_pair(m, moments[0], in_moments, lane, has_second);
-    load_pair(v, moments[1], in_moments, lane, has_second);
-    load_pair(g, gradient, in_wide, lane, has_second);
+    load_pair<kBoth>(p, weight, in_weight, lane);
+    load_pair<kBoth>(m, moments[0], in_moments, lane);
+    load_pair<kBoth>(v, moments[1], in_moments, lane);
+    load_pair<kBoth>(g, gradient, in_wide, lane);
     if constexpr (kSplit) {
       Words pairs;
       std::memcpy(&pairs, low + (in_half + 2 * lane), sizeof pairs);
-      if constexpr (kSums) sums.low[0].add(pairs, half_keys(sums, k, lane));
+      if constexpr (kSums) sums.low[0].add(pairs, keys.half);
       p[0] =
           reinterpret_cast<Floats>((reinterpret_cast<Words>(p[0]) | (pairs & 0xFFFFu)) - 0x8000u);
       p[1] = reinterpret_cast<Floats>((reinterpret_cast<Words>(p[1]) | pairs >> 16) - 0x8000u);
     }
-    if constexpr (kSums) add_moments(sums, 0, m, v, k, lane, has_second);
+    if constexpr (kSums) add_moments<kBoth>(sums, 0, m, v, keys);
     Words x[2], word[2];
     for (int i = 0; i < 2; ++i) {
       step(p[i], m[i], v[i], g[i]);
@@ -336,9 +368,9 @@ struct AdamW {
       store_words(weight, x[0] >> 16 | (x[1] & 0xFFFF0000u), in_half, lane);
       const Words pairs = (x[0] & 0xFFFFu) | x[1] << 16;
       store_words(low, pairs, in_half, lane);
-      if constexpr (kSums) sums.low[1].add(pairs, half_keys(sums, k, lane));
+      if constexpr (kSums) sums.low[1].add(pairs, keys.half);
     } else {
-      store_pair(weight, p, in_wide, lane, has_second);
+      store_pair<kBoth>(weight, p, in_wide, lane);
     }
     if constexpr (kHalf) {
       const Words m0 = rounded(m[0], word[0] & 0xFFFFu), m1 = rounded(m[1], word[1] & 0xFFFFu);
@@ -346,12 +378,12 @@ struct AdamW {
       const Words pairs[2] = {m0 >> 16 | (m1 & 0xFFFF0000u), v0 >> 16 | (v1 & 0xFFFF0000u)};
       for (int i = 0; i < 2; ++i) {
         store_words(moments[i], pairs[i], in_moments, lane);
-        if constexpr (kSums) sums.moments[i][1].add(pairs[i], half_keys(sums, k, lane));
+        if constexpr (kSums) sums.moments[i][1].add(pairs[i], keys.half);
       }
     } else {
-      store_pair(moments[0], m, in_moments, lane, has_second);
-      store_pair(moments[1], v, in_moments, lane, has_second);
-      if constexpr (kSums) add_moments(sums, 1, m, v, k, lane, has_second);
+      store_pair<kBoth>(moments[0], m, in_moments, lane);
+      store_pair<kBoth>(moments[1], v, in_moments, lane);
+      if constexpr (kSums) add_moments<kBoth>(sums, 1, m, v, keys);
     }
     if (copy == nullptr) return;
     for (int i = 0; i < 2; ++i) {

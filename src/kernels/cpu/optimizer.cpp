@@ -464,7 +464,7 @@ void run_alone(const Arguments& args) {
     args.team->for_range(
         stretch.end - stretch.begin, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
           if (args.watch == nullptr) return update.run(stretch.begin + begin, stretch.begin + end);
-          constexpr std::int64_t kStep = 2 * kElementGrain;  // the caches hold it
+          constexpr std::int64_t kStep = 1024;  // the nearest cache holds it
           for (std::int64_t i = begin; i < end; i += kStep) {
             const std::int64_t count = std::min(kStep, end - i);
             const auto part = [&](std::int64_t item) { return Part{i * item, count * item}; };
