@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -32,6 +33,9 @@ class FaultyDevice : public runtime::swap::BlockDevice {
 
   std::string_view name() const override { return "faulty"; }
   int depth() const override { return device_->depth(); }
+  void use_memory(std::span<const std::span<std::byte>> memory) override {
+    device_->use_memory(memory);
+  }
   void start(int slot, const runtime::swap::Piece& piece) override {
     Under& under = pieces_[static_cast<std::size_t>(slot)];
     const bool counts = piece.is_write == plan_.on_write;

@@ -177,6 +177,30 @@ TEST_F(Swap, GivesBackWhatItTookWithEveryRow) {
     }
 }
 
+// Pages that the device knows, those that it no longer may know, and pieces that lie in both.
+TEST_F(Swap, MovesWhatIsPinnedAndWhatIsNot) {
+  SwapSpace space(options());
+  constexpr std::int64_t kBytes = 20 * kBlockBytes;
+  const std::size_t region = space.add("state", kBytes);
+  device::Memory got(kBytes), other(kBytes);
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    device::Memory written(kBytes);  // at the same place again, in other pages
+    const std::span<std::byte> all(written.data(), static_cast<std::size_t>(kBytes));
+    const std::span<std::byte> pinned =
+        round % 2 == 0 ? all : all.subspan(3 * kSectorBytes, 7 * kBlockBytes);
+    fill(written, round);
+    space.pin(pinned);
+    space.pin({other.data(), static_cast<std::size_t>(kBytes)});
+    space.write(region, written.data());
+    space.read(region, other.data());
+    space.wait(space.read(region, got.data()));
+    EXPECT_TRUE(equal(got, written, kBytes)) << round;
+    EXPECT_TRUE(equal(other, written, kBytes)) << round;
+    space.unpin(pinned);
+    space.unpin({other.data(), static_cast<std::size_t>(kBytes)});
+  }
+}
+
 TEST_F(Swap, LeavesNoFileBehind) {
   SwapSpace space(options());
   space.add("state", 1 << 20);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,7 +37,11 @@ class BlockDevice {
   virtual ~BlockDevice() = default;
   virtual std::string_view name() const = 0;
   virtual int depth() const = 0;  // pieces that may be under way at once
-  // Begins a piece under a slot in [0, depth()) that is free.
+  // The memory that most pieces will lie in, in place of what was named before: it stays mapped
+  // until a call that leaves it out. What other pieces cost, theirs may not. No piece is under way.
+  virtual void use_memory(std::span<const std::span<std::byte>>) {}
+  // Begins a piece under a slot in [0, depth()) that is free: at once, or by the next wait() that
+  // finds none that ended.
   virtual void start(int slot, const Piece& piece) = 0;
   // One piece that ended, in any order. At least one must be under way.
   virtual Completion wait() = 0;

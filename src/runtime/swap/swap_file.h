@@ -55,6 +55,9 @@ class SwapFile {
   void set_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks);
   void compare_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks) const;
 
+  // As BlockDevice's.
+  void use_memory(std::span<const std::span<std::byte>> memory) { device_->use_memory(memory); }
+
   std::int64_t bytes() const { return bytes_; }
   const std::filesystem::path& directory() const { return directory_; }
   // "io_uring, direct I/O in DIR", and why not where something was refused.

@@ -60,7 +60,8 @@ struct SwapSpace::Impl {
   Ticket staged_at = 0;
   bool stops = false;
   SwapStats stats;
-  std::string pinned;
+  std::vector<std::span<std::byte>> pinned;
+  std::string remark;  // on what was pinned
   std::chrono::duration<double> patience;
   std::jthread thread;  // last: begins when all else stands
 
@@ -260,9 +261,19 @@ void SwapSpace::write_bytes(std::size_t region, std::int64_t first,
 }
 
 void SwapSpace::pin(std::span<std::byte> bytes) {
+  wait_all();  // the thread uses what the device knows
   const bool is_locked = bytes.empty() || ::mlock(bytes.data(), bytes.size()) == 0;
-  impl_->pinned = is_locked ? "; windows locked in memory"
+  impl_->remark = is_locked ? "; windows locked in memory"
                             : "; windows touched, not locked (beyond the limit of locked memory)";
+  impl_->pinned.push_back(bytes);
+  impl_->file.use_memory(impl_->pinned);
+}
+
+void SwapSpace::unpin(std::span<std::byte> bytes) noexcept {
+  finish();
+  std::erase_if(impl_->pinned, [&](const auto& range) { return range.data() == bytes.data(); });
+  impl_->file.use_memory(impl_->pinned);
+  if (!bytes.empty()) ::munlock(bytes.data(), bytes.size());
 }
 
 std::int64_t SwapSpace::region_bytes(std::size_t region) const {
@@ -276,6 +287,6 @@ SwapStats SwapSpace::stats() const {
   return impl_->stats;
 }
 
-std::string SwapSpace::describe() const { return impl_->file.describe() + impl_->pinned; }
+std::string SwapSpace::describe() const { return impl_->file.describe() + impl_->remark; }
 
 }  // namespace anabatic::runtime::swap

@@ -58,8 +58,11 @@ class SwapSpace {
   void read_bytes(std::size_t region, std::int64_t first, std::span<std::byte> bytes);
   void write_bytes(std::size_t region, std::int64_t first, std::span<const std::byte> bytes);
 
-  // Keeps these bytes in memory where the system allows it; they are touched in any case.
+  // Keeps these bytes in memory, and known to the device, where the system allows it; they are
+  // touched in any case. They must be unpinned before they go.
+  // ResourceError: of an earlier transfer.
   void pin(std::span<std::byte> bytes);
+  void unpin(std::span<std::byte> bytes) noexcept;
 
   std::int64_t region_bytes(std::size_t region) const;  // whole sectors
   std::int64_t file_bytes() const;

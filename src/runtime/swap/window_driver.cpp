@@ -34,8 +34,9 @@ WindowDriver::WindowDriver(const Program& program, StateStore& store, std::span<
     high = std::max(high, window.offset + bytes);
   }
   for (const auto& [action, points] : program.swap_points) add_watches(action, points);
-  if (!windows_.empty())
-    swap_->pin(frame.subspan(static_cast<std::size_t>(low), static_cast<std::size_t>(high - low)));
+  if (windows_.empty()) return;
+  pinned_ = frame.subspan(static_cast<std::size_t>(low), static_cast<std::size_t>(high - low));
+  swap_->pin(pinned_);
 }
 
 // Windows of states that one call alone has between their read and their write.
@@ -91,7 +92,7 @@ Ticket WindowDriver::write(const Window& window) {
 }
 
 WindowDriver::~WindowDriver() {
-  if (swap_ && !windows_.empty()) swap_->finish();
+  if (swap_ && !windows_.empty()) swap_->unpin(pinned_);
 }
 
 void WindowDriver::begin(Action action, bool reads) {

@@ -60,6 +60,7 @@ class WindowDriver {
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
+  std::span<std::byte> pinned_;  // of the frame: all windows
   std::deque<WindowSums> sums_;
   std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
   std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
