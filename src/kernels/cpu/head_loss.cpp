@@ -10,8 +10,10 @@
 // runs its block again with the largest logit as shift.
 //
 // A stretch of the vocabulary is packed in both directions, once for all rows of a chunk, which
-// pass by in blocks, a step of the stretch at a time. Threads that have enough rows each pack for
-// themselves: they never wait for each other, and panels never move from core to core.
+// pass by in blocks, a step of the stretch at a time. A large vocabulary has two parts, each with
+// sums of its own over e and e·w: an even number of threads shares the parts out, and what they
+// pack. Threads that have enough rows each pack for themselves: they never wait for each other, and
+// panels never move from core to core.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -37,9 +39,12 @@ constexpr Int kRowsAPacking = kMostBlockRows / 2;
 // What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
 // nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
-// What the packed weights of a stretch may take, unless a step takes more: of more, a part would
+// What the packed weights of a stretch may take, unless a step takes more: of more, some would
 // leave a core's cache before it is read.
 constexpr Int kStretchBytes = Int{1} << 20;
+// A vocabulary of two parts has at least so many classes. Like the place where it is cut, this
+// decides how results are rounded, so neither depends on threads or tiles.
+constexpr Int kLeastClassesInParts = 2048, kPartUnit = 64;
 
 struct Shape {
   Int rows, width, classes;
@@ -70,22 +75,31 @@ Int operand_stride(Int elements, DType dtype) {
   return elements * bytes < kInPlaceRowBytes ? kInPlaceRowBytes / bytes : spread(elements, bytes);
 }
 
-// What follows from shape, engine and threads. No sum depends on it: chunks of whole pairs of rows
-// go on with the sums of those before.
+// What follows from shape, engine and threads. No sum depends on it but for the parts, which follow
+// from the shape alone: chunks of whole pairs of rows go on with the sums of those before.
 struct Tiling {
-  DType operand;   // of what the engine multiplies with x or e
-  Int chunk_rows;  // at most
-  Int block_rows;  // at most
+  Int parts, part_columns;  // of the vocabulary
+  // Of threads that share a part's blocks out among them; each has all parts, one after the other,
+  // where threads cannot be shared out alike.
+  Int lanes;
+  bool packs_apart;  // each thread for itself
+  DType operand;     // of what the engine multiplies with x or e
+  Int chunk_rows;    // at most
+  Int block_rows;    // at most
   Int x_stride, step_stride, rounded_stride;
   // Packed weights of a step: columns of the logits, then depth of the input-gradient.
   Int step_bytes, step_depth_offset;
   Int stretch_steps;
-  Int most_packings;  // of a stretch side by side; a thread has its own where there are no fewer
+  Int most_packings;  // side by side, by a team of any size up to this one
   Int exponential_bytes;
   Int turned_stride;  // 0 without gradients
 
   Tiling(const Shape& shape, const GemmEngine& engine, int num_threads)
-      : operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
+      : parts(shape.classes >= kLeastClassesInParts ? 2 : 1),
+        part_columns(parts == 1 ? shape.classes
+                                : round_up(ceil_div(shape.classes, parts), kPartUnit)),
+        lanes(num_threads % parts == 0 ? num_threads / parts : num_threads),
+        operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
                                                                  : DType::kBFloat16),
         exponential_bytes(size_bytes(shape.dtype)) {
     const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 32;
@@ -109,13 +123,18 @@ struct Tiling {
       step_bytes += panel_shape(shape.dtype, columns, shape.width, true).num_elements() *
                     size_bytes(shape.dtype);
     stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
-                               std::max<Int>(ceil_div(shape.classes, kStepColumns), 1));
-    most_packings = std::max<Int>(chunk_rows / kRowsAPacking, 1);
+                               std::max<Int>(ceil_div(part_columns, kStepColumns), 1));
+    const Int most_lanes = std::max<Int>(chunk_rows / kRowsAPacking, 1);
+    packs_apart = lanes <= most_lanes;
+    most_packings = std::min<Int>(parts * most_lanes, num_threads);
     turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
   }
 
   Int stretch_columns() const { return stretch_steps * kStepColumns; }
   Int stretch_bytes() const { return stretch_steps * step_bytes; }
+  // What packing takes of a chunk, in passes over the vocabulary: threads that read what others
+  // packed take as much again.
+  Int passes() const { return packs_apart ? lanes : 2; }
 };
 
 Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) {
@@ -162,11 +181,12 @@ struct Space {
   Int bytes = 0;
   std::int32_t* live;  // rows with a label, ascending
   double* losses;      // of the live rows
-  float *of_label, *shift, *largest;
+  float *of_label, *shift;
+  float* largest;  // [parts, rows], like the next
   double* sums;
   std::byte *x, *x_panels, *turned, *weight_panels;
-  float* input_gradient;
-  std::byte* threads;  // a part for each
+  float* input_gradient;  // [parts, rows, width]
+  std::byte* threads;     // a part for each
   Int thread_bytes, rounded_offset, engine_offset;
 
   Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine, int num_threads,
@@ -180,17 +200,16 @@ struct Space {
     take(losses, shape.rows);
     take(of_label, rows);
     take(shift, rows);
-    take(largest, rows);
-    take(sums, rows);
+    take(largest, tiling.parts * rows);
+    take(sums, tiling.parts * rows);
     take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
     take(x_panels,
          shape.with_gradient ? panel_shape(tiling.operand, rows, shape.width, true).num_elements()
                              : 0,
          size_bytes(tiling.operand));
-    take(weight_panels, tiling.stretch_bytes() * std::min<Int>(tiling.most_packings, num_threads),
-         1);
+    take(weight_panels, tiling.stretch_bytes() * tiling.most_packings, 1);
     take(turned, tiling.turned_stride * shape.classes, tiling.exponential_bytes);
-    take(input_gradient, shape.with_gradient ? rows * shape.width : 0);
+    take(input_gradient, shape.with_gradient ? tiling.parts * rows * shape.width : 0);
     rounded_offset = tiling.block_rows * tiling.step_stride * 4;
     engine_offset = rounded_offset;
     if (tiling.operand == DType::kBFloat16)
@@ -286,7 +305,8 @@ class HeadLoss {
   void run_chunk(Int first, Int most_rows) {
     const Int rows = std::min(most_rows, num_live_ - first);
     const Int blocks =  // as many for each thread
-        round_up(ceil_div(rows, tiling_.block_rows), args_.team->num_threads());
+        round_up(ceil_div(rows, tiling_.block_rows),
+                 tiling_.packs_apart ? tiling_.lanes : args_.team->num_threads());
     const Chunk chunk{
         .first = first,
         .rows = rows,
@@ -296,7 +316,7 @@ class HeadLoss {
     if (find_misfits(rows)) {
       run_steps(chunk, &HeadLoss::find_largest);
       for (Int r = 0; r < rows; ++r)
-        if (const float largest = space_.largest[r]; largest < kInfinity)
+        if (const float largest = largest_of(r); largest < kInfinity)
           space_.shift[r] = std::max(largest, space_.of_label[r]);
       run_steps(chunk, &HeadLoss::exponentials);
     }
@@ -349,15 +369,32 @@ class HeadLoss {
     space_.of_label[r] = space_.shift[r] =
         stage_.copy_row(x, weight(label_of(first, r)), shape_.dtype, shape_.width,
                         {space_.x, tiling_.operand, tiling_.x_stride}, r);
-    space_.largest[r] = -kInfinity;
+    set_largest(r, -kInfinity);
   }
+
+  // Of all parts, for a row of the chunk.
+  double sum_of(Int r) const {
+    double sum = 0;
+    for (Int part = 0; part < tiling_.parts; ++part) sum += space_.sums[at(part, r)];
+    return sum;
+  }
+  float largest_of(Int r) const {
+    float largest = -kInfinity;
+    for (Int part = 0; part < tiling_.parts; ++part)
+      largest = std::max(largest, space_.largest[at(part, r)]);
+    return largest;
+  }
+  void set_largest(Int r, float to) {
+    for (Int part = 0; part < tiling_.parts; ++part) space_.largest[at(part, r)] = to;
+  }
+  Int at(Int part, Int r) const { return part * tiling_.chunk_rows + r; }
 
   // Rows that fit keep an infinity, and their shift, while the largest logits are sought.
   bool find_misfits(Int rows) {
     bool any = false;
     for (Int r = 0; r < rows; ++r) {
-      const bool fits = space_.sums[r] <= kMostSum;
-      space_.largest[r] = fits ? kInfinity : -kInfinity;
+      const bool fits = sum_of(r) <= kMostSum;
+      set_largest(r, fits ? kInfinity : -kInfinity);
       any |= !fits;
     }
     return any;
@@ -365,16 +402,16 @@ class HeadLoss {
 
   // One step of a block's logits; `use` says what becomes of them.
   struct Step {
-    Int begin, end, column, columns;
+    Int part, begin, end, column, columns;
     const std::byte* panels;
     int thread;
     HeadLogits logits;
   };
   using Use = void (HeadLoss::*)(Step&);
 
-  // Columns of a stretch, and whose packing of it.
+  // Columns of a stretch of a part, and where it is packed.
   struct Stretch {
-    Int begin, end;
+    Int part, begin, end;
     std::byte* panels;
   };
 
@@ -382,38 +419,52 @@ class HeadLoss {
     return stretch.panels + (column - stretch.begin) / kStepColumns * tiling_.step_bytes;
   }
 
-  // body(stretch) for each one, packed at `panels`.
+  Int part_begin(Int part) const { return part * tiling_.part_columns; }
+  Int part_end(Int part) const {
+    return std::min(part_begin(part) + tiling_.part_columns, shape_.classes);
+  }
+
+  // body(stretch) for each one of a part, packed at `panels`.
   template <class Body>
-  void for_stretches(std::byte* panels, Body&& body) const {
-    for (Int begin = 0; begin < shape_.classes; begin += tiling_.stretch_columns())
-      body(Stretch{begin, std::min(shape_.classes, begin + tiling_.stretch_columns()), panels});
+  void for_stretches(Int part, std::byte* panels, Body&& body) const {
+    const Int end = part_end(part), columns = tiling_.stretch_columns();
+    for (Int begin = part_begin(part); begin < end; begin += columns)
+      body(Stretch{part, begin, std::min(end, begin + columns), panels});
   }
 
   // All steps of the blocks that have a row to compute: one whose `largest` is below infinity.
   void run_steps(const Chunk& chunk, Use use) {
-    device::ThreadTeam& team = *args_.team;
-    const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), num_threads = team.num_threads();
-    if (num_threads <= tiling_.most_packings) {
-      team.run([&](int thread) {
-        for_stretches(
-            space_.weight_panels + thread * tiling_.stretch_bytes(), [&](const Stretch& stretch) {
-              if (!is_packed_) pack(stretch, stretch.begin, stretch.end);
-              for (Int block = thread; block < num_blocks; block += num_threads)
-                run_block(chunk, block, stretch, block + num_threads >= num_blocks, thread, use);
-            });
-      });
+    if (tiling_.packs_apart) {
+      args_.team->run([&](int thread) { run_steps_of(thread, chunk, use); });
     } else {
-      for_stretches(space_.weight_panels, [&](const Stretch& stretch) {
-        if (!is_packed_)
-          team.for_range(stretch.end - stretch.begin, kPanelColumns, [&](Int begin, Int end) {
-            pack(stretch, stretch.begin + begin, stretch.begin + end);
-          });
-        team.for_tasks(num_blocks, [&](Int block, int thread) {
-          run_block(chunk, block, stretch, false, thread, use);
-        });
-      });
+      for (Int part = 0; part < tiling_.parts; ++part) run_steps_together(part, chunk, use);
     }
-    is_packed_ = tiling_.stretch_columns() >= shape_.classes;
+    is_packed_ = tiling_.parts == 1 && tiling_.stretch_columns() >= shape_.classes;
+  }
+
+  // Of one thread's blocks, in its parts, from its own packing.
+  void run_steps_of(int thread, const Chunk& chunk, Use use) {
+    const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_.lanes;
+    std::byte* panels = space_.weight_panels + thread * tiling_.stretch_bytes();
+    for (Int part = thread / lanes; part < tiling_.parts; part += args_.team->num_threads() / lanes)
+      for_stretches(part, panels, [&](const Stretch& stretch) {
+        if (!is_packed_) pack(stretch, stretch.begin, stretch.end);
+        for (Int block = thread % lanes; block < num_blocks; block += lanes)
+          run_block(chunk, block, stretch, block + lanes >= num_blocks, thread, use);
+      });
+  }
+
+  void run_steps_together(Int part, const Chunk& chunk, Use use) {
+    device::ThreadTeam& team = *args_.team;
+    for_stretches(part, space_.weight_panels, [&](const Stretch& stretch) {
+      if (!is_packed_)
+        team.for_range(stretch.end - stretch.begin, kPanelColumns, [&](Int begin, Int end) {
+          pack(stretch, stretch.begin + begin, stretch.begin + end);
+        });
+      team.for_tasks(ceil_div(chunk.rows, chunk.block_rows), [&](Int block, int thread) {
+        run_block(chunk, block, stretch, false, thread, use);
+      });
+    });
   }
 
   // `is_last`: what the thread does next is to pack the next stretch.
@@ -421,19 +472,20 @@ class HeadLoss {
                  Use use) {
     const Int begin = block * chunk.block_rows;
     const Int end = std::min(chunk.rows, begin + chunk.block_rows);
-    if (std::none_of(space_.largest + begin, space_.largest + end,
-                     [](float largest) { return largest < kInfinity; }))
+    const float* largest = space_.largest + at(stretch.part, 0);
+    if (std::none_of(largest + begin, largest + end, [](float of) { return of < kInfinity; }))
       return;
     for (Int column = stretch.begin; column < stretch.end; column += kStepColumns) {
-      Step step{.begin = begin,
+      Step step{.part = stretch.part,
+                .begin = begin,
                 .end = end,
                 .column = column,
                 .columns = std::min(kStepColumns, stretch.end - column),
                 .panels = step_panels(stretch, column),
                 .thread = thread,
-                .logits = logits_at(begin, end, thread)};
+                .logits = logits_at(stretch.part, begin, end, thread)};
       if (is_last && column + kStepColumns >= stretch.end) {
-        const Int next = std::min(tiling_.stretch_columns(), shape_.classes - stretch.end);
+        const Int next = std::min(tiling_.stretch_columns(), part_end(stretch.part) - stretch.end);
         step.logits.ahead = weight(stretch.end);
         step.logits.ahead_bytes = next * shape_.width * element_bytes();
       }
@@ -442,13 +494,13 @@ class HeadLoss {
   }
 
   // Of rows [begin, end) of a chunk, in the thread's space.
-  HeadLogits logits_at(Int begin, Int end, int thread) const {
+  HeadLogits logits_at(Int part, Int begin, Int end, int thread) const {
     return {.logits = reinterpret_cast<float*>(thread_space(thread)),
             .stride = tiling_.step_stride,
             .rows = end - begin,
             .columns = 0,
             .shift = space_.shift + begin,
-            .sums = space_.sums + begin,
+            .sums = space_.sums + at(part, begin),
             .rounded = nullptr,
             .rounded_stride = tiling_.rounded_stride};
   }
@@ -456,15 +508,15 @@ class HeadLoss {
   // Classes [begin, end) of a stretch.
   void pack(const Stretch& stretch, Int begin, Int end) const {
     for (Int row = begin; row < end; row += kPanelColumns) {
-      const Int step = row / kStepColumns * kStepColumns, in_step = row - step;
-      const Int count = std::min(kPanelColumns, shape_.classes - row);
+      const Int in_step = (row - stretch.begin) % kStepColumns;
+      const Int count = std::min(kPanelColumns, stretch.end - row);
       std::byte* panels = step_panels(stretch, row);
       const Int panel =
           panel_shape(shape_.dtype, kPanelColumns, shape_.width, false).panel_elements();
       stage_.pack_columns(panels + in_step / kPanelColumns * panel * element_bytes(), weight(row),
                           shape_.dtype, shape_.width, count, shape_.width);
       if (!shape_.with_gradient) continue;
-      const Int columns = std::min(kStepColumns, shape_.classes - step);
+      const Int columns = std::min(kStepColumns, stretch.end - (row - in_step));
       stage_.pack_depth(panels + tiling_.step_depth_offset,
                         panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
                         weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
@@ -485,11 +537,14 @@ class HeadLoss {
     (this->*use)(step);
   }
 
-  void find_largest(Step& step) { stage_.largest(step.logits, space_.largest + step.begin); }
+  void find_largest(Step& step) {
+    stage_.largest(step.logits, space_.largest + at(step.part, step.begin));
+  }
 
   void exponentials(Step& step) {
     const bool rounds = tiling_.operand == DType::kBFloat16;
-    if (step.column == 0) std::fill_n(step.logits.sums, step.logits.rows, 0.0);
+    const bool is_first = step.column == part_begin(step.part);
+    if (is_first) std::fill_n(step.logits.sums, step.logits.rows, 0.0);
     std::byte* space = thread_space(step.thread);
     if (shape_.with_gradient) {
       if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_.rounded_offset);
@@ -504,22 +559,27 @@ class HeadLoss {
     gemm.depth = step.columns;
     gemm.a.data = rounds ? space + space_.rounded_offset : space;
     gemm.b.data = step.panels + tiling_.step_depth_offset;
-    gemm.c = reinterpret_cast<std::byte*>(space_.input_gradient + step.begin * shape_.width);
-    gemm.accumulate = step.column > 0;
+    gemm.c = reinterpret_cast<std::byte*>(input_gradient(step.part, step.begin));
+    gemm.accumulate = !is_first;
     multiply(engine_, gemm, engine_space(step.thread));
+  }
+
+  float* input_gradient(Int part, Int r) const {
+    return space_.input_gradient + at(part, r) * shape_.width;
   }
 
   void finish_row(Int first, Int r) {
     const Int token = space_.live[first + r], label = labels_[token];
     const double below = static_cast<double>(space_.of_label[r]) - space_.shift[r];
-    const double sum = space_.sums[r], of_label = std::exp(below), total = sum + of_label;
+    const double sum = sum_of(r), of_label = std::exp(below), total = sum + of_label;
     space_.losses[first + r] =
         of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below;
     if (!shape_.with_gradient) return;
     const auto factor = static_cast<float>(seed_ / total);
     stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
                            .accumulate = adds(args_, 1),
-                           .sums = space_.input_gradient + r * shape_.width,
+                           .sums = input_gradient(0, r),
+                           .more_sums = tiling_.parts > 1 ? input_gradient(1, r) : nullptr,
                            .factor = factor,
                            .label_factor = static_cast<float>(seed_ * (sum / total))},
                           weight(label), shape_.dtype, shape_.width);
@@ -578,13 +638,10 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Each chunk reads the weights once for every packing, or packs them for all threads, which read
-  // what others packed; sums of the weights' gradient hide behind products.
-  const int num_threads = problem.device->num_threads;
+  // Each chunk packs the weights anew; sums of their gradient hide behind products.
   const auto passes = [&](const Shape& shape) {
-    const Tiling tiling(shape, *kEngine(), num_threads);
-    return ceil_div(shape.rows, tiling.chunk_rows) *
-           (num_threads <= tiling.most_packings ? num_threads : 2);
+    const Tiling tiling(shape, *kEngine(), problem.device->num_threads);
+    return ceil_div(shape.rows, tiling.chunk_rows) * tiling.passes();
   };
   const Shape cut = shape_of(problem);
   Shape whole = cut;

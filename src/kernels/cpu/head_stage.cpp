@@ -164,7 +164,9 @@ void input_gradient(const HeadGradient& row, const std::byte* label_weight, DTyp
     T* dx = reinterpret_cast<T*>(row.dx);
     for_lanes(0, width, [&](std::int64_t i, int n) {
       const Floats of_label = row.label_factor * load(at<T>(label_weight) + i, n);
-      const Floats gradient = row.factor * load(row.sums + i, n) - of_label;
+      Floats sums = load(row.sums + i, n);
+      if (row.more_sums != nullptr) sums = sums + load(row.more_sums + i, n);
+      const Floats gradient = row.factor * sums - of_label;
       store(dx + i, row.accumulate ? load(dx + i, n) + gradient : gradient, n);
     });
   });

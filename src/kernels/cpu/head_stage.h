@@ -33,11 +33,13 @@ struct HeadLogits {
   std::int64_t ahead_bytes;
 };
 
-// One row when its sum is known: dx (+)= factor · (sums - label_factor · weight row of the label).
+// One row when its sum is known:
+// dx (+)= factor · (sums + more_sums) - label_factor · weight row of the label.
 struct HeadGradient {
   std::byte* dx;  // dtype of the weight
   bool accumulate;
-  const float* sums;  // Σ e · weight row over the other classes
+  const float* sums;       // Σ e · weight row over the other classes
+  const float* more_sums;  // null, or of the other part of them
   float factor, label_factor;
 };
 
