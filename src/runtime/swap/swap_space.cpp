@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/clock.h"
 #include "device/memory.h"
@@ -144,7 +145,12 @@ struct SwapSpace::Impl {
       const std::int64_t begin = device::wall_nanoseconds();
       for (Ticket seen = ended.load(); !error && ended.load() < ticket; seen = ended.load()) {
         has_ended.wait_for(lock, patience, [&] { return error || ended.load() != seen; });
-        if (!error && ended.load() == seen) error = std::make_exception_ptr(too_slow(seen));
+        if (!error && ended.load() == seen) {
+          const ResourceError slow = too_slow(seen);
+          // What is under way keeps its memory: who ends now waits for the disk once more.
+          log_line(LogLevel::kError, fmt::format("{}; the run ends when it lets go", slow.what()));
+          error = std::make_exception_ptr(slow);
+        }
       }
       stats.waited_nanoseconds += device::wall_nanoseconds() - begin;
     }

@@ -77,13 +77,15 @@ class UringDevice : public BlockDevice {
   }
 
  private:
-  // Tells the system of what was prepared.
+  // Tells the system of all that was prepared.
   void submit() {
-    num_prepared_ = 0;
-    int submitted = 0;
-    do submitted = io_uring_submit(&ring_);
-    while (submitted == -EINTR || submitted == -EAGAIN);
-    ANABATIC_CHECK(submitted >= 0, "[swap] io_uring_submit: {}", std::strerror(-submitted));
+    while (num_prepared_ > 0) {
+      const int submitted = io_uring_submit(&ring_);
+      if (submitted == -EINTR || submitted == -EAGAIN) continue;
+      ANABATIC_CHECK(submitted > 0, "[swap] io_uring_submit: expected {} pieces taken, got {}",
+                     num_prepared_, submitted < 0 ? std::strerror(-submitted) : "none");
+      num_prepared_ -= submitted;
+    }
   }
   // The registered part that a whole piece lies in, or -1.
   int part_of(const Piece& piece) const {
