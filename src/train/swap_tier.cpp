@@ -64,6 +64,7 @@ DiskMeasurement read_speed(const fs::path& directory) {
 
 bool may_use_disk(const RunConfig& run) {
   return run.memory.optimizer_state == "disk" || run.memory.activations == "disk" ||
+         !run.memory.cold.empty() ||
          (run.memory.optimizer_state == "auto" && run.memory.budget > 0);
 }
 
@@ -122,7 +123,7 @@ void measure_disk_once(const RunConfig& run) {
 
 plan::OpEfficiency efficiency_of(plan::OpEfficiency efficiency, const RunConfig& run) {
   efficiency.sequence_length = run.data.sequence_length;
-  if (may_use_disk(run)) efficiency.disk = stored_disk_speed(run).speed;
+  efficiency.disk = stored_disk_speed(run).speed;
   return efficiency;
 }
 
