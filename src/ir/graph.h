@@ -70,6 +70,9 @@ struct State {
   std::optional<Name> derived_from{};  // kDerived only
 };
 
+// "NAME.slice.N" is a part of a state that takes part in a step by itself.
+inline constexpr std::string_view kStateSlice = ".slice.";
+
 class Graph {
  public:
   std::string name = "graph";

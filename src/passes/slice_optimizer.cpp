@@ -20,7 +20,6 @@ using ir::ValueId;
 // What keeps graphs of large models small.
 constexpr std::int64_t kMostSlices = 1024;
 
-constexpr std::string_view kSuffix = ".slice.";
 
 // Places of what an update cuts, its moments last, among its inputs: output i is the update of
 // cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes.
@@ -159,7 +158,7 @@ bool run(Graph& graph, const PassContext& context) {
 }  // namespace
 
 std::string slice_name(std::string_view state, std::size_t slice) {
-  return fmt::format("{}{}{}", state, kSuffix, slice);
+  return fmt::format("{}{}{}", state, ir::kStateSlice, slice);
 }
 
 std::vector<SlicedState> sliced_states(const Graph& graph) {
@@ -172,7 +171,7 @@ std::vector<SlicedState> sliced_states(const Graph& graph) {
     for (const std::size_t input : cut_inputs(node)) {
       const Name slice = state_of.at(node.inputs[input]);
       const std::string_view name = text(slice);
-      const Name whole = intern(name.substr(0, name.rfind(kSuffix)));
+      const Name whole = intern(name.substr(0, name.rfind(ir::kStateSlice)));
       const auto [at, is_new] = place.try_emplace(whole, result.size());
       if (is_new) {
         TensorType type = graph.value(node.inputs[0]).type;

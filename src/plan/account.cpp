@@ -156,8 +156,9 @@ class Uses {
       if (buffer.arena == spec::Arena::kInput) places_[i] = {-1, "inputs"};
       if (buffer.state < 0) continue;
       const ir::State& state = graph_.states[static_cast<std::size_t>(buffer.state)];
-      // "first_moment.NAME": the parameter's name is what remains of the state's own.
+      // "first_moment.NAME.slice.0": the parameter's name is what remains of the state's own.
       std::string_view name = text(state.derived_from.value_or(state.name));
+      name = name.substr(0, name.find(ir::kStateSlice));
       for (;;) {
         const auto found = of_parameter.find(name);
         if (found != of_parameter.end() && is_parameter(name)) {
