@@ -121,12 +121,30 @@ std::string read_file(const std::filesystem::path& path, std::int64_t limit_byte
   return content;
 }
 
+namespace {
+
+std::filesystem::path beside(const std::filesystem::path& path) { return path.string() + ".tmp"; }
+
+int create(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) throw_errno("create", path);
+  return file;
+}
+
+}  // namespace
+
+void require_writable(const std::filesystem::path& path) {
+  { const FileDescriptor file(create(beside(path))); }
+  ::unlink(beside(path).c_str());
+  if (std::filesystem::is_directory(path))
+    throw ResourceError(
+        fmt::format("[file] expected a file to write, got the folder {}", path.string()));
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
+  const std::filesystem::path temporary = beside(path);
   {
-    const FileDescriptor file(
-        ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) throw_errno("create", temporary);
+    const FileDescriptor file(create(temporary));
     std::size_t done = 0;
     while (done < content.size()) {
       const ssize_t wrote = ::write(file.get(), content.data() + done, content.size() - done);

@@ -31,4 +31,7 @@ std::string read_file(const std::filesystem::path& path,
 // the new file is there, whole.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
+// ResourceError where write_file_atomically could not begin; what is there stays.
+void require_writable(const std::filesystem::path& path);
+
 }  // namespace anabatic

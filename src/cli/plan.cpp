@@ -40,6 +40,9 @@ std::vector<std::string> compared_files(const Invocation& invocation) {
                    found->second.size());
   ANABATIC_REQUIRE(found->second.size() == 1 || invocation.positionals.empty(),
                    "[plan] --diff: expected one file beside a model, got two");
+  for (const char* other : {"--json", "--settings"})
+    ANABATIC_REQUIRE(!invocation.has(other), "[plan] --diff prints what changes: expected no {}",
+                     other);
   return found->second;
 }
 
@@ -60,17 +63,14 @@ int run(const Invocation& invocation) {
   ANABATIC_REQUIRE(!config.model.path.empty(),
                    "[plan] expected MODEL_DIR, a config.json or a run config, got none");
   // Before anything long: a place that cannot be written to shows at once.
-  if (invocation.has("--timeline")) write_file_atomically(invocation.value("--timeline"), "");
+  for (const char* written : {"--timeline", "--save"})
+    if (invocation.has(written)) require_writable(invocation.value(written));
   std::optional<train::PlanFile> before;
   if (!compared.empty()) before = train::read_plan_file(compared[0]);
   calibrate_once(config);
   const ModelPlan planned = plan_model(config);
   if (invocation.has("--save"))
     write_file_atomically(invocation.value("--save"), train::to_json(plan_file(planned)));
-  if (before) {
-    fmt::print("{}", train::difference(*before, plan_file(planned)));
-    return 0;
-  }
   if (invocation.has("--timeline"))
     write_file_atomically(
         invocation.value("--timeline"),
@@ -78,6 +78,10 @@ int run(const Invocation& invocation) {
                            fmt::format("{}, {} x {} tokens, {}", planned.config.model_type,
                                        config.train.micro_batch_size, config.data.sequence_length,
                                        config.train.precision)));
+  if (before) {
+    fmt::print("{}", train::difference(*before, plan_file(planned)));
+    return 0;
+  }
   std::optional<train::SettingsFound> settings;
   if (invocation.has("--settings"))
     settings = find_settings(

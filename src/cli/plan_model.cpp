@@ -96,14 +96,14 @@ ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   const train::Calibration calibration = train::stored_calibration(device);
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
-  result.available_bytes = device::available_bytes();
+  result.available_bytes = device::available_bytes() + process_bytes;
   train::BudgetedRun budgeted =
       train::plan_as_asked(run, result.config, result.device, calibration.efficiency,
                            {.process_bytes = process_bytes, .finds_smallest = finds_smallest});
   result.plan = std::move(budgeted.plan);
   result.memory = std::move(budgeted.memory);
   result.note = std::move(budgeted.note);
-  if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes + process_bytes)
+  if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)
     result.note += fmt::format("{}train would choose a plan that fits into what is available",
                                result.note.empty() ? "" : "; ");
   result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);

@@ -21,7 +21,7 @@ struct ModelPlan {
   double model_flops = 0;       // of a step, by conventions: without recomputed work
   double planning_seconds = 0;  // of graphs, passes, plans and accounts
   std::string price_source;
-  std::int64_t available_bytes = 0;  // to this process; a budget where none is given
+  std::int64_t available_bytes = 0;  // to this process, with what it holds; train's budget `auto`
 
   std::int64_t tokens() const;  // a step
 };

@@ -230,6 +230,14 @@ TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
   EXPECT_THAT(compared.out, HasSubstr("  + layers."));
   EXPECT_THAT(planned({"--diff", other, "--plan", file, "--train.micro_batch_size", "8"}).out,
               HasSubstr("  + layers."));
+  // A comparison writes its picture too; a plan that fails leaves the old one.
+  const std::string picture = folder_.path() / "step.svg";
+  planned({"--diff", other, "--plan", file, "--train.micro_batch_size", "8", "--timeline", picture});
+  const std::string drawn = read_file(picture);
+  EXPECT_THAT(drawn, HasSubstr("</svg>"));
+  EXPECT_EQ(planned({"--memory.budget", "1KiB", "--timeline", picture}).exit_code, 3);
+  EXPECT_EQ(read_file(picture), drawn);
+  EXPECT_THAT(planned({"--diff", other, "--json"}).err, HasSubstr("expected no --json"));
   const Outcome refused = planned({"--plan", file, "--train.micro_batch_size", "4"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("train.micro_batch_size: expected 4, found 8"));
