@@ -101,9 +101,12 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, static_cast<int>(most_trials), holds);
+  // What is said must do too, a little more though it is.
+  std::string named = rounded_up(smallest.bytes);
+  if (!holds(parse_bytes(named).value_or(0))) named = std::to_string(smallest.bytes);
   throw plan::BudgetError(
       fmt::format("{}{}; the smallest memory.budget that would do is {}{}", lead, error.what(),
-                  rounded_up(smallest.bytes), smallest.is_smallest ? "" : " or less"),
+                  named, smallest.is_smallest ? "" : " or less"),
       smallest.bytes);
 }
 
@@ -131,10 +134,12 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
 
 }  // namespace
 
-BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
-                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                          const BudgetLimits& limits) {
-  RunConfig asked = run;
+namespace {
+
+BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
+                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                         const BudgetLimits& limits) {
+  RunConfig asked = quiet(run);
   const bool is_auto = run.memory.budget == RunConfig::Memory::kAvailable;
   // Nothing may say how much there is; then the sum would not fit.
   constexpr std::int64_t kLargest = std::int64_t{1} << 60;
@@ -160,6 +165,18 @@ BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config
         "the fastest plan does not fit into what is available, {}; this one "
         "does (memory.budget: none plans regardless)",
         format_bytes(asked.memory.budget));
+  return result;
+}
+
+}  // namespace
+
+BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
+                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
+                          const BudgetLimits& limits) {
+  BudgetedRun result = plan_quietly(run, config, device, efficiency, limits);
+  // Dumps are of what was chosen, not of what was tried on the way: of its replay.
+  if (!run.compiler.dump.empty() || run.compiler.explain_dispatch)
+    plan_run(run, config, device, efficiency, 0, &result.plan.training.memory.decisions);
   return result;
 }
 

@@ -91,6 +91,8 @@ void expect_smallest(RunConfig run) {
     ASSERT_TRUE(named.has_value()) << text;
     EXPECT_GE(*named, smallest);
     EXPECT_LE(static_cast<double>(*named), 1.01 * static_cast<double>(smallest));
+    run.memory.budget = *named;
+    EXPECT_LE(plan(run, {}).memory.peak_bytes, *named);
   }
   ASSERT_GT(smallest, kProcess);
   run.memory.budget = smallest;
@@ -152,6 +154,19 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
       }
     }
   }
+}
+
+TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
+  const TemporaryDirectory folder;
+  RunConfig run = wide_run(folder.path());
+  run.memory.budget = 0;
+  run.memory.budget = plan(run, {}).memory.peak_bytes * 4 / 5;
+  run.compiler.dump = folder.path() / "dump";
+  const BudgetedRun chosen = plan(run, {});
+  const lower::Compiled& training = chosen.plan.training;
+  const std::filesystem::path dump = folder.path() / "dump" / "training";
+  EXPECT_EQ(read_file(dump / "plan.txt"), plan::print(training.graph, training.plan));
+  EXPECT_EQ(read_file(dump / "program.txt"), runtime::print(training.program));
 }
 
 TEST(SmallestBudget, IsFoundWhereverTheSearchBegins) {
