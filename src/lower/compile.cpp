@@ -138,9 +138,14 @@ class Compiler {
           "memory.budget {} does not hold it in memory",
           format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
           format_bytes(options_.memory.budget_bytes)));
-    const Compiled few_windows = with_residents(forward, on_disk);
-    on_disk = with_residents(forward, with_more_windows(forward, std::move(on_disk)));
-    return step_seconds(few_windows) < step_seconds(on_disk) ? few_windows : on_disk;
+    Compiled more_windows = with_more_windows(forward, on_disk);
+    const bool has_more =
+        more_windows.memory.decisions.num_windows != on_disk.memory.decisions.num_windows;
+    Compiled few_windows = with_residents(forward, std::move(on_disk));
+    if (!has_more) return few_windows;
+    more_windows = with_residents(forward, std::move(more_windows));
+    return step_seconds(few_windows) < step_seconds(more_windows) ? std::move(few_windows)
+                                                                  : std::move(more_windows);
   }
 
   // Where a budget is given: with both packings of the weights, then with one, whichever costs
@@ -347,6 +352,7 @@ class Compiler {
           plan::predicted_seconds(whole, node, priced, options_.efficiency);
     }
     result.memory.added_seconds += result.memory.packing_seconds;
+    if (result.first) result.memory.first_added_seconds += result.memory.packing_seconds;
   }
 
   void explain(const ir::Graph& graph) const {
@@ -391,7 +397,11 @@ class Compiler {
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
     std::int64_t less = 0;
     for (int attempt = 0;; ++attempt) {
-      take(cheapest_decision(menu, frame_bytes), whole, result);
+      plan::MemoryDecision decision = cheapest_decision(menu, frame_bytes);
+      if (attempt == 0 && decision.choices.empty())
+        result.memory = std::move(decision);  // the plan that keeps everything stands
+      else
+        take(std::move(decision), whole, result);
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
       if (budget > 0 && excess <= 0) keep_again(menu, whole, frame_bytes, result);

@@ -20,7 +20,6 @@ using ir::ValueId;
 // What keeps graphs of large models small.
 constexpr std::int64_t kMostSlices = 1024;
 
-
 // Places of what an update cuts, its moments last, among its inputs: output i is the update of
 // cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes.
 std::span<const std::size_t> cut_inputs(const Node& node) {

@@ -232,7 +232,8 @@ TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
               HasSubstr("  + layers."));
   // A comparison writes its picture too; a plan that fails leaves the old one.
   const std::string picture = folder_.path() / "step.svg";
-  planned({"--diff", other, "--plan", file, "--train.micro_batch_size", "8", "--timeline", picture});
+  planned(
+      {"--diff", other, "--plan", file, "--train.micro_batch_size", "8", "--timeline", picture});
   const std::string drawn = read_file(picture);
   EXPECT_THAT(drawn, HasSubstr("</svg>"));
   EXPECT_EQ(planned({"--memory.budget", "1KiB", "--timeline", picture}).exit_code, 3);
