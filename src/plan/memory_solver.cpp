@@ -88,8 +88,14 @@ class Search {
     for (std::size_t i = 0; i < rules_.size(); ++i)
       if (is_free(i)) queue.push({std::numeric_limits<double>::infinity(), i, 0});
     std::vector<std::size_t> idle;  // gained nothing when asked; others may change that
-    std::size_t taken = 1;
-    while (now_.outcome.excess > 0 && !queue.empty()) {
+    std::size_t taken = 1, idle_asked_at = taken;
+    while (now_.outcome.excess > 0) {
+      if (queue.empty()) {
+        if (std::exchange(idle_asked_at, taken) == taken) return;
+        for (const std::size_t item : std::exchange(idle, {}))
+          queue.push({std::numeric_limits<double>::infinity(), item, 0});
+        continue;
+      }
       const Entry top = queue.top();
       queue.pop();
       const MenuOutcome outcome = flipped({top.item});
@@ -98,13 +104,9 @@ class Search {
         idle.push_back(top.item);
       } else if (top.asked_at != taken && !queue.empty() && now < queue.top().ratio) {
         queue.push({now, top.item, taken});
-        continue;
       } else {
         flip({top.item}, outcome);
         ++taken;
-        if (queue.empty())
-          for (const std::size_t item : std::exchange(idle, {}))
-            queue.push({std::numeric_limits<double>::infinity(), item, 0});
       }
     }
   }

@@ -157,6 +157,22 @@ TEST(MemorySolver, EndsWhereChoicesCostLessThanNothing) {
   }
 }
 
+// The first item gains beside the second alone; the third, which is asked last, not beside it.
+TEST(MemorySolver, AsksAgainWhatGainedNothingBeforeOthersWereTaken) {
+  const auto evaluate = [](const std::vector<bool>& chosen) {
+    MenuOutcome outcome{.excess = 10};
+    if (chosen[1])
+      outcome.excess = chosen[0] ? 0 : 5;
+    else if (chosen[2])
+      outcome.excess = 8;
+    for (const bool is_chosen : chosen) outcome.seconds += is_chosen ? 1 : 0;
+    return outcome;
+  };
+  const MenuChoice choice = choose_by_ratio(std::vector(3, ItemRule::kFree), evaluate);
+  EXPECT_TRUE(choice.holds);
+  EXPECT_EQ(choice.chosen, (std::vector<bool>{true, true, false}));
+}
+
 TEST(MemorySolver, SaysWhereNothingHolds) {
   const Timeline timeline(5, 8);
   const MenuChoice choice = choose_by_ratio(
