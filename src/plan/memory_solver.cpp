@@ -15,11 +15,11 @@ namespace anabatic::plan {
 namespace {
 
 constexpr std::size_t kMostExactItems = 20;
-constexpr std::size_t kMostExchangedItems = 64;  // exchanges are quadratic
+constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes cubic
 constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
-// Of trades: items that are tried in turn and together, items that did not fit before one ends, and
-// evaluations altogether, which take tens of microseconds each.
+// Of trades: items that are tried in turn and together, and items that did not fit before one ends.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
+// Evaluations of trades and exchanges together, which take tens of microseconds each.
 constexpr int kMostTried = 4000;
 
 // By more than rounding. Seconds may be below zero: some choices save time.
@@ -42,10 +42,9 @@ class Search {
     now_.holds = now_.outcome.excess <= 0;
     if (!now_.holds) return now_;
     remove();
+    while (trade()) continue;
     if (rules_.size() <= kMostExchangedItems)
       while (exchange()) remove();
-    else
-      while (trade()) continue;
     return now_;
   }
 
@@ -125,20 +124,31 @@ class Search {
         flip({i}, outcome);
   }
 
-  // One out, one in, with the budget kept and seconds saved; or two out for one.
-  bool exchange() {
-    for (std::size_t out = 0; out < rules_.size(); ++out) {
-      if (!is_free(out) || !now_.chosen[out]) continue;
-      for (std::size_t in = 0; in < rules_.size(); ++in) {
-        if (!is_free(in) || now_.chosen[in]) continue;
-        if (try_exchange({out, in})) return true;
-        for (std::size_t other = out + 1; other < rules_.size(); ++other)
-          if (is_free(other) && now_.chosen[other] && try_exchange({out, in, other})) return true;
-        for (std::size_t other = in + 1; other < rules_.size(); ++other)
-          if (is_free(other) && !now_.chosen[other] && try_exchange({out, in, other})) return true;
-      }
-    }
+  // With the budget kept and seconds saved: one out for one in, then two for one or one for two.
+  bool exchange() { return exchange_pairs() || exchange_threes(); }
+
+  bool exchange_pairs() {
+    for (std::size_t out = 0; out < rules_.size(); ++out)
+      for (std::size_t in = 0; in < rules_.size(); ++in)
+        if (may_exchange(out, in) && try_exchange({out, in})) return true;
     return false;
+  }
+
+  bool exchange_threes() {
+    for (std::size_t out = 0; out < rules_.size(); ++out)
+      for (std::size_t in = 0; in < rules_.size(); ++in) {
+        if (!may_exchange(out, in)) continue;
+        for (std::size_t other = out + 1; other < rules_.size(); ++other)
+          if (may_exchange(other, in) && try_exchange({out, in, other})) return true;
+        for (std::size_t other = in + 1; other < rules_.size(); ++other)
+          if (may_exchange(out, other) && try_exchange({out, in, other})) return true;
+      }
+    return false;
+  }
+
+  bool may_exchange(std::size_t out, std::size_t in) const {
+    return num_tried_ < kMostTried && is_free(out) && is_free(in) && now_.chosen[out] &&
+           !now_.chosen[in];
   }
 
   // Items that flip together, and what that does: seconds and bytes of the peak, one saved and the
@@ -150,8 +160,8 @@ class Search {
     double ratio() const { return seconds / static_cast<double>(std::max<std::int64_t>(bytes, 1)); }
   };
 
-  // Where exchanges would take too long: a few in, and out what their bytes leave room for, by
-  // seconds a byte of the peak; out as such, or for what else may be done about the same bytes.
+  // A few in, and out what their bytes leave room for, by seconds a byte of the peak; out as such,
+  // or for what else may be done about the same bytes.
   bool trade() {
     std::vector<Move> in, out;
     for (std::size_t i = 0; i < rules_.size(); ++i) {
@@ -224,7 +234,7 @@ class Search {
   }
 
   bool try_exchange(std::initializer_list<std::size_t> items) {
-    const MenuOutcome outcome = flipped(items);
+    const MenuOutcome outcome = tried(items);
     if (outcome.excess > 0 || !is_shorter(outcome, now_.outcome)) return false;
     flip(items, outcome);
     return true;
@@ -234,7 +244,7 @@ class Search {
   const EvaluateMenu& evaluate_;
   const Alternatives& alternatives_;
   MenuChoice now_;
-  int num_tried_ = 0;  // by trades
+  int num_tried_ = 0;  // by trades and exchanges
 };
 
 class Exact {

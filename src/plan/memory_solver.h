@@ -29,9 +29,9 @@ struct MenuChoice {
 using Alternatives = std::vector<std::vector<std::size_t>>;
 
 // Adds the item of the most excess removed per added second until the budget holds, then removes
-// what is no longer needed, the dearest first, and exchanges while that helps: in short menus items
-// by pairs, in longer ones an item for what its bytes leave room for. About items · log items
-// evaluations where gains shrink as items are taken, and a few thousand.
+// what is no longer needed, the dearest first, and trades while that helps: a few items for what
+// their bytes leave room for, in short menus then any pair and three. About items · log items
+// evaluations where gains shrink as items are taken, and a few thousand for trades.
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
                            const Alternatives& alternatives = {});
 

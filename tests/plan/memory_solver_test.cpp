@@ -142,6 +142,20 @@ TEST(MemorySolver, TradesInLongMenus) {
   }
 }
 
+TEST(MemorySolver, AsksOfMenusOfAnyLengthAFewThousandTimes) {
+  for (const std::size_t num_items : {40, 64, 65, 200}) {
+    const Timeline timeline(num_items, num_items);
+    int num_asked = 0;
+    const MenuChoice choice =
+        choose_by_ratio(std::vector(num_items, ItemRule::kFree), [&](const auto& chosen) {
+          ++num_asked;
+          return timeline.evaluate(chosen, timeline.budget(0.5));
+        });
+    EXPECT_TRUE(choice.holds);
+    EXPECT_LE(num_asked, 8000) << num_items;
+  }
+}
+
 // Choices that save time, one as good as another: nothing is gained by turning round among them.
 TEST(MemorySolver, EndsWhereChoicesCostLessThanNothing) {
   for (const std::size_t num_items : {2, 100}) {
