@@ -261,22 +261,34 @@ class Exact {
   }
 
   MenuChoice run() {
-    branch(0);
+    const MenuOutcome none = evaluate_(chosen_);
+    least_rest_.assign(free_.size() + 1, 0);
+    for (std::size_t depth = free_.size(); depth-- > 0;) {
+      chosen_[free_[depth]] = true;
+      const double alone = evaluate_(chosen_).seconds - none.seconds;
+      chosen_[free_[depth]] = false;
+      least_rest_[depth] = least_rest_[depth + 1] + std::min(0.0, alone);
+    }
+    consider(none);
+    if (none.excess <= 0 || can_hold(0)) branch(0, none);
     return best_;
   }
 
  private:
-  // Items before `depth` are settled; the rest is left out in chosen_.
-  void branch(std::size_t depth) {
-    const MenuOutcome outcome = evaluate_(chosen_);
-    if (best_.holds && outcome.seconds >= best_.outcome.seconds) return;
-    if (is_better(outcome)) best_ = {chosen_, outcome, outcome.excess <= 0};
-    if (outcome.excess <= 0 || depth == free_.size()) return;
-    if (best_.holds && !can_hold(depth)) return;
+  // Items before `depth` are settled; the rest is left out in chosen_, whose outcome is `now`.
+  void branch(std::size_t depth, const MenuOutcome& now) {
+    if (best_.holds && now.seconds + least_rest_[depth] >= best_.outcome.seconds) return;
+    if (depth == free_.size()) return;
     chosen_[free_[depth]] = true;
-    branch(depth + 1);
+    const MenuOutcome taken = evaluate_(chosen_);
+    consider(taken);
+    branch(depth + 1, taken);
     chosen_[free_[depth]] = false;
-    branch(depth + 1);
+    if (now.excess <= 0 || can_hold(depth + 1)) branch(depth + 1, now);
+  }
+
+  void consider(const MenuOutcome& outcome) {
+    if (is_better(outcome)) best_ = {chosen_, outcome, outcome.excess <= 0};
   }
 
   bool is_better(const MenuOutcome& outcome) const {
@@ -286,15 +298,21 @@ class Exact {
                        : outcome.excess < best_.outcome.excess;
   }
 
+  // With all that is not settled. Where that does not hold, nothing less does, and it is the least
+  // excess.
   bool can_hold(std::size_t depth) {
-    std::vector<bool> all = chosen_;
-    for (std::size_t i = depth; i < free_.size(); ++i) all[free_[i]] = true;
-    return evaluate_(all).excess <= 0;
+    const std::vector<bool> settled = chosen_;
+    for (std::size_t i = depth; i < free_.size(); ++i) chosen_[free_[i]] = true;
+    const MenuOutcome all = evaluate_(chosen_);
+    consider(all);
+    chosen_ = settled;
+    return all.excess <= 0;
   }
 
   const EvaluateMenu& evaluate_;
   std::vector<std::size_t> free_;
   std::vector<bool> chosen_;
+  std::vector<double> least_rest_;  // by depth: seconds that items from there on save at most
   MenuChoice best_;
 };
 

@@ -35,8 +35,8 @@ using Alternatives = std::vector<std::vector<std::size_t>>;
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
                            const Alternatives& alternatives = {});
 
-// Oracle: branch and bound, for at most 20 free items. Exact where taking one more item never
-// makes the rest cheaper, nor the excess larger.
+// Oracle: branch and bound, for at most 20 free items. Exact where an item never makes others
+// cheaper, nor the excess larger; it may save time itself.
 MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate);
 
 }  // namespace anabatic::plan

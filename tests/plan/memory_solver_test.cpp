@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -14,10 +15,13 @@ namespace {
 // Buffers alive over a line of positions; each item frees one of them over a part of its life.
 class Timeline {
  public:
-  Timeline(std::uint64_t seed, std::size_t num_items) : seed_(seed) {
+  // Seconds are multiples of a power of two from `least_seconds` on: sums are exact in any order.
+  Timeline(std::uint64_t seed, std::size_t num_items, std::int64_t least_seconds = 1)
+      : seed_(seed) {
     for (std::size_t i = 0; i < num_items; ++i) {
       const std::int64_t begin = draw(kLength / 2), end = kLength / 2 + 1 + draw(kLength / 2 - 1);
-      items_.push_back({begin, end, 1 + draw(1000), 0.001 * static_cast<double>(1 + draw(100))});
+      const std::int64_t bytes = 1 + draw(1000), seconds = least_seconds + draw(100);
+      items_.push_back({begin, end, bytes, 0x1p-10 * static_cast<double>(seconds)});
     }
     all_ = evaluate(std::vector<bool>(num_items, false), 0).peak_bytes;
     none_ = evaluate(std::vector<bool>(num_items, true), 0).peak_bytes;
@@ -84,22 +88,48 @@ TEST(MemorySolver, IsWithinAPercentOfTheOracleAndKeepsTheBudget) {
   EXPECT_LE(gaps / 200, 0.01);
 }
 
-TEST(MemorySolver, OracleEqualsAllSubsets) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const Timeline timeline(seed, 8);
-    const std::int64_t budget = timeline.budget(0.5);
-    double least = 1e9;
-    for (unsigned mask = 0; mask < 256; ++mask) {
-      std::vector<bool> chosen(8);
-      for (std::size_t i = 0; i < 8; ++i) chosen[i] = (mask >> i & 1) != 0;
-      const MenuOutcome outcome = timeline.evaluate(chosen, budget);
-      if (outcome.excess <= 0) least = std::min(least, outcome.seconds);
-    }
-    const MenuChoice best = choose_exactly(
-        std::vector<ItemRule>(8, ItemRule::kFree),
-        [&](const std::vector<bool>& chosen) { return timeline.evaluate(chosen, budget); });
-    EXPECT_EQ(best.outcome.seconds, least) << seed;
+// Of the sets that hold the one of the least seconds; where none holds, of the least excess.
+MenuOutcome best_of_all_subsets(std::size_t num_items, const EvaluateMenu& evaluate) {
+  MenuOutcome best{.excess = std::numeric_limits<double>::infinity()};
+  for (unsigned mask = 0; mask < 1U << num_items; ++mask) {
+    std::vector<bool> chosen(num_items);
+    for (std::size_t i = 0; i < num_items; ++i) chosen[i] = (mask >> i & 1) != 0;
+    const MenuOutcome outcome = evaluate(chosen);
+    if (outcome.excess < best.excess ||
+        (outcome.excess <= best.excess && outcome.excess <= 0 && outcome.seconds < best.seconds))
+      best = outcome;
   }
+  return best;
+}
+
+// Also of items that save time, some or nearly all, and of budgets that all hold or none does.
+TEST(MemorySolver, OracleEqualsAllSubsets) {
+  constexpr std::size_t kItems = 9;
+  int num_below_zero = 0;
+  for (const std::int64_t least_seconds : {1, -20, -90})
+    for (const double share : {-0.5, 0.1, 0.5, 0.9, 1.0})
+      for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        const Timeline timeline(seed, kItems, least_seconds);
+        const std::int64_t budget = timeline.budget(share);
+        int num_asked = 0;
+        const EvaluateMenu evaluate = [&](const std::vector<bool>& chosen) {
+          ++num_asked;
+          return timeline.evaluate(chosen, budget);
+        };
+        const std::vector<ItemRule> rules(kItems, ItemRule::kFree);
+        const MenuChoice best = choose_exactly(rules, evaluate);
+        EXPECT_LT(num_asked, 1 << kItems) << seed;
+        const MenuOutcome want = best_of_all_subsets(kItems, evaluate);
+        EXPECT_EQ(best.holds, share >= 0);
+        EXPECT_EQ(best.outcome.excess, want.excess) << seed;
+        const MenuChoice found = choose_by_ratio(rules, evaluate);
+        EXPECT_EQ(found.holds, best.holds) << seed;
+        if (!best.holds) continue;
+        EXPECT_EQ(best.outcome.seconds, want.seconds) << seed;
+        EXPECT_GE(found.outcome.seconds, best.outcome.seconds) << seed;
+        if (best.outcome.seconds < 0) ++num_below_zero;
+      }
+  EXPECT_GT(num_below_zero, 100);
 }
 
 TEST(MemorySolver, ObeysRules) {
