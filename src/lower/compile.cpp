@@ -25,10 +25,6 @@ namespace {
 // by what it was too large, then by twice that, and so on, and never by less than before.
 constexpr int kMostAttempts = 6;
 
-// Frames that are tried too, less by these shares, for menus of so many items: more take seconds.
-constexpr std::int64_t kSharesLess[] = {256, 96};
-constexpr std::size_t kMostItems = 400;
-
 // A first micro-batch whose values did not fit among gradients is asked for by this share of the
 // bytes less, then by twice that, and so on.
 constexpr std::int64_t kFirstShares = 32;
@@ -362,22 +358,6 @@ class Compiler {
     for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
   }
 
-  // Of a frame of `frame_bytes`, or of a little less, which may turn out cheaper: taking by ratio
-  // is no exact method.
-  plan::MemoryDecision cheapest_decision(const plan::RecomputeMenu& menu,
-                                         std::int64_t frame_bytes) const {
-    plan::MemoryDecision best = plan::decide_memory(menu, options_.memory, frame_bytes);
-    if (!best.holds || best.choices.empty() || options_.memory.budget_bytes == 0 ||
-        options_.memory.replay || menu.items().size() > kMostItems)
-      return best;
-    for (const std::int64_t share : kSharesLess) {
-      plan::MemoryDecision other =
-          plan::decide_memory(menu, options_.memory, frame_bytes - frame_bytes / share);
-      if (other.holds && other.added_seconds < best.added_seconds) best = std::move(other);
-    }
-    return best;
-  }
-
   // Replaces graph and plan, which keep everything, by those of the decision.
   void decide(Compiled& result) const {
     const std::int64_t budget = budget_bytes(),
@@ -392,19 +372,20 @@ class Compiler {
     const spec::DeviceSpec priced = plan::with_peaks(device_);
     const plan::RecomputeMenu menu(whole, whole_plan, priced, options_.efficiency,
                                    options_.memory.compression, options_.memory.offload);
+    const plan::MemoryDecider decider(menu, options_.memory);
     std::int64_t frame_bytes = whole_plan.frame_bytes;
     std::int64_t smallest = whole_plan.peak_bytes();
     if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
     std::int64_t less = 0;
     for (int attempt = 0;; ++attempt) {
-      plan::MemoryDecision decision = cheapest_decision(menu, frame_bytes);
+      plan::MemoryDecision decision = decider.decide_cheapest(frame_bytes);
       if (attempt == 0 && decision.choices.empty())
         result.memory = std::move(decision);  // the plan that keeps everything stands
       else
         take(std::move(decision), whole, result);
       const std::int64_t excess = result.plan.peak_bytes() - budget;
       smallest = std::min(smallest, result.plan.peak_bytes());
-      if (budget > 0 && excess <= 0) keep_again(menu, whole, frame_bytes, result);
+      if (budget > 0 && excess <= 0) keep_again(decider, whole, frame_bytes, result);
       if (budget == 0 || excess <= 0) return;
       less = std::max(less, excess << attempt);
       if (!result.memory.holds || attempt + 1 == kMostAttempts || frame_bytes <= less)
@@ -434,10 +415,11 @@ class Compiler {
     const spec::DeviceSpec priced = plan::with_peaks(device_);
     const plan::RecomputeMenu menu(whole, timeline, priced, options_.efficiency, memory.compression,
                                    memory.offload);
+    const plan::MemoryDecider decider(menu, memory);
     const std::int64_t room = result.plan.frame_bytes + result.plan.gradient_bytes;
     for (int attempt = 0; attempt < kMostFirstAttempts; ++attempt) {
       const std::int64_t less = attempt == 0 ? 0 : room / kFirstShares << (attempt - 1);
-      plan::MemoryDecision decision = plan::decide_memory(menu, memory, room - less);
+      plan::MemoryDecision decision = decider.decide(room - less);
       const bool is_better = decision.holds && decision.added_seconds < result.memory.added_seconds;
       if (!is_better && !memory.replay) return;
       Compiled first;
@@ -472,28 +454,15 @@ class Compiler {
 
   // The timeline was asked for less than the budget, so that the plan keeps it; what the plan then
   // has room for need not be made again. The dearest for its bytes comes first.
-  void keep_again(const plan::RecomputeMenu& menu, const ir::Graph& whole, std::int64_t frame_bytes,
-                  Compiled& result) const {
+  void keep_again(const plan::MemoryDecider& decider, const ir::Graph& whole,
+                  std::int64_t frame_bytes, Compiled& result) const {
     if (options_.memory.replay) return;
     std::size_t most = result.memory.choices.size();
     for (int attempt = 0; attempt < kMostReturns; ++attempt) {
-      const std::vector<plan::PricedChoice> choices = room_for(menu, result, most);
+      const std::vector<plan::PricedChoice> choices = room_for(decider, result, most);
       if (choices.empty()) return;
       Compiled fewer = result;
-      plan::MemoryOptions options = options_.memory;
-      options.replay = result.memory.decisions;
-      for (const plan::MenuItem& item : menu.items())
-        if (std::any_of(choices.begin(), choices.end(),
-                        [&](const auto& choice) { return choice.is_of(item); }))
-          for (const std::string& key : item.keys) {
-            if (item.slices > 0)
-              options.replay->slices.erase(key);
-            else if (item.form == spec::SavedForm::kWhole)
-              options.replay->recompute.erase(key);
-            else
-              options.replay->saved_as.erase(key);
-          }
-      take(plan::decide_memory(menu, options, frame_bytes), whole, fewer);
+      take(decider.without(result.memory, choices, frame_bytes), whole, fewer);
       if (fewer.plan.peak_bytes() <= budget_bytes() &&
           fewer.memory.added_seconds <= result.memory.added_seconds)
         result = std::move(fewer);
@@ -503,27 +472,16 @@ class Compiler {
   }
 
   // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
-  std::vector<plan::PricedChoice> room_for(const plan::RecomputeMenu& menu, const Compiled& result,
-                                           std::size_t most) const {
+  std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
+                                           const Compiled& result, std::size_t most) const {
     std::vector<plan::PricedChoice> choices = result.memory.choices;
     std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) {
       return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
     });
-    const auto is_asked_for = [&](const plan::PricedChoice& choice) {
-      const std::vector<std::string>& hints =
-          choice.form == spec::SavedForm::kWhole  ? options_.memory.recompute
-          : choice.form == spec::SavedForm::kDisk ? options_.memory.offload.cold
-                                                  : options_.memory.compress;
-      return std::any_of(menu.items().begin(), menu.items().end(), [&](const plan::MenuItem& item) {
-        return choice.is_of(item) &&
-               std::any_of(hints.begin(), hints.end(),
-                           [&](const std::string& hint) { return item.is_of(hint); });
-      });
-    };
     std::int64_t room = budget_bytes() - result.plan.peak_bytes();
     std::vector<plan::PricedChoice> fitting;
     for (const plan::PricedChoice& choice : choices) {
-      if (fitting.size() == most || choice.bytes > room || is_asked_for(choice)) continue;
+      if (fitting.size() == most || choice.bytes > room || decider.is_hinted(choice)) continue;
       fitting.push_back(choice);
       room -= choice.bytes;
     }

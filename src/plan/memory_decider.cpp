@@ -11,6 +11,10 @@
 namespace anabatic::plan {
 namespace {
 
+// Frames that are tried too, less by these shares, for menus of so many items: more take seconds.
+constexpr std::int64_t kSharesLess[] = {256, 96};
+constexpr std::size_t kMostItems = 400;
+
 std::vector<std::string> known_names(const RecomputeMenu& menu) {
   std::vector<std::string> names;
   for (const MenuItem& item : menu.items())
@@ -119,18 +123,13 @@ Alternatives alternatives_of(const RecomputeMenu& menu) {
   return result;
 }
 
-MenuChoice replayed(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
-                    const spec::Decisions& decisions, std::int64_t frame_bytes) {
-  MenuChoice choice{.chosen = items_of(menu, decisions)};
-  for (std::size_t i = 0; i < rules.size(); ++i) {
-    const ItemRule other = choice.chosen[i] ? ItemRule::kLeave : ItemRule::kTake;
-    ANABATIC_REQUIRE(rules[i] != other,
+// InvalidArgument where the hints say otherwise than what is replayed.
+void require_agreement(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
+                       const std::vector<bool>& chosen) {
+  for (std::size_t i = 0; i < rules.size(); ++i)
+    ANABATIC_REQUIRE(rules[i] != (chosen[i] ? ItemRule::kLeave : ItemRule::kTake),
                      "[memory] the saved plan {} {}, the hints of this run say otherwise",
-                     choice.chosen[i] ? "does not keep" : "keeps", menu.items()[i].name);
-  }
-  choice.outcome = menu.evaluate(choice.chosen, frame_bytes);
-  choice.holds = choice.outcome.excess <= 0;
-  return choice;
+                     chosen[i] ? "does not keep" : "keeps", menu.items()[i].name);
 }
 
 }  // namespace
@@ -151,42 +150,83 @@ std::string_view PricedChoice::how() const {
   return slices > 0 ? "slices" : form == spec::SavedForm::kWhole ? "recompute" : to_string(form);
 }
 
-MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
-                             std::int64_t frame_bytes) {
+MemoryDecider::MemoryDecider(const RecomputeMenu& menu, const MemoryOptions& options)
+    : menu_(menu),
+      options_(options),
+      rules_(menu.items().size(), ItemRule::kFree),
+      alternatives_(alternatives_of(menu)) {
   using enum spec::SavedForm;
-  std::vector<ItemRule> rules(menu.items().size(), ItemRule::kFree);
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kWhole}, true, rules);
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kWhole}, true, rules_);
   apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk},
-        true, rules);
+        true, rules_);
   apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk}, false,
-        rules);
-  apply(menu, options.offload.cold, "memory.cold", ItemRule::kTake, {kDisk}, false, rules);
+        rules_);
+  apply(menu, options.offload.cold, "memory.cold", ItemRule::kTake, {kDisk}, false, rules_);
   apply(menu, options.compress, "memory.compress", ItemRule::kTake, {options.compression.allowed},
-        true, rules);
+        true, rules_);
   if (options.budget_bytes == 0 && !options.replay)
-    for (ItemRule& rule : rules)
+    for (ItemRule& rule : rules_)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
-  const MenuChoice choice =
-      options.replay
-          ? replayed(menu, rules, *options.replay, frame_bytes)
-          : choose_by_ratio(
-                rules,
-                [&](const std::vector<bool>& chosen) { return menu.evaluate(chosen, frame_bytes); },
-                alternatives_of(menu));
-  MemoryDecision result{.decisions = menu.decisions(choice.chosen),
+}
+
+MenuChoice MemoryDecider::choose(std::int64_t frame_bytes) const {
+  if (!options_.replay)
+    return choose_by_ratio(
+        rules_,
+        [&](const std::vector<bool>& chosen) { return menu_.evaluate(chosen, frame_bytes); },
+        alternatives_);
+  std::vector<bool> chosen = items_of(menu_, *options_.replay);
+  require_agreement(menu_, rules_, chosen);
+  return evaluated(std::move(chosen), frame_bytes);
+}
+
+MenuChoice MemoryDecider::evaluated(std::vector<bool> chosen, std::int64_t frame_bytes) const {
+  MenuChoice choice{.chosen = std::move(chosen)};
+  choice.outcome = menu_.evaluate(choice.chosen, frame_bytes);
+  choice.holds = choice.outcome.excess <= 0;
+  return choice;
+}
+
+MemoryDecision MemoryDecider::priced(const MenuChoice& choice) const {
+  MemoryDecision result{.decisions = menu_.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
-                        .holds = choice.holds || options.budget_bytes == 0};
+                        .holds = choice.holds || options_.budget_bytes == 0};
   std::vector<bool> others = choice.chosen;
-  for (std::size_t i = 0; i < rules.size(); ++i) {
-    const MenuItem& item = menu.items()[i];
+  for (std::size_t i = 0; i < rules_.size(); ++i) {
+    const MenuItem& item = menu_.items()[i];
     if (!choice.chosen[i] || !is_effective(item, result.decisions)) continue;
-    others[i] = false;
+    others[i] = false;  // seconds are those of any budget
     result.choices.push_back({item.name, item.bytes,
-                              choice.outcome.seconds - menu.evaluate(others, frame_bytes).seconds,
-                              item.form, item.slices});
+                              choice.outcome.seconds - menu_.evaluate(others, 0).seconds, item.form,
+                              item.slices, i});
     others[i] = true;
   }
   return result;
+}
+
+MemoryDecision MemoryDecider::decide(std::int64_t frame_bytes) const {
+  return priced(choose(frame_bytes));
+}
+
+MemoryDecision MemoryDecider::decide_cheapest(std::int64_t frame_bytes) const {
+  MenuChoice best = choose(frame_bytes);
+  const bool is_free = options_.budget_bytes > 0 && !options_.replay;
+  const bool is_any = std::find(best.chosen.begin(), best.chosen.end(), true) != best.chosen.end();
+  if (is_free && best.holds && is_any && rules_.size() <= kMostItems)
+    for (const std::int64_t share : kSharesLess) {
+      MenuChoice other = choose(frame_bytes - frame_bytes / share);
+      if (other.holds && other.outcome.seconds < best.outcome.seconds) best = std::move(other);
+    }
+  return priced(best);
+}
+
+MemoryDecision MemoryDecider::without(const MemoryDecision& decision,
+                                      const std::vector<PricedChoice>& choices,
+                                      std::int64_t frame_bytes) const {
+  std::vector<bool> chosen(rules_.size(), false);
+  for (const PricedChoice& choice : decision.choices) chosen[choice.item] = true;
+  for (const PricedChoice& choice : choices) chosen[choice.item] = false;
+  return priced(evaluated(std::move(chosen), frame_bytes));
 }
 
 std::string to_string(const MemoryDecision& decision) {

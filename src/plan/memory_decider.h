@@ -49,10 +49,8 @@ struct PricedChoice {
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
   spec::SavedForm form = spec::SavedForm::kWhole;  // in which it waits; kWhole: made again
   std::int64_t slices = 0;                         // not 0: calls that are cut, and into how many
+  std::size_t item = 0;                            // of the menu that it is from
 
-  bool is_of(const MenuItem& item) const {
-    return name == item.name && form == item.form && slices == item.slices;
-  }
   // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
   std::string label() const;
   std::string_view how() const;  // "recompute", "bf16", "int8", "disk", "slices"
@@ -69,10 +67,37 @@ struct MemoryDecision {
   double first_added_seconds = 0;             // to that micro-batch
 };
 
-// For a frame of at most `frame_bytes`. InvalidArgument when a hint names nothing that the backward
-// reads, or is at odds with another, or with what is replayed; or when that names such a value.
-MemoryDecision decide_memory(const RecomputeMenu& menu, const MemoryOptions& options,
-                             std::int64_t frame_bytes);
+// The question that one menu asks, whatever the frame: hints as rules, and what excludes what. Menu
+// and options must outlive it.
+class MemoryDecider {
+ public:
+  // InvalidArgument when a hint names nothing that the backward reads, or is at odds with another.
+  MemoryDecider(const RecomputeMenu& menu, const MemoryOptions& options);
+
+  // For a frame of at most `frame_bytes`. InvalidArgument when what is replayed names no value that
+  // the backward reads, or is at odds with a hint.
+  MemoryDecision decide(std::int64_t frame_bytes) const;
+  // The same, or where that is cheaper what a little smaller frames ask for: taking by ratio is no
+  // exact method.
+  MemoryDecision decide_cheapest(std::int64_t frame_bytes) const;
+  // `decision`, which is of this menu, without some of its choices.
+  MemoryDecision without(const MemoryDecision& decision, const std::vector<PricedChoice>& choices,
+                         std::int64_t frame_bytes) const;
+  // Of this menu, and budget or not.
+  bool is_hinted(const PricedChoice& choice) const {
+    return rules_[choice.item] == ItemRule::kTake;
+  }
+
+ private:
+  MenuChoice choose(std::int64_t frame_bytes) const;
+  MenuChoice evaluated(std::vector<bool> chosen, std::int64_t frame_bytes) const;
+  MemoryDecision priced(const MenuChoice& choice) const;
+
+  const RecomputeMenu& menu_;
+  const MemoryOptions& options_;
+  std::vector<ItemRule> rules_;  // by item of the menu
+  Alternatives alternatives_;
+};
 
 // One line a kind of choice, layers together: "experts.activation in 8 places", bytes and seconds;
 // empty when everything is kept.
