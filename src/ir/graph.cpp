@@ -7,6 +7,11 @@
 
 namespace anabatic::ir {
 
+bool Node::is_of_update() const {
+  static const Name optimizer = intern("optimizer");
+  return tag.phase == Phase::kUpdate || tag.segment == optimizer;
+}
+
 std::string_view to_string(Phase phase) {
   switch (phase) {
     case Phase::kForward:

@@ -42,6 +42,9 @@ struct Node {
   spec::Attributes attributes{};
   std::vector<ValueId> inputs{}, outputs{};
   Tag tag{};
+
+  // Of the update, which happens once a step, in the backward of its last micro-batch too.
+  bool is_of_update() const;
 };
 
 struct Value {

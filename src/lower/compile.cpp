@@ -398,8 +398,9 @@ class Compiler {
   // that are not begun leave them.
   void keep_in_first(const ir::Graph& whole, const plan::Plan& whole_plan, Compiled& result) const {
     const bool may = has_update() && options_.micro_batches > 1 && !options_.trivial_planners &&
-                     !result.memory.choices.empty() && whole_plan.windows.empty() &&
-                     whole_plan.offloads.empty() && options_.memory.offload.cold.empty();
+                     !options_.optimizer.in_backward && !result.memory.choices.empty() &&
+                     whole_plan.windows.empty() && whole_plan.offloads.empty() &&
+                     options_.memory.offload.cold.empty();
     plan::MemoryOptions memory = options_.memory;
     memory.offload = {};
     if (memory.replay) {

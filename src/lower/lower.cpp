@@ -18,6 +18,11 @@ std::vector<std::int32_t> program_states(const ir::Graph& graph) {
   return result;
 }
 
+// With one micro-batch a step, it is the last one whoever runs it.
+bool is_only_last(const plan::Plan& plan, const ir::Node& node) {
+  return !plan.single_micro_batch && node.is_of_update();
+}
+
 class Lowering {
  public:
   Lowering(const ir::Graph& graph, const plan::Plan& plan, const spec::DeviceSpec& device)
@@ -110,6 +115,7 @@ class Lowering {
                                                   .inputs = types.inputs,
                                                   .outputs = types.outputs,
                                                   .device = &device_}),
+            .only_last_micro_batch = is_only_last(plan_, node),
             .label = plan::node_label(node)};
   }
 
@@ -179,7 +185,9 @@ void check_calls(const ir::Graph& graph, const plan::Plan& plan,
                        call.workspace_offset == planned.workspace_offset &&
                        call.workspace_bytes == planned.workspace_bytes &&
                        call.workspace_arena == planned.workspace_arena &&
-                       !call.only_first_micro_batch && call.attributes == node.attributes,
+                       !call.only_first_micro_batch &&
+                       call.only_last_micro_batch == is_only_last(plan, node) &&
+                       call.attributes == node.attributes,
                    "[lower verifier] {} is not the planned call", call.label);
     check_operands(graph, plan, states, node.inputs, call.inputs, call.label);
     check_operands(graph, plan, states, node.outputs, call.outputs, call.label);

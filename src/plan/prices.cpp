@@ -224,26 +224,26 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
   StepPrice price;
   const auto repeats = static_cast<double>(num_micro_batches);
   for (const auto& [action, order] : plan.orders) {
-    double seconds = 0, flops = 0;
+    double seconds = 0, flops = 0;  // of all micro-batches
     for (const PlannedNode& planned : order) {
       if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
-      seconds += predicted_seconds(graph, node, device, efficiency) +
-                 slicing_seconds(planned.slicing_bytes, device, efficiency);
-      flops += work_of(graph, node, efficiency).flops;
+      const double times = node.is_of_update() ? 1 : repeats;
+      seconds += times * (predicted_seconds(graph, node, device, efficiency) +
+                          slicing_seconds(planned.slicing_bytes, device, efficiency));
+      flops += times * work_of(graph, node, efficiency).flops;
       if (planned.zero_fill == ZeroFill::kNone) continue;
       Work zeroes;
       for (const ir::ValueId output : node.outputs)
         zeroes.bytes += static_cast<double>(graph.value(output).type.num_bytes());
-      const double once = planned.zero_fill == ZeroFill::kFirstMicroBatch ? 1 / repeats : 1;
-      seconds += once * (roof_of(zeroes, false, device) / kFallbackShare);
+      seconds += (planned.zero_fill == ZeroFill::kFirstMicroBatch ? 1 : times) *
+                 (roof_of(zeroes, false, device) / kFallbackShare);
     }
-    const double times = action == spec::Action::kUpdate ? 1 : repeats;
     double& part = action == spec::Action::kForward    ? price.forward_seconds
                    : action == spec::Action::kBackward ? price.backward_seconds
                                                        : price.update_seconds;
-    part = times * seconds;
-    price.flops += times * flops;
+    part = seconds;
+    price.flops += flops;
   }
   price.disk_seconds = disk_seconds(graph, plan, device, efficiency, num_micro_batches);
   for (const SwapWindow& window : plan.windows)

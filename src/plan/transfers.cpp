@@ -53,18 +53,18 @@ class Queue {
  private:
   void call(std::size_t position, bool is_last) {
     move(points_[position], is_last);
-    now_ += calls_.seconds[position];
+    if (is_last || !calls_.only_last[position]) now_ += calls_.seconds[position];
   }
 
   void move(const Points& points, bool is_last) {
-    const auto reads = [&](std::size_t i) { return is_last || !transfers_[i].is_once_a_step; };
+    const auto moves = [&](std::size_t i) { return is_last || !transfers_[i].is_once_a_step; };
     for (const std::size_t i : points.writes)
-      written_[i] = transfer(i, disk_.written_bytes_per_second);
+      if (moves(i)) written_[i] = transfer(i, disk_.written_bytes_per_second);
     for (const std::size_t i : points.reads)
-      if (reads(i)) read_[i] = transfer(i, disk_.read_bytes_per_second);
+      if (moves(i)) read_[i] = transfer(i, disk_.read_bytes_per_second);
     for (const std::size_t i : points.written) await(written_[i]);
     for (const std::size_t i : points.needed)
-      if (reads(i)) await(read_[i]);
+      if (moves(i)) await(read_[i]);
   }
 
   double transfer(std::size_t i, double bytes_per_second) {
@@ -104,12 +104,14 @@ Calls predicted_calls(const ir::Graph& graph, const Plan& plan, const spec::Devi
                       const OpEfficiency& efficiency) {
   Calls calls;
   for (const auto& [action, order] : plan.orders) {
-    for (const PlannedNode& planned : order)
-      calls.seconds.push_back(
-          planned.is_offloaded
-              ? 0
-              : predicted_seconds(graph, graph.node(planned.node), device, efficiency) +
-                    slicing_seconds(planned.slicing_bytes, device, efficiency));
+    for (const PlannedNode& planned : order) {
+      const ir::Node& node = graph.node(planned.node);
+      calls.only_last.push_back(node.is_of_update());
+      calls.seconds.push_back(planned.is_offloaded
+                                  ? 0
+                                  : predicted_seconds(graph, node, device, efficiency) +
+                                        slicing_seconds(planned.slicing_bytes, device, efficiency));
+    }
     const auto length = static_cast<std::int32_t>(calls.seconds.size());
     if (action == spec::Action::kForward) calls.forward_length = length;
     if (action != spec::Action::kUpdate) calls.before_update = length;

@@ -20,6 +20,7 @@ struct Transfer {
 
 struct Calls {
   std::vector<double> seconds{};    // by position of the step
+  std::vector<bool> only_last{};    // of these, those of updates, which the last micro-batch has
   std::int32_t forward_length = 0;  // positions below it are of the forward
   std::int32_t before_update = 0;   // positions below it run once a micro-batch
 };

@@ -277,14 +277,17 @@ void Executor::run(Action action, bool first_micro_batch, bool last_micro_batch)
   if (action == Action::kUpdate) impl_->runs_first_apart = false;
   if (impl_->runs_first_apart) {
     for (const BoundCall& call : impl_->bound_first[static_cast<std::size_t>(action)])
-      impl_->run_one(action, call, true);
+      if (!call.call->only_last_micro_batch) impl_->run_one(action, call, true);
     return;
   }
-  windows.begin(action, last_micro_batch);
+  const bool updates = last_micro_batch || action == Action::kUpdate;
+  windows.begin(action, updates);
   const std::vector<BoundCall>& calls = impl_->bound[static_cast<std::size_t>(action)];
   for (std::size_t i = 0; i < calls.size(); ++i) {
     windows.before(i);
-    if (first_micro_batch || !calls[i].call->only_first_micro_batch)
+    const Call& call = *calls[i].call;
+    if ((first_micro_batch || !call.only_first_micro_batch) &&
+        (updates || !call.only_last_micro_batch))
       impl_->run_one(action, calls[i], first_micro_batch);
   }
   windows.end(action);

@@ -63,7 +63,8 @@ class Executor {
 
   // first_micro_batch: gradient buffers are assigned rather than added to; by Program::first, where
   // it has calls and the step goes on. last_micro_batch: nothing but the rest of this micro-batch
-  // stands before the update, so that states on disk may be fetched ahead of it. Allocates nothing.
+  // stands before the update, so that states on disk may be fetched ahead of it, and updates in the
+  // backward happen. Allocates nothing.
   // InvalidArgument when the program has no such action; ResourceError when the disk failed.
   void run(Action action, bool first_micro_batch = true, bool last_micro_batch = false);
   bool has_action(Action action) const;

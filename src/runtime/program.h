@@ -35,6 +35,7 @@ struct Call {
   Arena workspace_arena = Arena::kFrame;  // or kGradient, in a first micro-batch
   std::vector<std::byte> prepared{};
   bool only_first_micro_batch = false;  // zero fills ahead of a first writer
+  bool only_last_micro_batch = false;   // updates in the backward
   std::string label{};  // "layers.3.experts grouped_linear backward_weight": profiler and trace
 };
 

@@ -454,11 +454,6 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("optimizer.min_learning_rate: expected <= optimizer.learning_rate = {}, got {}",
                     optimizer.learning_rate, optimizer.min_learning_rate));
-  if (optimizer.update == "in_backward" && config.train.gradient_accumulation_steps > 1)
-    problems.push_back(
-        fmt::format("optimizer.update: in_backward applies gradients before a second micro-batch "
-                    "could add to them; expected train.gradient_accumulation_steps = 1, got {}",
-                    config.train.gradient_accumulation_steps));
   const RunConfig::Memory& memory = config.memory;
   if (memory.masters == "disk" &&
       (memory.optimizer_state == "resident" || config.train.precision != "bf16"))

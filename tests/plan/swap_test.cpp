@@ -449,18 +449,19 @@ void expect_equal_but_packings(const std::map<std::string, std::vector<std::byte
 
 TEST(StepsOnDisk, GiveTheBitsWithParametersThereToo) {
   for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16})
-    for (const bool in_backward : {false, true})
+    for (const auto& [in_backward, micro_batches] : {std::pair{false, 3}, {true, 1}, {true, 3}})
       for (const bool trivial : {false, true}) {
-        SCOPED_TRACE(::testing::Message() << static_cast<int>(precision) << ", in backward "
-                                          << in_backward << ", trivial " << trivial);
+        SCOPED_TRACE(::testing::Message()
+                     << static_cast<int>(precision) << ", in backward " << in_backward << ", of "
+                     << micro_batches << " micro-batches, trivial " << trivial);
         StepsOptions options;
         options.compile.only_kernels = "ref";
         options.compile.precision = precision;
         options.compile.optimizer.in_backward = in_backward;
         options.compile.optimizer.clip_grad_norm = in_backward ? 0 : 1;
         options.end_step = 3;
-        options.end_micro_batch = in_backward ? 1 : 3;
-        if (in_backward) options.compile.micro_batches = 1;
+        options.end_micro_batch = micro_batches;
+        if (in_backward) options.compile.micro_batches = micro_batches;
         const StepsResult want = run_steps(tied_moe_graph(3), options);
         options.compile.disk = kParametersToo;
         options.compile.disk.slice_bytes = 512;

@@ -180,12 +180,14 @@ TEST(OptimizerState, HasEqualBitsWithMomentsInEightBitsOnDisk) {
 }
 
 TEST(OptimizerState, UpdatesInTheBackwardAsAfterItWhereNothingIsClipped) {
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const auto& [precision, micro_batches] :
+       {std::pair{"fp32", 1}, {"fp32", 3}, {"bf16", 1}, {"bf16", 2}}) {
     std::string after;
     for (const char* update : {"after_backward", "in_backward"}) {
       const TemporaryDirectory folder;
       RunConfig run = tiny_run(folder.path(), "\"tie_word_embeddings\": true");
       run.train.precision = precision;
+      run.train.gradient_accumulation_steps = micro_batches;
       run.optimizer.clip_grad_norm = 0;
       run.optimizer.update = update;
       run.data.validation = {
@@ -195,16 +197,18 @@ TEST(OptimizerState, UpdatesInTheBackwardAsAfterItWhereNothingIsClipped) {
       std::string bytes;
       for (const char* file : {"model.safetensors"}) bytes += read_file(result.checkpoint / file);
       if (after.empty()) after = bytes;
-      EXPECT_TRUE(bytes == after) << precision;
+      EXPECT_TRUE(bytes == after) << precision << ", micro-batches " << micro_batches;
     }
   }
 }
 
 // Steps of one sample: the first is not clipped, the others by the norm that metrics show for the
 // step before. With a rate of one and no momentum the first moment is the clipped gradient.
-TEST(OptimizerState, ClipsInTheBackwardByTheNormOfTheStepBefore) {
+void expect_clipped_by_the_step_before(int micro_batches) {
+  SCOPED_TRACE(micro_batches);
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());
+  run.train.gradient_accumulation_steps = micro_batches;
   run.optimizer.update = "in_backward";
   run.optimizer.betas = {0.0, 0.0};
   run.optimizer.learning_rate = run.optimizer.min_learning_rate = 0;
@@ -240,6 +244,10 @@ TEST(OptimizerState, ClipsInTheBackwardByTheNormOfTheStepBefore) {
   }
 }
 
+TEST(OptimizerState, ClipsInTheBackwardByTheNormOfTheStepBefore) {
+  for (const int micro_batches : {1, 2}) expect_clipped_by_the_step_before(micro_batches);
+}
+
 void expect_equal_resumes_in_backward(const std::string& moments) {
   std::string want;
   for (const char* planners : {"given", "trivial"}) {
@@ -249,6 +257,7 @@ void expect_equal_resumes_in_backward(const std::string& moments) {
     run.optimizer.update = "in_backward";
     run.optimizer.state_precision = moments;
     run.optimizer.clip_grad_norm = 0.5;
+    run.train.gradient_accumulation_steps = moments == "int8" ? 2 : 1;
     run.train.save_every = 3;
     run.train.keep_last = 0;
     run.compiler.trivial_planners = run.compiler.poison = planners == std::string("trivial");

@@ -55,11 +55,6 @@ TEST(RunConfig, KnowsHowTheOptimizerKeepsItsStateAndWhenItRuns) {
         load_run_config({}, {{"optimizer.state_precision", {"fp8"}}});
       }),
       HasSubstr("optimizer.state_precision: expected one of [fp32, bf16, int8], got 'fp8'"));
-  EXPECT_THAT(message_of([] {
-                load_run_config({}, {{"optimizer.update", {"in_backward"}},
-                                     {"train.gradient_accumulation_steps", {"2"}}});
-              }),
-              HasSubstr("expected train.gradient_accumulation_steps = 1, got 2"));
 }
 
 TEST(RunConfig, PutsMastersOnDiskBesideMomentsAlone) {

@@ -95,13 +95,13 @@ WindowDriver::~WindowDriver() {
   if (swap_ && !windows_.empty()) swap_->unpin(pinned_);
 }
 
-void WindowDriver::begin(Action action, bool reads) {
+void WindowDriver::begin(Action action, bool is_last) {
   if (is_idle()) return;
   const auto points = program_->swap_points.find(action);
   const bool has_points = points != program_->swap_points.end();
   next_ = has_points ? points->second.data() : nullptr;
   end_ = has_points ? next_ + points->second.size() : nullptr;
-  reads_ = reads || action == Action::kUpdate;
+  is_last_ = is_last;
   if (action == Action::kForward && num_read_ > 0) {
     // A step that ended before its update.
     wait_all();
@@ -126,21 +126,23 @@ void WindowDriver::read_up_to(std::size_t window) {
 void WindowDriver::move(std::size_t call) {
   for (; next_ != end_ && static_cast<std::size_t>(next_->call) <= call; ++next_) {
     const auto index = static_cast<std::size_t>(next_->window);
+    const bool is_copy = index >= num_states_;  // or of an activation: in every micro-batch
     Window& window = windows_[index];
     switch (next_->step) {
       case SwapStep::kWrite:
-        window.write = write(window);
+        if (is_copy || is_last_) window.write = write(window);
         break;
       case SwapStep::kAwaitWrite:
         swap_->wait(window.write);
         break;
       case SwapStep::kRead:
-        if (index >= num_states_)
+        if (is_copy)
           window.read = read(window);
-        else if (reads_)
+        else if (is_last_)
           read_up_to(index + 1);
         break;
       case SwapStep::kAwaitRead:
+        if (!is_copy && !is_last_) break;
         swap_->wait(window.read);
         if (window.sums != nullptr) window.sums->begin();
         break;
@@ -151,7 +153,9 @@ void WindowDriver::move(std::size_t call) {
 void WindowDriver::end(Action action) {
   if (is_idle()) return;
   move(std::numeric_limits<std::size_t>::max());
-  if (action == Action::kUpdate) num_read_ = 0;
+  const bool updates_in_backward = !program_->calls.contains(Action::kUpdate);
+  if (is_last_ && action == (updates_in_backward ? Action::kBackward : Action::kUpdate))
+    num_read_ = 0;
 }
 
 void WindowDriver::wait_all() {

@@ -31,9 +31,9 @@ class WindowDriver {
   // Of a call whose kernel sums the windows that it updates; null: the engine sums them.
   kernels::ByteWatch* watch(Action action, std::size_t call);
 
-  // Ahead of an action: `reads` says whether its reads of states may begin, which they may where
-  // nothing but the rest of this step stands before the update.
-  void begin(Action action, bool reads);
+  // Ahead of an action: `is_last` says whether nothing but the rest of this step stands before the
+  // update, or is the update itself. Otherwise no state moves, for none is updated.
+  void begin(Action action, bool is_last);
   // What stands ahead of this call. ResourceError: the disk's first error.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
@@ -65,7 +65,7 @@ class WindowDriver {
   std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
   std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
   std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
-  bool reads_ = false;
+  bool is_last_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };
 
