@@ -83,8 +83,16 @@ void add_verb(CLI::App& app, const Verb& verb, Parsed& parsed) {
   if (verb.takes_config_keys) add_config_keys(parsed);
 }
 
+std::string trimmed(std::string text) {
+  text.erase(0, text.find_first_not_of(' '));
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
 // "[a, b]" in one argument, as YAML writes lists.
 std::vector<std::string> split_brackets(std::vector<std::string> values) {
+  if (values.size() > 1)  // of a list whose brackets the parser has taken
+    for (std::string& value : values) value = trimmed(value);
   if (values.size() != 1 || values[0].size() < 2 || values[0].front() != '[' ||
       values[0].back() != ']')
     return values;
@@ -92,10 +100,7 @@ std::vector<std::string> split_brackets(std::vector<std::string> values) {
   std::string rest = values[0].substr(1, values[0].size() - 2);
   while (!rest.empty()) {
     const auto comma = rest.find(',');
-    std::string item = rest.substr(0, comma);
-    item.erase(0, item.find_first_not_of(' '));
-    item.erase(item.find_last_not_of(' ') + 1);
-    items.push_back(item);
+    items.push_back(trimmed(rest.substr(0, comma)));
     rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
   }
   return items;

@@ -46,6 +46,16 @@ std::vector<std::string> compared_files(const Invocation& invocation) {
   return found->second;
 }
 
+// Where the run's own setting does not fit: what does.
+int print_other_settings(const Invocation& invocation, const train::RunConfig& config,
+                         const plan::BudgetError& refusal) {
+  const train::SettingsFound found = find_settings(config, config.memory.budget);
+  if (!found.largest_micro_batch && !found.longest_sequence) throw refusal;
+  fmt::print("{}",
+             invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
+  return 0;
+}
+
 int run(const Invocation& invocation) {
   if (invocation.has("--offsets")) return plan_offsets(invocation);
   const std::vector<std::string> compared = compared_files(invocation);
@@ -68,7 +78,14 @@ int run(const Invocation& invocation) {
   std::optional<train::PlanFile> before;
   if (!compared.empty()) before = train::read_plan_file(compared[0]);
   calibrate_once(config);
-  const ModelPlan planned = plan_model(config);
+  std::optional<ModelPlan> plan;
+  try {
+    plan = plan_model(config);
+  } catch (const plan::BudgetError& refusal) {
+    if (!invocation.has("--settings")) throw;
+    return print_other_settings(invocation, config, refusal);
+  }
+  const ModelPlan& planned = *plan;
   if (invocation.has("--save"))
     write_file_atomically(invocation.value("--save"), train::to_json(plan_file(planned)));
   if (invocation.has("--timeline"))
@@ -85,7 +102,7 @@ int run(const Invocation& invocation) {
   std::optional<train::SettingsFound> settings;
   if (invocation.has("--settings"))
     settings = find_settings(
-        planned, config.memory.budget > 0 ? config.memory.budget : planned.available_bytes);
+        config, config.memory.budget > 0 ? config.memory.budget : planned.available_bytes);
   const train::SettingsFound* found = settings ? &*settings : nullptr;
   fmt::print("{}",
              invocation.has("--json") ? to_json(planned, found) + "\n" : to_table(planned, found));

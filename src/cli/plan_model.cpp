@@ -13,6 +13,7 @@
 #include "device/topology.h"
 #include "train/budget.h"
 #include "train/calibration.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::cli {
 namespace {
@@ -42,12 +43,26 @@ double ratio(std::int64_t a, std::int64_t b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
 }
 
-std::string setting_line(const char* what, const std::optional<train::Trial>& trial) {
+std::string setting_line(const char* what, const std::optional<train::Trial>& trial,
+                         const char* remark = "") {
   if (!trial) return fmt::format("  {:<20} none fits\n", what);
-  return fmt::format("  {:<20} {} x {}: peak {}, {:.3g} s a step, {:.0f} tokens/s\n", what,
+  return fmt::format("  {:<20} {} x {}: peak {}, {:.3g} s a step, {:.0f} tokens/s{}\n", what,
                      trial->setting.micro_batch_size, trial->setting.sequence_length,
-                     format_bytes(trial->peak_bytes), trial->step_seconds,
-                     trial->tokens_per_second);
+                     format_bytes(trial->peak_bytes), trial->step_seconds, trial->tokens_per_second,
+                     remark);
+}
+
+std::string settings_table(const train::SettingsFound& settings) {
+  const auto& [batch, length] = std::tie(settings.largest_micro_batch, settings.longest_sequence);
+  const train::SettingsLimits& limits = settings.limits;
+  const bool is_most = batch && batch->setting.micro_batch_size == limits.micro_batch_size;
+  const bool is_longest =
+      length && length->setting.sequence_length + limits.sequence_step > limits.sequence_length;
+  return fmt::format(
+      "settings     that fit, of {} tried\n{}{}{}", settings.num_trials,
+      setting_line("largest micro-batch", batch, is_most ? ", the most that is tried" : ""),
+      setting_line("longest sequence", length, is_longest ? ", the most that the model takes" : ""),
+      setting_line("fastest micro-batch", settings.fastest));
 }
 
 OrderedJson setting_json(const std::optional<train::Trial>& trial) {
@@ -57,6 +72,13 @@ OrderedJson setting_json(const std::optional<train::Trial>& trial) {
           {"peak_bytes", trial->peak_bytes},
           {"step_seconds", trial->step_seconds},
           {"tokens_per_second", trial->tokens_per_second}};
+}
+
+OrderedJson settings_json(const train::SettingsFound& settings) {
+  return {{"num_trials", settings.num_trials},
+          {"largest_micro_batch", setting_json(settings.largest_micro_batch)},
+          {"longest_sequence", setting_json(settings.longest_sequence)},
+          {"fastest", setting_json(settings.fastest)}};
 }
 
 OrderedJson choices_json(const std::vector<plan::PricedChoice>& choices) {
@@ -76,6 +98,10 @@ OrderedJson bytes_json(const Map& map, const char* name_of_empty) {
   OrderedJson json = OrderedJson::object();
   for (const auto& [key, bytes] : map) json[key.empty() ? name_of_empty : key] = bytes;
   return json;
+}
+
+void add_note(ModelPlan& plan, const std::string& note) {
+  plan.note += (plan.note.empty() ? "" : "; ") + note;
 }
 
 }  // namespace
@@ -104,8 +130,15 @@ ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   result.memory = std::move(budgeted.memory);
   result.note = std::move(budgeted.note);
   if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)
-    result.note += fmt::format("{}train would choose a plan that fits into what is available",
-                               result.note.empty() ? "" : "; ");
+    add_note(result, "train would look for a plan that fits into what is available");
+  if (const std::int64_t disk_bytes = result.plan.training.plan.disk_bytes; disk_bytes > 0) {
+    const train::SwapPlace place = train::find_swap_place(run);
+    if (!place.refusal.empty())
+      add_note(result, "train would refuse: " + place.refusal);
+    else if (place.free_bytes < disk_bytes)
+      add_note(result, fmt::format("train would refuse: memory.swap_directory has {} free",
+                                   format_bytes(place.free_bytes)));
+  }
   result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);
   result.model_flops = model_flops(run, result.config);
   result.run = std::move(run);
@@ -113,13 +146,14 @@ ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   return result;
 }
 
-train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget_bytes) {
-  const train::Setting given{planned.run.train.micro_batch_size, planned.run.data.sequence_length};
+train::SettingsFound find_settings(const train::RunConfig& asked, std::int64_t budget_bytes) {
+  const train::Setting given{asked.train.micro_batch_size, asked.data.sequence_length};
   train::SettingsLimits limits;
-  if (planned.config.max_position_embeddings > 0)
-    limits.sequence_length = planned.config.max_position_embeddings;
+  if (const model::ModelConfig config = model::load_config(asked.model.path);
+      config.max_position_embeddings > 0)
+    limits.sequence_length = config.max_position_embeddings;
   return train::search_settings(given, limits, [&](const train::Setting& setting) {
-    train::RunConfig run = planned.run;
+    train::RunConfig run = asked;
     run.train.micro_batch_size = setting.micro_batch_size;
     run.data.sequence_length = setting.sequence_length;
     run.compiler.dump.clear();
@@ -181,11 +215,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   out += fmt::format("FLOPs        {:.4g} a step of the model, {:.4g} of its kernels\n",
                      planned.model_flops, planned.price.flops);
   out += fmt::format("planned in   {:.2f} s\n", planned.planning_seconds);
-  if (settings)
-    out += fmt::format("settings     that fit, of {} tried\n{}{}{}", settings->num_trials,
-                       setting_line("largest micro-batch", settings->largest_micro_batch),
-                       setting_line("longest sequence", settings->longest_sequence),
-                       setting_line("fastest", settings->fastest));
+  if (settings) out += settings_table(*settings);
   return out;
 }
 
@@ -238,12 +268,17 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
         {"kernel_flops", planned.price.flops},
         {"prices", planned.price_source}}},
       {"planning_seconds", planned.planning_seconds}};
-  if (settings)
-    json["settings"] = {{"num_trials", settings->num_trials},
-                        {"largest_micro_batch", setting_json(settings->largest_micro_batch)},
-                        {"longest_sequence", setting_json(settings->longest_sequence)},
-                        {"fastest", setting_json(settings->fastest)}};
+  if (settings) json["settings"] = settings_json(*settings);
   return dump_json(json);
+}
+
+std::string to_table(const plan::BudgetError& refusal, const train::SettingsFound& settings) {
+  return fmt::format("refused      {}\n{}", refusal.what(), settings_table(settings));
+}
+
+std::string to_json(const plan::BudgetError& refusal, const train::SettingsFound& settings) {
+  return dump_json(OrderedJson{{"refused", refusal.what()}, {"settings", settings_json(settings)}},
+                   2);
 }
 
 }  // namespace anabatic::cli

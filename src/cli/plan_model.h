@@ -33,11 +33,15 @@ ModelPlan plan_model(train::RunConfig run, bool finds_smallest = true);
 // What `--save` writes and `--diff` compares.
 train::PlanFile plan_file(const ModelPlan& planned);
 
-// The settings that fit into `budget_bytes`; every trial plans anew.
-train::SettingsFound find_settings(const ModelPlan& planned, std::int64_t budget_bytes);
+// The settings of `run` that fit into `budget_bytes`; every trial plans anew.
+train::SettingsFound find_settings(const train::RunConfig& run, std::int64_t budget_bytes);
 
 // A table, or one JSON object. `settings` may be null.
 std::string to_table(const ModelPlan& planned, const train::SettingsFound* settings);
 std::string to_json(const ModelPlan& planned, const train::SettingsFound* settings);
+
+// The same where the run's own setting is refused: why, and what fits.
+std::string to_table(const plan::BudgetError& refusal, const train::SettingsFound& settings);
+std::string to_json(const plan::BudgetError& refusal, const train::SettingsFound& settings);
 
 }  // namespace anabatic::cli

@@ -129,11 +129,13 @@ class Compiler {
     if (options_.disk.optimizer_state) return on_disk;
     if (const std::int64_t free_bytes = options_.disk_choice.free_bytes;
         on_disk.plan.disk_bytes > free_bytes)
-      throw DiskSpaceError(fmt::format(
-          "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
-          "memory.budget {} does not hold it in memory",
-          format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
-          format_bytes(options_.memory.budget_bytes)));
+      throw DiskSpaceError(
+          fmt::format("[memory] expected {} free for the optimizer's state in "
+                      "memory.swap_directory, got {}; "
+                      "memory.budget {} does not hold it in memory",
+                      format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
+                      format_bytes(options_.memory.budget_bytes)),
+          0, "; largest are " + plan::largest_consumers(on_disk.graph, on_disk.plan));
     Compiled more_windows = with_more_windows(forward, on_disk);
     const bool has_more =
         more_windows.memory.decisions.num_windows != on_disk.memory.decisions.num_windows;
@@ -491,13 +493,13 @@ class Compiler {
 
   [[noreturn]] void refuse(const Compiled& result, std::int64_t smallest) const {
     throw plan::BudgetError(
-        fmt::format("[memory] expected a step of at most {}, got {} at the least; largest are {}{}",
-                    format_bytes(budget_bytes()), format_bytes(smallest),
-                    plan::largest_consumers(result.graph, result.plan),
+        fmt::format("[memory] expected a step of at most {}, got {} at the least",
+                    format_bytes(budget_bytes()), format_bytes(smallest)),
+        smallest + options_.memory.budget_bytes - budget_bytes(),
+        fmt::format("; largest are {}{}", plan::largest_consumers(result.graph, result.plan),
                     options_.disk_choice.refusal.empty()
                         ? ""
-                        : "; the optimizer's state on disk: " + options_.disk_choice.refusal),
-        smallest + options_.memory.budget_bytes - budget_bytes());
+                        : "; the optimizer's state on disk: " + options_.disk_choice.refusal));
   }
 
   const CompileOptions& options_;

@@ -265,6 +265,37 @@ std::string to_string(const MemoryDecision& decision) {
   return result;
 }
 
+namespace {
+
+// What a step that is planned so has not tried yet.
+std::string_view remedy_of_moments(const ir::Graph& graph) {
+  bool is_fp32 = true;
+  for (const ir::State& state : graph.states) {
+    const DType dtype = graph.value(state.before).type.dtype;
+    if (state.kind != ir::StateKind::kOptimizer) continue;
+    if (dtype == DType::kUInt8) return "memory.optimizer_state: disk moves it";
+    is_fp32 &= dtype != DType::kBFloat16;
+  }
+  return is_fp32 ? "optimizer.state_precision: bf16 halves it, int8 quarters it, "
+                   "memory.optimizer_state: disk moves it"
+                 : "optimizer.state_precision: int8 halves it, memory.optimizer_state: disk moves "
+                   "it";
+}
+
+bool updates_in_backward(const ir::Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const ir::Node& node) {
+    return node.is_of_update() && node.tag.phase != ir::Phase::kUpdate;
+  });
+}
+
+bool has_second_packings(const ir::Graph& graph) {
+  return std::any_of(graph.states.begin(), graph.states.end(), [](const ir::State& state) {
+    return state.kind == ir::StateKind::kDerived && text(state.name).ends_with("packed_transposed");
+  });
+}
+
+}  // namespace
+
 std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
   struct Consumer {
     std::string_view name, remedy;
@@ -272,13 +303,17 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
     std::int64_t bytes = 0;
   };
   std::vector<Consumer> consumers{
-      {"optimizer state",
-       "optimizer.state_precision: bf16 halves it, int8 quarters it",
-       {Use::kOptimizer}},
-      {"gradients", "optimizer.update: in_backward lets each die at once", {Use::kGradients}},
-      {"parameters", "a smaller model", {Use::kParameters}},
+      {"optimizer state", remedy_of_moments(graph), {Use::kOptimizer}},
+      {"gradients",
+       plan.single_micro_batch && !updates_in_backward(graph)
+           ? "optimizer.update: in_backward lets each die at once"
+       : plan.single_micro_batch ? "a smaller model"
+                                 : "train.gradient_accumulation_steps: 1 lets them share the "
+                                   "bytes of activations",
+       {Use::kGradients}},
+      {"parameters", "memory.parameters: disk, or a smaller model", {Use::kParameters}},
       {"packings and copies of weights",
-       "compiler.pack_transposed: false drops one",
+       has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",
        {Use::kPackings}},
       {"activations and workspaces",
        "a smaller train.micro_batch_size or data.sequence_length",

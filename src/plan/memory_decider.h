@@ -15,13 +15,17 @@ namespace anabatic::plan {
 // Nothing that the planner may do keeps the step within the budget.
 class BudgetError : public ResourceError {
  public:
-  explicit BudgetError(const std::string& text, std::int64_t smallest_bytes = 0)
-      : ResourceError(text), smallest_bytes_(smallest_bytes) {}
+  explicit BudgetError(const std::string& text, std::int64_t smallest_bytes = 0,
+                       const std::string& consumers = "")
+      : ResourceError(text + consumers), smallest_bytes_(smallest_bytes), consumers_(consumers) {}
   // Of the plans that were tried, in the terms of whoever throws; 0: unknown.
   std::int64_t smallest_bytes() const { return smallest_bytes_; }
+  // The end of the text: "; largest are ...", and what keeps them in memory.
+  const std::string& consumers() const { return consumers_; }
 
  private:
   std::int64_t smallest_bytes_;
+  std::string consumers_;
 };
 
 struct MemoryOptions {

@@ -2,18 +2,21 @@
 #include "train/budget.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "train/plan_file.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::train {
 namespace {
 
-// Plans that a search for the smallest budget may make, and nodes in all of them: a large model's
-// plan takes seconds.
-constexpr std::size_t kMostTrials = 10, kPlannedNodes = 6000;
+// Plans that a search for the smallest budget may make, and when it begins no other: a large
+// model's plan takes seconds.
+constexpr int kMostTrials = 10;
+constexpr std::chrono::seconds kMostTime{5};
 constexpr double kStep = 0.02;
 
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
@@ -38,7 +41,8 @@ RunConfig quiet(RunConfig run) {
 
 }  // namespace
 
-SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most, int most_trials,
+SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most,
+                                      const std::function<bool(int)>& may_try,
                                       const std::function<bool(std::int64_t)>& holds) {
   const auto share = [](double part, std::int64_t bytes) {
     return static_cast<std::int64_t>(std::ceil(part * static_cast<double>(bytes)));
@@ -46,11 +50,11 @@ SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most, int
   int trials = 0;
   std::int64_t bytes = std::clamp<std::int64_t>(guess, 1, most);
   for (double step = kStep / 4; bytes < most; step *= 2) {
-    if (trials == most_trials) bytes = most;
+    if (!may_try(trials)) bytes = most;
     if (bytes == most || (++trials, holds(bytes))) break;
     bytes = std::min(most, bytes + share(step, bytes));
   }
-  for (double step = kStep; trials < most_trials; ++trials) {
+  for (double step = kStep; may_try(trials); ++trials) {
     const std::int64_t less = bytes - share(step, bytes);
     if (less > 0 && holds(less)) {
       bytes = less;
@@ -87,6 +91,9 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   trial.memory.budget = 0;
   const RunPlan whole = plan_run(trial, config, device, efficiency);
   const MemoryAccount account = account_of(trial, whole, device, limits.process_bytes);
+  if (trial.memory.optimizer_state == "auto" &&
+      find_swap_place(run).free_bytes < account.bytes("optimizer state"))
+    trial.memory.optimizer_state = "resident";  // no budget has the disk hold it
   const auto holds = [&](std::int64_t budget) {
     trial.memory.budget = budget;
     try {
@@ -96,11 +103,13 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
       return false;
     }
   };
-  const std::size_t most_trials =
-      std::clamp<std::size_t>(kPlannedNodes / whole.training.graph.nodes.size(), 1, kMostTrials);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto may_try = [&](int trials) {
+    return trials < kMostTrials && std::chrono::steady_clock::now() - begin < kMostTime;
+  };
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
-                             account.peak_bytes, static_cast<int>(most_trials), holds);
+                             account.peak_bytes, may_try, holds);
   // What is said must do too, a little more though it is.
   std::string named = rounded_up(smallest.bytes);
   if (!holds(parse_bytes(named).value_or(0))) named = std::to_string(smallest.bytes);
@@ -127,7 +136,8 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
         result.memory.peak_bytes);
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
-        ", planned to {} where it had {}: by another version of the engine, or for other caches",
+        ", planned to {} where it had {}: edited, by another version of the engine, or for other "
+        "caches",
         format_bytes(result.plan.training.plan.peak_bytes()), format_bytes(file.step_bytes));
   return result;
 }

@@ -37,8 +37,9 @@ struct SmallestBudget {
 
 // `holds` plans with a budget. It may hold for one budget and not for a slightly larger one. `most`
 // holds; the search begins at `guess`. Steps grow while they succeed, so a good guess takes two
-// trials.
-SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most, int most_trials,
+// trials. `may_try(n)`: whether there may be a trial beyond n.
+SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most,
+                                      const std::function<bool(int)>& may_try,
                                       const std::function<bool(std::int64_t)>& holds);
 
 }  // namespace anabatic::train

@@ -156,6 +156,13 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
 
 namespace {
 
+// What a budget holds beside the step.
+constexpr const char* kBesideStep = "code, libraries, batches, staging and validation";
+
+std::string consumers_of(const RunPlan& plan) {
+  return "; largest are " + plan::largest_consumers(plan.training.graph, plan.training.plan);
+}
+
 std::int64_t smallest_choice(const RunPlan& plan) {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   for (const plan::PricedChoice& choice : plan.training.memory.choices)
@@ -210,24 +217,28 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
         (result.step_bytes > 0 ? std::min(result.step_bytes, planned) : planned) -
         ((peak - run.memory.budget) << std::max(attempt - 1, 0));
     const std::int64_t others = peak - planned;
-    const std::string beside = fmt::format(
-        "; of memory.budget {}, {} are for all beside the step: code, libraries, batches, staging, "
-        "validation",
-        format_bytes(run.memory.budget), format_bytes(others));
     if (step_bytes <= 0)
       throw plan::BudgetError(
-          fmt::format("[memory] expected a memory.budget of more than {}, got {}{}; largest are {}",
-                      format_bytes(others), format_bytes(run.memory.budget), beside,
-                      plan::largest_consumers(result.training.graph, result.training.plan)));
+          fmt::format("[memory] expected a memory.budget of more than {}, which {} take, got {}",
+                      format_bytes(others), kBesideStep, format_bytes(run.memory.budget)),
+          0, consumers_of(result));
     try {
       result = plan_run(run, config, device, efficiency, step_bytes);
     } catch (const plan::BudgetError& error) {
-      throw plan::BudgetError(error.what() + beside);
+      if (error.smallest_bytes() == 0) throw;
+      throw plan::BudgetError(
+          fmt::format("[memory] expected a process of at most {}, got {} at the least: {} of a "
+                      "step and {} of {}",
+                      format_bytes(run.memory.budget),
+                      format_bytes(error.smallest_bytes() + others),
+                      format_bytes(error.smallest_bytes()), format_bytes(others), kBesideStep),
+          error.smallest_bytes() + others, error.consumers());
     }
   }
   throw plan::BudgetError(
       fmt::format("[memory] expected a plan within memory.budget {}, got none in {} attempts",
-                  format_bytes(run.memory.budget), kMostBudgetAttempts));
+                  format_bytes(run.memory.budget), kMostBudgetAttempts),
+      0, consumers_of(result));
 }
 
 std::int64_t MemoryAccount::bytes(std::string_view name) const {
@@ -340,6 +351,9 @@ std::string disk_to_string(const RunConfig& run, const lower::Compiled& training
         price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
         1e-9 * disk.speed.written_bytes_per_second, disk.source);
   }
+  if (run.memory.masters == "disk" || run.memory.parameters == "disk")
+    return "nothing: masters and parameters go where the optimizer's state goes "
+           "(memory.optimizer_state)";
   if (run.memory.optimizer_state != "auto" || run.memory.budget <= 0) return "";
   const std::string refusal = find_swap_place(run).refusal;
   return refusal.empty() ? "nothing" : "nothing: " + refusal;

@@ -2,6 +2,7 @@
 #include "train/settings_search.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -37,11 +38,14 @@ SettingsFound search_settings(const Setting& given, const SettingsLimits& limits
       given.micro_batch_size > 0 && given.sequence_length > 0 && limits.sequence_step > 0,
       "[settings] expected a micro-batch and a sequence of at least 1, got {} and {}",
       given.micro_batch_size, given.sequence_length);
-  SettingsFound found;
+  SettingsFound found{.limits = limits};
+  std::map<std::pair<std::int64_t, std::int64_t>, Trial> tried;
   const auto attempt = [&](const Setting& setting) {
-    ++found.num_trials;
-    const Trial trial = try_setting(setting);
-    if (trial.fits &&
+    const auto [at, is_new] =
+        tried.try_emplace({setting.micro_batch_size, setting.sequence_length});
+    if (is_new) at->second = try_setting(setting);
+    const Trial& trial = at->second;
+    if (trial.fits && setting.sequence_length == given.sequence_length &&
         (!found.fastest || trial.tokens_per_second > found.fastest->tokens_per_second))
       found.fastest = trial;
     return trial;
@@ -51,12 +55,22 @@ SettingsFound search_settings(const Setting& given, const SettingsLimits& limits
               [&](std::int64_t n) {
                 return attempt({n, given.sequence_length});
               });
+  if (found.fastest) {
+    const std::int64_t most = found.largest_micro_batch->setting.micro_batch_size;
+    for (std::int64_t stride = found.fastest->setting.micro_batch_size / 2; stride > 0;
+         stride /= 2) {
+      const std::int64_t from = found.fastest->setting.micro_batch_size;
+      for (const std::int64_t n : {from - stride, from + stride})
+        if (n >= 1 && n <= most) attempt({n, given.sequence_length});
+    }
+  }
   const std::int64_t step = limits.sequence_step;
   found.longest_sequence =
       largest(std::max<std::int64_t>(given.sequence_length / step, 1),
               std::max<std::int64_t>(limits.sequence_length / step, 1), [&](std::int64_t n) {
                 return attempt({given.micro_batch_size, n * step});
               });
+  found.num_trials = static_cast<std::int64_t>(tried.size());
   return found;
 }
 

@@ -20,13 +20,6 @@ struct Trial {
   double step_seconds = 0, tokens_per_second = 0;
 };
 
-struct SettingsFound {
-  std::optional<Trial> largest_micro_batch;  // at the given sequence length
-  std::optional<Trial> longest_sequence;     // at the given micro-batch
-  std::optional<Trial> fastest;              // most tokens a second of all that were tried and fit
-  std::int64_t num_trials = 0;
-};
-
 struct SettingsLimits {
   std::int64_t micro_batch_size = 4096;
   std::int64_t sequence_length = 1 << 20;  // what the model takes
@@ -34,8 +27,17 @@ struct SettingsLimits {
   std::int64_t sequence_step = 64;
 };
 
+struct SettingsFound {
+  SettingsLimits limits;
+  std::optional<Trial> largest_micro_batch;  // at the given sequence length
+  std::optional<Trial> longest_sequence;     // at the given micro-batch
+  std::optional<Trial> fastest;  // at the given sequence length: the most tokens a second
+  std::int64_t num_trials = 0;
+};
+
 // `try_setting` plans a setting; memory must not shrink as either number grows. An empty optional:
-// not even the smallest fits. O(log) trials.
+// not even the smallest fits. The fastest micro-batch is sought uphill from the best one seen, by
+// shrinking strides. O(log) trials, none twice.
 SettingsFound search_settings(const Setting& given, const SettingsLimits& limits,
                               const std::function<Trial(const Setting&)>& try_setting);
 

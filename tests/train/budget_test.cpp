@@ -169,6 +169,10 @@ TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
   EXPECT_EQ(read_file(dump / "program.txt"), runtime::print(training.program));
 }
 
+std::function<bool(int)> at_most(int most) {
+  return [most](int trials) { return trials < most; };
+}
+
 TEST(SmallestBudget, IsFoundWhereverTheSearchBegins) {
   for (const std::int64_t needed : {10'000, 123'456, 999'999, 1'000'000})
     for (const std::int64_t guess :
@@ -179,12 +183,12 @@ TEST(SmallestBudget, IsFoundWhereverTheSearchBegins) {
         EXPECT_LE(bytes, 1'000'000);
         return bytes >= needed;
       };
-      const SmallestBudget found = search_smallest_budget(guess, 1'000'000, 40, holds);
+      const SmallestBudget found = search_smallest_budget(guess, 1'000'000, at_most(40), holds);
       EXPECT_TRUE(found.is_smallest) << needed << " " << guess;
       EXPECT_TRUE(holds(found.bytes) || found.bytes == 1'000'000);
       EXPECT_FALSE(holds(found.bytes - (found.bytes + 49) / 50)) << needed << " " << guess;
       trials = 0;
-      const SmallestBudget hurried = search_smallest_budget(guess, 1'000'000, 3, holds);
+      const SmallestBudget hurried = search_smallest_budget(guess, 1'000'000, at_most(3), holds);
       EXPECT_LE(trials, 3);
       EXPECT_TRUE(hurried.bytes >= needed) << needed << " " << guess;
     }
@@ -196,7 +200,7 @@ TEST(SmallestBudget, IsVerifiedWhereBudgetsAreNotMonotone) {
     return bytes >= 500'000 && (bytes / 7'000) % 3 != 0;
   };
   for (std::int64_t guess = 480'000; guess < 1'000'000; guess += 9'999) {
-    const SmallestBudget found = search_smallest_budget(guess, 1'000'000, 60, holds);
+    const SmallestBudget found = search_smallest_budget(guess, 1'000'000, at_most(60), holds);
     EXPECT_TRUE(found.is_smallest);
     EXPECT_TRUE(holds(found.bytes) || found.bytes == 1'000'000) << guess;
     EXPECT_FALSE(holds(found.bytes - (found.bytes + 49) / 50)) << guess;

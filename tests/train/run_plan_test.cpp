@@ -157,9 +157,11 @@ TEST(SettingsSearch, FindsWhatCountingUpFinds) {
       EXPECT_EQ(found.longest_sequence ? found.longest_sequence->setting.sequence_length : 0,
                 length)
           << budget;
-      EXPECT_EQ(found.fastest.has_value(), batch > 0 || length > 0);
+      EXPECT_EQ(found.fastest.has_value(), batch > 0);
       if (found.fastest) {
         EXPECT_LE(found.fastest->peak_bytes, budget);
+        EXPECT_EQ(found.fastest->setting.micro_batch_size, std::min<std::int64_t>(batch, 24));
+        EXPECT_EQ(found.fastest->setting.sequence_length, given.sequence_length);
       }
       EXPECT_LE(found.num_trials, 40);
     }
