@@ -18,19 +18,19 @@ constexpr std::size_t kMostItems = 400;
 std::vector<std::string> known_names(const RecomputeMenu& menu) {
   std::vector<std::string> names;
   for (const MenuItem& item : menu.items())
-    if (item.slices == 0) names.insert(names.end(), item.keys.begin(), item.keys.end());
+    if (item.way != Way::kSlices) names.insert(names.end(), item.keys.begin(), item.keys.end());
   return names;
 }
 
-// Marks what the hints name of the items in `kinds`.
+// Marks what the hints name of the items that go one of the `ways`.
 void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
-           ItemRule rule, std::initializer_list<spec::SavedForm> kinds, bool must_be_known,
+           ItemRule rule, std::initializer_list<Way> ways, bool must_be_known,
            std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
     bool is_known = false;
     for (std::size_t i = 0; i < rules.size(); ++i) {
       const MenuItem& item = menu.items()[i];
-      if (!item.is_of(hint) || std::find(kinds.begin(), kinds.end(), item.form) == kinds.end())
+      if (!item.is_of(hint) || std::find(ways.begin(), ways.end(), item.way) == ways.end())
         continue;
       is_known = true;
       ANABATIC_REQUIRE(
@@ -52,14 +52,14 @@ void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std
 
 // Not beside another item of its value or call.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
-  if (item.slices > 0) {
+  if (item.way == Way::kSlices) {
     const auto found = decisions.slices.find(item.name);
     return found != decisions.slices.end() && found->second == item.slices;
   }
-  if (item.form == spec::SavedForm::kWhole) return true;
+  if (item.way == Way::kAgain) return true;
   return std::any_of(item.keys.begin(), item.keys.end(), [&](const std::string& key) {
     const auto found = decisions.saved_as.find(key);
-    return found != decisions.saved_as.end() && found->second == item.form;
+    return found != decisions.saved_as.end() && found->second == form_of(item.way);
   });
 }
 
@@ -68,7 +68,7 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   std::vector<bool> chosen;
   for (const MenuItem& item : menu.items())
     chosen.push_back(
-        item.form == spec::SavedForm::kWhole && item.slices == 0
+        item.way == Way::kAgain
             ? std::all_of(item.keys.begin(), item.keys.end(),
                           [&](const std::string& key) { return decisions.recompute.contains(key); })
             : is_effective(item, decisions));
@@ -85,7 +85,7 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   for (const auto& [key, form] : decisions.saved_as) {
     const auto found = known.saved_as.find(key);
     if (found == known.saved_as.end() || found->second != form)
-      refuse(fmt::format("{} as {}", key, to_string(form)));
+      refuse(ChoiceId{key, way_of(form)}.label());
   }
   ANABATIC_REQUIRE(strangers.empty(),
                    "[memory] expected a saved plan of values that this backward reads, each with "
@@ -95,12 +95,12 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
   for (const auto& [key, slices] : decisions.slices) {
     const auto found = known.slices.find(key);
     if (found == known.slices.end() || found->second != slices)
-      strangers += fmt::format("\n  {} in {} slices", key, slices);
+      strangers += "\n  " + ChoiceId{key, Way::kSlices, slices}.label();
   }
   if (strangers.empty()) return chosen;
   std::string offered;
   for (const MenuItem& item : menu.items())
-    if (item.slices > 0) offered += fmt::format("\n  {} in {} slices", item.name, item.slices);
+    if (item.way == Way::kSlices) offered += "\n  " + item.label();
   ANABATIC_REQUIRE(strangers.empty(),
                    "[memory] expected a saved plan whose calls are cut as this step's can be:{}\n"
                    "got{}",
@@ -134,36 +134,20 @@ void require_agreement(const RecomputeMenu& menu, const std::vector<ItemRule>& r
 
 }  // namespace
 
-std::string_view to_string(spec::SavedForm form) {
-  constexpr std::string_view kNames[] = {"off", "bf16", "int8", "disk"};
-  return kNames[static_cast<std::size_t>(form)];
-}
-
-std::string PricedChoice::label() const {
-  return slices > 0                        ? fmt::format("{} in {} slices", name, slices)
-         : form == spec::SavedForm::kWhole ? name
-         : form == spec::SavedForm::kDisk  ? fmt::format("{} on disk", name)
-                                           : fmt::format("{} as {}", name, to_string(form));
-}
-
-std::string_view PricedChoice::how() const {
-  return slices > 0 ? "slices" : form == spec::SavedForm::kWhole ? "recompute" : to_string(form);
-}
-
 MemoryDecider::MemoryDecider(const RecomputeMenu& menu, const MemoryOptions& options)
     : menu_(menu),
       options_(options),
       rules_(menu.items().size(), ItemRule::kFree),
       alternatives_(alternatives_of(menu)) {
-  using enum spec::SavedForm;
-  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kWhole}, true, rules_);
-  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk},
+  using enum Way;
+  apply(menu, options.recompute, "memory.recompute", ItemRule::kTake, {kAgain}, true, rules_);
+  apply(menu, options.keep, "memory.keep", ItemRule::kLeave, {kAgain, kBFloat16, kInt8, kDisk},
         true, rules_);
-  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kWhole, kBFloat16, kInt8, kDisk}, false,
+  apply(menu, options.hot, "memory.hot", ItemRule::kLeave, {kAgain, kBFloat16, kInt8, kDisk}, false,
         rules_);
   apply(menu, options.offload.cold, "memory.cold", ItemRule::kTake, {kDisk}, false, rules_);
-  apply(menu, options.compress, "memory.compress", ItemRule::kTake, {options.compression.allowed},
-        true, rules_);
+  apply(menu, options.compress, "memory.compress", ItemRule::kTake,
+        {way_of(options.compression.allowed)}, true, rules_);
   if (options.budget_bytes == 0 && !options.replay)
     for (ItemRule& rule : rules_)
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
@@ -196,9 +180,8 @@ MemoryDecision MemoryDecider::priced(const MenuChoice& choice) const {
     const MenuItem& item = menu_.items()[i];
     if (!choice.chosen[i] || !is_effective(item, result.decisions)) continue;
     others[i] = false;  // seconds are those of any budget
-    result.choices.push_back({item.name, item.bytes,
-                              choice.outcome.seconds - menu_.evaluate(others, 0).seconds, item.form,
-                              item.slices, i});
+    result.choices.push_back(
+        {item, item.bytes, choice.outcome.seconds - menu_.evaluate(others, 0).seconds, i});
     others[i] = true;
   }
   return result;

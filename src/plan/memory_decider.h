@@ -47,17 +47,10 @@ struct MemoryOptions {
   }
 };
 
-struct PricedChoice {
-  std::string name;        // of the item
+struct PricedChoice : ChoiceId {
   std::int64_t bytes = 0;  // that are no longer kept
   double seconds = 0;      // a micro-batch would be shorter by, without this choice alone
-  spec::SavedForm form = spec::SavedForm::kWhole;  // in which it waits; kWhole: made again
-  std::int64_t slices = 0;                         // not 0: calls that are cut, and into how many
-  std::size_t item = 0;                            // of the menu that it is from
-
-  // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
-  std::string label() const;
-  std::string_view how() const;  // "recompute", "bf16", "int8", "disk", "slices"
+  std::size_t item = 0;    // of the menu that it is from
 };
 
 struct MemoryDecision {
@@ -106,8 +99,6 @@ class MemoryDecider {
 // One line a kind of choice, layers together: "experts.activation in 8 places", bytes and seconds;
 // empty when everything is kept.
 std::string to_string(const MemoryDecision& decision);
-
-std::string_view to_string(spec::SavedForm form);  // "off", "bf16", "int8", "disk"
 
 // The three largest takers of `plan`'s bytes at its peak (plan/account.h), each with what would
 // shrink it: for a BudgetError.

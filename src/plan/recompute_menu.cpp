@@ -22,8 +22,9 @@ constexpr std::int64_t kSlices[] = {4, 8, 16, 32}, kLeastSliceBytes = 1 << 16;
 }  // namespace
 
 bool MenuItem::is_of(std::string_view hint) const {
-  return slices == 0 && std::any_of(keys.begin(), keys.end(),
-                                    [&](const std::string& key) { return is_named(key, hint); });
+  return way != Way::kSlices && std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
+           return is_named(key, hint);
+         });
 }
 
 RecomputeMenu::RecomputeMenu(const ir::Graph& graph, const Plan& plan,
@@ -109,7 +110,7 @@ void RecomputeMenu::add_items() {
       items_.back().bytes += bytes;
       continue;
     }
-    items_.push_back({saved.key, {saved.key}, {saved.value}, bytes});
+    items_.push_back({{saved.key}, {saved.key}, {saved.value}, bytes});
   }
 }
 
@@ -138,7 +139,7 @@ void RecomputeMenu::add_forms(spec::SavedForm form, std::int64_t min_bytes) {
       continue;
     }
     last = items_.size();
-    items_.push_back({saved.key, {saved.key}, {saved.value}, bytes, form});
+    items_.push_back({{saved.key, way_of(form)}, {saved.key}, {saved.value}, bytes});
   }
 }
 
@@ -154,7 +155,7 @@ void RecomputeMenu::add_slices() {
 }
 
 void RecomputeMenu::add_slices(const analysis::SliceableKind& kind, std::int64_t slices) {
-  MenuItem item{.name = kind.key, .keys = {kind.key}, .slices = slices};
+  MenuItem item{{kind.key, Way::kSlices, slices}, {kind.key}};
   SliceEffect effect;
   for (const analysis::SliceableCall& call : kind.calls) {
     const std::int32_t at = position_[index(call.node)];
@@ -190,7 +191,7 @@ void RecomputeMenu::add_slices(const analysis::SliceableKind& kind, std::int64_t
     item.bytes = std::max(item.bytes, less);
   }
   const bool has_fewer =
-      !items_.empty() && items_.back().slices > 0 && items_.back().name == kind.key;
+      !items_.empty() && items_.back().way == Way::kSlices && items_.back().name == kind.key;
   if (item.bytes < kLeastSliceBytes + (has_fewer ? items_.back().bytes : 0)) return;
   // Fewer slices that take as long have nothing for them.
   if (has_fewer && slice_effects_.at(items_.size() - 1).seconds >= effect.seconds)
@@ -288,10 +289,10 @@ analysis::Treatments RecomputeMenu::treatments(const std::vector<bool>& chosen) 
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!chosen[i]) continue;
     for (const ir::ValueId value : items_[i].values) {
-      if (items_[i].form == spec::SavedForm::kWhole)
+      if (items_[i].way == Way::kAgain)
         result.is_dropped[index(value)] = true;
       else
-        result.form[index(value)] = items_[i].form;  // later ones take fewer bytes
+        result.form[index(value)] = form_of(items_[i].way);  // later ones take fewer bytes
     }
   }
   return result;
@@ -380,9 +381,9 @@ spec::Decisions RecomputeMenu::decisions(const std::vector<bool>& chosen) const 
   for (std::size_t i = 0; i < items_.size(); ++i) {
     if (!chosen[i]) continue;
     const MenuItem& item = items_[i];
-    if (item.slices > 0)
+    if (item.way == Way::kSlices)
       result.slices[item.name] = std::max(result.slices[item.name], item.slices);
-    else if (item.form == spec::SavedForm::kWhole)
+    else if (item.way == Way::kAgain)
       result.recompute.insert(item.keys.begin(), item.keys.end());
     else
       for (std::size_t k = 0; k < item.keys.size(); ++k)

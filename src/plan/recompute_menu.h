@@ -11,6 +11,7 @@
 #include "analysis/rebuild.h"
 #include "analysis/slices.h"
 #include "ir/graph.h"
+#include "plan/choice_id.h"
 #include "plan/memory_solver.h"
 #include "plan/plan.h"
 #include "plan/prices.h"
@@ -33,14 +34,11 @@ struct OffloadOptions {
   std::vector<std::string> cold{};  // hints (plan/hints.h): values that do, budget or not
 };
 
-struct MenuItem {
-  std::string name;                   // key of its first value, or of calls
-  std::vector<std::string> keys{};    // of its values (analysis/rebuild.h)
+struct MenuItem : ChoiceId {
+  std::vector<std::string> keys{};    // of its values (analysis/rebuild.h), or of calls
   std::vector<ir::ValueId> values{};  // what one node makes; an activation and its products apart.
                                       // Where it waits in a form one, or a few of a kind
   std::int64_t bytes = 0;             // that are no longer kept
-  spec::SavedForm form = spec::SavedForm::kWhole;  // in which they wait; kWhole: made again
-  std::int64_t slices = 0;  // not 0: calls (analysis/slices.h) that are cut; nothing of the above
   bool is_of(std::string_view hint) const;  // plan/hints.h, of values
 };
 

@@ -61,6 +61,7 @@ class Reader {
                      name, value);
     return static_cast<std::int32_t>(value);
   }
+  bool boolean(const char* name) const { return member(name, Json::value_t::boolean).get<bool>(); }
   double number(const char* name) const {
     return member(name, Json::value_t::number_float).get<double>();
   }
@@ -96,12 +97,16 @@ std::string choice_line(char sign, const plan::PricedChoice& choice) {
                      format_bytes(choice.bytes), 1e3 * choice.seconds);
 }
 
-// Of what `PricedChoice::how` says; what is none of them is made again.
-spec::SavedForm form_of(std::string_view how) {
-  using enum spec::SavedForm;
-  for (const auto form : {kBFloat16, kInt8, kDisk})
-    if (how == plan::to_string(form)) return form;
-  return spec::SavedForm::kWhole;
+// The way that member `name` says, one of `ways`.
+plan::Way way_of(const Reader& from, const char* name, std::initializer_list<plan::Way> ways) {
+  const std::string word = from.string(name);
+  const auto way = plan::way_of(word);
+  std::vector<std::string_view> words;
+  for (const plan::Way expected : ways) words.push_back(plan::to_string(expected));
+  ANABATIC_REQUIRE(way && std::find(ways.begin(), ways.end(), *way) != ways.end(),
+                   "[plan file] {}: {}: expected {}, found {}", from.place(), name,
+                   fmt::join(words, " or "), word);
+  return *way;
 }
 
 std::string identity_difference(const StepIdentity& expected, const StepIdentity& found,
@@ -126,9 +131,8 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
   std::string text;
   const auto only_in = [&](const PlanFile& here, const PlanFile& there, char sign) {
     for (const plan::PricedChoice& choice : here.choices)
-      if (std::none_of(
-              there.choices.begin(), there.choices.end(),
-              [&](const plan::PricedChoice& other) { return other.label() == choice.label(); }))
+      if (std::none_of(there.choices.begin(), there.choices.end(),
+                       [&](const plan::ChoiceId& other) { return other == choice; }))
         text += choice_line(sign, choice);
     for (const std::string& state : here.on_disk)
       if (!std::binary_search(there.on_disk.begin(), there.on_disk.end(), state))
@@ -235,10 +239,10 @@ PlanFile make_plan_file(const RunConfig& run, const model::ModelConfig& config,
 
 OrderedJson to_json(const plan::PricedChoice& choice) {
   OrderedJson json{{"name", choice.name},
-                   {"how", choice.how()},
+                   {"how", plan::to_string(choice.way)},
                    {"bytes", choice.bytes},
                    {"seconds", choice.seconds}};
-  if (choice.slices > 0) json["slices"] = choice.slices;
+  if (choice.way == plan::Way::kSlices) json["slices"] = choice.slices;
   return json;
 }
 
@@ -246,7 +250,8 @@ namespace {
 
 OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
   OrderedJson saved_as = OrderedJson::object(), slices = OrderedJson::object();
-  for (const auto& [key, form] : decisions.saved_as) saved_as[key] = plan::to_string(form);
+  for (const auto& [key, form] : decisions.saved_as)
+    saved_as[key] = plan::to_string(plan::way_of(form));
   for (const auto& [key, count] : decisions.slices) slices[key] = count;
   return {{"recompute", decisions.recompute},
           {"saved_as", std::move(saved_as)},
@@ -256,18 +261,21 @@ OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
 spec::MicroBatchDecisions read_decisions(const Reader& from) {
   spec::MicroBatchDecisions result;
   for (const std::string& key : from.strings("recompute")) result.recompute.insert(key);
-  const Reader forms = from.object("saved_as");
-  for (const auto& [key, json] : from.member("saved_as", Json::value_t::object).items()) {
-    const std::string form = forms.string(key.c_str());
-    ANABATIC_REQUIRE(form == "bf16" || form == "int8" || form == "disk",
-                     "[plan file] {}: saved_as: {}: expected bf16, int8 or disk, found {}",
-                     from.place(), key, form);
-    result.saved_as[key] = form_of(form);
-  }
-  const Reader slices = from.object("slices");
+  using enum plan::Way;
+  for (const auto& [key, json] : from.member("saved_as", Json::value_t::object).items())
+    result.saved_as[key] =
+        form_of(way_of(from.object("saved_as"), key.c_str(), {kBFloat16, kInt8, kDisk}));
   for (const auto& [key, count] : from.member("slices", Json::value_t::object).items())
-    result.slices[key] = slices.integer_32(key.c_str());
+    result.slices[key] = from.object("slices").integer_32(key.c_str());
   return result;
+}
+
+plan::PricedChoice read_choice(const Reader& from) {
+  using enum plan::Way;
+  const plan::Way way = way_of(from, "how", {kAgain, kBFloat16, kInt8, kDisk, kSlices});
+  return {{from.string("name"), way, way == kSlices ? from.integer("slices") : 0},
+          from.integer("bytes"),
+          from.number("seconds")};
 }
 
 }  // namespace
@@ -315,27 +323,21 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   ANABATIC_REQUIRE(top.integer("format") == kFormat, "[plan file] {}: expected format {}, found {}",
                    file.string(), kFormat, top.integer("format"));
   PlanFile plan;
-  for (const auto& [name, value] : top.member("step", Json::value_t::object).items()) {
-    ANABATIC_REQUIRE(value.is_string(), "[plan file] {}: step: {}: expected string, found {}",
-                     file.string(), name, value.type_name());
-    plan.step.emplace_back(name, value.get<std::string>());
-  }
+  const Reader step = top.object("step");
+  for (const auto& [name, value] : top.member("step", Json::value_t::object).items())
+    plan.step.emplace_back(name, step.string(name.c_str()));
   const Reader decisions = top.object("decisions"), predicted = top.object("predicted");
   static_cast<spec::MicroBatchDecisions&>(plan.decisions) = read_decisions(decisions);
   if (decisions.has("first_micro_batch"))
     plan.decisions.first = read_decisions(decisions.object("first_micro_batch"));
-  plan.decisions.pack_transposed =
-      decisions.member("pack_transposed", Json::value_t::boolean).get<bool>();
+  plan.decisions.pack_transposed = decisions.boolean("pack_transposed");
   for (const auto& [key, value] : decisions.member("offloads", Json::value_t::object).items()) {
     const Reader span(value, fmt::format("{}: decisions: offloads: {}", file.string(), key));
     plan.decisions.offloads[key] = {span.integer_32("written_by"), span.integer_32("read_at")};
   }
-  plan.decisions.state_on_disk =
-      decisions.member("state_on_disk", Json::value_t::boolean).get<bool>();
-  plan.decisions.masters_on_disk =
-      decisions.member("masters_on_disk", Json::value_t::boolean).get<bool>();
-  plan.decisions.parameters_on_disk =
-      decisions.member("parameters_on_disk", Json::value_t::boolean).get<bool>();
+  plan.decisions.state_on_disk = decisions.boolean("state_on_disk");
+  plan.decisions.masters_on_disk = decisions.boolean("masters_on_disk");
+  plan.decisions.parameters_on_disk = decisions.boolean("parameters_on_disk");
   plan.decisions.num_windows = decisions.integer_32("num_windows");
   plan.decisions.resident_bytes = decisions.integer("resident_bytes");
   plan.on_disk = decisions.strings("on_disk");
@@ -345,11 +347,8 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   plan.step_bytes = predicted.integer("step_bytes");
   plan.step_seconds = predicted.number("step_seconds");
   plan.added_seconds = predicted.number("added_seconds");
-  predicted.for_each("choices", [&](const Reader& choice) {
-    plan.choices.push_back({choice.string("name"), choice.integer("bytes"),
-                            choice.number("seconds"), form_of(choice.string("how"))});
-    if (choice.string("how") == "slices") plan.choices.back().slices = choice.integer("slices");
-  });
+  predicted.for_each("choices",
+                     [&](const Reader& choice) { plan.choices.push_back(read_choice(choice)); });
   predicted.for_each("table", [&](const Reader& row) {
     plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});
   });

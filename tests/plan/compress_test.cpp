@@ -154,7 +154,7 @@ TEST(Compress, TakesOneWayAValue) {
   const spec::Decisions all = menu.decisions(std::vector<bool>(menu.items().size(), true));
   EXPECT_TRUE(all.saved_as.empty());
   std::vector<bool> chosen;
-  for (const plan::MenuItem& item : menu.items()) chosen.push_back(item.form != SavedForm::kWhole);
+  for (const plan::MenuItem& item : menu.items()) chosen.push_back(item.way != plan::Way::kAgain);
   const spec::Decisions compressed = menu.decisions(chosen);
   EXPECT_TRUE(compressed.recompute.empty());
   EXPECT_FALSE(compressed.saved_as.empty());
@@ -189,8 +189,7 @@ TEST(Compress, TimelineForetellsThePlan) {
     std::vector<bool> chosen(menu.items().size());
     options.memory.compress.clear();
     for (std::size_t i = 0; i < chosen.size(); ++i)
-      if ((chosen[i] =
-               menu.items()[i].form == SavedForm::kInt8 && random_below(seed, 0, i, 3) == 0))
+      if ((chosen[i] = menu.items()[i].way == plan::Way::kInt8 && random_below(seed, 0, i, 3) == 0))
         options.memory.compress.push_back(menu.items()[i].name);
     const std::int64_t foretold = menu.evaluate(chosen, 0).peak_bytes;
     const std::int64_t planned = compiled(options, 4).plan.frame_live_bytes;
@@ -210,12 +209,12 @@ TEST(Compress, TimelineCountsAValueOnce) {
                                  options.memory.compression);
   std::vector<bool> chosen(menu.items().size()), with_values;
   for (std::size_t i = 0; i < chosen.size(); ++i)
-    chosen[i] = menu.items()[i].form == SavedForm::kWhole &&
+    chosen[i] = menu.items()[i].way == plan::Way::kAgain &&
                 menu.items()[i].name.ends_with("add_rms_norm:0");
   with_values = chosen;
   std::int64_t saved = 0;
   for (std::size_t i = 0; i < chosen.size(); ++i)
-    if (menu.items()[i].form == SavedForm::kInt8 &&
+    if (menu.items()[i].way == plan::Way::kInt8 &&
         menu.items()[i].name.ends_with("add_rms_norm:1")) {
       with_values[i] = true;
       saved += menu.items()[i].bytes;

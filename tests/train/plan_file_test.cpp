@@ -169,6 +169,12 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
               HasSubstr("decisions: recompute: expected strings, found number"));
   EXPECT_THAT(with("\"peak_bytes\": ", "\"peak_bytes\": \"x\", \"y\": "),
               HasSubstr("predicted: peak_bytes: expected number, found string"));
+  EXPECT_THAT(with("\"how\": \"recompute\"", "\"how\": \"fp4\""),
+              HasSubstr("predicted: choices: how: expected recompute or bf16 or int8 or disk or "
+                        "slices, found fp4"));
+  EXPECT_THAT(
+      with("\"saved_as\": {}", "\"saved_as\": {\"head\": \"recompute\"}"),
+      HasSubstr("decisions: saved_as: head: expected bf16 or int8 or disk, found recompute"));
   EXPECT_THAT(with("\"pack_transposed\": ", "\"pack_transposed\": 3, \"y\": "),
               HasSubstr("pack_transposed: expected boolean, found number"));
 }

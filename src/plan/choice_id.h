@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done about some saved values, or calls, rather than keeping them whole.
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "spec/decisions.h"
+
+namespace anabatic::plan {
+
+enum class Way : std::uint8_t {
+  kAgain,     // made again in the backward
+  kBFloat16,  // wait in this form (spec::SavedForm), as
+  kInt8,      // in this
+  kDisk,      // and in this
+  kSlices     // calls are cut
+};
+
+// As people and plan files read it: "recompute", "bf16", "int8", "disk", "slices".
+std::string_view to_string(Way way);
+std::optional<Way> way_of(std::string_view word);
+// Of a value that waits; kWhole and kAgain stand for one another, as nothing of it waits.
+Way way_of(spec::SavedForm form);
+spec::SavedForm form_of(Way way);  // not of kSlices
+
+struct ChoiceId {
+  std::string name{};  // key of its first value (analysis/rebuild.h), or of calls
+  Way way = Way::kAgain;
+  std::int64_t slices = 0;  // of kSlices
+
+  auto operator<=>(const ChoiceId&) const = default;
+  // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
+  std::string label() const;
+};
+
+}  // namespace anabatic::plan
