@@ -63,16 +63,9 @@ bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
   });
 }
 
-// The items whose values `decisions` name, all of which must be known.
-std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
-  std::vector<bool> chosen;
-  for (const MenuItem& item : menu.items())
-    chosen.push_back(
-        item.way == Way::kAgain
-            ? std::all_of(item.keys.begin(), item.keys.end(),
-                          [&](const std::string& key) { return decisions.recompute.contains(key); })
-            : is_effective(item, decisions));
-  const spec::Decisions known = menu.decisions(chosen);
+// Values and forms that `decisions` name and `known`, which are of the menu, do not.
+std::string strangers_of(const RecomputeMenu& menu, const spec::Decisions& known,
+                         const spec::Decisions& decisions) {
   std::string strangers;
   const auto refuse = [&](const std::string& key) {
     const auto nearest = nearest_word(key, known_names(menu));
@@ -87,24 +80,51 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
     if (found == known.saved_as.end() || found->second != form)
       refuse(ChoiceId{key, way_of(form)}.label());
   }
-  ANABATIC_REQUIRE(strangers.empty(),
-                   "[memory] expected a saved plan of values that this backward reads, each with "
-                   "all that is made with it, in forms that memory.compress and "
-                   "memory.activations allow; got{}",
-                   strangers);
+  return strangers;
+}
+
+// InvalidArgument naming calls that `decisions` cut otherwise than any item of the menu does.
+void require_known_slices(const RecomputeMenu& menu, const spec::Decisions& known,
+                          const spec::Decisions& decisions) {
+  std::string strangers, offered;
   for (const auto& [key, slices] : decisions.slices) {
     const auto found = known.slices.find(key);
     if (found == known.slices.end() || found->second != slices)
       strangers += "\n  " + ChoiceId{key, Way::kSlices, slices}.label();
   }
-  if (strangers.empty()) return chosen;
-  std::string offered;
+  if (strangers.empty()) return;
   for (const MenuItem& item : menu.items())
     if (item.way == Way::kSlices) offered += "\n  " + item.label();
+  throw InvalidArgument(
+      fmt::format("[memory] expected a saved plan whose calls are cut as this step's can be:{}\n"
+                  "got{}",
+                  offered.empty() ? "\n  none" : offered, strangers));
+}
+
+// The items that do what `decisions` say, no more and no less; InvalidArgument where none do.
+std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
+  std::vector<bool> chosen;
+  for (const MenuItem& item : menu.items())
+    chosen.push_back(
+        item.way == Way::kAgain
+            ? std::all_of(item.keys.begin(), item.keys.end(),
+                          [&](const std::string& key) { return decisions.recompute.contains(key); })
+            : is_effective(item, decisions));
+  const spec::Decisions known = menu.decisions(chosen);
+  const std::string strangers = strangers_of(menu, known, decisions);
   ANABATIC_REQUIRE(strangers.empty(),
-                   "[memory] expected a saved plan whose calls are cut as this step's can be:{}\n"
-                   "got{}",
-                   offered.empty() ? "\n  none" : offered, strangers);
+                   "[memory] expected a saved plan of values that this backward reads, each with "
+                   "all that is made with it, in forms that memory.compress and "
+                   "memory.activations allow; got{}",
+                   strangers);
+  std::string missing;
+  for (const auto& [key, form] : known.saved_as)
+    if (!decisions.saved_as.contains(key)) missing += "\n  " + ChoiceId{key, way_of(form)}.label();
+  ANABATIC_REQUIRE(missing.empty(),
+                   "[memory] expected a saved plan of values with all that waits with them, as in "
+                   "models of many layers neighbours do; missing are{}",
+                   missing);
+  require_known_slices(menu, known, decisions);
   return chosen;
 }
 

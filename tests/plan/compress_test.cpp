@@ -177,6 +177,42 @@ TEST(Compress, RefusesHintsThatDisagree) {
   }
 }
 
+// Of so many layers that neighbours are one item.
+TEST(Compress, ReplaysWhatWaitsTogetherWholeOrNotAtAll) {
+  lower::CompileOptions options = options_for(lower::Precision::kBf16, SavedForm::kInt8).compile;
+  const lower::Compiled whole = compiled(options, 40);
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
+                                 options.memory.compression);
+  const auto group = std::find_if(menu.items().begin(), menu.items().end(), [](const auto& item) {
+    return item.way == plan::Way::kInt8 && item.keys.size() > 1;
+  });
+  ASSERT_NE(group, menu.items().end());
+  spec::Decisions decisions;
+  for (const std::string& key : group->keys) decisions.saved_as[key] = SavedForm::kInt8;
+  const auto replayed = [&] {
+    options.memory.replay = decisions;
+    return plan::MemoryDecider(menu, options.memory).decide(whole.plan.frame_bytes).decisions;
+  };
+  EXPECT_EQ(replayed().saved_as, decisions.saved_as);
+  // What is made again need not wait.
+  const std::string last = group->keys.back();
+  decisions.saved_as.erase(last);
+  for (const plan::MenuItem& item : menu.items())
+    if (item.way == plan::Way::kAgain &&
+        std::find(item.keys.begin(), item.keys.end(), last) != item.keys.end())
+      decisions.recompute.insert(item.keys.begin(), item.keys.end());
+  EXPECT_EQ(replayed().saved_as, decisions.saved_as);
+  decisions.recompute.clear();
+  try {
+    replayed();
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("missing are\n  " + last + " as int8"));
+  }
+}
+
 // The menu's timeline against the plan that comes of it.
 TEST(Compress, TimelineForetellsThePlan) {
   lower::CompileOptions options = options_for(lower::Precision::kFp32, SavedForm::kInt8).compile;
