@@ -13,9 +13,9 @@
 namespace anabatic::train {
 namespace {
 
-// Plans that a search for the smallest budget may make, and when it begins no other: a large
-// model's plan takes seconds.
-constexpr int kMostTrials = 10;
+// Plans that a search for the smallest budget may make, and when it begins no other, for a large
+// model's plan takes seconds; those of so many nodes altogether it may make in any case.
+constexpr int kMostTrials = 10, kFewNodes = 6000;
 constexpr std::chrono::seconds kMostTime{5};
 constexpr double kStep = 0.02;
 
@@ -104,8 +104,10 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
     }
   };
   const auto begin = std::chrono::steady_clock::now();
+  const int few = kFewNodes / static_cast<int>(whole.training.graph.nodes.size());
   const auto may_try = [&](int trials) {
-    return trials < kMostTrials && std::chrono::steady_clock::now() - begin < kMostTime;
+    return trials < kMostTrials &&
+           (trials < few || std::chrono::steady_clock::now() - begin < kMostTime);
   };
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
