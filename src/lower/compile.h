@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that runs build → passes → decide → plan → lower.
+// The one place that takes a built graph through passes, decisions and planning to a program.
 #pragma once
 #include <cstdint>
 #include <optional>
