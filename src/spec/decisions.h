@@ -16,7 +16,7 @@ enum class SavedForm : std::uint8_t {
   kInt8,      // of f32 and bf16: op `quantize`, blocks of kCompressionBlock elements of a row
   kDisk       // off memory: op `reload` stands where it is back
 };
-inline constexpr std::int64_t kCompressionBlock = 64;
+inline constexpr std::int64_t kCompressionBlock = 128;
 
 // Positions of the plan's step between which a value that waits on disk has no bytes in memory.
 struct OffloadSpan {

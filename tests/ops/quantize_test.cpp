@@ -7,6 +7,7 @@
 
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
+#include "spec/decisions.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/rows_under_test.h"
@@ -15,7 +16,7 @@
 namespace anabatic::testing {
 namespace {
 
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kBlock = spec::kCompressionBlock;
 
 struct RoundTrip {
   HostTensor codes, scales, x;
@@ -75,7 +76,7 @@ Values normal(DType dtype, std::int64_t rows, std::int64_t width, std::uint64_t 
 // Elements far below the largest of their block come back as zero, so no count of zeroes here.
 TEST(Quantize, ComesBackWithinTheBoundOfItsBlock) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
-    for (const std::int64_t width : {1, 63, 64, 65, 200, 384})
+    for (const std::int64_t width : {1, 63, 65, 127, 128, 129, 200, 384})
       for (const double size : {1e-33, 1e-20, 1.0, 1e20, 1e37}) {
         Values x = normal(dtype, 7, width, 3);
         for (std::size_t i = 0; i < x.data.size(); ++i)  // of several sizes in a row

@@ -55,6 +55,27 @@ ANABATIC_INLINE std::int32_t largest_of(const float* x, std::int64_t count) {
             [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
   return largest_lane(largest);
 }
+// Halves of 16 bits: one instruction finds the smallest of eight.
+ANABATIC_INLINE std::int32_t largest_half(PairHalves x) {
+#if ANABATIC_ISA_LANES > 4
+#if ANABATIC_ISA_LANES == 16
+  const auto all = reinterpret_cast<__m512i>(x);
+  const __m256i quarters =
+      _mm256_max_epu16(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+#else
+  const auto quarters = reinterpret_cast<__m256i>(x);
+#endif
+  const __m128i eight =
+      _mm_max_epu16(_mm256_castsi256_si128(quarters), _mm256_extracti128_si256(quarters, 1));
+  const __m128i smallest = _mm_minpos_epu16(_mm_xor_si128(eight, _mm_set1_epi16(-1)));
+  return ~_mm_cvtsi128_si32(smallest) & 0xFFFF;
+#else
+  std::int32_t largest = 0;
+  for (int i = 0; i < kPair; ++i) largest = largest > x[i] ? largest : x[i];
+  return largest;
+#endif
+}
+
 // Those of bf16 keep their order in 16 bits.
 ANABATIC_INLINE std::int32_t largest_of(const BFloat16* x, std::int64_t count) {
   const std::int64_t whole = count / kPair * kPair;
@@ -65,12 +86,15 @@ ANABATIC_INLINE std::int32_t largest_of(const BFloat16* x, std::int64_t count) {
     next &= 0x7FFF;
     halves = halves > next ? halves : next;
   }
-  const auto words = reinterpret_cast<Words>(halves);
-  Ints largest =
-      larger(reinterpret_cast<Ints>(words << 16), reinterpret_cast<Ints>(words & ~0xFFFFu));
-  for_lanes(whole, count,
-            [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
-  return largest_lane(largest);
+  std::int32_t largest = largest_half(halves) << 16;
+  if (whole < count) {
+    Ints rest{};
+    for_lanes(whole, count,
+              [&](std::int64_t i, int n) { rest = larger(rest, magnitude(load(x + i, n))); });
+    const std::int32_t of_rest = largest_lane(rest);
+    largest = largest > of_rest ? largest : of_rest;
+  }
+  return largest;
 }
 
 // The codes as the lowest bytes of words; what is above them is none of theirs.
@@ -95,11 +119,31 @@ ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x, fl
   std::memcpy(p + kLanes, &high, sizeof high);
 #endif
 }
-// Even and odd elements lie side by side again.
+// Even and odd elements lie side by side again, in the lower halves of words.
+ANABATIC_INLINE Words adjacent_codes(const Pair& x, float inverse) {
+  return (codes_of(x.first, inverse) & 0xFFu) | (codes_of(x.second, inverse) << 8);
+}
 ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x, float inverse) {
-  const Words both = (codes_of(x.first, inverse) & 0xFFu) | (codes_of(x.second, inverse) << 8);
-  const Halves halves = __builtin_convertvector(both, Halves);
+  const Halves halves = __builtin_convertvector(adjacent_codes(x, inverse), Halves);
   std::memcpy(p, &halves, sizeof halves);
+}
+
+// The codes of two pairs from x on.
+template <class T>
+ANABATIC_INLINE void store_two_pairs(std::int8_t* p, const T* x, float inverse) {
+#if ANABATIC_ISA_LANES == 16  // one shuffle gathers the halves of both
+  if constexpr (sizeof(T) == sizeof(BFloat16)) {
+    PairHalves lower;
+    for (int i = 0; i < kPair; ++i) lower[i] = static_cast<std::uint16_t>(2 * i);
+    const PairHalves halves = __builtin_shuffle(
+        reinterpret_cast<PairHalves>(adjacent_codes(load_pair(x), inverse)),
+        reinterpret_cast<PairHalves>(adjacent_codes(load_pair(x + kPair), inverse)), lower);
+    std::memcpy(p, &halves, sizeof halves);
+    return;
+  }
+#endif
+  store_codes(p, x, load_pair(x), inverse);
+  store_codes(p + kPair, x, load_pair(x + kPair), inverse);
 }
 
 template <class T>
@@ -109,9 +153,10 @@ ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int
     std::memset(codes, 0, static_cast<std::size_t>(count));
     return block.scale;
   }
-  const std::int64_t whole = count / kPair * kPair;
-  for (std::int64_t i = 0; i < whole; i += kPair)
-    store_codes(codes + i, x, load_pair(x + i), block.inverse);
+  const std::int64_t whole = count / kPair * kPair, twice = count / (2 * kPair) * (2 * kPair);
+  for (std::int64_t i = 0; i < twice; i += 2 * kPair)
+    store_two_pairs(codes + i, x + i, block.inverse);
+  if (twice < whole) store_codes(codes + twice, x, load_pair(x + twice), block.inverse);
   for_lanes(whole, count, [&](std::int64_t i, int n) {
     const Words words = codes_of(load(x + i, n), block.inverse);
     for (int k = 0; k < n; ++k) codes[i + k] = static_cast<std::int8_t>(words[k]);
@@ -121,8 +166,15 @@ ANABATIC_INLINE BFloat16 quantize_block(const T* x, std::int64_t count, std::int
 
 ANABATIC_INLINE Floats load_codes(const std::int8_t* p, int count) {
   Codes codes{};
-  for (int i = 0; i < count; ++i) codes[i] = p[i];
+  if (count == kLanes)
+    std::memcpy(&codes, p, sizeof codes);
+  else
+    for (int i = 0; i < count; ++i) codes[i] = p[i];
+#if ANABATIC_ISA_LANES == 16  // g++ 12 widens element by element
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(reinterpret_cast<__m128i>(codes)));
+#else
   return __builtin_convertvector(__builtin_convertvector(codes, Ints), Floats);
+#endif
 }
 // In the order that load_pair gives elements of the type.
 ANABATIC_INLINE Pair load_code_pair(const std::int8_t* p, const float*) {
@@ -150,14 +202,28 @@ ANABATIC_INLINE Pair load_code_pair(const std::int8_t* p, const BFloat16*) {
           __builtin_convertvector(reinterpret_cast<Ints>(both << 16) >> 24, Floats)};
 }
 
+// kPair elements.
+template <bool kStreams, class T>
+ANABATIC_INLINE void put_values(T* x, const std::int8_t* codes, float scale) {
+  const Pair pair = load_code_pair(codes, x);
+  store_pair<kStreams>(x, {pair.first * scale, pair.second * scale});
+}
+#if defined(__AVX512BF16__)
+// One instruction rounds both vectors, as store_pair does: no product of a code and a scale is
+// subnormal.
+template <bool kStreams>
+ANABATIC_INLINE void put_values(BFloat16* x, const std::int8_t* codes, float scale) {
+  const Floats first = load_codes(codes, kLanes) * scale,
+               second = load_codes(codes + kLanes, kLanes) * scale;
+  put_words<kStreams>(x, reinterpret_cast<Words>(_mm512_cvtne2ps_pbh(second, first)));
+}
+#endif
+
 template <bool kStreams, class T>
 ANABATIC_INLINE void dequantize_block(const std::int8_t* codes, std::int64_t count, float scale,
                                       T* x) {
   const std::int64_t whole = count / kPair * kPair;
-  for (std::int64_t i = 0; i < whole; i += kPair) {
-    const Pair pair = load_code_pair(codes + i, x);
-    store_pair<kStreams>(x + i, {pair.first * scale, pair.second * scale});
-  }
+  for (std::int64_t i = 0; i < whole; i += kPair) put_values<kStreams>(x + i, codes + i, scale);
   for_lanes(whole, count,
             [&](std::int64_t i, int n) { store(x + i, load_codes(codes + i, n) * scale, n); });
 }

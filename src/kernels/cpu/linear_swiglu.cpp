@@ -396,7 +396,7 @@ void LinearSwigluRows<kEngine, kStage>::gradient(const Arguments& args) {
 }
 
 #ifdef ANABATIC_CPU_X86
-template struct LinearSwigluRows<gemm_avx512_bf16, &avx512::kSwigluStage>;
+template struct LinearSwigluRows<gemm_avx512_bf16, &avx512_bf16::kSwigluStage>;
 template struct LinearSwigluRows<gemm_avx512, &avx512::kSwigluStage>;
 template struct LinearSwigluRows<gemm_avx2, &avx2::kSwigluStage>;
 #endif

@@ -4,6 +4,7 @@
 set(cpu_vector_sources
     attention.cpp
     attention_gradient.cpp
+    codes.cpp
     elementwise.cpp
     embedding.cpp
     head_stage.cpp
@@ -15,8 +16,8 @@ set(cpu_vector_sources
     rope.cpp
     router.cpp
     swiglu_stage.cpp)
-# Those that have a form of their own with VDPBF16PS.
-set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp)
+# Those that gain from instructions of AVX512-BF16.
+set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp codes.cpp swiglu_stage.cpp)
 set(cpu_sources
     cpu/attention_buffers.cpp
     cpu/attention_shape.cpp

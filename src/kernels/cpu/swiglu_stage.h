@@ -63,6 +63,9 @@ struct SwigluStage {
   void (*quantize)(const CodesBlock& block);
 };
 
+namespace avx512_bf16 {
+extern const SwigluStage kSwigluStage;
+}
 namespace avx512 {
 extern const SwigluStage kSwigluStage;
 }

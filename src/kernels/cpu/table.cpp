@@ -120,6 +120,15 @@ Support supports_avx2(const spec::Problem& problem) {
   return kActivations(problem);
 }
 
+// Values in bf16, which those instructions round to.
+[[maybe_unused]] Support supports_bf16_of_codes(const spec::Problem& problem) {
+  if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");
+  const DType dtype = problem.outputs[0].dtype;
+  if (dtype != DType::kBFloat16)
+    return no(fmt::format("output 0 is {}; this row gives bf16", to_string(dtype)));
+  return supports_codes(problem);
+}
+
 #define ANABATIC_SCALAR_ROW(op, types, workspace) ANABATIC_SCALAR(op, types, workspace, nullptr)
 #define ANABATIC_SCALAR(op, types, workspace, prepare) \
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::op }
@@ -133,6 +142,11 @@ Support supports_avx2(const spec::Problem& problem) {
   Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_pairs,        \
          cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op}, \
       ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
+#define ANABATIC_DEQUANTIZE_ROWS                                      \
+  Kernel{"cpu:dequantize_avx512_bf16", "dequantize",                  \
+         supports_bf16_of_codes,       nullptr,                       \
+         cpu::prepare_stream,          cpu::avx512_bf16::dequantize}, \
+      ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
 // What follows `prepare` is of the row behind `run`.
 #define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
   Kernel{"cpu:" #op "_avx512",                                                               \
@@ -149,6 +163,8 @@ Support supports_avx2(const spec::Problem& problem) {
 #else
 #define ANABATIC_ATTENTION_ROWS(op) \
   ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
+#define ANABATIC_DEQUANTIZE_ROWS \
+  ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
 #define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
   Kernel {                                                                                   \
     "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op __VA_OPT__(, ) __VA_ARGS__ \
@@ -186,20 +202,19 @@ Support supports_avx2(const spec::Problem& problem) {
 #define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
 #endif
 
-#define ANABATIC_SWIGLU_ROW(op, form, engine, isa)                                            \
-  Kernel {                                                                                    \
-    "cpu:" #op "_" #engine, #op,                                                              \
-        cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::supports,         \
-        cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::form##_workspace, \
-        nullptr, cpu::LinearSwigluRows<cpu::gemm_##engine, &cpu::isa::kSwigluStage>::form     \
+#define ANABATIC_SWIGLU_ROW(op, form, isa)                                                 \
+  Kernel {                                                                                 \
+    "cpu:" #op "_" #isa, #op,                                                              \
+        cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::supports,         \
+        cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::form##_workspace, \
+        nullptr, cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::form     \
   }
 #ifdef ANABATIC_CPU_X86
-#define ANABATIC_SWIGLU_ROWS(op, form)                                                          \
-  ANABATIC_SWIGLU_ROW(op, form, avx512_bf16, avx512),                                           \
-      ANABATIC_SWIGLU_ROW(op, form, avx512, avx512), ANABATIC_SWIGLU_ROW(op, form, avx2, avx2), \
-      ANABATIC_SWIGLU_ROW(op, form, portable, portable)
+#define ANABATIC_SWIGLU_ROWS(op, form)                                               \
+  ANABATIC_SWIGLU_ROW(op, form, avx512_bf16), ANABATIC_SWIGLU_ROW(op, form, avx512), \
+      ANABATIC_SWIGLU_ROW(op, form, avx2), ANABATIC_SWIGLU_ROW(op, form, portable)
 #else
-#define ANABATIC_SWIGLU_ROWS(op, form) ANABATIC_SWIGLU_ROW(op, form, portable, portable)
+#define ANABATIC_SWIGLU_ROWS(op, form) ANABATIC_SWIGLU_ROW(op, form, portable)
 #endif
 
 // Calls that are cut into slices: see packing_rows.h.
@@ -224,9 +239,9 @@ using SwigluSlices =
 #define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
   packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
       "cpu:" #op "_slices_" #variant, #op)
-#define ANABATIC_SWIGLU_SLICE(op, engine, isa)                                            \
-  packing_row<SwigluSlices<cpu::gemm_##engine, &cpu::isa::kSwigluStage, cpu::isa::pack>>( \
-      "cpu:" #op "_slices_" #engine, #op)
+#define ANABATIC_SWIGLU_SLICE(op, isa, packing)                                            \
+  packing_row<SwigluSlices<cpu::gemm_##isa, &cpu::isa::kSwigluStage, cpu::packing::pack>>( \
+      "cpu:" #op "_slices_" #isa, #op)
 #ifdef ANABATIC_CPU_X86
 #define ANABATIC_LINEAR_SLICES(op, rows)                             \
   ANABATIC_LINEAR_SLICE(op, rows, avx512_bf16, kAvx512Bf16, avx512), \
@@ -258,7 +273,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(cross_entropy, kActivations, cpu::row_doubles_workspace_bytes),
     ANABATIC_VECTOR_ROWS(cross_entropy_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream),
+    ANABATIC_DEQUANTIZE_ROWS,
     ANABATIC_SCALAR(embedding, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
@@ -324,6 +339,7 @@ constexpr Kernel kRows[] = {
 };
 
 #undef ANABATIC_ATTENTION_ROWS
+#undef ANABATIC_DEQUANTIZE_ROWS
 #undef ANABATIC_HEAD_ROW
 #undef ANABATIC_HEAD_ROWS
 #undef ANABATIC_LINEAR_ROW

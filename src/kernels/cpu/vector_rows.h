@@ -8,11 +8,12 @@
   /* attention.cpp, attention_gradient.cpp */                    \
   void attention(const Arguments& args);                         \
   void attention_gradient(const Arguments& args);                \
+  /* codes.cpp */                                                \
+  void dequantize(const Arguments& args);                        \
+  void quantize(const Arguments& args);                          \
   /* elementwise.cpp */                                          \
   void add(const Arguments& args);                               \
   void cast(const Arguments& args);                              \
-  void dequantize(const Arguments& args);                        \
-  void quantize(const Arguments& args);                          \
   void scale(const Arguments& args);                             \
   void swiglu(const Arguments& args);                            \
   void swiglu_gradient(const Arguments& args);                   \
@@ -55,6 +56,7 @@ namespace anabatic::kernels::cpu {
 namespace avx512_bf16 {
 void attention(const Arguments& args);
 void attention_gradient(const Arguments& args);
+void dequantize(const Arguments& args);
 }  // namespace avx512_bf16
 namespace avx512 {
 ANABATIC_VECTOR_ROWS

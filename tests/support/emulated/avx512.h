@@ -10,6 +10,7 @@
 #include <simde/x86/avx512/cast.h>
 #include <simde/x86/avx512/cmp.h>
 #include <simde/x86/avx512/dpbf16.h>
+#include <simde/x86/avx512/extract.h>
 #include <simde/x86/avx512/fmadd.h>
 #include <simde/x86/avx512/loadu.h>
 #include <simde/x86/avx512/max.h>
@@ -119,6 +120,22 @@ inline __m512 gather(__m512i at, const float* table) {
   return x;
 }
 
+inline __m512i words_of_bytes(__m128i x) {
+  std::int8_t bytes[16];
+  std::memcpy(bytes, &x, sizeof bytes);
+  std::int32_t words[16];
+  for (int i = 0; i < 16; ++i) words[i] = bytes[i];
+  return simde_mm512_loadu_si512(words);
+}
+
+inline __m512 floats_of_words(__m512i x) {
+  std::int32_t words[16];
+  std::memcpy(words, &x, sizeof words);
+  __m512 floats;
+  for (int i = 0; i < 16; ++i) floats[i] = static_cast<float>(words[i]);
+  return floats;
+}
+
 inline float largest_lane(__m512 x) {
   float largest = x[0];
   for (int i = 1; i < 16; ++i) largest = x[i] > largest ? x[i] : largest;
@@ -129,6 +146,8 @@ inline float largest_lane(__m512 x) {
 }  // namespace anabatic::emulated
 
 #undef _mm512_cvtepi32_epi16
+#undef _mm512_cvtepi32_ps
+#undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtne2ps_pbh
 #undef _mm512_cvtneps_pbh
 #undef _mm512_dpbf16_ps
@@ -143,6 +162,8 @@ inline float largest_lane(__m512 x) {
 #undef _mm512_store_si512
 #undef _mm512_stream_si512
 #define _mm512_cvtepi32_epi16(x) anabatic::emulated::low_halves(x)
+#define _mm512_cvtepi32_ps(x) anabatic::emulated::floats_of_words(x)
+#define _mm512_cvtepi8_epi32(x) anabatic::emulated::words_of_bytes(x)
 #define _mm512_cvtne2ps_pbh(high, low) anabatic::emulated::two_to_bf16(high, low)
 #define _mm512_cvtneps_pbh(x) anabatic::emulated::one_to_bf16(x)
 #define _mm512_dpbf16_ps(sum, a, b) anabatic::emulated::dot_pairs(sum, a, b)
