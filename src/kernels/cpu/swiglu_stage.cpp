@@ -29,7 +29,7 @@ std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride
   return row + rows_ahead < rows ? rows_ahead * stride : 0;
 }
 // A row of codes takes less time than its bytes to come.
-constexpr std::int64_t kRowsOfCodesAhead = 4;
+constexpr std::int64_t kRowsOfCodesAhead = 4, kLineBytes = 64;
 
 template <class T>
 void forward_rows(const SwigluBlock& block) {
@@ -52,8 +52,8 @@ void forward_rows(const SwigluBlock& block) {
   }
 }
 
-// body(x, codes, scale, count) for what shares a scale in row r.
-template <class T, class Body>
+// body(x, codes, scale, count) for what shares a scale in row r. kWrites: the codes.
+template <class T, bool kWrites, class Body>
 ANABATIC_INLINE void for_scales(const CodesBlock& block, std::int64_t r, Body&& body) {
   T* x = row_of<T>(block.x, r, block.x_stride);
   std::int8_t* codes = block.codes + r * block.codes_stride;
@@ -62,7 +62,8 @@ ANABATIC_INLINE void for_scales(const CodesBlock& block, std::int64_t r, Body&& 
   for (std::int64_t i = 0, before = block.columns_before; i < block.columns; before = 0) {
     const std::int64_t left = block.columns - i, most = block.scale_columns - before,
                        count = left < most ? left : most;
-    __builtin_prefetch(codes + i + ahead, 1);
+    for (std::int64_t line = 0; line < count; line += kLineBytes)
+      __builtin_prefetch(codes + i + line + ahead, kWrites);
     body(x + i, codes + i, scale++, count);
     i += count;
   }
@@ -70,10 +71,10 @@ ANABATIC_INLINE void for_scales(const CodesBlock& block, std::int64_t r, Body&& 
 
 template <class T>
 void dequantize_row(const CodesBlock& block, std::int64_t r) {
-  for_scales<T>(block, r,
-                [](T* x, const std::int8_t* codes, const BFloat16* scale, std::int64_t count) {
-                  dequantize_block<false>(codes, count, to_float(*scale), x);
-                });
+  for_scales<T, false>(
+      block, r, [](T* x, const std::int8_t* codes, const BFloat16* scale, std::int64_t count) {
+        dequantize_block<false>(codes, count, to_float(*scale), x);
+      });
 }
 
 struct WithProduct {
@@ -162,10 +163,10 @@ void gradient(const SwigluGradientBlock& block) {
 void quantize(const CodesBlock& block) {
   with_float_type(block.dtype, [&]<class T>(T*) {
     for (std::int64_t r = 0; r < block.rows; ++r)
-      for_scales<T>(block, r,
-                    [](const T* x, std::int8_t* codes, BFloat16* scale, std::int64_t count) {
-                      *scale = quantize_block(x, count, codes);
-                    });
+      for_scales<T, true>(block, r,
+                          [](const T* x, std::int8_t* codes, BFloat16* scale, std::int64_t count) {
+                            *scale = quantize_block(x, count, codes);
+                          });
   });
 }
 
