@@ -166,24 +166,32 @@ std::vector<HostTensor> outputs_of(const std::string& row, const OpCall& call) {
   return std::move(result.outputs);
 }
 
-std::vector<TensorType> code_types(std::int64_t rows, std::int64_t width) {
+std::vector<TensorType> code_types(std::int64_t rows, std::int64_t width,
+                                   std::int64_t block = kBlock) {
   return {tensor_type(DType::kInt8, {rows, width}),
-          tensor_type(DType::kBFloat16, {rows, (width + kBlock - 1) / kBlock})};
+          tensor_type(DType::kBFloat16, {rows, (width + block - 1) / block})};
+}
+
+std::vector<std::pair<DType, std::int64_t>> dtypes_and_widths() {
+  std::vector<std::pair<DType, std::int64_t>> result;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t width : {5, 64, 200, 600}) result.emplace_back(dtype, width);
+  return result;
 }
 
 TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
   constexpr std::int64_t kRows = 130, kDepth = 40;
   int num_rows = 0;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
-    for (const std::int64_t width : {5, 64, 200, 600}) {
+  for (const std::int64_t block : {std::int64_t{64}, kBlock})
+    for (const auto& [dtype, width] : dtypes_and_widths()) {
       const auto random = [&](std::int64_t rows, std::uint64_t stream) {
         return random_values(tensor_type(dtype, {rows, kDepth}), Regime::kBounded, 7, stream);
       };
       const std::vector<Values> inputs{random(kRows, 0), random(width, 1), random(width, 2)};
       const TensorType whole = tensor_type(dtype, {kRows, width});
-      const std::vector<TensorType> codes = code_types(kRows, width);
+      const std::vector<TensorType> codes = code_types(kRows, width, block);
       const OpCall call{"linear_swiglu_with_codes",
-                        {{"block", kBlock}},
+                        {{"block", block}},
                         inputs,
                         {whole, codes[0], codes[1], codes[0], codes[1]}};
       for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
@@ -197,7 +205,7 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
         for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
           const std::vector<HostTensor> want = outputs_of(
               "ref:quantize",
-              {"quantize", {{"block", kBlock}}, {products[1 + i].values()}, {codes[0], codes[1]}});
+              {"quantize", {{"block", block}}, {products[1 + i].values()}, {codes[0], codes[1]}});
           EXPECT_EQ(compare_bits(got[1 + 2 * i], want[0], {row, true}).report, "");
           EXPECT_EQ(compare_bits(got[2 + 2 * i], want[1], {row, true}).report, "");
         }
@@ -210,42 +218,41 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
 TEST(Dequantize, InAGradientBehindAProductGivesTheBitsOfTheOpsApart) {
   constexpr std::int64_t kRows = 130, kDepth = 40;
   int num_rows = 0;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
-    for (const std::int64_t width : {5, 64, 200, 600}) {
-      const TensorType whole = tensor_type(dtype, {kRows, width});
-      const std::vector<TensorType> types = code_types(kRows, width);
-      const Values dy = random_values(tensor_type(dtype, {kRows, kDepth}), Regime::kBounded, 7, 0);
-      const Values weight =
-          random_values(tensor_type(dtype, {kDepth, width}), Regime::kBounded, 7, 1);
-      std::vector<Values> codes, values;
-      for (const std::uint64_t seed : {11, 12}) {
-        const std::vector<HostTensor> there = outputs_of(
-            "ref:quantize",
-            {"quantize", {{"block", kBlock}}, {normal(dtype, kRows, width, seed)}, types});
-        for (const HostTensor& one : there) codes.push_back(one.values());
-        const std::vector<HostTensor> back = outputs_of(
-            "ref:dequantize", {"dequantize",
-                               {{"block", kBlock}, {"dtype", std::string(to_string(dtype))}},
-                               {there[0].values(), there[1].values()},
-                               {whole}});
-        values.push_back(back[0].values());
-      }
-      const OpCall call{"linear_swiglu_gradient",
-                        {{"block", kBlock}, {"activation", true}},
-                        {dy, weight, codes[0], codes[1], codes[2], codes[3]},
-                        {whole, whole, whole}};
-      for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
-        const std::string row(kernel->name);
-        const std::vector<HostTensor> got = outputs_of(row, call),
-                                      want = outputs_of(row, {call.op,
-                                                              {{"activation", true}},
-                                                              {dy, weight, values[0], values[1]},
-                                                              call.outputs});
-        for (std::size_t i = 0; i < got.size(); ++i)
-          EXPECT_EQ(compare_bits(got[i], want[i], {row}).report, "") << width << ", " << i;
-        ++num_rows;
-      }
+  for (const auto& [dtype, width] : dtypes_and_widths()) {
+    const TensorType whole = tensor_type(dtype, {kRows, width});
+    const std::vector<TensorType> types = code_types(kRows, width);
+    const Values dy = random_values(tensor_type(dtype, {kRows, kDepth}), Regime::kBounded, 7, 0);
+    const Values weight =
+        random_values(tensor_type(dtype, {kDepth, width}), Regime::kBounded, 7, 1);
+    std::vector<Values> codes, values;
+    for (const std::uint64_t seed : {11, 12}) {
+      const std::vector<HostTensor> there =
+          outputs_of("ref:quantize",
+                     {"quantize", {{"block", kBlock}}, {normal(dtype, kRows, width, seed)}, types});
+      for (const HostTensor& one : there) codes.push_back(one.values());
+      const std::vector<HostTensor> back = outputs_of(
+          "ref:dequantize", {"dequantize",
+                             {{"block", kBlock}, {"dtype", std::string(to_string(dtype))}},
+                             {there[0].values(), there[1].values()},
+                             {whole}});
+      values.push_back(back[0].values());
     }
+    const OpCall call{"linear_swiglu_gradient",
+                      {{"block", kBlock}, {"activation", true}},
+                      {dy, weight, codes[0], codes[1], codes[2], codes[3]},
+                      {whole, whole, whole}};
+    for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
+      const std::string row(kernel->name);
+      const std::vector<HostTensor> got = outputs_of(row, call),
+                                    want = outputs_of(row, {call.op,
+                                                            {{"activation", true}},
+                                                            {dy, weight, values[0], values[1]},
+                                                            call.outputs});
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_EQ(compare_bits(got[i], want[i], {row}).report, "") << width << ", " << i;
+      ++num_rows;
+    }
+  }
   EXPECT_GT(num_rows, 0);
 }
 

@@ -4,7 +4,6 @@
 set(cpu_vector_sources
     attention.cpp
     attention_gradient.cpp
-    codes.cpp
     elementwise.cpp
     embedding.cpp
     head_stage.cpp
@@ -17,7 +16,7 @@ set(cpu_vector_sources
     router.cpp
     swiglu_stage.cpp)
 # Those that gain from instructions of AVX512-BF16.
-set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp codes.cpp swiglu_stage.cpp)
+set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp elementwise.cpp swiglu_stage.cpp)
 set(cpu_sources
     cpu/attention_buffers.cpp
     cpu/attention_shape.cpp

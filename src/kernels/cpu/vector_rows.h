@@ -8,12 +8,11 @@
   /* attention.cpp, attention_gradient.cpp */                    \
   void attention(const Arguments& args);                         \
   void attention_gradient(const Arguments& args);                \
-  /* codes.cpp */                                                \
-  void dequantize(const Arguments& args);                        \
-  void quantize(const Arguments& args);                          \
   /* elementwise.cpp */                                          \
   void add(const Arguments& args);                               \
   void cast(const Arguments& args);                              \
+  void dequantize(const Arguments& args);                        \
+  void quantize(const Arguments& args);                          \
   void scale(const Arguments& args);                             \
   void swiglu(const Arguments& args);                            \
   void swiglu_gradient(const Arguments& args);                   \
