@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "train/memory_account.h"
 #include "train/plan_file.h"
 #include "train/run_plan.h"
 #include "train/settings_search.h"

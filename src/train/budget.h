@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "train/memory_account.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {

@@ -15,6 +15,7 @@
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
+#include "train/memory_account.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"

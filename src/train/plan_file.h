@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "train/memory_account.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {

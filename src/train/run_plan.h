@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run planned from its config alone: the programs that `train` binds and every byte that it will
-// hold. Allocates no arenas and no states and runs no kernel.
+// A run planned from its config alone: the programs that `train` binds, and their predicted time.
+// Allocates no arenas and no states and runs no kernel.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,6 @@
 
 #include "lower/compile.h"
 #include "model/model.h"
-#include "plan/account.h"
 #include "plan/prices.h"
 #include "train/model_session.h"
 #include "train/run_config.h"
@@ -34,43 +33,12 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                  std::int64_t step_bytes = 0, const spec::Decisions* replay = nullptr);
 
-// What states on disk take beside the step: staging and their thread.
-std::int64_t bytes_beside_disk();
-
 // Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget
 // (0, and kAvailable, which train/budget.h settles: no budget). A BudgetError is of the process.
 // `whole`: the plan without a budget, where it is known.
 RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                            std::int64_t process_bytes, const RunPlan* whole = nullptr);
-
-struct MemoryRow {
-  std::string name;  // "parameters", "saved activations", "batches", ...
-  std::string what;  // "f32 panels"; "" where the name says all
-  std::int64_t bytes = 0;
-};
-
-// A process's resident bytes at their peak.
-struct MemoryAccount {
-  std::vector<MemoryRow> rows;  // sum to peak_bytes; none is 0
-  std::int64_t peak_bytes = 0;
-  plan::Account step;  // of the training program: layers, segments, the moment of the peak
-
-  std::int64_t bytes(std::string_view name) const;  // of all rows of that name
-  // What a byte budget of the process does not leave to the training program's states and arenas.
-  std::int64_t beside_step() const { return peak_bytes - step.peak_bytes; }
-};
-
-// `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries,
-// index maps. `evaluation` may be null.
-MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
-                             const lower::Compiled* evaluation, std::int64_t num_threads,
-                             std::int64_t process_bytes);
-
-// One line a row, largest unit first, and the peak's moment: for people.
-std::string to_string(const MemoryAccount& account);
-// Bytes per layer and segment, likewise.
-std::string places_to_string(const plan::Account& account);
 
 // Seconds of a step of `run` on `device`, whose peaks may be missing.
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,

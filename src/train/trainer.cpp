@@ -17,6 +17,7 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
 #include "train/interrupt.h"
+#include "train/memory_account.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"

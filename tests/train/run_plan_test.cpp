@@ -14,6 +14,7 @@
 #include "support/tiny_run.h"
 #include "train/calibration.h"
 #include "train/evaluate.h"
+#include "train/memory_account.h"
 #include "train/settings_search.h"
 #include "train/training_step.h"
 

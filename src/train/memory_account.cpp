@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/memory_account.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "plan/offsets.h"
+#include "runtime/state_store.h"
+#include "runtime/swap/swap_space.h"
+#include "train/state_tiers.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr std::int64_t kPageBytes = 4096;
+
+// Nodes, values, buffers and calls with their operands, names and attributes, measured on graphs of
+// 400 to 3,000 nodes: between 2.0 and 2.9 KiB a node.
+constexpr std::int64_t kProgramBytesANode = 3072;
+
+// Regions, windows, points and slots of a state on disk, and the spelling of a tensor of a file.
+constexpr std::int64_t kBytesAStateOnDisk = 1024, kBytesAFileTensor = 384;
+
+// Import, checkpoint and export pass states through blocks of 2^20 elements, at most two of 4 bytes
+// at a time: values as f32 and as the file has them, or a page of the file.
+constexpr std::int64_t kStagingBytes = std::int64_t{8} << 20;
+
+// Touched of the stacks of a worker and of its allocations.
+constexpr std::int64_t kBytesAThread = std::int64_t{192} << 10;
+
+// Code, of the engine and its libraries, that a run meets after it has planned: kernels, the
+// writers of checkpoints and metrics; 2.6 MB measured, with a disk.
+constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
+
+// Of parts that a StateCursor has at hand, each of both halves.
+constexpr auto kCursorBytes =
+    static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
+
+std::int64_t round_to_pages(std::int64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+std::int64_t arena_bytes(const lower::Compiled& compiled) {
+  return compiled.plan.frame_bytes + compiled.plan.gradient_bytes + compiled.plan.input_bytes;
+}
+
+std::int64_t prepared_bytes(const lower::Compiled& compiled) {
+  std::int64_t bytes = 0;
+  for (const auto* all : {&compiled.program.calls, &compiled.program.first.calls})
+    for (const auto& [action, calls] : *all)
+      for (const runtime::Call& call : calls)
+        bytes += static_cast<std::int64_t>(call.prepared.size());
+  return bytes;
+}
+
+// What `graph` and its states take beside nodes. Experts of a stack are tensors of their own in
+// files.
+std::int64_t name_bytes(const lower::Compiled& compiled) {
+  std::int64_t num_file_tensors = 0, num_on_disk = 0;
+  for (const ir::State& state : compiled.graph.states)
+    if (const TensorType& type = compiled.graph.value(state.before).type;
+        state.kind == ir::StateKind::kParameter)
+      num_file_tensors += type.ndim() == 3 ? type.dim(0) : 1;
+  for (const runtime::StateSlot& slot : compiled.program.states) num_on_disk += slot.is_on_disk;
+  return num_file_tensors * kBytesAFileTensor + num_on_disk * kBytesAStateOnDisk;
+}
+
+// States in the order in which a store meets them.
+struct StateBytes {
+  std::vector<std::int64_t> list;
+  std::int64_t of_training = 0, of_others = 0;  // aligned
+};
+
+StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* evaluation) {
+  StateBytes result;
+  std::set<Name> seen;
+  const auto add = [&](const lower::Compiled& compiled, std::int64_t& sum) {
+    for (const runtime::StateSlot& slot : compiled.program.states) {
+      if (slot.is_on_disk || !seen.insert(slot.name).second) continue;
+      result.list.push_back(slot.type.num_bytes());
+      sum += plan::align_bytes(result.list.back());
+    }
+  };
+  add(training, result.of_training);
+  if (evaluation) add(*evaluation, result.of_others);
+  return result;
+}
+
+// Two steps ahead in the loader, one micro-batch of validation: five i32 arrays of the tokens each,
+// the samples, and what a sample is read through.
+std::int64_t batch_bytes(const RunConfig& run, bool has_evaluation) {
+  const std::int64_t samples = run.train.micro_batch_size;
+  const std::int64_t micro_batch = samples * (run.data.sequence_length * 5 * 4 + 8);
+  const std::int64_t scratch = (run.data.sequence_length + 1) * (8 + 4);
+  const std::int64_t validation = has_evaluation ? micro_batch + scratch : 0;
+  return 2 * run.train.gradient_accumulation_steps * micro_batch + scratch + validation;
+}
+
+std::string row_line(const MemoryRow& row, std::int64_t total) {
+  return fmt::format(
+      "  {:<20} {:<24} {:>12} {:>5.1f} %\n", row.name, row.what, format_bytes(row.bytes),
+      total > 0 ? 100.0 * static_cast<double>(row.bytes) / static_cast<double>(total) : 0.0);
+}
+
+}  // namespace
+
+std::int64_t MemoryAccount::bytes(std::string_view name) const {
+  std::int64_t sum = 0;
+  for (const MemoryRow& row : rows)
+    if (row.name == name) sum += row.bytes;
+  return sum;
+}
+
+MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
+                             const lower::Compiled* evaluation, std::int64_t num_threads,
+                             std::int64_t process_bytes) {
+  MemoryAccount account{.step = plan::make_account(training.graph, training.plan)};
+  const auto add = [&](std::string name, std::string what, std::int64_t bytes) {
+    if (bytes == 0) return;
+    account.peak_bytes += bytes;
+    account.rows.push_back({std::move(name), std::move(what), bytes});
+  };
+  for (const plan::AccountRow& row : account.step.rows)
+    add(std::string(plan::to_string(row.use)), row.what, row.bytes);
+
+  const StateBytes states = state_bytes(training, evaluation);
+  std::int64_t num_nodes = static_cast<std::int64_t>(
+      training.graph.nodes.size() + (training.first ? training.first->graph.nodes.size() : 0));
+  std::int64_t prepared = prepared_bytes(training), arenas = round_to_pages(arena_bytes(training));
+  if (evaluation) {
+    num_nodes += static_cast<std::int64_t>(evaluation->graph.nodes.size());
+    prepared += prepared_bytes(*evaluation);
+    arenas += round_to_pages(arena_bytes(*evaluation));
+    add("validation", "arenas", arena_bytes(*evaluation));
+    add("validation", "states", states.of_others);
+  }
+  add("batches", "", batch_bytes(run, evaluation != nullptr));
+  add("staging", "import, checkpoint, export", kStagingBytes);
+  const bool has_swap = !training.program.windows.empty();
+  const spec::Decisions& decisions = training.memory.decisions;
+  if (has_swap) add("staging", "states on disk", runtime::swap::kStagingBytes);
+  if (decisions.masters_on_disk || decisions.parameters_on_disk)
+    add("staging", "parameters on disk", kCursorBytes);
+  add("programs", "graphs, plans, calls, names",
+      num_nodes * kProgramBytesANode + 2 * prepared + name_bytes(training));
+  const std::int64_t exact = states.of_training + states.of_others + arena_bytes(training) +
+                             (evaluation ? arena_bytes(*evaluation) : 0);
+  add("rounding", "blocks and pages", runtime::allocated_bytes(states.list) + arenas - exact);
+  add("threads", "stacks", (num_threads + 1 + has_swap) * kBytesAThread);
+  if (process_bytes > 0)
+    add("code and libraries", "measured at start", process_bytes + kLateCodeBytes);
+  return account;
+}
+
+std::int64_t bytes_beside_disk() {
+  return runtime::swap::kStagingBytes + kCursorBytes + kBytesAThread;
+}
+
+std::string to_string(const MemoryAccount& account) {
+  std::string out;
+  for (const MemoryRow& row : account.rows) out += row_line(row, account.peak_bytes);
+  out += row_line({"peak", "", account.peak_bytes}, account.peak_bytes);
+  if (!account.step.peak_op.empty())
+    out += fmt::format("  most is in use at call {}: {}\n", account.step.peak_position,
+                       account.step.peak_op);
+  return out;
+}
+
+std::string places_to_string(const plan::Account& account) {
+  std::string out;
+  for (const auto& [segment, bytes] : account.by_segment)
+    out += row_line({"segment", segment, bytes}, account.peak_bytes);
+  // In the order of layers, not of their names.
+  std::vector<std::pair<std::string, std::int64_t>> layers(account.by_layer.begin(),
+                                                           account.by_layer.end());
+  std::sort(layers.begin(), layers.end(), [](const auto& a, const auto& b) {
+    return a.first.size() != b.first.size() ? a.first.size() < b.first.size() : a.first < b.first;
+  });
+  for (const auto& [layer, bytes] : layers)
+    out += row_line({"layer", layer.empty() ? "outside layers" : layer, bytes}, account.peak_bytes);
+  return out;
+}
+
+}  // namespace anabatic::train
