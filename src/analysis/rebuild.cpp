@@ -34,6 +34,11 @@ std::string key_of(const Graph& graph, ValueId value) {
   return node.outputs.size() == 1 ? key : fmt::format("{}:{}", key, output - node.outputs.begin());
 }
 
+// Rotates queries and keys, and norms neither.
+bool is_plain_pair(const Node& node) {
+  return node.op->name == "rope_pair" && node.inputs.size() == 3;
+}
+
 enum ProductInput { kX, kGateWeight, kUpWeight, kOffsets, kRowMap, kWeights };
 enum ProductOutput { kActivation, kGate, kUp };
 
@@ -90,6 +95,15 @@ class Collector {
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
+    if (node.op->name == "linear_many") return products(id, node, value);
+    if (is_plain_pair(node) && !is_wanted(node.outputs[value == node.outputs[0]])) {
+      const std::size_t which = value == node.outputs[1];
+      return {.op = "rope",
+              .attributes = node.attributes,
+              .inputs = {node.inputs[which], node.inputs[2]},
+              .outputs = {value},
+              .of = id};
+    }
     // Each product alone: the activation mostly comes out of a gradient (passes/recompute.h).
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
@@ -103,6 +117,33 @@ class Collector {
   // Kept in any form, or made again already.
   bool has(ValueId value) const {
     return is_made_[index(value)] || is_available(value) || treatments_.waits_in_form(value);
+  }
+
+  bool is_wanted(ValueId value) const { return rebuilder_.is_saved(value) && !has(value); }
+
+  // Wanted itself, or what is wanted is made of it alone.
+  bool leads_to_wanted(ValueId value) const {
+    if (rebuilder_.is_saved(value)) return is_wanted(value);
+    for (const NodeId id : rebuilder_.forward_readers(value)) {
+      const Node& reader = graph_.node(id);
+      for (std::size_t i = 0; i < reader.outputs.size(); ++i)
+        if (is_wanted(reader.outputs[i]) && (!is_plain_pair(reader) || reader.inputs[i] == value))
+          return true;
+    }
+    return false;
+  }
+
+  // Of the products of one x those that lead to what is wanted: keys and values without queries.
+  Rebuild products(NodeId id, const Node& node, ValueId value) const {
+    Rebuild rebuild{.op = node.op->name, .inputs = {node.inputs[0]}, .of = id};
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId output = node.outputs[i];
+      if (output != value && (is_made_[index(output)] || !leads_to_wanted(output))) continue;
+      rebuild.inputs.push_back(node.inputs[i + 1]);
+      rebuild.outputs.push_back(output);
+    }
+    if (rebuild.outputs.size() == 1) rebuild.op = "linear";
+    return rebuild;
   }
 
   static Rebuild activation(NodeId id, const Node& node) {
@@ -139,6 +180,11 @@ class Collector {
 
 }  // namespace
 
+bool are_outputs_apart(const Node& node) {
+  return node.op->name == "add_rms_norm" || node.op->name == "linear_many" || is_plain_pair(node) ||
+         keeps_products(node);
+}
+
 bool is_swiglu_gradient(const Node& node) {
   return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
 }
@@ -151,15 +197,19 @@ NodeId first_swiglu_gradient(const Graph& graph) {
 }
 
 Rebuilder::Rebuilder(const Graph& graph)
-    : graph_(graph), is_saved_(graph.values.size(), false), backward_readers_(graph.values.size()) {
+    : graph_(graph),
+      is_saved_(graph.values.size(), false),
+      forward_readers_(graph.values.size()),
+      backward_readers_(graph.values.size()) {
   std::vector<bool> is_output(graph.values.size(), false);
   for (const ValueId output : graph.outputs) is_output[index(output)] = true;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (!is_backward(node.tag.phase)) continue;
+    if (node.tag.phase == ir::Phase::kUpdate) continue;
     const NodeId id{static_cast<std::uint32_t>(i)};
     for (const ValueId input : node.inputs) {
-      std::vector<NodeId>& readers = backward_readers_[index(input)];
+      std::vector<NodeId>& readers =
+          (is_backward(node.tag.phase) ? backward_readers_ : forward_readers_)[index(input)];
       if (readers.empty() || readers.back() != id) readers.push_back(id);
     }
   }

@@ -53,6 +53,10 @@ bool is_swiglu_gradient(const ir::Node& node);
 // memory is fullest there, and its results take the bytes of both.
 ir::NodeId first_swiglu_gradient(const ir::Graph& graph);
 
+// Whether one of the node's outputs can be made again without the others: a norm without the sum
+// below it, an activation without its products, keys without queries.
+bool are_outputs_apart(const ir::Node& node);
+
 class Rebuilder {
  public:
   explicit Rebuilder(const ir::Graph& graph);
@@ -67,7 +71,10 @@ class Rebuilder {
   std::vector<Rebuild> rebuilds(const Treatments& treatments) const;
 
   bool is_saved(ir::ValueId value) const { return is_saved_[index(value)]; }
-  // Backward nodes that read the value, in their order.
+  // Forward, and backward, nodes that read the value, in their order.
+  const std::vector<ir::NodeId>& forward_readers(ir::ValueId value) const {
+    return forward_readers_[index(value)];
+  }
   const std::vector<ir::NodeId>& backward_readers(ir::ValueId value) const {
     return backward_readers_[index(value)];
   }
@@ -75,8 +82,9 @@ class Rebuilder {
  private:
   const ir::Graph& graph_;
   std::vector<SavedValue> saved_;
-  std::vector<bool> is_saved_;                             // by value
-  std::vector<std::vector<ir::NodeId>> backward_readers_;  // by value
+  std::vector<bool> is_saved_;  // by value, like the next
+  std::vector<std::vector<ir::NodeId>> forward_readers_;
+  std::vector<std::vector<ir::NodeId>> backward_readers_;
 };
 
 }  // namespace anabatic::analysis

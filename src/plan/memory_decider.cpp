@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "ir/op_schema.h"
 #include "plan/account.h"
 #include "plan/hints.h"
 
@@ -15,7 +16,7 @@ namespace {
 constexpr std::int64_t kSharesLess[] = {256, 96};
 constexpr std::size_t kMostItems = 400;
 
-std::vector<std::string> known_names(const RecomputeMenu& menu) {
+std::vector<std::string> known_names(const MemoryMenu& menu) {
   std::vector<std::string> names;
   for (const MenuItem& item : menu.items())
     if (item.way != Way::kSlices) names.insert(names.end(), item.keys.begin(), item.keys.end());
@@ -23,7 +24,7 @@ std::vector<std::string> known_names(const RecomputeMenu& menu) {
 }
 
 // Marks what the hints name of the items that go one of the `ways`.
-void apply(const RecomputeMenu& menu, const std::vector<std::string>& hints, std::string_view key,
+void apply(const MemoryMenu& menu, const std::vector<std::string>& hints, std::string_view key,
            ItemRule rule, std::initializer_list<Way> ways, bool must_be_known,
            std::vector<ItemRule>& rules) {
   for (const std::string& hint : hints) {
@@ -64,7 +65,7 @@ bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
 }
 
 // Values and forms that `decisions` name and `known`, which are of the menu, do not.
-std::string strangers_of(const RecomputeMenu& menu, const spec::Decisions& known,
+std::string strangers_of(const MemoryMenu& menu, const spec::Decisions& known,
                          const spec::Decisions& decisions) {
   std::string strangers;
   const auto refuse = [&](const std::string& key) {
@@ -84,7 +85,7 @@ std::string strangers_of(const RecomputeMenu& menu, const spec::Decisions& known
 }
 
 // InvalidArgument naming calls that `decisions` cut otherwise than any item of the menu does.
-void require_known_slices(const RecomputeMenu& menu, const spec::Decisions& known,
+void require_known_slices(const MemoryMenu& menu, const spec::Decisions& known,
                           const spec::Decisions& decisions) {
   std::string strangers, offered;
   for (const auto& [key, slices] : decisions.slices) {
@@ -102,7 +103,7 @@ void require_known_slices(const RecomputeMenu& menu, const spec::Decisions& know
 }
 
 // The items that do what `decisions` say, no more and no less; InvalidArgument where none do.
-std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& decisions) {
+std::vector<bool> items_of(const MemoryMenu& menu, const spec::Decisions& decisions) {
   std::vector<bool> chosen;
   for (const MenuItem& item : menu.items())
     chosen.push_back(
@@ -129,7 +130,7 @@ std::vector<bool> items_of(const RecomputeMenu& menu, const spec::Decisions& dec
 }
 
 // What values may wait in beside what makes them again, and the other way round.
-Alternatives alternatives_of(const RecomputeMenu& menu) {
+Alternatives alternatives_of(const MemoryMenu& menu) {
   std::map<ir::ValueId, std::vector<std::size_t>> of_value;
   for (std::size_t i = 0; i < menu.items().size(); ++i)
     for (const ir::ValueId value : menu.items()[i].values) of_value[value].push_back(i);
@@ -144,7 +145,7 @@ Alternatives alternatives_of(const RecomputeMenu& menu) {
 }
 
 // InvalidArgument where the hints say otherwise than what is replayed.
-void require_agreement(const RecomputeMenu& menu, const std::vector<ItemRule>& rules,
+void require_agreement(const MemoryMenu& menu, const std::vector<ItemRule>& rules,
                        const std::vector<bool>& chosen) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     ANABATIC_REQUIRE(rules[i] != (chosen[i] ? ItemRule::kLeave : ItemRule::kTake),
@@ -154,7 +155,7 @@ void require_agreement(const RecomputeMenu& menu, const std::vector<ItemRule>& r
 
 }  // namespace
 
-MemoryDecider::MemoryDecider(const RecomputeMenu& menu, const MemoryOptions& options)
+MemoryDecider::MemoryDecider(const MemoryMenu& menu, const MemoryOptions& options)
     : menu_(menu),
       options_(options),
       rules_(menu.items().size(), ItemRule::kFree),
@@ -271,7 +272,9 @@ std::string to_string(const MemoryDecision& decision) {
 namespace {
 
 // What a step that is planned so has not tried yet.
-std::string_view remedy_of_moments(const ir::Graph& graph) {
+std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
+  if (!plan.windows.empty())
+    return "fewer memory.swap_windows, or a smaller memory.swap_slice, hold less of it at once";
   bool is_fp32 = true;
   for (const ir::State& state : graph.states) {
     const DType dtype = graph.value(state.before).type.dtype;
@@ -291,6 +294,12 @@ bool updates_in_backward(const ir::Graph& graph) {
   });
 }
 
+bool reads_parameters_from_disk(const ir::Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const ir::Node& node) {
+    return node.op->name == "reload" && graph.value(node.inputs[0]).producer == ir::kNoNode;
+  });
+}
+
 bool has_second_packings(const ir::Graph& graph) {
   return std::any_of(graph.states.begin(), graph.states.end(), [](const ir::State& state) {
     return state.kind == ir::StateKind::kDerived && text(state.name).ends_with("packed_transposed");
@@ -306,7 +315,7 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
     std::int64_t bytes = 0;
   };
   std::vector<Consumer> consumers{
-      {"optimizer state", remedy_of_moments(graph), {Use::kOptimizer}},
+      {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
       {"gradients",
        plan.single_micro_batch && !updates_in_backward(graph)
            ? "optimizer.update: in_backward lets each die at once"
@@ -314,7 +323,10 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
                                  : "train.gradient_accumulation_steps: 1 lets them share the "
                                    "bytes of activations",
        {Use::kGradients}},
-      {"parameters", "memory.parameters: disk, or a smaller model", {Use::kParameters}},
+      {"parameters",
+       reads_parameters_from_disk(graph) ? "a smaller model"
+                                         : "memory.parameters: disk, or a smaller model",
+       {Use::kParameters}},
       {"packings and copies of weights",
        has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",
        {Use::kPackings}},

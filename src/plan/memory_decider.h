@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "plan/recompute_menu.h"
+#include "plan/memory_menu.h"
 
 namespace anabatic::plan {
 
@@ -69,7 +69,7 @@ struct MemoryDecision {
 class MemoryDecider {
  public:
   // InvalidArgument when a hint names nothing that the backward reads, or is at odds with another.
-  MemoryDecider(const RecomputeMenu& menu, const MemoryOptions& options);
+  MemoryDecider(const MemoryMenu& menu, const MemoryOptions& options);
 
   // For a frame of at most `frame_bytes`. InvalidArgument when what is replayed names no value that
   // the backward reads, or is at odds with a hint.
@@ -90,7 +90,7 @@ class MemoryDecider {
   MenuChoice evaluated(std::vector<bool> chosen, std::int64_t frame_bytes) const;
   MemoryDecision priced(const MenuChoice& choice) const;
 
-  const RecomputeMenu& menu_;
+  const MemoryMenu& menu_;
   const MemoryOptions& options_;
   std::vector<ItemRule> rules_;  // by item of the menu
   Alternatives alternatives_;

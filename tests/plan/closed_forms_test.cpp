@@ -103,27 +103,30 @@ std::int64_t first_norms(const Shape& s, std::int64_t b, std::int64_t layer) {
 
 std::vector<Drop> drops(const Shape& shape) {
   const std::string inner = shape.experts == 0 ? "mlp" : "experts";
-  return {{{"attention_norm"}, first_norms},
-          {{"mlp_norm"}, [](const Shape& s, auto b, auto) { return b * s.hidden; }},
-          {{inner + ".activation"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
-          {{inner + ".up"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
-          {{inner + ".gate", inner + ".up", inner + ".activation"},
-           [](const Shape& s, auto b, auto) { return 3 * b * inner_rows(s); }},
-          {{"attention.q_rope"},
-           [](const Shape& s, auto b, auto) { return b * (s.heads + s.kv_heads) * s.head_dim; }},
-          {{"attention.q_rope", "attention.v"},
-           [](const Shape& s, auto b, auto) {
-             // One node makes queries, keys and values; ahead of norms of heads all three are
-             // saved.
-             const std::int64_t ahead = is_qwen(s) ? s.heads + s.kv_heads : 0;
-             return b * (s.heads + 2 * s.kv_heads + ahead) * s.head_dim;
-           }},
-          {{"attention.attention:0"},
-           [](const Shape& s, auto b, auto) { return s.heads * (b * s.head_dim + 4); }},
-          {{"attention_norm", "mlp_norm", inner + ".activation"},
-           [](const Shape& s, auto b, auto layer) {
-             return first_norms(s, b, layer) + b * (s.hidden + inner_rows(s));
-           }}};
+  return {
+      {{"attention_norm"}, first_norms},
+      {{"mlp_norm"}, [](const Shape& s, auto b, auto) { return b * s.hidden; }},
+      {{inner + ".activation"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
+      {{inner + ".up"}, [](const Shape& s, auto b, auto) { return b * inner_rows(s); }},
+      {{inner + ".gate", inner + ".up", inner + ".activation"},
+       [](const Shape& s, auto b, auto) { return 3 * b * inner_rows(s); }},
+      // With norms of heads one node norms and rotates queries and keys.
+      {{"attention.q_rope"},
+       [](const Shape& s, auto b, auto) {
+         return b * (s.heads + (is_qwen(s) ? s.kv_heads : 0)) * s.head_dim;
+       }},
+      {{"attention.k_rope", "attention.v"},
+       [](const Shape& s, auto b, auto) {
+         return b * (2 * s.kv_heads + (is_qwen(s) ? s.heads : 0)) * s.head_dim;
+       }},
+      {{"attention.q_rope", "attention.k_rope", "attention.v"},
+       [](const Shape& s, auto b, auto) { return b * (s.heads + 2 * s.kv_heads) * s.head_dim; }},
+      {{"attention.attention:0"},
+       [](const Shape& s, auto b, auto) { return s.heads * (b * s.head_dim + 4); }},
+      {{"attention_norm", "mlp_norm", inner + ".activation"},
+       [](const Shape& s, auto b, auto layer) {
+         return first_norms(s, b, layer) + b * (s.hidden + inner_rows(s));
+       }}};
 }
 
 TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
@@ -150,7 +153,7 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
 // What a matrix of `rows` rows of a token no longer takes.
 std::int64_t compressed(SavedForm form, std::int64_t b, std::int64_t rows, std::int64_t width) {
   return form == SavedForm::kBFloat16 ? rows * width * (b - 2)
-                                      : rows * (width * (b - 1) - 2 * ((width + 63) / 64));
+                                      : rows * (width * (b - 1) - 2 * ((width + 127) / 128));
 }
 
 TEST_P(ClosedForms, EqualTheAccountUnderCompression) {

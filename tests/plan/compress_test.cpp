@@ -12,7 +12,7 @@
 #include "base/philox.h"
 #include "device/topology.h"
 #include "plan/hints.h"
-#include "plan/recompute_menu.h"
+#include "plan/memory_menu.h"
 #include "plan/training_fixture.h"
 
 namespace anabatic::testing {
@@ -149,8 +149,8 @@ TEST(Compress, TakesOneWayAValue) {
   const lower::Compiled whole = compiled(options);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
-                                 options.memory.compression);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency,
+                              options.memory.compression);
   const spec::Decisions all = menu.decisions(std::vector<bool>(menu.items().size(), true));
   EXPECT_TRUE(all.saved_as.empty());
   std::vector<bool> chosen;
@@ -183,8 +183,8 @@ TEST(Compress, ReplaysWhatWaitsTogetherWholeOrNotAtAll) {
   const lower::Compiled whole = compiled(options, 40);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
-                                 options.memory.compression);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency,
+                              options.memory.compression);
   const auto group = std::find_if(menu.items().begin(), menu.items().end(), [](const auto& item) {
     return item.way == plan::Way::kInt8 && item.keys.size() > 1;
   });
@@ -219,8 +219,8 @@ TEST(Compress, TimelineForetellsThePlan) {
   const lower::Compiled whole = compiled(options, 4);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
-                                 options.memory.compression);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency,
+                              options.memory.compression);
   for (std::uint64_t seed = 1; seed < 20; ++seed) {
     std::vector<bool> chosen(menu.items().size());
     options.memory.compress.clear();
@@ -241,8 +241,8 @@ TEST(Compress, TimelineCountsAValueOnce) {
   const lower::Compiled whole = compiled(options, 4);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency,
-                                 options.memory.compression);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency,
+                              options.memory.compression);
   std::vector<bool> chosen(menu.items().size()), with_values;
   for (std::size_t i = 0; i < chosen.size(); ++i)
     chosen[i] = menu.items()[i].way == plan::Way::kAgain &&

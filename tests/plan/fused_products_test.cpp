@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analysis/rebuild.h"
+#include "base/philox.h"
+#include "device/topology.h"
 #include "ops/table.h"
 #include "plan/training_fixture.h"
 #include "spec/rope.h"
@@ -194,6 +197,34 @@ TEST(FuseRope, GivesTheBitsOfTheSeparateOps) {
       const StepsResult separate = run_steps(graph, options);
       EXPECT_EQ(joined.losses, separate.losses);
       EXPECT_EQ(joined.states, separate.states);
+    });
+}
+
+// Keys and values apart from queries, where no norms of heads join them.
+TEST(FuseQkv, LeavesEqualBitsWhereSomeOfItsProductsAreMadeAgain) {
+  for (const bool has_qk_norm : {false, true})
+    for_precisions([&](StepsOptions options, DType) {
+      options.compile.with_update = true;
+      const ir::Graph graph = block_graph(2, has_qk_norm);
+      const StepsResult want = run_steps(graph, options);
+      const lower::Compiled whole = lower::compile(graph, options.compile, device::describe_cpu(1));
+      std::vector<std::string> keys;
+      const analysis::Rebuilder rebuilder(whole.graph);
+      for (const analysis::SavedValue& saved : rebuilder.saved())
+        if (saved.key.find("linear_many") != std::string::npos ||
+            saved.key.find("rope_pair") != std::string::npos)
+          keys.push_back(saved.key);
+      ASSERT_EQ(keys.size(), has_qk_norm ? 10u : 6u);
+      for (std::uint64_t seed = 0; seed < 12; ++seed) {
+        options.compile.memory.recompute.clear();
+        for (std::size_t i = 0; i < keys.size(); ++i)
+          if (seed == 0 || random_below(seed, 0, i, 2) == 0)
+            options.compile.memory.recompute.push_back(keys[i]);
+        if (options.compile.memory.recompute.empty()) continue;
+        const StepsResult got = run_steps(graph, options);
+        EXPECT_EQ(got.losses, want.losses) << seed;
+        EXPECT_EQ(got.states, want.states) << seed;
+      }
     });
 }
 

@@ -8,8 +8,8 @@
 
 #include "base/philox.h"
 #include "device/topology.h"
+#include "plan/memory_menu.h"
 #include "plan/offsets.h"
-#include "plan/recompute_menu.h"
 #include "plan/training_fixture.h"
 
 namespace anabatic::testing {
@@ -143,7 +143,7 @@ TEST(HighWater, IsForetoldByTheMenu) {
   const lower::Compiled whole = lower::compile(forward, options, {.num_threads = 1});
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency);
   EXPECT_EQ(menu.evaluate(std::vector<bool>(menu.items().size(), false), 0).peak_bytes,
             whole.plan.frame_live_bytes);
   for (std::uint64_t seed = 1; seed < 20; ++seed) {

@@ -12,7 +12,7 @@
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
 #include "base/philox.h"
-#include "plan/recompute_menu.h"
+#include "plan/memory_menu.h"
 #include "plan/swap.h"
 #include "plan/training_fixture.h"
 

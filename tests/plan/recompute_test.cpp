@@ -8,7 +8,7 @@
 #include "analysis/rebuild.h"
 #include "base/philox.h"
 #include "device/topology.h"
-#include "plan/recompute_menu.h"
+#include "plan/memory_menu.h"
 #include "plan/training_fixture.h"
 
 namespace anabatic::testing {
@@ -45,7 +45,7 @@ std::vector<std::string> keys_of(const std::string& name, const lower::Compiled&
                                           .pack_transposed = got.memory.decisions.pack_transposed});
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency);
   for (const plan::MenuItem& item : menu.items())
     if (item.name == name) return item.keys;
   return {};
@@ -212,7 +212,7 @@ TEST(Recompute, MenuOfOneLayerIsSolvedWithinAPercentOfTheOracle) {
   const lower::Compiled whole = compiled(options, 1);
   const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(1));
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  const plan::RecomputeMenu menu(whole.graph, whole.plan, device, efficiency);
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency);
   ASSERT_LE(menu.items().size(), 20u);
   std::vector<plan::ItemRule> rules(menu.items().size(), plan::ItemRule::kFree);
   const std::int64_t most = whole.plan.frame_live_bytes;

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lower/attempt.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/text.h"
+#include "ops/table.h"
+#include "passes/recompute.h"
+#include "passes/slice_calls.h"
+#include "plan/hints.h"
+
+namespace anabatic::lower {
+namespace {
+
+passes::StateNames parameters_on_disk(const CompileOptions& options, const StatePlaces& places,
+                                      const ir::Graph& forward) {
+  if (!options.training) return options.states_on_disk;
+  passes::StateNames result;
+  if (!places.parameters) return result;
+  for (const ir::State& state : forward.states)
+    if (state.kind == ir::StateKind::kParameter &&
+        forward.value(state.before).type.num_bytes() >= options.disk.min_parameter_bytes &&
+        plan::may_go_to_disk(options.disk, text(state.name)))
+      result.insert(std::string(text(state.name)));
+  return result;
+}
+
+}  // namespace
+
+bool has_update(const CompileOptions& options) { return options.training && options.with_update; }
+
+std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& places) {
+  const std::int64_t budget = options.memory.budget_bytes;
+  const bool is_chosen = places.on_disk && !options.disk.optimizer_state;
+  if (budget == 0 || !is_chosen) return budget;
+  return std::max<std::int64_t>(budget - options.disk_choice.beside_bytes, 1);
+}
+
+Attempt::Attempt(const CompileOptions& options, const spec::DeviceSpec& device,
+                 const StatePlaces& places, const ir::Graph& forward)
+    : options_(options),
+      device_(device),
+      places_(places),
+      parameters_on_disk_(parameters_on_disk(options, places, forward)) {}
+
+passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
+  return {.options = {.precision = options_.precision,
+                      .optimizer = options_.optimizer,
+                      .pack_transposed = places_.pack_transposed,
+                      .with_update = options_.with_update,
+                      .several_micro_batches = options_.micro_batches > 1,
+                      .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
+                      .state_layouts = &options_.state_layouts,
+                      .on_disk = &parameters_on_disk_,
+                      .decisions = decisions},
+          .find_op = ops::find_op};
+}
+
+plan::Plan Attempt::plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
+  plan::DiskOptions disk = options_.disk;
+  disk.optimizer_state = places_.on_disk;
+  disk.masters = places_.masters;
+  disk.num_windows = places_.num_windows;
+  disk.resident_bytes = places_.resident_bytes;
+  return plan::make_plan(
+      graph, device_,
+      {.trivial = options_.trivial_planners,
+       .single_micro_batch = options_.micro_batches == 1 && options_.with_update,
+       .only_kernels = options_.only_kernels,
+       .disk = disk,
+       .efficiency = &options_.efficiency,
+       .offloads = options_.memory.replay ? options_.memory.replay->offloads : spec::OffloadSpans{},
+       .explanation = explanation});
+}
+
+bool Attempt::has_another_way() const {
+  const DiskChoice& choice = options_.disk_choice;
+  if (options_.memory.replay) return false;
+  if (places_.pack_transposed) return true;
+  if (!places_.on_disk) return choice.is_allowed;
+  return (choice.may_take_masters && !places_.masters) ||
+         (choice.may_take_parameters && !places_.parameters);
+}
+
+void Attempt::take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
+  result.memory = std::move(decision);
+  result.graph = whole;
+  // The last two of the pipeline, which had nothing to cut or make again.
+  const passes::Pass decided[] = {passes::kSliceCalls, passes::kRecompute};
+  result.passes.resize(result.passes.size() - std::min(result.passes.size(), std::size(decided)));
+  for (passes::PassReport& report :
+       passes::run_passes(result.graph, decided, context(&result.memory.decisions),
+                          {.facts = {"differentiated"}, .checks = false}))
+    result.passes.push_back(std::move(report));
+  result.plan = plan_of(result.graph);
+}
+
+}  // namespace anabatic::lower

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One way to lay out a step: where its states are, which packings its weights have. compile.cpp
+// seeks the best of them; within each, choose_memory.h chooses what becomes of activations.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "lower/compile.h"
+#include "passes/pass_runner.h"
+#include "plan/memory_decider.h"
+#include "plan/plan.h"
+#include "spec/device_spec.h"
+
+namespace anabatic::lower {
+
+struct StatePlaces {
+  bool pack_transposed = true;               // weights stay packed for input-gradients too
+  bool on_disk = false;                      // the optimizer's state; what follows says how then
+  bool masters = false, parameters = false;  // there as well
+  std::int32_t num_windows = 0;
+  std::int64_t resident_bytes = 0;  // of the moments that stay in memory
+};
+
+bool has_update(const CompileOptions& options);
+// Of the step, without what the disk needs beside it where a budget sent states there; 0: none.
+std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& places);
+
+class Attempt {
+ public:
+  // `forward` names the states; options and device must outlive the attempt.
+  Attempt(const CompileOptions& options, const spec::DeviceSpec& device, const StatePlaces& places,
+          const ir::Graph& forward);
+
+  const CompileOptions& options() const { return options_; }
+  const spec::DeviceSpec& device() const { return device_; }
+  const StatePlaces& places() const { return places_; }
+  // What passes and planners are told. Null: before any decision.
+  passes::PassContext context(const spec::Decisions* decisions) const;
+  plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
+  std::int64_t budget_bytes() const { return lower::budget_bytes(options_, places_); }
+  // Whether an attempt that takes less follows where this one does not keep the budget: that one
+  // then says what it needs.
+  bool has_another_way() const;
+  // Graph, plan and reports of the decision; `whole` keeps everything.
+  void take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const;
+
+ private:
+  const CompileOptions& options_;
+  const spec::DeviceSpec& device_;
+  const StatePlaces places_;
+  passes::StateNames parameters_on_disk_{};  // by name, which passes keep
+};
+
+}  // namespace anabatic::lower

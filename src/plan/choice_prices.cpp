@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/choice_prices.h"
+
+#include "analysis/saved_form.h"
+#include "ops/table.h"
+#include "plan/offload.h"
+
+namespace anabatic::plan {
+
+ChoicePrices::ChoicePrices(const ir::Graph& graph, const analysis::ProductCodes& codes,
+                           const spec::DeviceSpec& device, const OpEfficiency& efficiency)
+    : graph_(graph), codes_(codes), device_(device), efficiency_(efficiency) {}
+
+double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
+                             const analysis::Treatments& treatments) {
+  if (rebuild.from != spec::SavedForm::kWhole) return seconds_as_form(rebuild, treatments);
+  if (rebuild.op == "swiglu" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
+    return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
+  const auto [found, is_new] =
+      rebuilds_.try_emplace({rebuild.op, rebuild.outputs[0], rebuild.outputs.size()}, 0.0);
+  if (!is_new) return found->second;
+  const ir::Node node{.op = ops::find_op(rebuild.op),
+                      .attributes = rebuild.attributes,
+                      .inputs = rebuild.inputs,
+                      .outputs = rebuild.outputs,
+                      .tag = {.phase = ir::Phase::kRecompute}};
+  return found->second = predicted_seconds(graph_, node, device_, efficiency_);
+}
+
+double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
+                                     const analysis::Treatments& treatments) {
+  const ir::ValueId value = rebuild.outputs[0];
+  const TensorType& type = graph_.value(value).type;
+  if (rebuild.from == spec::SavedForm::kDisk) return offload_seconds(type.num_bytes(), device_);
+  if (!codes_.are_left(value, treatments)) {
+    const Conversion& there_and_back = conversion(value, rebuild.from);
+    return there_and_back.to + there_and_back.from;
+  }
+  const double codes = codes_behind_product_seconds(type, device_, efficiency_);
+  if (codes_.are_read(value, treatments))
+    return codes + codes_in_gradient_seconds(type, device_, efficiency_);
+  // Of a value beside one that is made again the product leaves codes too, for nobody.
+  const bool is_alone = treatments.is_dropped[index(codes_.beside(value))];
+  return (is_alone ? 2 : 1) * codes + conversion(value, spec::SavedForm::kInt8).from;
+}
+
+const ChoicePrices::Conversion& ChoicePrices::conversion(ir::ValueId value, spec::SavedForm form) {
+  const auto [found, is_new] = conversions_.try_emplace({form, value}, Conversion{});
+  if (!is_new) return found->second;
+  const TensorType& type = graph_.value(value).type;
+  ir::Graph graph;
+  ir::GraphBuilder builder(graph, ops::find_op);
+  const ir::ValueId x = builder.batch_input("x", type);
+  const analysis::Conversion to = analysis::conversion_to(form),
+                             back = analysis::conversion_from(form, type.dtype);
+  builder.add(back.op, builder.add(to.op, {x}, to.attributes), back.attributes);
+  return found->second = {predicted_seconds(graph, graph.nodes[0], device_, efficiency_),
+                          predicted_seconds(graph, graph.nodes[1], device_, efficiency_)};
+}
+
+}  // namespace anabatic::plan

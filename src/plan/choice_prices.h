@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What it takes to make a value again, or to bring it back from the form in which it waited.
+#pragma once
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "analysis/product_codes.h"
+#include "analysis/rebuild.h"
+#include "ir/graph.h"
+#include "plan/prices.h"
+#include "spec/decisions.h"
+#include "spec/device_spec.h"
+
+namespace anabatic::plan {
+
+class ChoicePrices {
+ public:
+  // All must outlive it.
+  ChoicePrices(const ir::Graph& graph, const analysis::ProductCodes& codes,
+               const spec::DeviceSpec& device, const OpEfficiency& efficiency);
+
+  // Seconds of a micro-batch. Of a value that waits in another form: there and back.
+  double seconds(const analysis::Rebuild& rebuild, const analysis::Treatments& treatments);
+
+ private:
+  struct Conversion {
+    double to, from;
+  };
+  const Conversion& conversion(ir::ValueId value, spec::SavedForm form);
+  double seconds_as_form(const analysis::Rebuild& rebuild, const analysis::Treatments& treatments);
+
+  const ir::Graph& graph_;
+  const analysis::ProductCodes& codes_;
+  const spec::DeviceSpec& device_;
+  const OpEfficiency& efficiency_;
+  // As they are asked for; of what is made again by op, first output and
+  // number of outputs.
+  std::map<std::pair<spec::SavedForm, ir::ValueId>, Conversion> conversions_;
+  std::map<std::tuple<std::string_view, ir::ValueId, std::size_t>, double> rebuilds_;
+};
+
+}  // namespace anabatic::plan

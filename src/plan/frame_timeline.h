@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame's bytes over the positions of a plan that keeps everything whole, and what choices
+// change of them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/memory_solver.h"
+#include "plan/plan.h"
+
+namespace anabatic::plan {
+
+class FrameTimeline {
+ public:
+  // The plan must outlive the timeline.
+  FrameTimeline(const ir::Graph& graph, const Plan& plan);
+
+  std::size_t size() const { return live_.size(); }
+  std::size_t position(ir::NodeId node) const {
+    return static_cast<std::size_t>(position_[index(node)]);
+  }
+  const PlannedNode& planned(std::size_t position) const { return *planned_[position]; }
+  // Behind the value's last use in the forward.
+  std::size_t forward_end(ir::ValueId value) const {
+    return static_cast<std::size_t>(forward_end_[index(value)]);
+  }
+  // At a position, with the workspace of its call; and those of them that live on from before.
+  std::int64_t live_bytes(std::size_t position) const { return live_[position]; }
+  std::int64_t bytes_from_before(std::size_t position) const { return ahead_[position]; }
+
+ private:
+  std::vector<std::int64_t> live_, ahead_;
+  std::vector<const PlannedNode*> planned_;
+  std::vector<std::int32_t> position_;     // by NodeId
+  std::vector<std::int32_t> forward_end_;  // by ValueId
+};
+
+class FrameChanges {
+ public:
+  explicit FrameChanges(const FrameTimeline& timeline);
+
+  // From the position on, or at it alone.
+  void add(std::size_t at, std::int64_t bytes) { change_[at] += bytes; }
+  void add_beside(std::size_t at, std::int64_t bytes) { beside_[at] += bytes; }
+  // Bytes change ahead of the position, in a call of its own that holds `passing` more than before:
+  // a value that is compressed there, or comes back.
+  void add_ahead(std::size_t at, std::int64_t passing, std::int64_t bytes);
+
+  // Peak and excess, which the frame's live bytes have over `budget_bytes`; no seconds.
+  MenuOutcome outcome(std::int64_t budget_bytes) const;
+
+ private:
+  const FrameTimeline& timeline_;
+  std::vector<std::int64_t> change_, beside_, passing_;  // by position
+};
+
+}  // namespace anabatic::plan
