@@ -129,6 +129,27 @@ TEST_F(PlanVerb, PlansQwen3Moe30BInLittleTimeAndMemory) {
   EXPECT_LT(usage.ru_maxrss, 1 << 20);
 }
 
+TEST_F(PlanVerb, PlacesArenasOfTheYardsticksWithinTwoPercentOfWhatIsAlive) {
+  if (kIsSanitized) GTEST_SKIP() << "plans of whole models, searched for long";
+  for (const char* model : {"dense", "moe_coarse", "moe_fine"}) {
+    std::vector<std::string> arguments{
+        std::string(ANABATIC_SOURCE_DIR "/bench/yardsticks/") + model,
+        "--device.calibrate",
+        "false",
+        "--optimizer.update",
+        "in_backward",
+        "--memory.optimizer_state",
+        "resident"};
+    const nlohmann::json whole = plan(arguments);
+    EXPECT_LE(whole["arena"]["ratio"], 1.02) << model;
+    const std::int64_t cut = whole["arena"]["bytes"].get<std::int64_t>() / 2;
+    arguments.insert(arguments.end(), {"--memory.budget", std::to_string(peak(whole) - cut)});
+    const nlohmann::json lean = plan(arguments);
+    EXPECT_LE(lean["peak_bytes"], peak(whole) - cut) << model;
+    EXPECT_LE(lean["arena"]["ratio"], 1.02) << model;
+  }
+}
+
 TEST_F(PlanVerb, DrawsTheStepAsAnXmlPicture) {
   const fs::path model = write_tiny_config(folder_.path());
   const fs::path picture = folder_.path() / "step.svg";
