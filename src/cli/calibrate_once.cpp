@@ -9,6 +9,7 @@
 #include "base/environment.h"
 #include "bench/calibrate.h"
 #include "device/topology.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::cli {
 namespace {
@@ -21,6 +22,7 @@ void calibrate_once(const train::RunConfig& run) {
   if (!run.device.calibrate || run.memory.budget <= 0 || !run.memory.plan.empty() ||
       environment::is_plain_test_config())
     return;
+  train::measure_disk_once(run);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
   const std::filesystem::path file = train::calibration_file(device);
   if (file.empty() || !train::stored_calibration(device).efficiency.share_of_roof.empty()) return;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <fstream>
@@ -41,6 +42,15 @@ constexpr const char* kQwen3Moe30B = R"({"model_type": "qwen3_moe", "vocab_size"
   "router_aux_loss_coef": 0.001, "output_router_logits": false, "tie_word_embeddings": false,
   "sliding_window": null, "use_sliding_window": false, "max_window_layers": 48,
   "initializer_range": 0.02, "bos_token_id": 151643, "eos_token_id": 151645})";
+
+constexpr long kMemoryFileSystem = 0x01021994;  // TMPFS_MAGIC
+
+bool has_disk_speed(const fs::path& cache) {
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(cache / "anabatic", absent))
+    if (entry.path().filename().string().starts_with("disk-")) return true;
+  return false;
+}
 
 std::int64_t peak(const nlohmann::json& json) { return json["peak_bytes"].get<std::int64_t>(); }
 
@@ -277,12 +287,17 @@ TEST_F(PlanVerb, CalibratesByItselfAheadOfTheFirstBudgetUnlessToldNotTo) {
     return run_binary(arguments);
   };
   const Outcome free = planned({}),
-                told = planned({"--memory.budget", "1GiB", "--device.calibrate", "false"}),
-                first = planned({"--memory.budget", "1GiB"}),
+                told = planned({"--memory.budget", "1GiB", "--device.calibrate", "false"});
+  EXPECT_FALSE(has_disk_speed(folder_.path() / "cache"));
+  const Outcome first = planned({"--memory.budget", "1GiB"}),
                 second = planned({"--memory.budget", "1GiB"});
   ::unsetenv("XDG_CACHE_HOME");
   EXPECT_EQ(free.err, "");
   EXPECT_EQ(told.err, "");
+  // Of the disk below the directory of scratch files, unless that lies in memory.
+  struct statfs system {};
+  ASSERT_EQ(::statfs(fs::temp_directory_path().c_str(), &system), 0);
+  EXPECT_EQ(has_disk_speed(folder_.path() / "cache"), system.f_type != kMemoryFileSystem);
   // A machine that is busy, or on which it would take long, says so instead.
   EXPECT_THAT(first.err, AnyOf(HasSubstr("calibrated this machine in"),
                                HasSubstr("this machine is busy, or takes more than")));
