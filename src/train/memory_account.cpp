@@ -117,7 +117,7 @@ std::int64_t MemoryAccount::bytes(std::string_view name) const {
 
 MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
                              const lower::Compiled* evaluation, std::int64_t num_threads,
-                             std::int64_t process_bytes) {
+                             std::int64_t process_bytes, std::int64_t data_bytes) {
   MemoryAccount account{.step = plan::make_account(training.graph, training.plan)};
   const auto add = [&](std::string name, std::string what, std::int64_t bytes) {
     if (bytes == 0) return;
@@ -151,8 +151,9 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
                              (evaluation ? arena_bytes(*evaluation) : 0);
   add("rounding", "blocks and pages", runtime::allocated_bytes(states.list) + arenas - exact);
   add("threads", "stacks", (num_threads + 1 + has_swap) * kBytesAThread);
+  add("data and tokenizer", "measured at start", data_bytes);
   if (process_bytes > 0)
-    add("code and libraries", "measured at start", process_bytes + kLateCodeBytes);
+    add("code and libraries", "measured at start", process_bytes - data_bytes + kLateCodeBytes);
   return account;
 }
 

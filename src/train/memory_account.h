@@ -29,11 +29,11 @@ struct MemoryAccount {
   std::int64_t beside_step() const { return peak_bytes - step.peak_bytes; }
 };
 
-// `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries,
-// index maps. `evaluation` may be null.
+// `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries
+// and, `data_bytes` of them, tokenizer and data. `evaluation` may be null.
 MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
                              const lower::Compiled* evaluation, std::int64_t num_threads,
-                             std::int64_t process_bytes);
+                             std::int64_t process_bytes, std::int64_t data_bytes = 0);
 
 // What states on disk take beside the step: staging and their thread.
 std::int64_t bytes_beside_disk();

@@ -57,10 +57,12 @@ void make_output(const RunConfig& run) {
 
 struct Trainer::Impl {
   RunConfig run;
-  // Resident before the plan's memory: code, libraries, tokenizer, index maps.
+  // Resident before the plan's memory: code, libraries, tokenizer, index maps. The last two also
+  // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
   ModelSession session;
+  std::int64_t before_data_bytes = device::current_resident_bytes(), data_bytes = 0;
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
   std::unique_ptr<BoundProgram> program;
@@ -80,10 +82,12 @@ struct Trainer::Impl {
         dataset(open_dataset(run.data.train, run, session.config())) {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
+    data_bytes = std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0);
     measure_disk_once(run);
     // The machine's probe and tokenisation are over.
     if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
     baseline_bytes = device::current_resident_bytes();
+    data_bytes = std::min(data_bytes, baseline_bytes);
     bind();
     restore();
     announce();
@@ -129,7 +133,7 @@ struct Trainer::Impl {
   void announce() {
     const lower::Compiled& training = program->compiled;
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
-                            session.team().num_threads(), baseline_bytes);
+                            session.team().num_threads(), baseline_bytes, data_bytes);
     const Calibration calibration = stored_calibration(session.device());
     price = price_run(run, training, with_peaks_of(session.device(), calibration),
                       calibration.efficiency);

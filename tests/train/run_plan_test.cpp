@@ -63,6 +63,11 @@ TEST(RunPlan, CountsNothingTwice) {
   EXPECT_EQ(account.step.peak_bytes, planned.training.plan.peak_bytes());
   EXPECT_GT(account.bytes("code and libraries"), std::int64_t{7} << 20);
   EXPECT_EQ(account.bytes("validation"), 0);
+  EXPECT_EQ(account.bytes("data and tokenizer"), 0);
+  const MemoryAccount with_data = account_memory(run, planned.training, nullptr, 2,
+                                                 std::int64_t{7} << 20, std::int64_t{2} << 20);
+  EXPECT_EQ(with_data.peak_bytes, account.peak_bytes);
+  EXPECT_EQ(with_data.bytes("data and tokenizer"), std::int64_t{2} << 20);
   EXPECT_THAT(to_string(account), HasSubstr("saved activations"));
   EXPECT_THAT(places_to_string(account.step), HasSubstr("layers.1"));
 }
