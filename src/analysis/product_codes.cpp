@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "ir/op_schema.h"
-
 namespace anabatic::analysis {
 namespace {
 
@@ -20,7 +18,7 @@ ProductCodes::ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder)
       beside_(graph.values.size(), ir::kNoValue),
       first_gradient_(first_swiglu_gradient(graph)) {
   for (const ir::Node& node : graph.nodes) {
-    if (!node.op->name.ends_with("_with_products")) continue;
+    if (!keeps_products(node)) continue;
     beside_[index(node.outputs[1])] = node.outputs[2];
     beside_[index(node.outputs[2])] = node.outputs[1];
   }

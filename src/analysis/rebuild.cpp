@@ -42,11 +42,6 @@ bool is_plain_pair(const Node& node) {
 enum ProductInput { kX, kGateWeight, kUpWeight, kOffsets, kRowMap, kWeights };
 enum ProductOutput { kActivation, kGate, kUp };
 
-bool keeps_products(const Node& node) {
-  return node.op->name == "linear_swiglu_with_products" ||
-         node.op->name == "grouped_linear_swiglu_with_products";
-}
-
 // Collects the rebuilds that one set of dropped values asks for.
 class Collector {
  public:
@@ -179,6 +174,11 @@ class Collector {
 };
 
 }  // namespace
+
+bool keeps_products(const Node& node) {
+  return node.op->name == "linear_swiglu_with_products" ||
+         node.op->name == "grouped_linear_swiglu_with_products";
+}
 
 bool are_outputs_apart(const Node& node) {
   return node.op->name == "add_rms_norm" || node.op->name == "linear_many" || is_plain_pair(node) ||

@@ -53,6 +53,9 @@ bool is_swiglu_gradient(const ir::Node& node);
 // memory is fullest there, and its results take the bytes of both.
 ir::NodeId first_swiglu_gradient(const ir::Graph& graph);
 
+// Swiglu behind products that stay beside it: its outputs are the activation, gate and up.
+bool keeps_products(const ir::Node& node);
+
 // Whether one of the node's outputs can be made again without the others: a norm without the sum
 // below it, an activation without its products, keys without queries.
 bool are_outputs_apart(const ir::Node& node);

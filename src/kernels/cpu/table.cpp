@@ -111,22 +111,14 @@ Support supports_avx2(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
-// Floats are bf16 but for the log-sum-exp of attention.
-[[maybe_unused]] Support supports_pairs(const spec::Problem& problem) {
-  if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");
-  const DType dtype = problem.inputs[0].dtype;
-  if (dtype != DType::kBFloat16)
-    return no(fmt::format("input 0 is {}; this row takes bf16", to_string(dtype)));
-  return kActivations(problem);
-}
-
-// Values in bf16, which those instructions round to.
-[[maybe_unused]] Support supports_bf16_of_codes(const spec::Problem& problem) {
+// What is not of a dtype of its own, as log-sum-exps, codes and scales are, is bf16 like output 0.
+template <Support (*kTypes)(const spec::Problem&)>
+Support supports_avx512_bf16(const spec::Problem& problem) {
   if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");
   const DType dtype = problem.outputs[0].dtype;
   if (dtype != DType::kBFloat16)
     return no(fmt::format("output 0 is {}; this row gives bf16", to_string(dtype)));
-  return supports_codes(problem);
+  return kTypes(problem);
 }
 
 #define ANABATIC_SCALAR_ROW(op, types, workspace) ANABATIC_SCALAR(op, types, workspace, nullptr)
@@ -138,14 +130,17 @@ Support supports_avx2(const spec::Problem& problem) {
   ANABATIC_VECTOR(op, kActivations, workspace, cpu::prepare_stream)
 
 #ifdef ANABATIC_CPU_X86
-#define ANABATIC_ATTENTION_ROWS(op)                                       \
-  Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_pairs,        \
-         cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op}, \
+#define ANABATIC_ATTENTION_ROWS(op)                                                    \
+  Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_avx512_bf16<kActivations>, \
+         cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op},              \
       ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
-#define ANABATIC_DEQUANTIZE_ROWS                                      \
-  Kernel{"cpu:dequantize_avx512_bf16", "dequantize",                  \
-         supports_bf16_of_codes,       nullptr,                       \
-         cpu::prepare_stream,          cpu::avx512_bf16::dequantize}, \
+#define ANABATIC_DEQUANTIZE_ROWS               \
+  Kernel{"cpu:dequantize_avx512_bf16",         \
+         "dequantize",                         \
+         supports_avx512_bf16<supports_codes>, \
+         nullptr,                              \
+         cpu::prepare_stream,                  \
+         cpu::avx512_bf16::dequantize},        \
       ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
 // What follows `prepare` is of the row behind `run`.
 #define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
