@@ -16,8 +16,7 @@ double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
   if (rebuild.from != spec::SavedForm::kWhole) return seconds_as_form(rebuild, treatments);
   if (rebuild.op == "swiglu" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
-  const auto [found, is_new] =
-      rebuilds_.try_emplace({rebuild.op, rebuild.outputs[0], rebuild.outputs.size()}, 0.0);
+  const auto [found, is_new] = rebuilds_.try_emplace({rebuild.op, rebuild.outputs}, 0.0);
   if (!is_new) return found->second;
   const ir::Node node{.op = ops::find_op(rebuild.op),
                       .attributes = rebuild.attributes,

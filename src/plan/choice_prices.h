@@ -3,7 +3,6 @@
 #pragma once
 #include <map>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -36,10 +35,9 @@ class ChoicePrices {
   const analysis::ProductCodes& codes_;
   const spec::DeviceSpec& device_;
   const OpEfficiency& efficiency_;
-  // As they are asked for; of what is made again by op, first output and
-  // number of outputs.
+  // As they are asked for; of what is made again by op and outputs.
   std::map<std::pair<spec::SavedForm, ir::ValueId>, Conversion> conversions_;
-  std::map<std::tuple<std::string_view, ir::ValueId, std::size_t>, double> rebuilds_;
+  std::map<std::pair<std::string_view, std::vector<ir::ValueId>>, double> rebuilds_;
 };
 
 }  // namespace anabatic::plan
