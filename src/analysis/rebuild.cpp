@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "analysis/saved_form.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {
@@ -69,24 +68,15 @@ class Collector {
            (rebuilder_.is_saved(value) && treatments_.is_kept(value));
   }
 
-  Rebuild whole_again(ValueId value, NodeId of) const {
-    const spec::SavedForm from = treatments_.form[index(value)];
-    Conversion back = conversion_from(from, graph_.value(value).type.dtype);
-    return {.op = back.op,
-            .attributes = std::move(back.attributes),
-            .outputs = {value},
-            .of = of,
-            .from = from};
-  }
-
   Rebuild recipe(ValueId value) const {
     const NodeId id = graph_.value(value).producer;
     const Node& node = graph_.node(id);
-    if (treatments_.waits_in_form(value)) return whole_again(value, id);
+    if (treatments_.waits_in_form(value))
+      return {.outputs = {value}, .of = id, .from = treatments_.form[index(value)]};
     // The norm of a sum that is there.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",
-              .attributes = node.attributes,
+              .has_attributes = true,
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
@@ -94,7 +84,7 @@ class Collector {
     if (is_plain_pair(node) && !is_wanted(node.outputs[value == node.outputs[0]])) {
       const std::size_t which = value == node.outputs[1];
       return {.op = "rope",
-              .attributes = node.attributes,
+              .has_attributes = true,
               .inputs = {node.inputs[which], node.inputs[2]},
               .outputs = {value},
               .of = id};
@@ -103,7 +93,7 @@ class Collector {
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,
-            .attributes = node.attributes,
+            .has_attributes = true,
             .inputs = node.inputs,
             .outputs = node.outputs,
             .of = id};
@@ -160,7 +150,7 @@ class Collector {
     rebuild.op = "grouped_linear";
     rebuild.inputs.push_back(node.inputs[kOffsets]);
     if (node.attributes.contains("top_k")) {
-      rebuild.attributes = node.attributes;
+      rebuild.has_attributes = true;
       rebuild.inputs.push_back(node.inputs[kRowMap]);
     }
     return rebuild;

@@ -13,10 +13,10 @@ namespace anabatic::analysis {
 
 // A node of the backward that makes values of the forward again, with their bits; or one that makes
 // a value whole again `from` the form in which it waited, which is its input and no value of the
-// graph.
+// graph: its op is conversion_from's then.
 struct Rebuild {
-  std::string_view op;
-  spec::Attributes attributes{};
+  std::string_view op{};
+  bool has_attributes = false;         // those of `of`
   std::vector<ir::ValueId> inputs{};   // values of the graph: kept, or outputs of earlier rebuilds
   std::vector<ir::ValueId> outputs{};  // the forward value that each output equals
   ir::NodeId of{};                     // the forward node that made them

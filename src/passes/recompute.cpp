@@ -212,18 +212,24 @@ class Rewriter {
         to.op.empty() ? std::vector{value} : builder_.add(to.op, {value}, to.attributes);
   }
 
-  std::vector<ValueId> inputs_of(const Rebuild& rebuild) const {
-    if (rebuild.from != spec::SavedForm::kWhole) return waiting_[index(rebuild.outputs[0])];
+  std::vector<ValueId> again(const Rebuild& rebuild) {
+    if (rebuild.from != spec::SavedForm::kWhole) {
+      const ValueId value = rebuild.outputs[0];
+      const analysis::Conversion back =
+          analysis::conversion_from(rebuild.from, graph_.value(value).type.dtype);
+      return builder_.add(back.op, waiting_[index(value)], back.attributes);
+    }
     std::vector<ValueId> inputs;
     for (const ValueId input : rebuild.inputs)
       inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
-    return inputs;
+    return builder_.add(
+        rebuild.op, inputs,
+        rebuild.has_attributes ? nodes_[index(rebuild.of)].attributes : spec::Attributes{});
   }
 
   void add(const Rebuild& rebuild) {
     set_tag(rebuild, ir::Phase::kRecompute);
-    const std::vector<ValueId> outputs =
-        builder_.add(rebuild.op, inputs_of(rebuild), rebuild.attributes);
+    const std::vector<ValueId> outputs = again(rebuild);
     for (std::size_t o = 0; o < outputs.size(); ++o)
       if (ValueId& value = made_[index(rebuild.outputs[o])]; value == ir::kNoValue)
         value = outputs[o];

@@ -9,21 +9,29 @@ namespace anabatic::plan {
 
 ChoicePrices::ChoicePrices(const ir::Graph& graph, const analysis::ProductCodes& codes,
                            const spec::DeviceSpec& device, const OpEfficiency& efficiency)
-    : graph_(graph), codes_(codes), device_(device), efficiency_(efficiency) {}
+    : graph_(graph),
+      codes_(codes),
+      device_(device),
+      efficiency_(efficiency),
+      rebuilds_(graph.nodes.size()) {}
 
 double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
                              const analysis::Treatments& treatments) {
   if (rebuild.from != spec::SavedForm::kWhole) return seconds_as_form(rebuild, treatments);
   if (rebuild.op == "swiglu" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
-  const auto [found, is_new] = rebuilds_.try_emplace({rebuild.op, rebuild.outputs}, 0.0);
-  if (!is_new) return found->second;
+  std::vector<Price>& prices = rebuilds_[index(rebuild.of)];
+  for (const Price& price : prices)
+    if (price.op == rebuild.op && price.outputs == rebuild.outputs) return price.seconds;
   const ir::Node node{.op = ops::find_op(rebuild.op),
-                      .attributes = rebuild.attributes,
+                      .attributes = rebuild.has_attributes ? graph_.node(rebuild.of).attributes
+                                                           : spec::Attributes{},
                       .inputs = rebuild.inputs,
                       .outputs = rebuild.outputs,
                       .tag = {.phase = ir::Phase::kRecompute}};
-  return found->second = predicted_seconds(graph_, node, device_, efficiency_);
+  prices.push_back(
+      {rebuild.op, rebuild.outputs, predicted_seconds(graph_, node, device_, efficiency_)});
+  return prices.back().seconds;
 }
 
 double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,

@@ -35,9 +35,14 @@ class ChoicePrices {
   const analysis::ProductCodes& codes_;
   const spec::DeviceSpec& device_;
   const OpEfficiency& efficiency_;
-  // As they are asked for; of what is made again by op and outputs.
+  struct Price {
+    std::string_view op;
+    std::vector<ir::ValueId> outputs;
+    double seconds;
+  };
+  // As they are asked for.
   std::map<std::pair<spec::SavedForm, ir::ValueId>, Conversion> conversions_;
-  std::map<std::pair<std::string_view, std::vector<ir::ValueId>>, double> rebuilds_;
+  std::vector<std::vector<Price>> rebuilds_;  // by the forward's node
 };
 
 }  // namespace anabatic::plan

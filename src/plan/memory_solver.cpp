@@ -19,6 +19,10 @@ constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes 
 constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
 // Of trades: items that are tried in turn and together, and items that did not fit before one ends.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
+// Of menus longer than that an item is taken whose ratio is as good as the best by this share: most
+// are of one kind, a layer each, and every one that is taken lowers the others' a little.
+constexpr std::size_t kLongMenu = 400;
+constexpr double kAsGood = 0.02;
 // Evaluations of trades and exchanges together, which take tens of microseconds each.
 constexpr int kMostTried = 4000;
 
@@ -88,6 +92,7 @@ class Search {
       if (is_free(i)) queue.push({std::numeric_limits<double>::infinity(), i, 0});
     std::vector<std::size_t> idle;  // gained nothing when asked; others may change that
     std::size_t taken = 1, idle_asked_at = taken;
+    const double as_good = rules_.size() > kLongMenu ? 1 + kAsGood : 1;
     while (now_.outcome.excess > 0) {
       if (queue.empty()) {
         if (std::exchange(idle_asked_at, taken) == taken) return;
@@ -101,7 +106,7 @@ class Search {
       const double now = ratio(outcome);
       if (now <= 0) {
         idle.push_back(top.item);
-      } else if (top.asked_at != taken && !queue.empty() && now < queue.top().ratio) {
+      } else if (top.asked_at != taken && !queue.empty() && as_good * now < queue.top().ratio) {
         queue.push({now, top.item, taken});
       } else {
         flip({top.item}, outcome);
