@@ -13,6 +13,7 @@
 #include "device/topology.h"
 #include "train/budget.h"
 #include "train/calibration.h"
+#include "train/open_dataset.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::cli {
@@ -114,18 +115,27 @@ std::int64_t ModelPlan::tokens() const {
 ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   ModelPlan result;
   // Before anything is planned: what any process of this binary holds.
-  const std::int64_t process_bytes = device::current_resident_bytes();
+  std::int64_t process_bytes = device::current_resident_bytes();
   const double begin = now();
   result.config = model::load_config(run.model.path);
+  // Data that can be opened are, as `train` opens them.
+  const std::int64_t before_data_bytes = device::current_resident_bytes();
+  const auto data = train::open_tokenized(run.data.train, run, result.config),
+             validation = train::open_tokenized(run.data.validation, run, result.config);
+  const std::int64_t data_bytes =
+      data || validation
+          ? std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0)
+          : 0;
+  process_bytes += data_bytes;
   result.parameters = model::count_parameters(result.config);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
   const train::Calibration calibration = train::stored_calibration(device);
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
   result.available_bytes = device::available_bytes() + process_bytes;
-  train::BudgetedRun budgeted =
-      train::plan_as_asked(run, result.config, result.device, calibration.efficiency,
-                           {.process_bytes = process_bytes, .finds_smallest = finds_smallest});
+  train::BudgetedRun budgeted = train::plan_as_asked(
+      run, result.config, result.device, calibration.efficiency,
+      {.process_bytes = process_bytes, .data_bytes = data_bytes, .finds_smallest = finds_smallest});
   result.plan = std::move(budgeted.plan);
   result.memory = std::move(budgeted.memory);
   result.note = std::move(budgeted.note);

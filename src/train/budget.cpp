@@ -20,9 +20,9 @@ constexpr std::chrono::seconds kMostTime{5};
 constexpr double kStep = 0.02;
 
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
-                         std::int64_t process_bytes) {
+                         const BudgetLimits& limits) {
   return account_memory(run, plan.training, plan.evaluation ? &*plan.evaluation : nullptr,
-                        device.num_threads, process_bytes);
+                        device.num_threads, limits.process_bytes, limits.data_bytes);
 }
 
 // As format_bytes, rounded up in its last digit: a budget of this text is no smaller.
@@ -90,7 +90,7 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   RunConfig trial = quiet(run);
   trial.memory.budget = 0;
   const RunPlan whole = plan_run(trial, config, device, efficiency);
-  const MemoryAccount account = account_of(trial, whole, device, limits.process_bytes);
+  const MemoryAccount account = account_of(trial, whole, device, limits);
   if (trial.memory.optimizer_state == "auto" &&
       find_swap_place(run).free_bytes < account.bytes("optimizer state"))
     trial.memory.optimizer_state = "resident";  // no budget has the disk hold it
@@ -128,7 +128,7 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
   require_same_step(file, step_identity(run, config, device), run.memory.plan);
   BudgetedRun result{.note = fmt::format("choices of {}", run.memory.plan)};
   result.plan = plan_run(run, config, device, efficiency, 0, &file.decisions);
-  result.memory = account_of(run, result.plan, device, limits.process_bytes);
+  result.memory = account_of(run, result.plan, device, limits);
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
     throw plan::BudgetError(
@@ -171,7 +171,7 @@ BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
                    : "",
            error);
   }
-  result.memory = account_of(asked, result.plan, device, limits.process_bytes);
+  result.memory = account_of(asked, result.plan, device, limits);
   if (is_auto && result.plan.step_bytes > 0)
     result.note = fmt::format(
         "the fastest plan does not fit into what is available, {}; this one "

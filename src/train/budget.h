@@ -12,6 +12,7 @@ namespace anabatic::train {
 
 struct BudgetLimits {
   std::int64_t process_bytes = 0;  // resident before the run's programs, states and arenas exist
+  std::int64_t data_bytes = 0;     // of these, tokenizer and data
   // What the system has left beside those: the budget where memory.budget is auto. 0: auto is none.
   std::int64_t available_bytes = 0;
   bool finds_smallest = true;  // which a refusal names, for the time of a few plans more

@@ -73,4 +73,13 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
        .pad_id = static_cast<std::int32_t>(pad)});
 }
 
+std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
+                                          const RunConfig& run, const model::ModelConfig& config) {
+  const bool are_all = std::none_of(files.begin(), files.end(), [](const std::string& file) {
+    return io::indexed_prefix(file).empty();
+  });
+  if (files.empty() || !are_all) return std::nullopt;
+  return open_dataset(files, run, config);
+}
+
 }  // namespace anabatic::train

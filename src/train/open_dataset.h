@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of a run config as samples.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,5 +15,10 @@ namespace anabatic::train {
 // or a temporary directory of the user.
 io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig& run,
                          const model::ModelConfig& config);
+
+// Likewise, where that makes no file and needs none that is not here: none where `files` are empty,
+// some are text or JSONL, or missing.
+std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
+                                          const RunConfig& run, const model::ModelConfig& config);
 
 }  // namespace anabatic::train

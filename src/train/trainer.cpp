@@ -106,7 +106,9 @@ struct Trainer::Impl {
     const Calibration calibration = stored_calibration(session.device());
     BudgetedRun planned = plan_as_asked(
         run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
-        {.process_bytes = baseline_bytes, .available_bytes = device::available_bytes()});
+        {.process_bytes = baseline_bytes,
+         .data_bytes = data_bytes,
+         .available_bytes = device::available_bytes()});
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) fmt::print("plan: {}\n", planned.note);
     program = session.bind(std::move(planned.plan.training));

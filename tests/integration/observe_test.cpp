@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/text.h"
 #include "support/run_binary.h"
 
 namespace anabatic::testing {
@@ -155,6 +156,20 @@ TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
   }
   EXPECT_GT(first, 0);
   EXPECT_EQ(others, 2 * first);
+}
+
+TEST(Plan, CountsDataThatAreThere) {
+  const TemporaryDirectory folder;
+  const fs::path model = write_tiny_config(folder.path());
+  const std::string tokens = write_tiny_tokens(folder.path(), "tokens", 4000, 7);
+  const auto data_rows = [&](const std::string& files) {
+    return succeed({"plan", model, "--data.sequence_length", "16", "--data.train", files})
+               .find("data and tokenizer") != std::string::npos;
+  };
+  EXPECT_TRUE(data_rows(tokens));
+  EXPECT_FALSE(data_rows(tokens + "_elsewhere"));
+  write_file_atomically(folder.path() / "text.txt", "not tokenized by a plan");
+  EXPECT_FALSE(data_rows(folder.path() / "text.txt"));
 }
 
 TEST(Profile, RunsASavedPlanOfABudget) {
