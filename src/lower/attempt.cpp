@@ -21,6 +21,7 @@ passes::StateNames parameters_on_disk(const CompileOptions& options, const State
   for (const ir::State& state : forward.states)
     if (state.kind == ir::StateKind::kParameter &&
         forward.value(state.before).type.num_bytes() >= options.disk.min_parameter_bytes &&
+        !places.resident_parameters.contains(text(state.name)) &&
         plan::may_go_to_disk(options.disk, text(state.name)))
       result.insert(std::string(text(state.name)));
   return result;
@@ -77,7 +78,7 @@ plan::Plan Attempt::plan_of(const ir::Graph& graph, std::vector<std::string>* ex
 bool Attempt::has_another_way() const {
   const DiskChoice& choice = options_.disk_choice;
   if (options_.memory.replay) return false;
-  if (places_.pack_transposed) return true;
+  if (places_.pack_transposed || !places_.resident_parameters.empty()) return true;
   if (!places_.on_disk) return choice.is_allowed;
   return (choice.may_take_masters && !places_.masters) ||
          (choice.may_take_parameters && !places_.parameters);

@@ -19,6 +19,7 @@ struct StatePlaces {
   bool pack_transposed = true;               // weights stay packed for input-gradients too
   bool on_disk = false;                      // the optimizer's state; what follows says how then
   bool masters = false, parameters = false;  // there as well
+  passes::StateNames resident_parameters{};  // but these
   std::int32_t num_windows = 0;
   std::int64_t resident_bytes = 0;  // of the moments that stay in memory
 };

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/first_micro_batch.h"
+#include "plan/largest_consumers.h"
 #include "plan/memory_decider.h"
 #include "plan/memory_menu.h"
 #include "plan/prices.h"

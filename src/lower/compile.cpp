@@ -8,7 +8,10 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "lower/attempt.h"
@@ -16,6 +19,7 @@
 #include "lower/lower.h"
 #include "passes/pipelines.h"
 #include "plan/hints.h"
+#include "plan/largest_consumers.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
 
@@ -24,6 +28,8 @@ namespace {
 
 // Plans that look whether what is left then holds some moments after all.
 constexpr int kMostReturns = 4;
+// Plans that look how many parameters may stay in memory.
+constexpr int kMostShares = 4;
 // More windows are taken while a step becomes this much shorter by twice as many.
 constexpr double kWorthwhile = 0.995;
 // Nodes that may be planned for that, all tries together: a large model's plan takes seconds.
@@ -39,6 +45,7 @@ StatePlaces places_of(const spec::Decisions& decisions) {
           .on_disk = decisions.state_on_disk,
           .masters = decisions.masters_on_disk,
           .parameters = decisions.parameters_on_disk,
+          .resident_parameters = decisions.resident_parameters,
           .num_windows = decisions.num_windows,
           .resident_bytes = decisions.resident_bytes};
 }
@@ -87,9 +94,23 @@ class Search {
 
   Compiled replayed() {
     StatePlaces places = places_of(*options_.memory.replay);
+    require_parameters(places.resident_parameters);
     if (!places.on_disk || !has_update(options_))
       places = {.pack_transposed = places.pack_transposed};
     return attempt(places);
+  }
+
+  void require_parameters(const passes::StateNames& names) const {
+    std::vector<std::string> known;
+    for (const ir::State& state : forward_.states)
+      if (state.kind == ir::StateKind::kParameter) known.emplace_back(text(state.name));
+    for (const std::string& name : names) {
+      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+      const auto nearest = nearest_word(name, known);
+      throw InvalidArgument(fmt::format(
+          "[memory] expected a saved plan whose resident_parameters this model has, got {}{}", name,
+          nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+    }
   }
 
   // The moments; and where they may go too and the budget is not kept otherwise, the lower halves
@@ -118,6 +139,7 @@ class Search {
   // With as many windows as pay, where their number is free.
   Compiled run_windows(const StatePlaces& places) {
     Compiled on_disk = run_packings(places);
+    if (options_.disk_choice.may_take_parameters) on_disk = with_parameters(std::move(on_disk));
     if (options_.disk.optimizer_state) return on_disk;
     if (const std::int64_t free_bytes = options_.disk_choice.free_bytes;
         on_disk.plan.disk_bytes > free_bytes)
@@ -128,12 +150,12 @@ class Search {
                       format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
                       format_bytes(options_.memory.budget_bytes)),
           0, "; largest are " + plan::largest_consumers(on_disk.graph, on_disk.plan));
-    Compiled more_windows = with_more_windows(places, on_disk);
+    Compiled more_windows = with_more_windows(on_disk);
     const bool has_more =
         more_windows.memory.decisions.num_windows != on_disk.memory.decisions.num_windows;
-    Compiled few_windows = with_residents(places, std::move(on_disk));
+    Compiled few_windows = with_moments(std::move(on_disk));
     if (!has_more) return few_windows;
-    more_windows = with_residents(places, std::move(more_windows));
+    more_windows = with_moments(std::move(more_windows));
     return step_seconds(few_windows) < step_seconds(more_windows) ? std::move(few_windows)
                                                                   : std::move(more_windows);
   }
@@ -143,7 +165,8 @@ class Search {
   Compiled run_packings(StatePlaces places) {
     const bool may_pack_again =
         options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
-    if (!may_pack_again) return attempt(places);
+    if (may_pack_again && !packs_transposed(places)) places.pack_transposed = false;
+    if (!may_pack_again || !places.pack_transposed) return attempt(places);
     std::optional<Compiled> both;
     try {
       both = attempt(places);
@@ -160,6 +183,12 @@ class Search {
     return std::move(*both);
   }
 
+  // Whether any weight has a second packing: those on disk have none.
+  bool packs_transposed(const StatePlaces& places) {
+    return plan::has_second_packings(
+        with_passes(Attempt(options_, device_, places, forward_)).graph);
+  }
+
   double step_seconds(const Compiled& compiled) const {
     return price_step(compiled, plan::with_peaks(device_), options_.efficiency,
                       options_.disk_choice.num_micro_batches)
@@ -167,7 +196,8 @@ class Search {
   }
 
   // What the budget leaves goes to more windows, as long as they shorten the step.
-  Compiled with_more_windows(StatePlaces places, Compiled best) {
+  Compiled with_more_windows(Compiled best) {
+    StatePlaces places = places_of(best.memory.decisions);
     const std::size_t most_tries =
         std::clamp<std::size_t>(kPlannedNodes / best.graph.nodes.size(), 1, 8);
     int num_idle = 0;
@@ -175,7 +205,7 @@ class Search {
       places.num_windows *= 2;
       places.pack_transposed = best.memory.decisions.pack_transposed;
       bool is_shorter = shorten(places, best);
-      if (!is_shorter && options_.pack_transposed) {
+      if (!is_shorter && options_.pack_transposed && packs_transposed(places)) {
         places.pack_transposed = !places.pack_transposed;
         is_shorter = shorten(places, best);
       }
@@ -196,10 +226,36 @@ class Search {
     }
   }
 
+  // Where some parameters in memory, those that move most, and the others on disk shorten the step.
+  Compiled with_parameters(Compiled best) {
+    StatePlaces places = places_of(best.memory.decisions);
+    const bool holds_all = !std::exchange(places.parameters, true);
+    const std::vector<plan::ParameterOnDisk> parameters =
+        plan::parameters_on_disk(with_passes(Attempt(options_, device_, places, forward_)).graph);
+    if (parameters.empty()) return best;
+    if (holds_all) {
+      for (const plan::ParameterOnDisk& parameter : parameters)
+        if (parameter.num_copies > parameters.back().num_copies)
+          places.resident_parameters.insert(parameter.name);
+      shorten(places, best);
+      return best;
+    }
+    std::int64_t held = 0, most = 0;
+    for (const plan::ParameterOnDisk& parameter : parameters) most += parameter.bytes;
+    for (int tries = 0; tries < kMostShares; ++tries) {
+      const std::int64_t bytes = (held + most) / 2;
+      std::int64_t up_to = 0;
+      places.resident_parameters.clear();
+      for (const plan::ParameterOnDisk& parameter : parameters)
+        if ((up_to += parameter.bytes) <= bytes) places.resident_parameters.insert(parameter.name);
+      (shorten(places, best) ? held : most) = bytes;
+    }
+    return best;
+  }
+
   // What the budget still leaves holds some of the moments after all.
-  Compiled with_residents(StatePlaces places, Compiled best) {
-    places.num_windows = best.memory.decisions.num_windows;
-    places.pack_transposed = best.memory.decisions.pack_transposed;
+  Compiled with_moments(Compiled best) {
+    StatePlaces places = places_of(best.memory.decisions);
     const std::int64_t budget = budget_bytes(options_, places);
     for (int tries = 0; tries < kMostReturns; ++tries) {
       const std::int64_t room = budget - best.plan.peak_bytes();
@@ -249,6 +305,7 @@ class Search {
     decisions.state_on_disk = !result.plan.windows.empty();
     decisions.masters_on_disk = decisions.state_on_disk && places.masters;
     decisions.parameters_on_disk = decisions.state_on_disk && places.parameters;
+    if (decisions.parameters_on_disk) decisions.resident_parameters = places.resident_parameters;
     decisions.num_windows = places.on_disk ? places.num_windows : 0;
     decisions.resident_bytes = places.resident_bytes;
     decisions.offloads = plan::offload_spans(result.graph, result.plan);
@@ -269,8 +326,8 @@ class Search {
   // The graph behind its pipeline, which attempts that differ only in the plan share.
   const Compiled& with_passes(const Attempt& attempt) {
     const StatePlaces& places = attempt.places();
-    const auto [found, is_new] = behind_passes_.try_emplace(
-        std::tuple(places.pack_transposed, places.on_disk, places.parameters));
+    const auto [found, is_new] = behind_passes_.try_emplace(std::tuple(
+        places.pack_transposed, places.on_disk, places.parameters, places.resident_parameters));
     Compiled& result = found->second;
     if (is_new) {
       result.graph = forward_;
@@ -306,7 +363,7 @@ class Search {
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   // By what the pipeline of an attempt looks at.
-  std::map<std::tuple<bool, bool, bool>, Compiled> behind_passes_{};
+  std::map<std::tuple<bool, bool, bool, passes::StateNames>, Compiled> behind_passes_{};
 };
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <map>
 
 #include "base/text.h"
-#include "ir/op_schema.h"
-#include "plan/account.h"
 #include "plan/hints.h"
 
 namespace anabatic::plan {
@@ -266,82 +264,6 @@ std::string to_string(const MemoryDecision& decision) {
         : decision.first_choices.size() == 1
             ? "1 choice"
             : fmt::format("{} choices", decision.first_choices.size()));
-  return result;
-}
-
-namespace {
-
-// What a step that is planned so has not tried yet.
-std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
-  if (!plan.windows.empty())
-    return "fewer memory.swap_windows, or a smaller memory.swap_slice, hold less of it at once";
-  bool is_fp32 = true;
-  for (const ir::State& state : graph.states) {
-    const DType dtype = graph.value(state.before).type.dtype;
-    if (state.kind != ir::StateKind::kOptimizer) continue;
-    if (dtype == DType::kUInt8) return "memory.optimizer_state: disk moves it";
-    is_fp32 &= dtype != DType::kBFloat16;
-  }
-  return is_fp32 ? "optimizer.state_precision: bf16 halves it, int8 quarters it, "
-                   "memory.optimizer_state: disk moves it"
-                 : "optimizer.state_precision: int8 halves it, memory.optimizer_state: disk moves "
-                   "it";
-}
-
-bool updates_in_backward(const ir::Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const ir::Node& node) {
-    return node.is_of_update() && node.tag.phase != ir::Phase::kUpdate;
-  });
-}
-
-bool reads_parameters_from_disk(const ir::Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const ir::Node& node) {
-    return node.op->name == "reload" && graph.value(node.inputs[0]).producer == ir::kNoNode;
-  });
-}
-
-bool has_second_packings(const ir::Graph& graph) {
-  return std::any_of(graph.states.begin(), graph.states.end(), [](const ir::State& state) {
-    return state.kind == ir::StateKind::kDerived && text(state.name).ends_with("packed_transposed");
-  });
-}
-
-}  // namespace
-
-std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
-  struct Consumer {
-    std::string_view name, remedy;
-    std::vector<Use> uses;
-    std::int64_t bytes = 0;
-  };
-  std::vector<Consumer> consumers{
-      {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
-      {"gradients",
-       plan.single_micro_batch && !updates_in_backward(graph)
-           ? "optimizer.update: in_backward lets each die at once"
-       : plan.single_micro_batch ? "a smaller model"
-                                 : "train.gradient_accumulation_steps: 1 lets them share the "
-                                   "bytes of activations",
-       {Use::kGradients}},
-      {"parameters",
-       reads_parameters_from_disk(graph) ? "a smaller model"
-                                         : "memory.parameters: disk, or a smaller model",
-       {Use::kParameters}},
-      {"packings and copies of weights",
-       has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",
-       {Use::kPackings}},
-      {"activations and workspaces",
-       "a smaller train.micro_batch_size or data.sequence_length",
-       {Use::kSaved, Use::kScratch, Use::kWorkspace, Use::kSlack}}};
-  const Account account = make_account(graph, plan);
-  for (Consumer& consumer : consumers)
-    for (const Use use : consumer.uses) consumer.bytes += account.bytes(use);
-  std::stable_sort(consumers.begin(), consumers.end(),
-                   [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
-  std::string result;
-  for (std::size_t i = 0; i < 3; ++i)
-    result += fmt::format("{}{} {} ({})", i > 0 ? ", " : "", consumers[i].name,
-                          format_bytes(consumers[i].bytes), consumers[i].remedy);
   return result;
 }
 

@@ -100,8 +100,4 @@ class MemoryDecider {
 // empty when everything is kept.
 std::string to_string(const MemoryDecision& decision);
 
-// The three largest takers of `plan`'s bytes at its peak (plan/account.h), each with what would
-// shrink it: for a BudgetError.
-std::string largest_consumers(const ir::Graph& graph, const Plan& plan);
-
 }  // namespace anabatic::plan

@@ -161,6 +161,20 @@ spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan) {
   return spans;
 }
 
+std::vector<ParameterOnDisk> parameters_on_disk(const ir::Graph& graph) {
+  std::vector<int> num_copies(graph.values.size(), 0);
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name == "reload") ++num_copies[index(node.inputs[0])];
+  std::vector<ParameterOnDisk> parameters;
+  for (const ir::State& state : graph.states)
+    if (const int count = num_copies[index(state.before)]; count > 0)
+      parameters.push_back(
+          {std::string(text(state.name)), graph.value(state.before).type.num_bytes(), count});
+  std::stable_sort(parameters.begin(), parameters.end(),
+                   [](const auto& a, const auto& b) { return a.num_copies > b.num_copies; });
+  return parameters;
+}
+
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
   return (kTransferPasses + kSumPasses) * static_cast<double>(bytes) /
          device.tiers.at(0).bytes_per_second;

@@ -3,6 +3,7 @@
 // on disk come for what reads them.
 #pragma once
 #include <span>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -29,6 +30,14 @@ std::vector<Offload> find_offloads(const ir::Graph& graph, const std::vector<ir:
 // When what `plan` offloads moves, by key (analysis/rebuild.h); of parameters, by "NAME@i" for the
 // i-th of its readers.
 spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan);
+
+struct ParameterOnDisk {
+  std::string name;
+  std::int64_t bytes = 0;
+  int num_copies = 0;  // that a micro-batch brings, one for each reader
+};
+// Those that `graph` reads from disk, those first that move most for their bytes.
+std::vector<ParameterOnDisk> parameters_on_disk(const ir::Graph& graph);
 
 // What calls lose to the way there and back of a value: memory's time to move it, and to sum its
 // blocks.

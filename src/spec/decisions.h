@@ -49,8 +49,9 @@ struct Decisions : MicroBatchDecisions {
   bool state_on_disk = false;       // the optimizer's moments, between updates
   bool masters_on_disk = false;     // and the lower halves of parameters
   bool parameters_on_disk = false;  // and what the model reads of them, between its readers
-  std::int32_t num_windows = 0;     // of their slices, then; see plan/swap.h
-  // Of those that stay in memory then all the same, the first to be updated.
+  std::set<std::string, std::less<>> resident_parameters{};  // but of these, then
+  std::int32_t num_windows = 0;  // of their slices, then; see plan/swap.h
+  // Of moments that stay in memory then all the same, the first to be updated.
   std::int64_t resident_bytes = 0;
 
   bool operator==(const Decisions&) const = default;

@@ -15,7 +15,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 6;
+constexpr int kFormat = 7;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
@@ -292,6 +292,7 @@ std::string to_json(const PlanFile& plan) {
                     {"state_on_disk", plan.decisions.state_on_disk},
                     {"masters_on_disk", plan.decisions.masters_on_disk},
                     {"parameters_on_disk", plan.decisions.parameters_on_disk},
+                    {"resident_parameters", plan.decisions.resident_parameters},
                     {"num_windows", plan.decisions.num_windows},
                     {"resident_bytes", plan.decisions.resident_bytes},
                     {"on_disk", plan.on_disk}});
@@ -338,6 +339,8 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   plan.decisions.state_on_disk = decisions.boolean("state_on_disk");
   plan.decisions.masters_on_disk = decisions.boolean("masters_on_disk");
   plan.decisions.parameters_on_disk = decisions.boolean("parameters_on_disk");
+  for (const std::string& name : decisions.strings("resident_parameters"))
+    plan.decisions.resident_parameters.insert(name);
   plan.decisions.num_windows = decisions.integer_32("num_windows");
   plan.decisions.resident_bytes = decisions.integer("resident_bytes");
   plan.on_disk = decisions.strings("on_disk");

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/text.h"
+#include "plan/largest_consumers.h"
 #include "train/memory_account.h"
 #include "train/swap_tier.h"
 
@@ -157,6 +158,16 @@ std::int64_t offloaded_bytes(const plan::Plan& plan) {
   return bytes;
 }
 
+namespace {
+
+std::string parameters_to_string(const spec::Decisions& decisions) {
+  const std::size_t resident = decisions.resident_parameters.size();
+  return resident == 0 ? " and parameters"
+                       : fmt::format(" and parameters, but for {} of these", resident);
+}
+
+}  // namespace
+
 std::string disk_to_string(const RunConfig& run, const lower::Compiled& training,
                            const plan::StepPrice& price) {
   const plan::Plan& plan = training.plan;
@@ -168,7 +179,7 @@ std::string disk_to_string(const RunConfig& run, const lower::Compiled& training
       const spec::Decisions& decisions = training.memory.decisions;
       what =
           fmt::format("{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
-                      decisions.parameters_on_disk ? " and parameters"
+                      decisions.parameters_on_disk ? parameters_to_string(decisions)
                       : decisions.masters_on_disk  ? " and the lower halves of parameters"
                                                    : "");
     }

@@ -600,6 +600,58 @@ TEST(AHalfBudget, TakesMastersThenParametersWhereTheMomentsAreNotEnough) {
   EXPECT_FALSE(decisions().masters_on_disk);
 }
 
+// Where some parameters have to go, those that only one call reads go first, and no more than the
+// budget asks for; a replay leaves the same ones in memory.
+TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
+  const ir::Graph graph = tied_moe_graph(8);
+  lower::CompileOptions options = with_budget(0, 1e6);
+  options.precision = lower::Precision::kBf16;
+  options.disk.min_parameter_bytes = 1;
+  options.disk_choice.may_take_masters = options.disk_choice.may_take_parameters = true;
+  const auto seconds = [&](const lower::Compiled& compiled) {
+    return lower::price_step(compiled, plan::with_peaks({}), options.efficiency, 1).seconds;
+  };
+  std::size_t most_held = 0;
+  double previous = 0;
+  options.memory.budget_bytes = lower::compile(graph, options, {}).plan.peak_bytes() * 6 / 10;
+  for (bool holds = true; holds;
+       options.memory.budget_bytes = options.memory.budget_bytes * 95 / 100)
+    try {
+      const lower::Compiled compiled = lower::compile(graph, options, {});
+      const spec::Decisions& decisions = compiled.memory.decisions;
+      EXPECT_LE(compiled.plan.peak_bytes(), options.memory.budget_bytes);
+      EXPECT_GE(seconds(compiled), 0.97 * previous) << options.memory.budget_bytes;
+      previous = seconds(compiled);
+      if (!decisions.parameters_on_disk) continue;
+      most_held = std::max(most_held, decisions.resident_parameters.size());
+      int most_copies = 0, fewest_held = 1 << 10;
+      for (const plan::ParameterOnDisk& parameter : plan::parameters_on_disk(compiled.graph)) {
+        EXPECT_FALSE(decisions.resident_parameters.contains(parameter.name));
+        most_copies = std::max(most_copies, parameter.num_copies);
+      }
+      for (const std::string& name : decisions.resident_parameters) {
+        const ir::ValueId value = compiled.graph.find_state(intern(name))->before;
+        int readers = 0;
+        for (const ir::Node& node : compiled.graph.nodes)
+          readers += !node.op->name.starts_with("adamw") &&
+                     std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+        fewest_held = std::min(fewest_held, readers);
+      }
+      EXPECT_LE(most_copies, fewest_held);
+      lower::CompileOptions replay = options;
+      replay.memory.budget_bytes = 0;
+      replay.memory.replay = decisions;
+      const lower::Compiled again = lower::compile(graph, replay, {});
+      EXPECT_EQ(plan::print(again.graph, again.plan), plan::print(compiled.graph, compiled.plan));
+      lower::CompileOptions all = options;
+      all.disk.optimizer_state = all.disk.masters = all.disk.parameters = true;
+      EXPECT_LE(seconds(compiled), 1.0001 * seconds(lower::compile(graph, all, {})));
+    } catch (const plan::BudgetError&) {
+      holds = false;
+    }
+  EXPECT_GT(most_held, 3u);
+}
+
 TEST_F(ABudget, ChoosesWhatCostsLess) {
   const lower::CompileOptions fast = with_budget(smallest_resident_, 1e15),
                               slow = with_budget(smallest_resident_, 1e3);

@@ -134,6 +134,10 @@ TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   EXPECT_THAT(refusal<InvalidArgument>(run),
               HasSubstr("layers.0.mlp_nrm; did you mean layers.0.mlp_norm?"));
   edited = saved;
+  edited.decisions.resident_parameters.insert("head.weigt");
+  write_file_atomically(file, to_json(edited));
+  EXPECT_THAT(refusal<InvalidArgument>(run), HasSubstr("head.weigt; did you mean head.weight?"));
+  edited = saved;
   edited.on_disk = {"first_moment.head.weight"};
   write_file_atomically(file, to_json(edited));
   EXPECT_THAT(refusal<InvalidArgument>(run),
@@ -163,7 +167,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
-  EXPECT_THAT(with("\"format\": 6", "\"format\": 5"), HasSubstr("expected format 6, found 5"));
+  EXPECT_THAT(with("\"format\": 7", "\"format\": 6"), HasSubstr("expected format 7, found 6"));
   EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
               HasSubstr("decisions: recompute: expected strings, found number"));
