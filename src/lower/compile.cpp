@@ -138,18 +138,11 @@ class Search {
 
   // With as many windows as pay, where their number is free.
   Compiled run_windows(const StatePlaces& places) {
+    require_disk_space_of_optimizer(places);
     Compiled on_disk = run_packings(places);
     if (options_.disk_choice.may_take_parameters) on_disk = with_parameters(std::move(on_disk));
     if (options_.disk.optimizer_state) return on_disk;
-    if (const std::int64_t free_bytes = options_.disk_choice.free_bytes;
-        on_disk.plan.disk_bytes > free_bytes)
-      throw DiskSpaceError(
-          fmt::format("[memory] expected {} free for the optimizer's state in "
-                      "memory.swap_directory, got {}; "
-                      "memory.budget {} does not hold it in memory",
-                      format_bytes(on_disk.plan.disk_bytes), format_bytes(free_bytes),
-                      format_bytes(options_.memory.budget_bytes)),
-          0, "; largest are " + plan::largest_consumers(on_disk.graph, on_disk.plan));
+    require_disk_space(on_disk.graph, on_disk.plan);
     Compiled more_windows = with_more_windows(on_disk);
     const bool has_more =
         more_windows.memory.decisions.num_windows != on_disk.memory.decisions.num_windows;
@@ -158,6 +151,25 @@ class Search {
     more_windows = with_moments(std::move(more_windows));
     return step_seconds(few_windows) < step_seconds(more_windows) ? std::move(few_windows)
                                                                   : std::move(more_windows);
+  }
+
+  // Ahead of any choice, which may take seconds.
+  void require_disk_space_of_optimizer(StatePlaces places) {
+    if (options_.disk.optimizer_state) return;
+    places.parameters = false;
+    const Attempt attempt(options_, device_, places, forward_);
+    const ir::Graph& graph = with_passes(attempt).graph;
+    require_disk_space(graph, attempt.plan_of(graph));
+  }
+
+  void require_disk_space(const ir::Graph& graph, const plan::Plan& plan) const {
+    if (plan.disk_bytes <= options_.disk_choice.free_bytes) return;
+    throw DiskSpaceError(
+        fmt::format("[memory] expected {} free for the optimizer's state in "
+                    "memory.swap_directory, got {}; memory.budget {} does not hold it in memory",
+                    format_bytes(plan.disk_bytes), format_bytes(options_.disk_choice.free_bytes),
+                    format_bytes(options_.memory.budget_bytes)),
+        0, "; largest are " + plan::largest_consumers(graph, plan));
   }
 
   // Where a budget is given: with both packings of the weights, then with one, whichever costs

@@ -32,6 +32,16 @@ std::string rounded_up(std::int64_t bytes) {
   return format_bytes(unit == 1 ? bytes : bytes + unit / 200 + 1);
 }
 
+// What is said must do too, a little more though it is, and a plan may not keep every budget above
+// the smallest.
+std::string text_that_holds(std::int64_t bytes, const std::function<bool(std::int64_t)>& holds) {
+  for (const std::int64_t share : {0, 200, 50})
+    if (const std::string text = rounded_up(share == 0 ? bytes : bytes + bytes / share);
+        holds(parse_bytes(text).value_or(0)))
+      return text;
+  return std::to_string(bytes);
+}
+
 // A run config whose plans leave no traces.
 RunConfig quiet(RunConfig run) {
   run.compiler.dump.clear();
@@ -112,12 +122,9 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, may_try, holds);
-  // What is said must do too, a little more though it is.
-  std::string named = rounded_up(smallest.bytes);
-  if (!holds(parse_bytes(named).value_or(0))) named = std::to_string(smallest.bytes);
   throw plan::BudgetError(
       fmt::format("{}{}; the smallest memory.budget that would do is {}{}", lead, error.what(),
-                  named, smallest.is_smallest ? "" : " or less"),
+                  text_that_holds(smallest.bytes, holds), smallest.is_smallest ? "" : " or less"),
       smallest.bytes);
 }
 
