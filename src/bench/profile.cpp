@@ -185,7 +185,7 @@ std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session,
   if (options.decisions)
     return session.bind(
         std::move(train::plan_run(run, session.config(), session.device(),
-                                  plan::default_efficiency(), 0, &*options.decisions)
+                                  plan::default_efficiency(), {.replay = &*options.decisions})
                       .training));
   if (run.memory.budget <= 0 && run.memory.plan.empty()) return train::bind_training(session);
   const train::Calibration calibration = train::stored_calibration(session.device());

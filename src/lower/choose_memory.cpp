@@ -101,7 +101,9 @@ void choose_memory(const Attempt& attempt, Compiled& result) {
   if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
   std::int64_t less = 0;
   for (int tries = 0;; ++tries) {
-    plan::MemoryDecision decision = decider.decide_cheapest(frame_bytes);
+    const plan::MemoryDecision last = tries > 0 ? result.memory : plan::MemoryDecision{};
+    plan::MemoryDecision decision =
+        decider.decide_cheapest(frame_bytes, tries > 0 ? &last : nullptr);
     if (tries == 0 && decision.choices.empty())
       result.memory = std::move(decision);  // the plan that keeps everything stands
     else

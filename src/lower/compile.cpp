@@ -28,12 +28,16 @@ namespace {
 
 // Plans that look whether what is left then holds some moments after all.
 constexpr int kMostReturns = 4;
-// Plans that look how many parameters may stay in memory.
-constexpr int kMostShares = 4;
+// Plans that look how many parameters may stay in memory, and how many windows pay.
+constexpr int kMostShares = 4, kMostDoublings = 8;
 // More windows are taken while a step becomes this much shorter by twice as many.
 constexpr double kWorthwhile = 0.995;
-// Nodes that may be planned for that, all tries together: a large model's plan takes seconds.
-constexpr std::size_t kPlannedNodes = 8000;
+// Nodes that may be planned for either, all tries together: a large model's plan takes seconds.
+constexpr int kPlannedNodes = 8000;
+
+int num_tries(const ir::Graph& graph, int most) {
+  return std::clamp(kPlannedNodes / static_cast<int>(graph.nodes.size()), 1, most);
+}
 
 // The disk has less room than the states need that were to go there.
 struct DiskSpaceError : plan::BudgetError {
@@ -60,6 +64,10 @@ class Search {
   // disk, whichever costs a step less.
   Compiled run() {
     if (options_.training && options_.memory.replay) return replayed();
+    if (options_.near) try {
+        return attempt(places_of(*options_.near));
+      } catch (const plan::BudgetError&) {  // other places may do
+      }
     StatePlaces places = as_asked();
     if (!has_update(options_) || options_.memory.budget_bytes == 0) return run_packings(places);
     if (places.on_disk) return run_on_disk(places);
@@ -210,10 +218,9 @@ class Search {
   // What the budget leaves goes to more windows, as long as they shorten the step.
   Compiled with_more_windows(Compiled best) {
     StatePlaces places = places_of(best.memory.decisions);
-    const std::size_t most_tries =
-        std::clamp<std::size_t>(kPlannedNodes / best.graph.nodes.size(), 1, 8);
+    const int most_tries = num_tries(best.graph, kMostDoublings);
     int num_idle = 0;
-    for (std::size_t i = 0; i < most_tries && num_idle < 2; ++i) {
+    for (int i = 0; i < most_tries && num_idle < 2; ++i) {
       places.num_windows *= 2;
       places.pack_transposed = best.memory.decisions.pack_transposed;
       bool is_shorter = shorten(places, best);
@@ -254,13 +261,18 @@ class Search {
     }
     std::int64_t held = 0, most = 0;
     for (const plan::ParameterOnDisk& parameter : parameters) most += parameter.bytes;
-    for (int tries = 0; tries < kMostShares; ++tries) {
+    // Those that hold too many take no time to speak of.
+    const int most_held = num_tries(best.graph, kMostShares);
+    int num_held = 0;
+    for (int tries = 0; tries < kMostShares && num_held < most_held; ++tries) {
       const std::int64_t bytes = (held + most) / 2;
       std::int64_t up_to = 0;
       places.resident_parameters.clear();
       for (const plan::ParameterOnDisk& parameter : parameters)
         if ((up_to += parameter.bytes) <= bytes) places.resident_parameters.insert(parameter.name);
-      (shorten(places, best) ? held : most) = bytes;
+      const bool is_shorter = shorten(places, best);
+      num_held += is_shorter;
+      (is_shorter ? held : most) = bytes;
     }
     return best;
   }

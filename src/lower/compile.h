@@ -53,6 +53,9 @@ struct CompileOptions {
   passes::StateLayouts state_layouts{};  // of states that other programs hold already
   passes::StateNames states_on_disk{};   // of these; for programs that do not train
   plan::MemoryOptions memory{};          // of training programs
+  // Of a plan for almost this budget: the places that its states have are taken where they keep
+  // this one, too.
+  std::optional<spec::Decisions> near{};
   plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
   bool explain_dispatch = false;                               // prints each rejection to the log
 };

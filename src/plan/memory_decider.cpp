@@ -172,12 +172,12 @@ MemoryDecider::MemoryDecider(const MemoryMenu& menu, const MemoryOptions& option
       if (rule == ItemRule::kFree) rule = ItemRule::kLeave;
 }
 
-MenuChoice MemoryDecider::choose(std::int64_t frame_bytes) const {
+MenuChoice MemoryDecider::choose(std::int64_t frame_bytes, const std::vector<bool>& taken) const {
   if (!options_.replay)
     return choose_by_ratio(
         rules_,
         [&](const std::vector<bool>& chosen) { return menu_.evaluate(chosen, frame_bytes); },
-        alternatives_);
+        alternatives_, taken);
   std::vector<bool> chosen = items_of(menu_, *options_.replay);
   require_agreement(menu_, rules_, chosen);
   return evaluated(std::move(chosen), frame_bytes);
@@ -210,8 +210,14 @@ MemoryDecision MemoryDecider::decide(std::int64_t frame_bytes) const {
   return priced(choose(frame_bytes));
 }
 
-MemoryDecision MemoryDecider::decide_cheapest(std::int64_t frame_bytes) const {
-  MenuChoice best = choose(frame_bytes);
+MemoryDecision MemoryDecider::decide_cheapest(std::int64_t frame_bytes,
+                                              const MemoryDecision* last) const {
+  std::vector<bool> taken;
+  if (last != nullptr && rules_.size() > kMostItems) {
+    taken.resize(rules_.size());
+    for (const PricedChoice& choice : last->choices) taken[choice.item] = true;
+  }
+  MenuChoice best = choose(frame_bytes, taken);
   const bool is_free = options_.budget_bytes > 0 && !options_.replay;
   const bool is_any = std::find(best.chosen.begin(), best.chosen.end(), true) != best.chosen.end();
   if (is_free && best.holds && is_any && rules_.size() <= kMostItems)

@@ -75,8 +75,9 @@ class MemoryDecider {
   // the backward reads, or is at odds with a hint.
   MemoryDecision decide(std::int64_t frame_bytes) const;
   // The same, or where that is cheaper what a little smaller frames ask for: taking by ratio is no
-  // exact method.
-  MemoryDecision decide_cheapest(std::int64_t frame_bytes) const;
+  // exact method. Of a long menu the search goes on from `last`, which a larger frame was given.
+  MemoryDecision decide_cheapest(std::int64_t frame_bytes,
+                                 const MemoryDecision* last = nullptr) const;
   // `decision`, which is of this menu, without some of its choices.
   MemoryDecision without(const MemoryDecision& decision, const std::vector<PricedChoice>& choices,
                          std::int64_t frame_bytes) const;
@@ -86,7 +87,7 @@ class MemoryDecider {
   }
 
  private:
-  MenuChoice choose(std::int64_t frame_bytes) const;
+  MenuChoice choose(std::int64_t frame_bytes, const std::vector<bool>& taken = {}) const;
   MenuChoice evaluated(std::vector<bool> chosen, std::int64_t frame_bytes) const;
   MemoryDecision priced(const MenuChoice& choice) const;
 

@@ -34,10 +34,12 @@ bool is_shorter(const MenuOutcome& one, const MenuOutcome& other) {
 class Search {
  public:
   Search(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
-         const Alternatives& alternatives)
+         const Alternatives& alternatives, const std::vector<bool>& taken)
       : rules_(rules), evaluate_(evaluate), alternatives_(alternatives) {
     now_.chosen.assign(rules.size(), false);
-    for (std::size_t i = 0; i < rules.size(); ++i) now_.chosen[i] = rules[i] == ItemRule::kTake;
+    for (std::size_t i = 0; i < rules.size(); ++i)
+      now_.chosen[i] = rules[i] == ItemRule::kTake ||
+                       (!taken.empty() && taken[i] && rules[i] == ItemRule::kFree);
     now_.outcome = evaluate(now_.chosen);
   }
 
@@ -89,7 +91,8 @@ class Search {
     };
     std::priority_queue<Entry> queue;
     for (std::size_t i = 0; i < rules_.size(); ++i)
-      if (is_free(i)) queue.push({std::numeric_limits<double>::infinity(), i, 0});
+      if (is_free(i) && !now_.chosen[i])
+        queue.push({std::numeric_limits<double>::infinity(), i, 0});
     std::vector<std::size_t> idle;  // gained nothing when asked; others may change that
     std::size_t taken = 1, idle_asked_at = taken;
     const double as_good = rules_.size() > kLongMenu ? 1 + kAsGood : 1;
@@ -324,8 +327,8 @@ class Exact {
 }  // namespace
 
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
-                           const Alternatives& alternatives) {
-  return Search(rules, evaluate, alternatives).run();
+                           const Alternatives& alternatives, const std::vector<bool>& taken) {
+  return Search(rules, evaluate, alternatives, taken).run();
 }
 
 MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate) {

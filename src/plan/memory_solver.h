@@ -31,9 +31,11 @@ using Alternatives = std::vector<std::vector<std::size_t>>;
 // Adds the item of the most excess removed per added second until the budget holds, then removes
 // what is no longer needed, the dearest first, and trades while that helps: a few items for what
 // their bytes leave room for, in short menus then any pair and three. About items · log items
-// evaluations where gains shrink as items are taken, and a few thousand for trades.
+// evaluations where gains shrink as items are taken, and a few thousand for trades. `taken` (or
+// empty): free items that it begins with.
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
-                           const Alternatives& alternatives = {});
+                           const Alternatives& alternatives = {},
+                           const std::vector<bool>& taken = {});
 
 // Oracle: branch and bound, for at most 20 free items. Exact where an item never makes others
 // cheaper, nor the excess larger; it may save time itself.

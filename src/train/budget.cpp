@@ -85,7 +85,8 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                         std::int64_t beside_step) {
   try {
-    return plan_run(run, config, device, efficiency, 1).training.plan.peak_bytes() + beside_step;
+    return plan_run(run, config, device, efficiency, {.bytes = 1}).training.plan.peak_bytes() +
+           beside_step;
   } catch (const plan::BudgetError& error) {
     return error.smallest_bytes() + beside_step;
   }
@@ -134,7 +135,7 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
   const PlanFile file = read_plan_file(run.memory.plan);
   require_same_step(file, step_identity(run, config, device), run.memory.plan);
   BudgetedRun result{.note = fmt::format("choices of {}", run.memory.plan)};
-  result.plan = plan_run(run, config, device, efficiency, 0, &file.decisions);
+  result.plan = plan_run(run, config, device, efficiency, {.replay = &file.decisions});
   result.memory = account_of(run, result.plan, device, limits);
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
@@ -195,7 +196,7 @@ BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config
   BudgetedRun result = plan_quietly(run, config, device, efficiency, limits);
   // Dumps are of what was chosen, not of what was tried on the way: of its replay.
   if (!run.compiler.dump.empty() || run.compiler.explain_dispatch)
-    plan_run(run, config, device, efficiency, 0, &result.plan.training.memory.decisions);
+    plan_run(run, config, device, efficiency, {.replay = &result.plan.training.memory.decisions});
   return result;
 }
 

@@ -41,7 +41,7 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
 
 RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 std::int64_t step_bytes, const spec::Decisions* replay) {
+                 const StepRequest& step) {
   const auto compile = [&](const ModelSession::CompileRequest& request,
                            const std::vector<runtime::StateSlot>& states) {
     lower::CompileOptions options = compile_options(run, request);
@@ -50,12 +50,13 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
       if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
     }
     options.efficiency = efficiency_of(efficiency, run);
-    if (replay && request.training) options.memory.replay = *replay;
+    if (step.replay && request.training) options.memory.replay = *step.replay;
+    if (step.near && request.training) options.near = *step.near;
     return lower::compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
-  training.budget_bytes = step_bytes;
-  RunPlan result{.training = compile(training, {}), .step_bytes = step_bytes};
+  training.budget_bytes = step.bytes;
+  RunPlan result{.training = compile(training, {}), .step_bytes = step.bytes};
   if (run.data.validation.empty()) return result;
   result.evaluation = compile(evaluation_request(run), result.training.program.states);
   return result;
@@ -70,11 +71,12 @@ std::string consumers_of(const RunPlan& plan) {
   return "; largest are " + plan::largest_consumers(plan.training.graph, plan.training.plan);
 }
 
-std::int64_t smallest_choice(const RunPlan& plan) {
+// What a plan anew could make use of: the smallest choice, and a thousandth of the step.
+std::int64_t least_room(const RunPlan& plan) {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   for (const plan::PricedChoice& choice : plan.training.memory.choices)
     bytes = std::min(bytes, choice.bytes);
-  return bytes;
+  return std::max(bytes, plan.step_bytes / 1000);
 }
 
 // `plan`, or a faster one of a step that may take `room` bytes more: what lies outside the step may
@@ -83,7 +85,9 @@ RunPlan with_room(RunPlan plan, const RunConfig& run, const model::ModelConfig& 
                   const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                   std::int64_t process_bytes, std::int64_t room) {
   try {
-    RunPlan roomier = plan_run(run, config, device, efficiency, plan.step_bytes + room);
+    RunPlan roomier =
+        plan_run(run, config, device, efficiency,
+                 {.bytes = plan.step_bytes + room, .near = &plan.training.memory.decisions});
     const MemoryAccount account =
         account_memory(run, roomier.training, roomier.evaluation ? &*roomier.evaluation : nullptr,
                        device.num_threads, process_bytes);
@@ -109,7 +113,7 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
             .peak_bytes;
     if (peak <= run.memory.budget) {
       const std::int64_t room = run.memory.budget - peak;
-      if (result.step_bytes == 0 || room < smallest_choice(result)) return result;
+      if (result.step_bytes == 0 || room < least_room(result)) return result;
       return with_room(std::move(result), run, config, device, efficiency, process_bytes, room);
     }
     const bool chose_disk =
@@ -126,7 +130,9 @@ RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& confi
                       format_bytes(others), kBesideStep, format_bytes(run.memory.budget)),
           0, consumers_of(result));
     try {
-      result = plan_run(run, config, device, efficiency, step_bytes);
+      const spec::Decisions last = result.training.memory.decisions;
+      result = plan_run(run, config, device, efficiency,
+                        {.bytes = step_bytes, .near = attempt == 0 ? nullptr : &last});
     } catch (const plan::BudgetError& error) {
       if (error.smallest_bytes() == 0) throw;
       throw plan::BudgetError(

@@ -26,12 +26,17 @@ struct RunPlan {
   std::int64_t step_bytes = 0;                // what the training program was kept to; 0: nothing
 };
 
-// Unsupported and InvalidArgument as compiling says them; plan::BudgetError when states and arenas
-// of the training program cannot be kept to `step_bytes` (0: no budget). `replay` (may be null):
-// takes those decisions and none of its own.
+struct StepRequest {
+  std::int64_t bytes = 0;                   // for states and arenas of the training program; 0: any
+  const spec::Decisions* replay = nullptr;  // these, and none of its own
+  const spec::Decisions* near = nullptr;    // of a plan for almost these bytes (lower/compile.h)
+};
+
+// Unsupported and InvalidArgument as compiling says them; plan::BudgetError when the training
+// program cannot be kept to its bytes.
 RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 std::int64_t step_bytes = 0, const spec::Decisions* replay = nullptr);
+                 const StepRequest& request = {});
 
 // Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget
 // (0, and kAvailable, which train/budget.h settles: no budget). A BudgetError is of the process.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -130,6 +131,37 @@ TEST(MemorySolver, OracleEqualsAllSubsets) {
         if (best.outcome.seconds < 0) ++num_below_zero;
       }
   EXPECT_GT(num_below_zero, 100);
+}
+
+// A long menu, from what a larger budget chose: about as good, at a fraction of the evaluations.
+TEST(MemorySolver, GoesOnFromALargerBudget) {
+  constexpr std::size_t kItems = 450;
+  const std::vector<ItemRule> rules(kItems, ItemRule::kFree);
+  double gaps = 0;
+  int asked_anew = 0, asked_further = 0;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const Timeline timeline(seed, kItems);
+    int num_asked = 0;
+    const auto within = [&](double share, const std::vector<bool>& taken) {
+      return choose_by_ratio(
+          rules,
+          [&, budget = timeline.budget(share)](const std::vector<bool>& chosen) {
+            ++num_asked;
+            return timeline.evaluate(chosen, budget);
+          },
+          {}, taken);
+    };
+    const std::vector<bool> of_larger = within(0.42, {}).chosen;
+    num_asked = 0;
+    const MenuChoice anew = within(0.4, {});
+    asked_anew += std::exchange(num_asked, 0);
+    const MenuChoice further = within(0.4, of_larger);
+    asked_further += num_asked;
+    ASSERT_TRUE(anew.holds && further.holds) << seed;
+    gaps += further.outcome.seconds / anew.outcome.seconds - 1;
+  }
+  EXPECT_LE(gaps / 8, 0.01);
+  EXPECT_LT(asked_further, asked_anew * 3 / 4);
 }
 
 TEST(MemorySolver, ObeysRules) {

@@ -652,6 +652,27 @@ TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
   EXPECT_GT(most_held, 3u);
 }
 
+// The places of states are taken from a plan for almost this budget, where they keep it.
+TEST(AHalfBudget, GoesOnFromAPlanNearby) {
+  const ir::Graph graph = tied_moe_graph(4);
+  lower::CompileOptions options = with_budget(0, 1e6);
+  options.precision = lower::Precision::kBf16;
+  options.disk_choice.may_take_masters = true;
+  options.memory.budget_bytes = lower::compile(graph, options, {}).plan.peak_bytes() * 6 / 10;
+  const spec::Decisions found = lower::compile(graph, options, {}).memory.decisions;
+  ASSERT_TRUE(found.state_on_disk);
+  options.memory.budget_bytes = options.memory.budget_bytes * 999 / 1000;
+  options.near = found;
+  options.near->num_windows = 3;  // no choice of its own
+  const lower::Compiled near = lower::compile(graph, options, {});
+  EXPECT_EQ(near.memory.decisions.num_windows, 3);
+  EXPECT_LE(near.plan.peak_bytes(), options.memory.budget_bytes);
+  options.near = spec::Decisions{};  // all in memory
+  const lower::Compiled other = lower::compile(graph, options, {});
+  EXPECT_TRUE(other.memory.decisions.state_on_disk);
+  EXPECT_LE(other.plan.peak_bytes(), options.memory.budget_bytes);
+}
+
 TEST_F(ABudget, ChoosesWhatCostsLess) {
   const lower::CompileOptions fast = with_budget(smallest_resident_, 1e15),
                               slow = with_budget(smallest_resident_, 1e3);

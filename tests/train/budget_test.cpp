@@ -146,7 +146,7 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
         try {
           const RunPlan other =
               plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
-                       plan::default_efficiency(), 0, &fewer);
+                       plan::default_efficiency(), {.replay = &fewer});
           EXPECT_GT(other.training.plan.peak_bytes(), training.plan.peak_bytes() + room)
               << percent << " " << choice.name;
         } catch (const InvalidArgument&) {  // one value of several that are made together
