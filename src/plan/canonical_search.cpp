@@ -347,14 +347,24 @@ bool CanonicalSearch::raise_section(Section& section) {
   return !has_higher || fits_by_release(section);
 }
 
-// Items as jobs on one machine, released at their lowest offsets: the earliest end of all.
+// Items as jobs on one machine, released at their lowest offsets: the earliest end of all. Only
+// those above the floor need an order, and only where the highest is not low enough for any.
 bool CanonicalSearch::fits_by_release(const Section& section) {
+  steps_ += 4 * static_cast<std::int64_t>(section.num_left);
   released_.clear();
-  for (std::int32_t i : section.items)
-    if (!is_placed_[at(i)]) released_.emplace_back(lower_[at(i)], items_[at(i)].bytes);
+  std::int64_t end = section.floor, highest = section.floor;
+  for (std::int32_t i : section.items) {
+    if (is_placed_[at(i)]) continue;
+    const std::int64_t lower = lower_[at(i)], bytes = items_[at(i)].bytes;
+    if (lower <= section.floor) {
+      end += bytes;
+    } else {
+      released_.emplace_back(lower, bytes);
+      highest = std::max(highest, lower);
+    }
+  }
+  if (highest + section.left <= capacity_) return true;
   std::sort(released_.begin(), released_.end());
-  steps_ += 4 * static_cast<std::int64_t>(released_.size());
-  std::int64_t end = 0;
   for (const auto& [lower, bytes] : released_) end = std::max(end, lower) + bytes;
   return end <= capacity_;
 }
