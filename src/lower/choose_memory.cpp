@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -100,10 +101,9 @@ void choose_memory(const Attempt& attempt, Compiled& result) {
   std::int64_t smallest = whole_plan.peak_bytes();
   if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
   std::int64_t less = 0;
+  std::optional<plan::MemoryDecision> last;
   for (int tries = 0;; ++tries) {
-    const plan::MemoryDecision last = tries > 0 ? result.memory : plan::MemoryDecision{};
-    plan::MemoryDecision decision =
-        decider.decide_cheapest(frame_bytes, tries > 0 ? &last : nullptr);
+    plan::MemoryDecision decision = decider.decide_cheapest(frame_bytes, last ? &*last : nullptr);
     if (tries == 0 && decision.choices.empty())
       result.memory = std::move(decision);  // the plan that keeps everything stands
     else
@@ -116,6 +116,7 @@ void choose_memory(const Attempt& attempt, Compiled& result) {
     if (!result.memory.holds || tries + 1 == kMostAttempts || frame_bytes <= less)
       refuse(attempt, result, smallest);
     frame_bytes -= less;
+    last = result.memory;
   }
 }
 

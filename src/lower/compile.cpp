@@ -233,11 +233,12 @@ class Search {
     return best;
   }
 
-  // Takes the attempt where it is worthwhile.
+  // Takes the attempt where it is worthwhile, and the disk has room.
   bool shorten(const StatePlaces& places, Compiled& best) {
     try {
       Compiled next = attempt(places);
       if (step_seconds(next) > kWorthwhile * step_seconds(best)) return false;
+      if (!options_.disk.optimizer_state) require_disk_space(next.graph, next.plan);
       best = std::move(next);
       return true;
     } catch (const plan::BudgetError&) {
