@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "bench/calibrate.h"
 #include "cli/calibrate_once.h"
@@ -51,6 +52,11 @@ int print_other_settings(const Invocation& invocation, const train::RunConfig& c
                          const plan::BudgetError& refusal) {
   const train::SettingsFound found = find_settings(config, config.memory.budget);
   if (!found.largest_micro_batch && !found.longest_sequence) throw refusal;
+  for (const char* written : {"--save", "--timeline"})
+    if (invocation.has(written))
+      log_line(LogLevel::kWarning,
+               fmt::format("[plan] {} {}: not written, for the setting asked for does not fit",
+                           written, invocation.value(written)));
   fmt::print("{}",
              invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
   return 0;

@@ -48,6 +48,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+// Spreadsheets begin UTF-8 with a byte order mark.
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
 // Text of the file for a message, which may be binary or long.
 std::string shown(std::string_view text) {
   std::string result;
@@ -58,7 +64,7 @@ std::string shown(std::string_view text) {
 class Reader {
  public:
   Reader(std::string_view text, const std::filesystem::path& file)
-      : file_(file.string()), lines_(split(text, '\n')) {}
+      : file_(file.string()), lines_(split(without_mark(text), '\n')) {}
 
   std::vector<Row> read() {
     read_header();

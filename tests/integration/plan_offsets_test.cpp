@@ -48,6 +48,7 @@ TEST_F(PlanOffsets, TakesColumnsInAnyOrderAndLineEndsOfBothKinds) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "size,upper,id,lower,offset\n5,20,x 1,-10,0\n0,3,y,3,0\n");
   EXPECT_EQ(run("id,lower,upper,size\n", "5").out, "id,lower,upper,size,offset\n");
+  EXPECT_EQ(run("\xEF\xBB\xBFid,lower,upper,size\n", "5").out, "id,lower,upper,size,offset\n");
 }
 
 TEST_F(PlanOffsets, FillsAHardInstanceToItsCapacity) {

@@ -221,6 +221,16 @@ TEST_F(PlanVerb, FindsSettingsThatFit) {
     EXPECT_GT(settings[key]["tokens_per_second"], 0.0) << key;
   }
   EXPECT_EQ(settings["longest_sequence"]["sequence_length"], 512);
+
+  // A setting that does not fit is not saved.
+  const std::string file = folder_.path() / "plan.json";
+  const Outcome refused = run_binary({"plan", model, "--settings", "--data.sequence_length", "64",
+                                      "--train.micro_batch_size", "2048", "--memory.budget",
+                                      "64MiB", "--device.calibrate", "false", "--save", file});
+  EXPECT_EQ(refused.exit_code, 0) << refused.err;
+  EXPECT_THAT(refused.out, HasSubstr("largest micro-batch"));
+  EXPECT_THAT(refused.err, HasSubstr("--save " + file + ": not written"));
+  EXPECT_FALSE(fs::exists(file));
 }
 
 TEST_F(PlanVerb, SavesComparesAndReplaysAPlan) {
