@@ -37,14 +37,19 @@ std::vector<int> count_readers(const Graph& graph) {
   return num_readers;
 }
 
+// The op of one that keeps its products, with other outputs or without: "linear_swiglu".
+std::string without_products(const Node& node) {
+  constexpr std::string_view kSuffix = "_with_products";
+  return std::string(node.op->name.substr(0, node.op->name.size() - kSuffix.size()));
+}
+
 // Without gate and up among its outputs, where nobody reads them.
 void stop_keeping_products(Graph& graph, const PassContext& context) {
   const std::vector<int> num_readers = count_readers(graph);
   for (Node& node : graph.nodes) {
-    constexpr std::string_view kSuffix = "_with_products";
-    if (node.tag.phase != ir::Phase::kForward || !node.op->name.ends_with(kSuffix)) continue;
+    if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
     if (num_readers[index(node.outputs[1])] + num_readers[index(node.outputs[2])] > 0) continue;
-    node.op = context.find_op(node.op->name.substr(0, node.op->name.size() - kSuffix.size()));
+    node.op = context.find_op(without_products(node));
     node.outputs.resize(1);
   }
 }
@@ -59,9 +64,8 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
       quantized_by[index(graph.nodes[i].inputs[0])] = NodeId{static_cast<std::uint32_t>(i)};
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    constexpr std::string_view kSuffix = "_with_products";
     Node& node = graph.nodes[i];
-    if (node.tag.phase != ir::Phase::kForward || !node.op->name.ends_with(kSuffix)) continue;
+    if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
     const NodeId by[] = {quantized_by[index(node.outputs[1])],
                          quantized_by[index(node.outputs[2])]};
     const auto reads_codes_alone = [&](std::size_t product) {
@@ -79,9 +83,7 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
                                                 NodeId{static_cast<std::uint32_t>(i)}));
     for (const NodeId id : by)
       if (id != ir::kNoNode) keep[index(id)] = false;
-    const std::string_view name = node.op->name;
-    node.op =
-        context.find_op(std::string(name.substr(0, name.size() - kSuffix.size())) + "_with_codes");
+    node.op = context.find_op(without_products(node) + "_with_codes");
     node.attributes["block"] = quantize.attributes.at("block");
     node.outputs = std::move(outputs);
   }
