@@ -249,6 +249,7 @@ class Search {
   // Where some parameters in memory, those that move most, and the others on disk shorten the step.
   Compiled with_parameters(Compiled best) {
     StatePlaces places = places_of(best.memory.decisions);
+    if (!places.on_disk) return best;  // there was nothing large enough
     const bool holds_all = !std::exchange(places.parameters, true);
     const std::vector<plan::ParameterOnDisk> parameters =
         plan::parameters_on_disk(with_passes(Attempt(options_, device_, places, forward_)).graph);
