@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "support/faulty_device.h"
+#include "support/planned_run.h"
 #include "support/sanitized.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint_directory.h"
@@ -113,6 +114,30 @@ TEST(DiskParameters, OfOneSegmentAlone) {
   Trainer(got).train();
   expect_on_disk(got);
   expect_equal_runs(got, want);
+}
+
+// Of some that a budget holds in memory the moments and the lower halves go all the same.
+TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const TemporaryDirectory want_folder, got_folder;
+    const RunConfig want = run_in(want_folder, precision);
+    RunConfig got = run_in(got_folder, precision);
+    put_on_disk(got);
+    const bool is_plain = environment::is_plain_test_config();
+    PlanFile file = anabatic::testing::plan_of(got).file;
+    const std::string held = "layers.0.experts.up.weight";
+    EXPECT_EQ(std::erase(file.on_disk, held), is_plain ? 0u : 1u) << precision;
+    EXPECT_EQ(std::erase(file.on_disk, "head.weight"), is_plain ? 0u : 1u) << precision;
+    file.decisions.resident_parameters = {held, "head.weight"};
+    got.memory.plan = got_folder.path() / "plan.json";
+    write_file_atomically(got.memory.plan, to_json(file));
+    got.compiler.poison = true;
+    Trainer(want).train();
+    Trainer(got).train();
+    EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
+                HasSubstr("and parameters, but for 2 of these"));
+    expect_equal_runs(got, want);
+  }
 }
 
 TEST(DiskParameters, ResumeFromMemoryAndBack) {
