@@ -54,9 +54,8 @@ int print_other_settings(const Invocation& invocation, const train::RunConfig& c
   if (!found.largest_micro_batch && !found.longest_sequence) throw refusal;
   for (const char* written : {"--save", "--timeline"})
     if (invocation.has(written))
-      log_line(LogLevel::kWarning,
-               fmt::format("[plan] {} {}: not written, for the setting asked for does not fit",
-                           written, invocation.value(written)));
+      log_warning("[plan] {} {}: not written, for the setting asked for does not fit", written,
+                  invocation.value(written));
   fmt::print("{}",
              invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
   return 0;

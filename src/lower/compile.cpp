@@ -252,7 +252,7 @@ class Search {
     if (!places.on_disk) return best;  // there was nothing large enough
     const bool holds_all = !std::exchange(places.parameters, true);
     const std::vector<plan::ParameterOnDisk> parameters =
-        plan::parameters_on_disk(with_passes(Attempt(options_, device_, places, forward_)).graph);
+        plan::reloaded_parameters(with_passes(Attempt(options_, device_, places, forward_)).graph);
     if (parameters.empty()) return best;
     if (holds_all) {
       for (const plan::ParameterOnDisk& parameter : parameters)

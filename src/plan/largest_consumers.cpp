@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "ir/op_schema.h"
 #include "plan/account.h"
+#include "plan/offload.h"
 
 namespace anabatic::plan {
 namespace {
@@ -37,12 +38,6 @@ bool updates_in_backward(const ir::Graph& graph) {
   });
 }
 
-bool reads_parameters_from_disk(const ir::Graph& graph) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const ir::Node& node) {
-    return node.op->name == "reload" && graph.value(node.inputs[0]).producer == ir::kNoNode;
-  });
-}
-
 }  // namespace
 
 bool has_second_packings(const ir::Graph& graph) {
@@ -67,8 +62,8 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
                                    "bytes of activations",
        {Use::kGradients}},
       {"parameters",
-       reads_parameters_from_disk(graph) ? "a smaller model"
-                                         : "memory.parameters: disk, or a smaller model",
+       !reloaded_parameters(graph).empty() ? "a smaller model"
+                                           : "memory.parameters: disk, or a smaller model",
        {Use::kParameters}},
       {"packings and copies of weights",
        has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",

@@ -10,9 +10,8 @@
 namespace anabatic::plan {
 namespace {
 
-// Frames that are tried too, less by these shares, for menus of so many items: more take seconds.
+// Frames that are tried too, less by these shares, where the menu is not long.
 constexpr std::int64_t kSharesLess[] = {256, 96};
-constexpr std::size_t kMostItems = 400;
 
 std::vector<std::string> known_names(const MemoryMenu& menu) {
   std::vector<std::string> names;
@@ -213,14 +212,14 @@ MemoryDecision MemoryDecider::decide(std::int64_t frame_bytes) const {
 MemoryDecision MemoryDecider::decide_cheapest(std::int64_t frame_bytes,
                                               const MemoryDecision* last) const {
   std::vector<bool> taken;
-  if (last != nullptr && rules_.size() > kMostItems) {
+  if (last != nullptr && rules_.size() > kLongMenu) {
     taken.resize(rules_.size());
     for (const PricedChoice& choice : last->choices) taken[choice.item] = true;
   }
   MenuChoice best = choose(frame_bytes, taken);
   const bool is_free = options_.budget_bytes > 0 && !options_.replay;
   const bool is_any = std::find(best.chosen.begin(), best.chosen.end(), true) != best.chosen.end();
-  if (is_free && best.holds && is_any && rules_.size() <= kMostItems)
+  if (is_free && best.holds && is_any && rules_.size() <= kLongMenu)
     for (const std::int64_t share : kSharesLess) {
       MenuChoice other = choose(frame_bytes - frame_bytes / share);
       if (other.holds && other.outcome.seconds < best.outcome.seconds) best = std::move(other);

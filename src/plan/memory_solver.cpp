@@ -19,9 +19,8 @@ constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes 
 constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
 // Of trades: items that are tried in turn and together, and items that did not fit before one ends.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
-// Of menus longer than that an item is taken whose ratio is as good as the best by this share: most
-// are of one kind, a layer each, and every one that is taken lowers the others' a little.
-constexpr std::size_t kLongMenu = 400;
+// Of long menus an item is taken whose ratio is as good as the best by this share: most are of one
+// kind, a layer each, and every one that is taken lowers the others' a little.
 constexpr double kAsGood = 0.02;
 // Evaluations of trades and exchanges together, which take tens of microseconds each.
 constexpr int kMostTried = 4000;

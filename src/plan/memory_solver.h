@@ -28,6 +28,9 @@ struct MenuChoice {
 // By item, others that do something else about the same bytes; or empty.
 using Alternatives = std::vector<std::vector<std::size_t>>;
 
+// A menu of more items is long: searches take seconds there, and look less far.
+inline constexpr std::size_t kLongMenu = 400;
+
 // Adds the item of the most excess removed per added second until the budget holds, then removes
 // what is no longer needed, the dearest first, and trades while that helps: a few items for what
 // their bytes leave room for, in short menus then any pair and three. About items · log items

@@ -161,7 +161,7 @@ spec::OffloadSpans offload_spans(const ir::Graph& graph, const Plan& plan) {
   return spans;
 }
 
-std::vector<ParameterOnDisk> parameters_on_disk(const ir::Graph& graph) {
+std::vector<ParameterOnDisk> reloaded_parameters(const ir::Graph& graph) {
   std::vector<int> num_copies(graph.values.size(), 0);
   for (const ir::Node& node : graph.nodes)
     if (node.op->name == "reload") ++num_copies[index(node.inputs[0])];

@@ -37,7 +37,7 @@ struct ParameterOnDisk {
   int num_copies = 0;  // that a micro-batch brings, one for each reader
 };
 // Those that `graph` reads from disk, those first that move most for their bytes.
-std::vector<ParameterOnDisk> parameters_on_disk(const ir::Graph& graph);
+std::vector<ParameterOnDisk> reloaded_parameters(const ir::Graph& graph);
 
 // What calls lose to the way there and back of a value: memory's time to move it, and to sum its
 // blocks.

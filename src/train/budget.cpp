@@ -35,9 +35,8 @@ std::string rounded_up(std::int64_t bytes) {
 // What is said must do too, a little more though it is, and a plan may not keep every budget above
 // the smallest.
 std::string text_that_holds(std::int64_t bytes, const std::function<bool(std::int64_t)>& holds) {
-  for (const std::int64_t share : {0, 200})
-    if (const std::string text = rounded_up(share == 0 ? bytes : bytes + bytes / share);
-        holds(parse_bytes(text).value_or(0)))
+  for (const std::int64_t more : {bytes, bytes + bytes / 200})
+    if (const std::string text = rounded_up(more); holds(parse_bytes(text).value_or(0)))
       return text;
   return std::to_string(bytes);
 }

@@ -600,8 +600,8 @@ TEST(AHalfBudget, TakesMastersThenParametersWhereTheMomentsAreNotEnough) {
   EXPECT_FALSE(decisions().masters_on_disk);
 }
 
-// Where some parameters have to go, those that only one call reads go first, and no more than the
-// budget asks for; a replay leaves the same ones in memory.
+// Where some parameters have to go, those that the fewest calls read go first, and a step is no
+// longer than with all of them there; a replay leaves the same ones in memory.
 TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
   const ir::Graph graph = tied_moe_graph(8);
   lower::CompileOptions options = with_budget(0, 1e6);
@@ -625,7 +625,7 @@ TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
       if (!decisions.parameters_on_disk) continue;
       most_held = std::max(most_held, decisions.resident_parameters.size());
       int most_copies = 0, fewest_held = 1 << 10;
-      for (const plan::ParameterOnDisk& parameter : plan::parameters_on_disk(compiled.graph)) {
+      for (const plan::ParameterOnDisk& parameter : plan::reloaded_parameters(compiled.graph)) {
         EXPECT_FALSE(decisions.resident_parameters.contains(parameter.name));
         most_copies = std::max(most_copies, parameter.num_copies);
       }
