@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostValuesApart = 320;
 // Numbers of slices on the menu, and what each must save to be on it.
-constexpr std::int64_t kSlices[] = {4, 8, 16, 32}, kLeastSliceBytes = 1 << 16;
+constexpr std::int64_t kSlices[] = {4, 6, 8, 12, 16, 24, 32}, kLeastSliceBytes = 1 << 16;
 
 }  // namespace
 

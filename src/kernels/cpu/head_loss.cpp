@@ -105,12 +105,11 @@ struct Tiling {
     const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 32;
     chunk_rows = shape.with_gradient ? std::clamp(fitting, kRowUnit, kMostChunkRows)
                                      : kMostBlockRows * std::max(4, 2 * num_threads);
-    if (shape.slices > 1)
-      chunk_rows =
-          std::min(chunk_rows, round_up(std::max<Int>(shape.rows / shape.slices, 1), kRowUnit));
     const Int unit = chunk_rows >= kMostBlockRows ? kMostBlockRows : kRowUnit;
-    chunk_rows =
-        std::min(chunk_rows / unit * unit, round_up(std::max<Int>(shape.rows, 1), kRowUnit));
+    chunk_rows = chunk_rows / unit * unit;
+    // Even chunks: a short one would pack the weights for few rows.
+    chunk_rows = std::min(
+        chunk_rows, std::max(round_up(ceil_div(shape.rows, shape.slices), kRowUnit), kRowUnit));
     block_rows = std::min(kMostBlockRows, chunk_rows);
     const Int columns = std::min(kStepColumns, shape.classes);
     x_stride = operand_stride(shape.width, operand);
@@ -638,16 +637,18 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Each chunk packs the weights anew; sums of their gradient hide behind products.
-  const auto passes = [&](const Shape& shape) {
-    const Tiling tiling(shape, *kEngine(), problem.device->num_threads);
-    return ceil_div(shape.rows, tiling.chunk_rows) * tiling.passes();
-  };
+  // Each chunk packs the weights anew, and goes over the sums of their gradient, of which products
+  // hide all but about a quarter of a pass.
   const Shape cut = shape_of(problem);
-  Shape whole = cut;
-  whole.slices = 1;
-  return std::max<Int>(passes(cut) - passes(whole), 0) * cut.classes * cut.width *
-         size_bytes(cut.dtype);
+  const auto bytes = [&](Int slices) {
+    Shape shape = cut;
+    shape.slices = slices;
+    const Tiling tiling(shape, *kEngine(), problem.device->num_threads);
+    const Int sums = shape.with_gradient ? Int{sizeof(float)} : 0;
+    return ceil_div(shape.rows, tiling.chunk_rows) * shape.classes * shape.width *
+           (tiling.passes() * size_bytes(shape.dtype) + sums / 4);
+  };
+  return std::max<Int>(bytes(cut.slices) - bytes(1), 0);
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
