@@ -12,7 +12,7 @@
 namespace anabatic::model {
 namespace {
 
-constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+constexpr std::int64_t kBlock = std::int64_t{1} << 18;
 
 // In blocks whose pages are given back, so that reading needs little memory beside the states.
 void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,

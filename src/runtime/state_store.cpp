@@ -19,7 +19,7 @@ std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
 }
 
 // Small states share blocks; a large one has its own.
-bool has_own_block(std::int64_t bytes) { return bytes >= kBlockBytes / 2; }
+bool has_own_block(std::int64_t bytes) { return bytes >= kBlockBytes / 8; }
 
 }  // namespace
 

@@ -16,7 +16,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr std::int64_t kBlockElements = std::int64_t{1} << 20;
+constexpr std::int64_t kBlockElements = std::int64_t{1} << 18;
 
 void check_range(const TensorView& state, std::int64_t first, std::int64_t count) {
   ANABATIC_CHECK(0 <= first && count >= 0 && first + count <= state.type->num_elements(),

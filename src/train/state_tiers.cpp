@@ -13,7 +13,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
 // A part of a state whose bytes lie together and hold elements that follow one another in row-major
 // order.

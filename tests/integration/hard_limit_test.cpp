@@ -60,7 +60,7 @@ class HardLimit : public ::testing::Test {
  protected:
   HardLimit() {
     train::RunConfig run = tiny_run(
-        folder_.path(), "\"vocab_size\": 20000, \"hidden_size\": 256, \"intermediate_size\": 64");
+        folder_.path(), "\"vocab_size\": 22000, \"hidden_size\": 256, \"intermediate_size\": 64");
     run.train.steps = 2;
     run.device.calibrate = false;
     file_ = folder_.path() / "run.yaml";
