@@ -41,8 +41,29 @@ std::vector<std::string> parameters(const ir::Graph& graph) {
   return names;
 }
 
+// "layers.1.experts" of layers.1.experts.7 or layers.1.experts.7.up.weight; empty where no single
+// expert is meant.
+std::string_view stack_of(std::string_view hint) {
+  constexpr std::string_view kExperts = "experts.";
+  const std::size_t at = hint.find(kExperts);
+  if (at == std::string_view::npos || (at > 0 && hint[at - 1] != '.')) return {};
+  const std::string_view expert = hint.substr(at + kExperts.size());
+  const std::string_view number = expert.substr(0, expert.find('.'));
+  const bool is_number = !number.empty() && std::all_of(number.begin(), number.end(), [](char c) {
+    return '0' <= c && c <= '9';
+  });
+  return is_number ? hint.substr(0, at + kExperts.size() - 1) : std::string_view();
+}
+
 [[noreturn]] void refuse_unknown(const char* key, const char* expected, const std::string& hint,
                                  const std::vector<std::string>& names) {
+  const std::string_view stack = stack_of(hint);
+  if (!stack.empty() && std::any_of(names.begin(), names.end(),
+                                    [&](const std::string& name) { return is_named(name, stack); }))
+    throw InvalidArgument(
+        fmt::format("[memory] {}: expected a whole stack of experts such as '{}', got the single "
+                    "expert '{}'; an update moves every expert of a stack, chosen by tokens or not",
+                    key, stack, hint));
   const auto nearest = nearest_word(hint, names);
   throw InvalidArgument(fmt::format("[memory] {}: expected {} such as {}, got '{}'{}", key,
                                     expected, names.empty() ? "none in this model" : names.front(),

@@ -121,6 +121,12 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
   EXPECT_THAT(refusal({"embeding.weight"}, {}), HasSubstr("did you mean embedding.weight?"));
   EXPECT_THAT(refusal({}, {"nothing.like.it"}),
               HasSubstr("memory.cold: expected a segment or a parameter"));
+  EXPECT_THAT(refusal({}, {"layers.1.experts.3"}),
+              HasSubstr("memory.cold: expected a whole stack of experts such as "
+                        "'layers.1.experts', got the single expert 'layers.1.experts.3'"));
+  EXPECT_THAT(refusal({"experts.3.up.weight"}, {}), HasSubstr("such as 'experts', got the single"));
+  EXPECT_THAT(refusal({}, {"layers.9.experts.3"}),
+              HasSubstr("memory.cold: expected a segment or a parameter"));
   EXPECT_THAT(refusal({}, {"attention.q_rope"}),
               HasSubstr("memory.activations: disk lets activations go there"));
   EXPECT_THAT(refusal({}, {"norm"}), HasSubstr("expected moments of at least 4.00 KiB"));
