@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/kernel_selection.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/plan.h"
@@ -67,9 +69,25 @@ spec::Attributes zero_fill_attributes(const TensorType& type) {
   return {{"value", 0.0}, {"type", to_string(type)}};
 }
 
+Additions::Additions(const ir::Graph& graph, bool single_micro_batch)
+    : is_added_(graph.values.size(), false) {
+  for (const ir::Node& node : graph.nodes) {
+    if (!is_accumulate(node)) continue;
+    const bool adds = !single_micro_batch || node.inputs.size() > 2;  // the first one is the sum
+    for (std::size_t i = 1; i < node.inputs.size(); ++i) is_added_[index(node.inputs[i])] = adds;
+  }
+}
+
+bool Additions::may_add(const ir::Node& node) const {
+  return !node.op->writes_all ||
+         std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ir::ValueId output) { return is_added_[index(output)]; });
+}
+
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels,
+                                         std::string_view only_kernels, bool single_micro_batch,
                                          std::vector<std::string>* explanation) {
+  const Additions additions(graph, single_micro_batch);
   std::vector<KernelChoice> choices(graph.nodes.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::Node& node = graph.nodes[i];
@@ -80,7 +98,8 @@ std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::Dev
                                 .attributes = &node.attributes,
                                 .inputs = types.inputs,
                                 .outputs = types.outputs,
-                                .device = &device},
+                                .device = &device,
+                                .may_add = additions.may_add(node)},
                                only_kernels, where);
     if (!explanation) continue;
     std::string line = fmt::format("n{} {}: {}", i, where, choices[i].kernel->name);

@@ -25,8 +25,19 @@ KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_k
 
 // Per node; accumulate has none. `explanation`, if not null, gets one line a node.
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels,
+                                         std::string_view only_kernels, bool single_micro_batch,
                                          std::vector<std::string>* explanation);
+
+// spec::Problem::may_add of the calls of a graph. A gradient is added to where a step has several
+// micro-batches, or several nodes contribute.
+class Additions {
+ public:
+  Additions(const ir::Graph& graph, bool single_micro_batch);
+  bool may_add(const ir::Node& node) const;
+
+ private:
+  std::vector<bool> is_added_;  // by value
+};
 
 // Types of a node's operands side by side, as spec::Problem wants them.
 struct NodeTypes {

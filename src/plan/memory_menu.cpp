@@ -37,6 +37,7 @@ MemoryMenu::MemoryMenu(const ir::Graph& graph, const Plan& plan, const spec::Dev
       rebuilder_(graph),
       codes_(graph, rebuilder_),
       timeline_(graph, plan),
+      additions_(graph, plan.single_micro_batch),
       prices_(graph, codes_, device, efficiency) {
   add_items();
   for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})
@@ -121,7 +122,8 @@ std::int64_t MemoryMenu::add_slices(const analysis::SliceableCall& call, std::in
                                              .attributes = &node.attributes,
                                              .inputs = types.inputs,
                                              .outputs = types.outputs,
-                                             .device = &device_},
+                                             .device = &device_,
+                                             .may_add = additions_.may_add(node)},
                                             device, node_label(node));
   const std::int64_t more =
       align_bytes(choice.workspace_bytes) - align_bytes(planned.workspace_bytes);

@@ -15,6 +15,7 @@
 #include "plan/choice_id.h"
 #include "plan/choice_prices.h"
 #include "plan/frame_timeline.h"
+#include "plan/kernel_selection.h"
 #include "plan/memory_solver.h"
 #include "plan/plan.h"
 #include "plan/prices.h"
@@ -102,6 +103,7 @@ class MemoryMenu {
   analysis::Rebuilder rebuilder_;
   analysis::ProductCodes codes_;
   FrameTimeline timeline_;
+  Additions additions_;
   mutable ChoicePrices prices_;  // which it looks up once
   std::vector<MenuItem> items_;
   Calls calls_;                                       // of the plan; without items on disk empty

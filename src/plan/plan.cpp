@@ -269,7 +269,8 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
 
 Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const PlanOptions& options) {
   const std::vector<KernelChoice> choices =
-      select_kernels(graph, device, options.only_kernels, options.explanation);
+      select_kernels(graph, device, options.only_kernels,
+                     options.single_micro_batch && !options.trivial, options.explanation);
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);

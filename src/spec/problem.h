@@ -16,6 +16,8 @@ struct Problem {
   const Attributes* attributes;
   std::span<const TensorType> inputs, outputs;
   const DeviceSpec* device;
+  // Whether a call may add to outputs that its op can add to; false: every call assigns.
+  bool may_add = true;
 };
 
 }  // namespace anabatic::spec

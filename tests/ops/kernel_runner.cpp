@@ -42,13 +42,14 @@ struct CallProblem {
   std::vector<TensorType> inputs;
   spec::Problem problem;
 
-  CallProblem(const OpCall& call, const spec::DeviceSpec& device) {
+  CallProblem(const OpCall& call, const spec::DeviceSpec& device, bool adds = false) {
     for (const Values& input : call.inputs) inputs.push_back(input.type);
     problem = {.op = intern(call.op),
                .attributes = &call.attributes,
                .inputs = inputs,
                .outputs = call.outputs,
-               .device = &device};
+               .device = &device,
+               .may_add = adds};
   }
   CallProblem(const CallProblem&) = delete;
 };
@@ -183,7 +184,7 @@ int aliased_input(const ir::OpSchema& schema, const OpCall& call, std::size_t ou
 RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, const OpCall& call,
                      const RunOptions& options) {
   const spec::DeviceSpec device = this_machine(options.num_threads);
-  const CallProblem made(call, device);
+  const CallProblem made(call, device, !options.before.empty());
   const GuardedBytes prepared = prepare(kernel, made.problem);
   const auto workspace_bytes =
       kernel.workspace_bytes != nullptr ? kernel.workspace_bytes(made.problem) : 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Head and cross-entropy in one pass over chunks of the rows that have a label. A chunk leaves
 // e = exp(logit - shift) of [classes, rows] for the weight-gradient, nothing else of that size.
+// What the first chunk leaves stands where its weight-gradient will, a class in the bytes of its
+// own row, unless the call adds to one: of bf16, two rows for each column of x.
 //
 // No product is computed twice, because the shift is known before the first logit: it is the logit
 // of the row's own label, so that e needs no rescaling and dx runs right behind the logits. With S
@@ -18,7 +20,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <optional>
 
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/linear_rows.h"
@@ -36,9 +40,11 @@ constexpr double kMostSum = 1e18;
 constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows = 240;
 // Rows of a chunk that are worth packing the weights for.
 constexpr Int kRowsAPacking = kMostBlockRows / 2;
-// What the exponentials of a chunk may take, and the rows beyond which a longer chunk gains
-// nothing.
-constexpr Int kChunkBytes = Int{48} << 20, kMostChunkRows = 960;
+// What the exponentials of a chunk may take beside the weight-gradient, and the rows beyond which
+// more at a time gain nothing.
+constexpr Int kChunkBytes = Int{48} << 20, kMostRowsAtOnce = 1152;
+// Classes whose exponentials a thread copies at least, to write their weight-gradient over them.
+constexpr Int kLeastCopiedClasses = 16;
 // What the packed weights of a stretch may take, unless a step takes more: of more, some would
 // leave a core's cache before it is read.
 constexpr Int kStretchBytes = Int{1} << 20;
@@ -75,42 +81,43 @@ Int operand_stride(Int elements, DType dtype) {
   return elements * bytes < kInPlaceRowBytes ? kInPlaceRowBytes / bytes : spread(elements, bytes);
 }
 
-// What follows from shape, engine and threads. No sum depends on it but for the parts, which follow
-// from the shape alone: chunks of whole pairs of rows go on with the sums of those before.
+// What follows from shape, engine, threads and rows at a time. No sum depends on it but for the
+// parts, which follow from the shape alone: chunks of whole pairs of rows go on with the sums of
+// those before.
 struct Tiling {
+  Int rows;                 // at a time, at most
+  Int depth;                // of the weight-gradient, at most
+  bool is_held;             // exponentials stand in the weight-gradient
   Int parts, part_columns;  // of the vocabulary
   // Of threads that share a part's blocks out among them; each has all parts, one after the other,
   // where threads cannot be shared out alike.
   Int lanes;
   bool packs_apart;  // each thread for itself
   DType operand;     // of what the engine multiplies with x or e
-  Int chunk_rows;    // at most
-  Int block_rows;    // at most
+  Int exponential_bytes;
+  Int block_rows;  // at most
   Int x_stride, step_stride, rounded_stride;
   // Packed weights of a step: columns of the logits, then depth of the input-gradient.
   Int step_bytes, step_depth_offset;
   Int stretch_steps;
   Int most_packings;  // side by side, by a team of any size up to this one
-  Int exponential_bytes;
-  Int turned_stride;  // 0 without gradients
+  // Of exponentials, of all classes or, where they are held, of those that a thread copies; 0
+  // without gradients.
+  Int turned_stride;
 
-  Tiling(const Shape& shape, const GemmEngine& engine, int num_threads)
-      : parts(shape.classes >= kLeastClassesInParts ? 2 : 1),
+  Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, Int rows_at_once,
+         Int most_depth, bool holds)
+      : rows(rows_at_once),
+        depth(most_depth),
+        is_held(holds),
+        parts(shape.classes >= kLeastClassesInParts ? 2 : 1),
         part_columns(parts == 1 ? shape.classes
                                 : round_up(ceil_div(shape.classes, parts), kPartUnit)),
         lanes(num_threads % parts == 0 ? num_threads / parts : num_threads),
         operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
                                                                  : DType::kBFloat16),
-        exponential_bytes(size_bytes(shape.dtype)) {
-    const Int fitting = kChunkBytes / std::max<Int>(shape.classes * exponential_bytes, 1) - 32;
-    chunk_rows = shape.with_gradient ? std::clamp(fitting, kRowUnit, kMostChunkRows)
-                                     : kMostBlockRows * std::max(4, 2 * num_threads);
-    const Int unit = chunk_rows >= kMostBlockRows ? kMostBlockRows : kRowUnit;
-    chunk_rows = chunk_rows / unit * unit;
-    // Even chunks: a short one would pack the weights for few rows.
-    chunk_rows = std::min(
-        chunk_rows, std::max(round_up(ceil_div(shape.rows, shape.slices), kRowUnit), kRowUnit));
-    block_rows = std::min(kMostBlockRows, chunk_rows);
+        exponential_bytes(size_bytes(shape.dtype)),
+        block_rows(std::min(kMostBlockRows, rows)) {
     const Int columns = std::min(kStepColumns, shape.classes);
     x_stride = operand_stride(shape.width, operand);
     step_stride = operand_stride(columns, DType::kFloat32);
@@ -123,16 +130,17 @@ struct Tiling {
                     size_bytes(shape.dtype);
     stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
                                std::max<Int>(ceil_div(part_columns, kStepColumns), 1));
-    const Int most_lanes = std::max<Int>(chunk_rows / kRowsAPacking, 1);
+    const Int most_lanes = std::max<Int>(rows / kRowsAPacking, 1);
     packs_apart = lanes <= most_lanes;
     most_packings = std::min<Int>(parts * most_lanes, num_threads);
-    turned_stride = shape.with_gradient ? spread(chunk_rows, exponential_bytes) : 0;
+    turned_stride = shape.with_gradient ? spread(depth, exponential_bytes) : 0;
   }
 
   Int stretch_columns() const { return stretch_steps * kStepColumns; }
   Int stretch_bytes() const { return stretch_steps * step_bytes; }
-  // What packing takes of a chunk, in passes over the vocabulary: threads that read what others
-  // packed take as much again.
+  Int turned_row_bytes() const { return turned_stride * exponential_bytes; }
+  // What packing takes of rows at a time, in passes over the vocabulary: threads that read what
+  // others packed take as much again.
   Int passes() const { return packs_apart ? lanes : 2; }
 };
 
@@ -166,11 +174,11 @@ Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) 
           .c_stride = shape.width};
 }
 
-Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) {
+Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows, Int stride) {
   return {.rows = shape.classes,
           .columns = shape.width,
           .depth = rows,
-          .a = matrix(nullptr, shape.dtype, tiling.turned_stride, 1),
+          .a = matrix(nullptr, shape.dtype, stride, 1),
           .b = packed(tiling.operand),
           .c_stride = shape.width};
 }
@@ -194,7 +202,7 @@ struct Space {
       pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
       bytes += round_up(count * element_bytes, 64);
     };
-    const Int rows = tiling.chunk_rows;
+    const Int rows = tiling.rows;
     take(live, shape.rows);
     take(losses, shape.rows);
     take(of_label, rows);
@@ -203,26 +211,71 @@ struct Space {
     take(sums, tiling.parts * rows);
     take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
     take(x_panels,
-         shape.with_gradient ? panel_shape(tiling.operand, rows, shape.width, true).num_elements()
-                             : 0,
+         shape.with_gradient
+             ? panel_shape(tiling.operand, tiling.depth, shape.width, true).num_elements()
+             : 0,
          size_bytes(tiling.operand));
     take(weight_panels, tiling.stretch_bytes() * tiling.most_packings, 1);
-    take(turned, tiling.turned_stride * shape.classes, tiling.exponential_bytes);
+    take(turned, tiling.is_held ? 0 : tiling.turned_row_bytes() * shape.classes, 1);
     take(input_gradient, shape.with_gradient ? tiling.parts * rows * shape.width : 0);
     rounded_offset = tiling.block_rows * tiling.step_stride * 4;
     engine_offset = rounded_offset;
     if (tiling.operand == DType::kBFloat16)
       engine_offset += tiling.block_rows * tiling.rounded_stride * 2;
+    if (tiling.is_held)  // copies of exponentials, when the logits are gone
+      engine_offset =
+          round_up(std::max(engine_offset, kLeastCopiedClasses * tiling.turned_row_bytes()), 64);
     Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
     if (shape.with_gradient)
       engine_bytes = std::max(
           {engine_bytes,
            engine.workspace_bytes(input_gradient_product(shape, tiling, tiling.block_rows)),
-           engine.workspace_bytes(weight_gradient_product(shape, tiling, rows))});
+           engine.workspace_bytes(
+               weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride))});
     thread_bytes = engine_offset + engine_bytes;
     take(threads, thread_bytes * num_threads);
   }
 };
+
+// How rows are cut.
+struct Cut {
+  std::optional<Tiling> held, rest;  // the first chunk, where the weight-gradient holds it; others
+};
+
+// `rows` in as few parts as `most` allows; a short last one would pack the weights for few rows.
+Int even_rows(Int rows, Int most) {
+  return round_up(ceil_div(rows, ceil_div(rows, most)), kRowUnit);
+}
+
+// `adds`: to a weight-gradient that is there.
+Cut cut_rows(const Shape& shape, const GemmEngine& engine, int num_threads, bool adds) {
+  const Int all = round_up(std::max<Int>(shape.rows, 1), kRowUnit);
+  if (!shape.with_gradient) {
+    const Int rows = std::min(kMostBlockRows * std::max(4, 2 * num_threads), all);
+    return {.held = std::nullopt, .rest = Tiling(shape, engine, num_threads, rows, rows, false)};
+  }
+  Cut cut;
+  const Int element_bytes = size_bytes(shape.dtype);
+  const Int of_slice = even_rows(all, ceil_div(all, shape.slices));
+  const Int fitting = kChunkBytes / std::max<Int>(shape.classes * element_bytes, 1) - 32;
+  const Int most =
+      std::min(std::clamp(fitting / kRowUnit * kRowUnit, kRowUnit, kMostRowsAtOnce), of_slice);
+  Int held = shape.width * Int{sizeof(float)} / element_bytes / kRowUnit * kRowUnit;
+  held = adds || held < std::min(most, all) ? 0 : std::min(held, all);
+  if (held < all) {
+    const Int rows = even_rows(all - held, most);
+    cut.rest.emplace(shape, engine, num_threads, rows, rows, false);
+  }
+  if (held == 0) return cut;
+  // As many at a time as need no more than the chunks behind them.
+  const Int bytes = cut.rest ? Space(shape, *cut.rest, engine, num_threads, nullptr).bytes : 0;
+  for (Int parts = ceil_div(held, kMostRowsAtOnce);; ++parts) {
+    const Int rows = round_up(ceil_div(held, parts), kRowUnit);
+    cut.held.emplace(shape, engine, num_threads, rows, held, true);
+    if (rows <= of_slice || Space(shape, *cut.held, engine, num_threads, nullptr).bytes <= bytes)
+      return cut;
+  }
+}
 
 // Runs `gemm` in blocks that the engine takes, on one thread.
 void multiply(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace) {
@@ -245,28 +298,42 @@ class HeadLoss {
         args_(args),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1,
                         *args.attributes)),
-        tiling_(shape_, engine, args.team->num_threads()),
-        space_(shape_, tiling_, engine, args.team->num_threads(), args.workspace),
+        cut_(cut_rows(shape_, engine, args.team->num_threads(),
+                      shape_.with_gradient && adds(args, 2))),
         labels_(args.inputs[2].as<const std::int32_t>()),
         scale_(*args.inputs[3].as<const float>()) {
     if (shape_.with_gradient)
       seed_ = scale_ * static_cast<float>(spec::get_double(*args.attributes, "dloss"));
+    lay_out(cut_.held ? *cut_.held : *cut_.rest);
   }
 
   void run() {
     find_live_rows();
     if (shape_.with_gradient) clear_rest();
-    const Int num_chunks = ceil_div(num_live_, tiling_.chunk_rows);
-    const Int rows = num_chunks > 0 ? round_up(ceil_div(num_live_, num_chunks), kRowUnit) : 1;
-    for (Int first = 0; first < num_live_; first += rows) run_chunk(first, rows);
+    const Int held = cut_.held ? std::min(num_live_, cut_.held->depth) : 0;
+    if (held > 0) run_held_chunk(held);
+    if (num_live_ > held) {
+      lay_out(*cut_.rest);
+      turned_ = {space_->turned, tiling_->turned_stride};
+      const Int rows = even_rows(num_live_ - held, tiling_->rows);
+      for (Int first = held; first < num_live_; first += rows)
+        run_chunk(first, std::min(rows, num_live_ - first));
+    }
     double sum = 0;
-    for (Int i = 0; i < num_live_; ++i) sum += space_.losses[i];
+    for (Int i = 0; i < num_live_; ++i) sum += space_->losses[i];
     float* loss = args_.outputs[0].as<float>();
     const auto total = static_cast<float>(scale_ * sum);
     *loss = adds(args_, 0) ? *loss + total : total;
   }
 
  private:
+  // `live` and `losses` lie alike in the space of either.
+  void lay_out(const Tiling& tiling) {
+    tiling_ = &tiling;
+    space_.emplace(shape_, tiling, engine_, args_.team->num_threads(), args_.workspace);
+    is_packed_ = false;
+  }
+
   Int element_bytes() const { return size_bytes(shape_.dtype); }
   const std::byte* weight(Int row) const {
     return args_.inputs[1].data + row * shape_.width * element_bytes();
@@ -275,7 +342,7 @@ class HeadLoss {
   void find_live_rows() {
     for (Int t = 0; t < shape_.rows; ++t) {
       require_label(labels_[t], shape_.classes);
-      if (labels_[t] != kIgnoredLabel) space_.live[num_live_++] = static_cast<std::int32_t>(t);
+      if (labels_[t] != kIgnoredLabel) space_->live[num_live_++] = static_cast<std::int32_t>(t);
     }
   }
 
@@ -296,31 +363,70 @@ class HeadLoss {
     });
   }
 
-  // Rows of the chunk that starts at live row `first`, in blocks.
+  // Rows at a time that start at live row `first`, in blocks.
   struct Chunk {
     Int first, rows, block_rows;
   };
 
-  void run_chunk(Int first, Int most_rows) {
-    const Int rows = std::min(most_rows, num_live_ - first);
+  // The first one: exponentials of class c stand in the first bytes of dweight's row c.
+  void run_held_chunk(Int held) {
+    const Int stride = shape_.width * Int{sizeof(float)} / tiling_->exponential_bytes;
+    const Int most_rows = even_rows(held, tiling_->rows);
+    for (Int first = 0; first < held; first += most_rows) {
+      const Int rows = std::min(most_rows, held - first);
+      turned_ = {args_.outputs[2].data + first * tiling_->exponential_bytes, stride};
+      run_rows(first, rows);
+      pack_x(first, rows, held);
+    }
+    // A thread takes as many classes as its space for logits holds.
+    const Int row_bytes = tiling_->turned_row_bytes();
+    const Int most = space_->engine_offset / row_bytes / kLeastCopiedClasses * kLeastCopiedClasses;
+    args_.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
+      const Int begin = task * most, count = std::min(most, shape_.classes - begin);
+      std::byte* copy = thread_space(thread);
+      const std::byte* row = weight_gradient(begin);
+      for (Int j = 0; j < count; ++j, row += shape_.width * Int{sizeof(float)})
+        std::memcpy(copy + j * row_bytes, row,
+                    static_cast<std::size_t>(held * tiling_->exponential_bytes));
+      add_weight_gradient(begin, count, held, {copy, tiling_->turned_stride}, false, thread);
+    });
+  }
+
+  // One behind it, or of a call that adds.
+  void run_chunk(Int first, Int rows) {
+    run_rows(first, rows);
+    if (!shape_.with_gradient) return;
+    pack_x(0, rows, rows);
+    const Int most =
+        engine_.blocking(weight_gradient_product(shape_, *tiling_, rows, turned_.stride)).rows;
+    args_.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
+      const Int begin = task * most;
+      add_weight_gradient(
+          begin, std::min(most, shape_.classes - begin), rows,
+          {turned_.data + begin * turned_.stride * tiling_->exponential_bytes, turned_.stride},
+          first > 0 || adds(args_, 2), thread);
+    });
+  }
+
+  // Losses, dx and exponentials.
+  void run_rows(Int first, Int rows) {
     const Int blocks =  // as many for each thread
-        round_up(ceil_div(rows, tiling_.block_rows),
-                 tiling_.packs_apart ? tiling_.lanes : args_.team->num_threads());
+        round_up(ceil_div(rows, tiling_->block_rows),
+                 tiling_->packs_apart ? tiling_->lanes : args_.team->num_threads());
     const Chunk chunk{
         .first = first,
         .rows = rows,
-        .block_rows = std::min(tiling_.block_rows, round_up(ceil_div(rows, blocks), kRowUnit))};
+        .block_rows = std::min(tiling_->block_rows, round_up(ceil_div(rows, blocks), kRowUnit))};
     for_rows(chunk, [&](Int r) { start_row(first, r); });
     run_steps(chunk, &HeadLoss::exponentials);
     if (find_misfits(rows)) {
       run_steps(chunk, &HeadLoss::find_largest);
       for (Int r = 0; r < rows; ++r)
         if (const float largest = largest_of(r); largest < kInfinity)
-          space_.shift[r] = std::max(largest, space_.of_label[r]);
+          space_->shift[r] = std::max(largest, space_->of_label[r]);
       run_steps(chunk, &HeadLoss::exponentials);
     }
     for_rows(chunk, [&](Int r) { finish_row(first, r); });
-    if (shape_.with_gradient) add_weight_gradient(chunk);
   }
 
   template <class Body>
@@ -330,63 +436,72 @@ class HeadLoss {
     });
   }
 
-  void add_weight_gradient(const Chunk& chunk) {
-    const PanelShape panels = panel_shape(tiling_.operand, chunk.rows, shape_.width, true);
-    const Int operand_bytes = size_bytes(tiling_.operand);
+  // Exponentials of a class at data + class · stride, in elements.
+  struct Turned {
+    std::byte* data;
+    Int stride;
+  };
+
+  std::byte* weight_gradient(Int row) const {
+    return args_.outputs[2].data + row * shape_.width * Int{sizeof(float)};
+  }
+
+  // The rows at hand become rows [at, at + rows) of the weight-gradient's `depth`.
+  void pack_x(Int at, Int rows, Int depth) {
+    const PanelShape panels = panel_shape(tiling_->operand, depth, shape_.width, true);
+    const Int operand_bytes = size_bytes(tiling_->operand);
     args_.team->for_range(shape_.width, kPanelColumns, [&](Int begin, Int end) {
       stage_.pack_depth(
-          space_.x_panels + begin / kPanelColumns * panels.panel_elements() * operand_bytes,
-          panels.panel_elements(), space_.x + begin * operand_bytes, tiling_.operand,
-          tiling_.x_stride, 0, chunk.rows, end - begin);
+          space_->x_panels + begin / kPanelColumns * panels.panel_elements() * operand_bytes,
+          panels.panel_elements(), space_->x + begin * operand_bytes, tiling_->operand,
+          tiling_->x_stride, at, at + rows, end - begin);
     });
-    Gemm gemm = weight_gradient_product(shape_, tiling_, chunk.rows);
-    gemm.a.data = space_.turned;
-    gemm.b.data = space_.x_panels;
-    gemm.c = args_.outputs[2].data;
-    gemm.accumulate = chunk.first > 0 || adds(args_, 2);
-    const Blocking most = engine_.blocking(gemm);
-    args_.team->for_tasks(ceil_div(shape_.classes, most.rows), [&](Int task, int thread) {
-      Gemm part = gemm;
-      const Int begin = task * most.rows;
-      part.rows = std::min(most.rows, shape_.classes - begin);
-      part.a.data += begin * tiling_.turned_stride * tiling_.exponential_bytes;
-      part.c += begin * shape_.width * 4;
-      multiply(engine_, part, engine_space(thread));
-    });
+  }
+
+  // Of `count` classes from `begin` on, over the `rows` of x's panels.
+  void add_weight_gradient(Int begin, Int count, Int rows, Turned turned, bool accumulate,
+                           int thread) {
+    Gemm gemm = weight_gradient_product(shape_, *tiling_, rows, turned.stride);
+    gemm.rows = count;
+    gemm.a.data = turned.data;
+    gemm.b.data = space_->x_panels;
+    gemm.c = weight_gradient(begin);
+    gemm.accumulate = accumulate;
+    multiply(engine_, gemm, engine_space(thread));
   }
 
   std::byte* thread_space(int thread) const {
-    return space_.threads + thread * space_.thread_bytes;
+    return space_->threads + thread * space_->thread_bytes;
   }
-  std::byte* engine_space(int thread) const { return thread_space(thread) + space_.engine_offset; }
+  std::byte* engine_space(int thread) const { return thread_space(thread) + space_->engine_offset; }
 
-  Int label_of(Int first, Int row) const { return labels_[space_.live[first + row]]; }
+  Int label_of(Int first, Int row) const { return labels_[space_->live[first + row]]; }
 
   void start_row(Int first, Int r) {
     const std::byte* x =
-        args_.inputs[0].data + space_.live[first + r] * shape_.width * element_bytes();
-    space_.of_label[r] = space_.shift[r] =
+        args_.inputs[0].data + space_->live[first + r] * shape_.width * element_bytes();
+    space_->of_label[r] = space_->shift[r] =
         stage_.copy_row(x, weight(label_of(first, r)), shape_.dtype, shape_.width,
-                        {space_.x, tiling_.operand, tiling_.x_stride}, r);
+                        {space_->x, tiling_->operand, tiling_->x_stride}, r);
     set_largest(r, -kInfinity);
   }
 
   // Of all parts, for a row of the chunk.
   double sum_of(Int r) const {
     double sum = 0;
-    for (Int part = 0; part < tiling_.parts; ++part) sum += space_.sums[at(part, r)];
+    for (Int part = 0; part < tiling_->parts; ++part) sum += space_->sums[at(part, r)];
     return sum;
   }
   float largest_of(Int r) const {
     float largest = -kInfinity;
-    for (Int part = 0; part < tiling_.parts; ++part)
-      largest = std::max(largest, space_.largest[at(part, r)]);
+    for (Int part = 0; part < tiling_->parts; ++part)
+      largest = std::max(largest, space_->largest[at(part, r)]);
     return largest;
   }
   void set_largest(Int r, float to) {
-    for (Int part = 0; part < tiling_.parts; ++part) space_.largest[at(part, r)] = to;
+    for (Int part = 0; part < tiling_->parts; ++part) space_->largest[at(part, r)] = to;
   }
-  Int at(Int part, Int r) const { return part * tiling_.chunk_rows + r; }
+  Int at(Int part, Int r) const { return part * tiling_->rows + r; }
 
   // Rows that fit keep an infinity, and their shift, while the largest logits are sought.
   bool find_misfits(Int rows) {
@@ -415,37 +530,38 @@ class HeadLoss {
   };
 
   std::byte* step_panels(const Stretch& stretch, Int column) const {
-    return stretch.panels + (column - stretch.begin) / kStepColumns * tiling_.step_bytes;
+    return stretch.panels + (column - stretch.begin) / kStepColumns * tiling_->step_bytes;
   }
 
-  Int part_begin(Int part) const { return part * tiling_.part_columns; }
+  Int part_begin(Int part) const { return part * tiling_->part_columns; }
   Int part_end(Int part) const {
-    return std::min(part_begin(part) + tiling_.part_columns, shape_.classes);
+    return std::min(part_begin(part) + tiling_->part_columns, shape_.classes);
   }
 
   // body(stretch) for each one of a part, packed at `panels`.
   template <class Body>
   void for_stretches(Int part, std::byte* panels, Body&& body) const {
-    const Int end = part_end(part), columns = tiling_.stretch_columns();
+    const Int end = part_end(part), columns = tiling_->stretch_columns();
     for (Int begin = part_begin(part); begin < end; begin += columns)
       body(Stretch{part, begin, std::min(end, begin + columns), panels});
   }
 
   // All steps of the blocks that have a row to compute: one whose `largest` is below infinity.
   void run_steps(const Chunk& chunk, Use use) {
-    if (tiling_.packs_apart) {
+    if (tiling_->packs_apart) {
       args_.team->run([&](int thread) { run_steps_of(thread, chunk, use); });
     } else {
-      for (Int part = 0; part < tiling_.parts; ++part) run_steps_together(part, chunk, use);
+      for (Int part = 0; part < tiling_->parts; ++part) run_steps_together(part, chunk, use);
     }
-    is_packed_ = tiling_.parts == 1 && tiling_.stretch_columns() >= shape_.classes;
+    is_packed_ = tiling_->parts == 1 && tiling_->stretch_columns() >= shape_.classes;
   }
 
   // Of one thread's blocks, in its parts, from its own packing.
   void run_steps_of(int thread, const Chunk& chunk, Use use) {
-    const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_.lanes;
-    std::byte* panels = space_.weight_panels + thread * tiling_.stretch_bytes();
-    for (Int part = thread / lanes; part < tiling_.parts; part += args_.team->num_threads() / lanes)
+    const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_->lanes;
+    std::byte* panels = space_->weight_panels + thread * tiling_->stretch_bytes();
+    for (Int part = thread / lanes; part < tiling_->parts;
+         part += args_.team->num_threads() / lanes)
       for_stretches(part, panels, [&](const Stretch& stretch) {
         if (!is_packed_) pack(stretch, stretch.begin, stretch.end);
         for (Int block = thread % lanes; block < num_blocks; block += lanes)
@@ -455,7 +571,7 @@ class HeadLoss {
 
   void run_steps_together(Int part, const Chunk& chunk, Use use) {
     device::ThreadTeam& team = *args_.team;
-    for_stretches(part, space_.weight_panels, [&](const Stretch& stretch) {
+    for_stretches(part, space_->weight_panels, [&](const Stretch& stretch) {
       if (!is_packed_)
         team.for_range(stretch.end - stretch.begin, kPanelColumns, [&](Int begin, Int end) {
           pack(stretch, stretch.begin + begin, stretch.begin + end);
@@ -471,7 +587,7 @@ class HeadLoss {
                  Use use) {
     const Int begin = block * chunk.block_rows;
     const Int end = std::min(chunk.rows, begin + chunk.block_rows);
-    const float* largest = space_.largest + at(stretch.part, 0);
+    const float* largest = space_->largest + at(stretch.part, 0);
     if (std::none_of(largest + begin, largest + end, [](float of) { return of < kInfinity; }))
       return;
     for (Int column = stretch.begin; column < stretch.end; column += kStepColumns) {
@@ -484,7 +600,7 @@ class HeadLoss {
                 .thread = thread,
                 .logits = logits_at(stretch.part, begin, end, thread)};
       if (is_last && column + kStepColumns >= stretch.end) {
-        const Int next = std::min(tiling_.stretch_columns(), part_end(stretch.part) - stretch.end);
+        const Int next = std::min(tiling_->stretch_columns(), part_end(stretch.part) - stretch.end);
         step.logits.ahead = weight(stretch.end);
         step.logits.ahead_bytes = next * shape_.width * element_bytes();
       }
@@ -495,13 +611,13 @@ class HeadLoss {
   // Of rows [begin, end) of a chunk, in the thread's space.
   HeadLogits logits_at(Int part, Int begin, Int end, int thread) const {
     return {.logits = reinterpret_cast<float*>(thread_space(thread)),
-            .stride = tiling_.step_stride,
+            .stride = tiling_->step_stride,
             .rows = end - begin,
             .columns = 0,
-            .shift = space_.shift + begin,
-            .sums = space_.sums + at(part, begin),
+            .shift = space_->shift + begin,
+            .sums = space_->sums + at(part, begin),
             .rounded = nullptr,
-            .rounded_stride = tiling_.rounded_stride};
+            .rounded_stride = tiling_->rounded_stride};
   }
 
   // Classes [begin, end) of a stretch.
@@ -516,7 +632,7 @@ class HeadLoss {
                           shape_.dtype, shape_.width, count, shape_.width);
       if (!shape_.with_gradient) continue;
       const Int columns = std::min(kStepColumns, stretch.end - (row - in_step));
-      stage_.pack_depth(panels + tiling_.step_depth_offset,
+      stage_.pack_depth(panels + tiling_->step_depth_offset,
                         panel_shape(shape_.dtype, columns, shape_.width, true).panel_elements(),
                         weight(row), shape_.dtype, shape_.width, in_step, in_step + count,
                         shape_.width);
@@ -524,70 +640,70 @@ class HeadLoss {
   }
 
   void run_step(Int first, Step& step, Use use) {
-    Gemm gemm = logits_product(shape_, tiling_, step.end - step.begin);
+    Gemm gemm = logits_product(shape_, *tiling_, step.end - step.begin);
     gemm.columns = step.logits.columns = step.columns;
-    gemm.a.data = space_.x + step.begin * tiling_.x_stride * size_bytes(tiling_.operand);
+    gemm.a.data = space_->x + step.begin * tiling_->x_stride * size_bytes(tiling_->operand);
     gemm.b.data = step.panels;
     gemm.c = thread_space(step.thread);
     multiply(engine_, gemm, engine_space(step.thread));
     for (Int r = step.begin; r < step.end; ++r)  // the label's own term is added apart
       if (const Int j = label_of(first, r) - step.column; 0 <= j && j < step.columns)
-        step.logits.logits[(r - step.begin) * tiling_.step_stride + j] = -kInfinity;
+        step.logits.logits[(r - step.begin) * tiling_->step_stride + j] = -kInfinity;
     (this->*use)(step);
   }
 
   void find_largest(Step& step) {
-    stage_.largest(step.logits, space_.largest + at(step.part, step.begin));
+    stage_.largest(step.logits, space_->largest + at(step.part, step.begin));
   }
 
   void exponentials(Step& step) {
-    const bool rounds = tiling_.operand == DType::kBFloat16;
+    const bool rounds = tiling_->operand == DType::kBFloat16;
     const bool is_first = step.column == part_begin(step.part);
     if (is_first) std::fill_n(step.logits.sums, step.logits.rows, 0.0);
     std::byte* space = thread_space(step.thread);
     if (shape_.with_gradient) {
-      if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_.rounded_offset);
-      step.logits.turned = space_.turned + (step.column * tiling_.turned_stride + step.begin) *
-                                               tiling_.exponential_bytes;
+      if (rounds) step.logits.rounded = reinterpret_cast<BFloat16*>(space + space_->rounded_offset);
+      step.logits.turned =
+          turned_.data + (step.column * turned_.stride + step.begin) * tiling_->exponential_bytes;
       step.logits.turned_dtype = shape_.dtype;
-      step.logits.turned_stride = tiling_.turned_stride;
+      step.logits.turned_stride = turned_.stride;
     }
     stage_.exponentials(step.logits);
     if (!shape_.with_gradient) return;
-    Gemm gemm = input_gradient_product(shape_, tiling_, step.end - step.begin);
+    Gemm gemm = input_gradient_product(shape_, *tiling_, step.end - step.begin);
     gemm.depth = step.columns;
-    gemm.a.data = rounds ? space + space_.rounded_offset : space;
-    gemm.b.data = step.panels + tiling_.step_depth_offset;
+    gemm.a.data = rounds ? space + space_->rounded_offset : space;
+    gemm.b.data = step.panels + tiling_->step_depth_offset;
     gemm.c = reinterpret_cast<std::byte*>(input_gradient(step.part, step.begin));
     gemm.accumulate = !is_first;
     multiply(engine_, gemm, engine_space(step.thread));
   }
 
   float* input_gradient(Int part, Int r) const {
-    return space_.input_gradient + at(part, r) * shape_.width;
+    return space_->input_gradient + at(part, r) * shape_.width;
   }
 
   void finish_row(Int first, Int r) {
-    const Int token = space_.live[first + r], label = labels_[token];
-    const double below = static_cast<double>(space_.of_label[r]) - space_.shift[r];
+    const Int token = space_->live[first + r], label = labels_[token];
+    const double below = static_cast<double>(space_->of_label[r]) - space_->shift[r];
     const double sum = sum_of(r), of_label = std::exp(below), total = sum + of_label;
-    space_.losses[first + r] =
+    space_->losses[first + r] =
         of_label > 1e-20 ? std::log1p(sum / of_label) : std::log(total) - below;
     if (!shape_.with_gradient) return;
     const auto factor = static_cast<float>(seed_ / total);
     stage_.input_gradient({.dx = args_.outputs[1].data + token * shape_.width * element_bytes(),
                            .accumulate = adds(args_, 1),
                            .sums = input_gradient(0, r),
-                           .more_sums = tiling_.parts > 1 ? input_gradient(1, r) : nullptr,
+                           .more_sums = tiling_->parts > 1 ? input_gradient(1, r) : nullptr,
                            .factor = factor,
                            .label_factor = static_cast<float>(seed_ * (sum / total))},
                           weight(label), shape_.dtype, shape_.width);
-    stage_.scale_row({space_.x, tiling_.operand, tiling_.x_stride}, r, shape_.width, factor);
-    const Int at = label * tiling_.turned_stride + r;
+    stage_.scale_row({space_->x, tiling_->operand, tiling_->x_stride}, r, shape_.width, factor);
+    const Int at = label * turned_.stride + r;
     if (shape_.dtype == DType::kBFloat16) {
-      reinterpret_cast<BFloat16*>(space_.turned)[at] = to_bfloat16(static_cast<float>(-sum));
+      reinterpret_cast<BFloat16*>(turned_.data)[at] = to_bfloat16(static_cast<float>(-sum));
     } else {
-      reinterpret_cast<float*>(space_.turned)[at] = static_cast<float>(-sum);
+      reinterpret_cast<float*>(turned_.data)[at] = static_cast<float>(-sum);
     }
   }
 
@@ -595,12 +711,14 @@ class HeadLoss {
   const HeadStage& stage_;
   const Arguments& args_;
   const Shape shape_;
-  const Tiling tiling_;
-  const Space space_;
+  const Cut cut_;
+  const Tiling* tiling_ = nullptr;  // of the rows at hand
+  std::optional<Space> space_;
   const std::int32_t* labels_;
   const float scale_;
   double seed_ = 0;  // of every row's own loss
   Int num_live_ = 0;
+  Turned turned_{};         // where exponentials go, of the rows at hand
   bool is_packed_ = false;  // all of the weights are one stretch, and packed
 };
 
@@ -629,26 +747,42 @@ Support HeadLossRows<kEngine, kStage>::supports(const spec::Problem& problem) {
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem& problem) {
   const Shape shape = shape_of(problem);
-  // A team that is smaller than planned for needs no more.
+  // A team that is smaller than planned for needs no more. A call of several micro-batches adds, or
+  // is the first of them.
   const int num_threads = problem.device->num_threads;
-  const Tiling tiling(shape, *kEngine(), num_threads);
-  return Space(shape, tiling, *kEngine(), num_threads, nullptr).bytes;
+  Int bytes = 0;
+  for (const bool adds : {false, true}) {
+    if (adds && !problem.may_add) break;
+    const Cut cut = cut_rows(shape, *kEngine(), num_threads, adds);
+    for (const auto& tiling : {cut.held, cut.rest})
+      if (tiling)
+        bytes = std::max(bytes, Space(shape, *tiling, *kEngine(), num_threads, nullptr).bytes);
+  }
+  return bytes;
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Each chunk packs the weights anew, and goes over the sums of their gradient, of which products
-  // hide all but about a quarter of a pass.
-  const Shape cut = shape_of(problem);
+  // Weights are packed anew for rows at a time, and each chunk but the first goes over the sums of
+  // their gradient, of which products hide all but about a quarter of a pass.
   const auto bytes = [&](Int slices) {
-    Shape shape = cut;
+    Shape shape = shape_of(problem);
     shape.slices = slices;
-    const Tiling tiling(shape, *kEngine(), problem.device->num_threads);
-    const Int sums = shape.with_gradient ? Int{sizeof(float)} : 0;
-    return ceil_div(shape.rows, tiling.chunk_rows) * shape.classes * shape.width *
-           (tiling.passes() * size_bytes(shape.dtype) + sums / 4);
+    const Cut cut = cut_rows(shape, *kEngine(), problem.device->num_threads, problem.may_add);
+    Int rest = shape.rows, packings = 0, sums = 0;
+    if (cut.held) {
+      packings = ceil_div(cut.held->depth, cut.held->rows) * cut.held->passes();
+      rest = std::max<Int>(rest - cut.held->depth, 0);
+    }
+    if (cut.rest) {
+      const Int chunks = ceil_div(rest, cut.rest->rows);
+      packings += chunks * cut.rest->passes();
+      sums = cut.held ? chunks : chunks - 1;
+    }
+    return shape.classes * shape.width *
+           (packings * size_bytes(shape.dtype) + sums * Int{sizeof(float)} / 4);
   };
-  return std::max<Int>(bytes(cut.slices) - bytes(1), 0);
+  return std::max<Int>(bytes(shape_of(problem).slices) - bytes(1), 0);
 }
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
