@@ -56,7 +56,7 @@ struct Shape {
   Int rows, width, classes;
   DType dtype;
   bool with_gradient;
-  Int slices;  // chunks, at the least
+  Int slices;  // workspace as for so many chunks
 };
 
 Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
