@@ -3,7 +3,7 @@
 """Steps of two plans in turn, by `anabatic profile`: the fastest one and that of a budget.
 
 A shared machine may move its cores apart between runs, which shows in the bandwidth of copies; pairs whose copies differ by more than 20 % are left
-out of the second ratio.
+out of the second line. Machines also drift: of each pair's own ratio the median is printed too.
 usage: two_plans.py --binary build/release/anabatic (--budget BYTES | --cut PERCENT OF THE FRAME) [--rounds 4] [--steps 4] [--warmup 1]
        bench/yardsticks/moe_coarse [KEYS AND FLAGS OF `anabatic train`]
 """
@@ -30,7 +30,8 @@ def summary(name, pairs):
     if not pairs:
         return
     whole, cut = (statistics.median(pair[i][0] for pair in pairs) for i in (0, 1))
-    print(f"{name}: {whole:.3f} and {cut:.3f} s, {100 * (cut / whole - 1):+.1f} % ({len(pairs)} rounds)")
+    of_pairs = statistics.median(pair[1][0] / pair[0][0] for pair in pairs)
+    print(f"{name}: {whole:.3f} and {cut:.3f} s, {100 * (cut / whole - 1):+.1f} %, of pairs {100 * (of_pairs - 1):+.1f} % ({len(pairs)} rounds)")
 
 
 def main():

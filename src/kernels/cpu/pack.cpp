@@ -7,6 +7,9 @@
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
 
+// Panels of so many elements pass the caches by: their lines were another core's, and go to all.
+constexpr std::int64_t kStreamedElements = std::int64_t{1} << 18;
+
 void convert(BFloat16* to, const float* from, std::int64_t count) {
   round_weights(to, from, count);
 }
@@ -65,7 +68,7 @@ void split_pairs(BFloat16* to, const BFloat16* panel, std::int64_t begin, std::i
 }
 
 // One task packs a few hundred rows of a panel, f32 or, to bf16, bf16.
-template <class To, class From>
+template <class To, class From, bool kStreamed>
 void pack_panels(const Arguments& args) {
   constexpr std::int64_t kTaskRows = 512, kRows = 64;
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
@@ -92,14 +95,15 @@ void pack_panels(const Arguments& args) {
       [[maybe_unused]] const From* from = source + k * kPanelColumns;
       if constexpr (sizeof(From) == sizeof(BFloat16)) {
         split_pairs(copy, source, k, k + rows);
-        targets.template write<false>(copy, k, k + rows);
+        targets.template write<kStreamed>(copy, k, k + rows);
       } else if constexpr (kRounds) {
         round_weights(copy, from, rows * kPanelColumns);
-        targets.template write<false>(copy, k, k + rows);
+        targets.template write<kStreamed>(copy, k, k + rows);
       } else {
-        targets.template write<false>(from, k, k + rows);
+        targets.template write<kStreamed>(from, k, k + rows);
       }
     }
+    if (kStreamed) stream_end();
   });
 }
 
@@ -139,10 +143,15 @@ void pack(const Arguments& args) {
   if (args.outputs[0].type->num_elements() == 0) return;
   if (args.inputs[0].type->layout != kRowMajor) {
     const bool to_rows = args.outputs[0].type->layout == kRowMajor;
+    const bool streams = args.outputs[0].type->num_elements() >= kStreamedElements;
     if (args.inputs[0].type->dtype == DType::kBFloat16)
-      return to_rows ? unpack<BFloat16, BFloat16>(args) : pack_panels<BFloat16, BFloat16>(args);
+      return to_rows   ? unpack<BFloat16, BFloat16>(args)
+             : streams ? pack_panels<BFloat16, BFloat16, true>(args)
+                       : pack_panels<BFloat16, BFloat16, false>(args);
     return with_float_type(args.outputs[0].type->dtype, [&]<class To>(To*) {
-      to_rows ? unpack<To, float>(args) : pack_panels<To, float>(args);
+      to_rows   ? unpack<To, float>(args)
+      : streams ? pack_panels<To, float, true>(args)
+                : pack_panels<To, float, false>(args);
     });
   }
   with_float_type(args.inputs[0].type->dtype, [&]<class From>(From*) {
