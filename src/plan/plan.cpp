@@ -268,9 +268,11 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
 }  // namespace
 
 Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const PlanOptions& options) {
-  const std::vector<KernelChoice> choices =
-      select_kernels(graph, device, options.only_kernels,
-                     options.single_micro_batch && !options.trivial, options.explanation);
+  Plan plan;
+  plan.name = graph.name;
+  plan.single_micro_batch = options.single_micro_batch && !options.trivial;
+  const std::vector<KernelChoice> choices = select_kernels(
+      graph, device, options.only_kernels, plan.single_micro_batch, options.explanation);
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);
@@ -281,9 +283,6 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
                             : early_free_order(graph, map, workspace_bytes,
                                                options.single_micro_batch, shortens_gradients);
 
-  Plan plan;
-  plan.name = graph.name;
-  plan.single_micro_batch = options.single_micro_batch && !options.trivial;
   std::vector<PlannedNode*> nodes;
   for (const auto& [action, order] : orders) {
     std::vector<PlannedNode>& planned = plan.orders[action];
