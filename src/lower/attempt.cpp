@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "base/text.h"
 #include "ops/table.h"
@@ -18,11 +19,12 @@ passes::StateNames parameters_on_disk(const CompileOptions& options, const State
   if (!options.training) return options.states_on_disk;
   passes::StateNames result;
   if (!places.parameters) return result;
+  const std::map<ir::ValueId, plan::Experts> experts = plan::experts_of_states(forward);
   for (const ir::State& state : forward.states)
     if (state.kind == ir::StateKind::kParameter &&
         forward.value(state.before).type.num_bytes() >= options.disk.min_parameter_bytes &&
         !places.resident_parameters.contains(text(state.name)) &&
-        plan::may_go_to_disk(options.disk, text(state.name)))
+        plan::may_go_to_disk(options.disk, text(state.name), experts.at(state.before)))
       result.insert(std::string(text(state.name)));
   return result;
 }
@@ -43,7 +45,8 @@ Attempt::Attempt(const CompileOptions& options, const spec::DeviceSpec& device,
     : options_(options),
       device_(device),
       places_(places),
-      parameters_on_disk_(parameters_on_disk(options, places, forward)) {}
+      parameters_on_disk_(parameters_on_disk(options, places, forward)),
+      expert_cuts_(plan::expert_cuts(forward, options.disk)) {}
 
 passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
@@ -52,6 +55,7 @@ passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
                       .with_update = options_.with_update,
                       .several_micro_batches = options_.micro_batches > 1,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
+                      .expert_cuts = &expert_cuts_,
                       .state_layouts = &options_.state_layouts,
                       .on_disk = &parameters_on_disk_,
                       .decisions = decisions},

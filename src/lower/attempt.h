@@ -52,6 +52,7 @@ class Attempt {
   const spec::DeviceSpec& device_;
   const StatePlaces places_;
   passes::StateNames parameters_on_disk_{};  // by name, which passes keep
+  passes::ExpertCuts expert_cuts_{};
 };
 
 }  // namespace anabatic::lower

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every pass may read besides the graph. Passes write neither of these.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <set>
@@ -16,6 +17,8 @@ namespace anabatic::passes {
 // Of states by name.
 using StateLayouts = std::map<std::string, Layout, std::less<>>;
 using StateNames = std::set<std::string, std::less<>>;
+// By parameter, a stack of experts: those at which a slice of its moments begins.
+using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
 
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
@@ -24,6 +27,8 @@ struct PassOptions {
   bool with_update = true;      // false: gradients only, no optimizer
   bool several_micro_batches = false;  // a step has
   std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
+  // Where slices begin beside those that `slice_bytes` makes. null: nowhere.
+  const ExpertCuts* expert_cuts = nullptr;
   // What stands already, put there by other programs over the same states.
   const StateLayouts* state_layouts = nullptr;
   // Parameters that stand on disk between their readers (reload_parameters). null: none.

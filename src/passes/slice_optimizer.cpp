@@ -36,7 +36,9 @@ struct Slice {
   std::int64_t first_row, matrices, count;
 };
 
-std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes) {
+// `cuts`: matrices at which a slice begins.
+std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes,
+                             const std::set<std::int64_t>& cuts) {
   const std::int64_t rows = type.dim(-2), matrices = type.ndim() == 3 ? type.dim(0) : 1;
   const std::int64_t panels = (rows + kPanelColumns - 1) / kPanelColumns;
   const std::int64_t panel_bytes = is_panels(type.layout)
@@ -50,9 +52,13 @@ std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes) {
   };
   std::vector<Slice> slices;
   if (most_panels >= panels) {
-    const std::int64_t step = part_of(matrices, most_panels / panels);
-    for (std::int64_t matrix = 0; matrix < matrices; matrix += step)
-      slices.push_back({matrix * rows, std::min(step, matrices - matrix), rows});
+    for (std::int64_t begin = 0, end = 0; begin < matrices; begin = end) {
+      const auto cut = cuts.upper_bound(begin);
+      end = cut == cuts.end() ? matrices : std::min(*cut, matrices);
+      const std::int64_t step = part_of(end - begin, most_panels / panels);
+      for (std::int64_t matrix = begin; matrix < end; matrix += step)
+        slices.push_back({matrix * rows, std::min(step, end - matrix), rows});
+    }
     return slices;
   }
   const std::int64_t step = part_of(panels, most_panels) * kPanelColumns;
@@ -71,7 +77,7 @@ TensorType type_of(const Slice& slice, TensorType type) {
 class Slicer {
  public:
   Slicer(Graph& graph, const PassContext& context)
-      : graph_(graph), builder_(graph, context.find_op) {
+      : graph_(graph), builder_(graph, context.find_op), expert_cuts_(context.options.expert_cuts) {
     std::int64_t bytes = 0;
     for (const ir::State& state : graph.states) {
       state_of_[state.before] = state.name;
@@ -86,11 +92,13 @@ class Slicer {
     bool changed = false;
     for (Node& node : nodes) {
       const std::span<const std::size_t> cut = cut_inputs(node);
-      if (cut.empty() || node.attributes.contains("first_row") || !is_large(node, cut.last(2))) {
+      std::vector<Slice> slices;
+      if (!cut.empty() && !node.attributes.contains("first_row")) slices = slices_for(node, cut);
+      if (slices.size() <= 1) {
         graph_.nodes.push_back(std::move(node));
         continue;
       }
-      slice(node, cut);
+      slice(node, cut, slices);
       changed = true;
     }
     if (!changed) return false;
@@ -106,22 +114,27 @@ class Slicer {
   }
 
  private:
-  bool is_large(const Node& node, std::span<const std::size_t> moments) const {
-    for (const std::size_t i : moments) {
+  // None where its moments cannot be cut.
+  std::vector<Slice> slices_for(const Node& node, std::span<const std::size_t> cut) const {
+    for (const std::size_t i : cut.last(2)) {
       const TensorType& type = builder_.type(node.inputs[i]);
       const bool is_float = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16;
       const bool is_cut = type.layout == kRowMajor || type.layout == panels_layout(false);
       if (!is_float || !is_cut || (type.ndim() != 2 && type.ndim() != 3) ||
-          type.num_bytes() <= most_bytes_ || state_of_.count(node.inputs[i]) == 0)
-        return false;
+          state_of_.count(node.inputs[i]) == 0)
+        return {};
     }
-    return slices_of(builder_.type(node.inputs[moments[0]]), most_bytes_).size() > 1;
+    std::set<std::int64_t> experts;
+    const auto parameter = state_of_.find(node.inputs[0]);
+    if (expert_cuts_ != nullptr && parameter != state_of_.end())
+      if (const auto found = expert_cuts_->find(text(parameter->second));
+          found != expert_cuts_->end())
+        experts = found->second;
+    return slices_of(builder_.type(node.inputs[cut.back()]), most_bytes_, experts);
   }
 
-  void slice(const Node& node, std::span<const std::size_t> cut) {
+  void slice(const Node& node, std::span<const std::size_t> cut, const std::vector<Slice>& slices) {
     builder_.set_tag(node.tag);
-    const std::vector<Slice> slices =
-        slices_of(builder_.type(node.inputs[cut.back()]), most_bytes_);
     std::vector<ValueId> inputs = node.inputs;
     for (std::size_t i = 0; i < slices.size(); ++i) {
       for (const std::size_t input : cut) {
@@ -143,6 +156,7 @@ class Slicer {
 
   Graph& graph_;
   ir::GraphBuilder builder_;
+  const ExpertCuts* expert_cuts_;
   std::int64_t most_bytes_ = 0;
   std::map<ValueId, Name> state_of_;     // by `before`
   std::set<ValueId> cut_;                // states of which only slices stand

@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the names in memory.recompute, keep, hot and cold mean.
+// memory.hot and memory.cold, of states: which may leave memory, and whether a plan obeys.
 #pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "ir/graph.h"
+#include "plan/hint_names.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {
 
-// Behind "layers.N.", or the whole.
-std::string_view without_layer(std::string_view key);
+// May this state leave memory, which holds these of its parameter's experts? The one meaning of hot
+// and cold for states: never where the parameter, or one of the experts, is hot; with `only_cold`,
+// where it, or each of them, is cold.
+bool may_go_to_disk(const DiskOptions& options, std::string_view state, Experts experts);
 
-// Of a value's key (analysis/rebuild.h) or a parameter: "layers.3.experts.activation" whole, or
-// without its layer, or the segment's name alone; "attention.qkv" is its q, k and v, and what is
-// made of each (q_rope, q_norm).
-bool is_named(std::string_view key, std::string_view hint);
-
-// May this state of the optimizer leave memory? The one meaning of hot and cold for states: never
-// where its parameter is hot; with `only_cold`, where its parameter is cold.
-bool may_go_to_disk(const DiskOptions& options, std::string_view state);
+// By parameter, the experts at which a slice of its moments has to begin, so that hot and cold ones
+// are apart from the others of their stack.
+std::map<std::string, std::set<std::int64_t>, std::less<>> expert_cuts(const ir::Graph& forward,
+                                                                       const DiskOptions& options);
 
 // InvalidArgument for a hint that cannot be obeyed, with the reason: of `hot`, that names neither
 // what the backward reads nor a parameter; of `cold`, that names nothing whose moments `plan` has
-// on disk, nor a value that it offloads, which it does only where `offloads`. For a program that
-// trains and updates.
+// on disk, nor a value that it offloads, which it does only where `offloads`; of either, that names
+// experts that the stack has not. For a program that trains and updates.
 void require_obeyed(const ir::Graph& graph, const Plan& plan, const DiskOptions& options,
                     bool offloads);
 

@@ -7,7 +7,7 @@
 
 #include "analysis/saved_form.h"
 #include "ir/op_schema.h"
-#include "plan/hints.h"
+#include "plan/hint_names.h"
 #include "plan/kernel_selection.h"
 #include "plan/offload.h"
 #include "plan/offsets.h"

@@ -207,6 +207,7 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
           Lifetime& use = uses[plan.buffer_of_value[index(value)]];
           use = analysis::join(use, {position, position + 1});
         }
+  const std::map<ir::ValueId, Experts> experts = experts_of_states(graph);
   std::vector<Candidate> result;
   for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
     const PlannedBuffer& buffer = plan.buffers[i];
@@ -220,7 +221,7 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
     const bool is_reloaded = reloaded.contains(buffer.state);
     if ((state.kind != ir::StateKind::kOptimizer && !is_reloaded) || (is_low && !options.masters) ||
         use.empty() || is_output(state.before) || is_output(state.after) ||
-        !may_go_to_disk(options, text(state.name)))
+        !may_go_to_disk(options, text(state.name), experts.at(state.before)))
       continue;
     result.push_back({static_cast<std::int32_t>(i), use, !is_reloaded});
   }

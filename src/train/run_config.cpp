@@ -245,8 +245,9 @@ void add_memory_keys(std::vector<ConfigKey>& keys) {
                          "moments on disk",
                          AT(memory.hot)));
   keys.push_back(strings("memory.cold",
-                         "parameters or segments whose moments go to disk, such as embedding; with "
-                         "memory.activations: disk also values that wait there",
+                         "parameters or segments whose moments go to disk, such as embedding or "
+                         "experts.96-127; with memory.activations: disk also values that wait "
+                         "there",
                          AT(memory.cold)));
   keys.push_back(string("memory.plan",
                         "file of choices to replay, as `anabatic plan --save FILE` writes it; "

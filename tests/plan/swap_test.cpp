@@ -172,10 +172,40 @@ TEST(Hints, NameAllThatAnUpdateAloneReads) {
     for (const char* slice : {"", ".slice.3"}) {
       const std::string state = std::string(prefix) + "layers.0.experts.up.weight" + slice;
       SCOPED_TRACE(state);
-      EXPECT_TRUE(plan::may_go_to_disk({.cold = {"experts"}, .only_cold = true}, state));
-      EXPECT_FALSE(plan::may_go_to_disk({.cold = {"embedding"}, .only_cold = true}, state));
-      EXPECT_FALSE(plan::may_go_to_disk({.hot = {"layers.0"}}, state));
+      const plan::Experts all{0, 8};
+      EXPECT_TRUE(plan::may_go_to_disk({.cold = {"experts"}, .only_cold = true}, state, all));
+      EXPECT_FALSE(plan::may_go_to_disk({.cold = {"embedding"}, .only_cold = true}, state, all));
+      EXPECT_FALSE(plan::may_go_to_disk({.hot = {"layers.0"}}, state, all));
     }
+}
+
+TEST(Hints, NameSingleExpertsOfAStack) {
+  constexpr const char* kState = "first_moment.layers.0.experts.up.weight.slice.3";
+  const auto is_cold = [&](std::vector<std::string> cold, plan::Experts experts) {
+    return plan::may_go_to_disk({.cold = std::move(cold), .only_cold = true}, kState, experts);
+  };
+  const auto is_hot = [&](std::vector<std::string> hot, plan::Experts experts) {
+    return !plan::may_go_to_disk({.hot = std::move(hot)}, kState, experts);
+  };
+  for (const char* hint : {"layers.0.experts.3", "experts.3", "experts.3.up", "experts.0-3.up",
+                           "experts.3-5.up.weight", "experts.3-3"}) {
+    SCOPED_TRACE(hint);
+    EXPECT_TRUE(is_cold({hint}, {3, 4}));
+    EXPECT_FALSE(is_cold({hint}, {3, 8}));  // others stay, and so the whole
+    EXPECT_FALSE(is_cold({hint}, {6, 8}));
+    EXPECT_FALSE(is_cold({hint}, {}));  // no stack
+    EXPECT_TRUE(is_hot({hint}, {3, 4}));
+    EXPECT_TRUE(is_hot({hint}, {0, 8}));  // one of them may not go
+    EXPECT_FALSE(is_hot({hint}, {6, 8}));
+  }
+  for (const char* hint : {"layers.1.experts.3", "experts.3.down", "experts.5-3", "experts.3-",
+                           "experts.-3", "experts.3x", "experts.99999999999", "expert.3", "3"}) {
+    SCOPED_TRACE(hint);
+    EXPECT_FALSE(is_cold({hint}, {3, 4}));
+    EXPECT_FALSE(is_hot({hint}, {3, 4}));
+  }
+  EXPECT_TRUE(is_cold({"experts.0-3", "experts.4-7"}, {0, 8}));
+  EXPECT_FALSE(is_cold({"experts.0-2", "experts.4-7"}, {0, 8}));
 }
 
 // Slices of a few rows: no window is larger, and so the frame grows by less.

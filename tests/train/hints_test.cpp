@@ -71,6 +71,29 @@ TEST(Hints, ColdMomentsGoToDiskAndHotOnesStay) {
   EXPECT_EQ(on_disk(run).size() + 12, all);
 }
 
+// Beside moments that stay: those of a stack are cut where it takes that, and nowhere else.
+TEST(Hints, ColdExpertsGoToDiskByThemselves) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), kWide);
+  run.train.precision = "bf16";
+  run.memory.cold = {"layers.1.experts.2.up"};
+  EXPECT_THAT(on_disk(run), ElementsAre("first_moment.layers.1.experts.up.weight.slice.1",
+                                        "second_moment.layers.1.experts.up.weight.slice.1"));
+  const plan::Plan& plan_of_one = plan(run).plan.training.plan;
+  const std::int64_t expert_bytes = 64 * 48 * 4;
+  EXPECT_EQ(plan_of_one.disk_bytes, 2 * expert_bytes);
+  run.memory.masters = "disk";
+  EXPECT_THAT(on_disk(run), ::testing::Contains("low.layers.1.experts.up.weight.slice.1"));
+  run.memory.masters = "resident";
+  run.memory.cold = {"experts.0-1"};
+  EXPECT_EQ(plan(run).plan.training.plan.disk_bytes, 2 * 3 * 2 * 2 * expert_bytes);
+  run.memory.cold.clear();
+  run.memory.optimizer_state = "disk";
+  const std::int64_t all = plan(run).plan.training.plan.disk_bytes;
+  run.memory.hot = {"layers.0.experts.3"};
+  EXPECT_EQ(plan(run).plan.training.plan.disk_bytes, all - 3 * 2 * expert_bytes);
+}
+
 TEST(Hints, HotValuesAreNotMadeAgain) {
   if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
@@ -90,10 +113,11 @@ TEST(Hints, HotValuesAreNotMadeAgain) {
 
 TEST(Hints, TrainTheBitsOfAResidentRun) {
   std::string want;
-  for (const char* cold : {"", "embedding", "layers.0"}) {
+  for (const char* cold : {"", "embedding", "layers.0", "experts.1", "layers.1.experts.0-2.up"}) {
     const TemporaryDirectory folder;
     RunConfig run = tiny_run(folder.path(), kWide);
     run.train.precision = "bf16";
+    run.memory.masters = "disk";
     run.compiler.poison = true;
     if (*cold) run.memory.cold = {cold};
     const std::string got = checkpoint_bytes(Trainer(run).train().checkpoint);
@@ -121,12 +145,18 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
   EXPECT_THAT(refusal({"embeding.weight"}, {}), HasSubstr("did you mean embedding.weight?"));
   EXPECT_THAT(refusal({}, {"nothing.like.it"}),
               HasSubstr("memory.cold: expected a segment or a parameter"));
-  EXPECT_THAT(refusal({}, {"layers.1.experts.3"}),
-              HasSubstr("memory.cold: expected a whole stack of experts such as "
-                        "'layers.1.experts', got the single expert 'layers.1.experts.3'"));
-  EXPECT_THAT(refusal({"experts.3.up.weight"}, {}), HasSubstr("such as 'experts', got the single"));
+  EXPECT_EQ(refusal({"experts.0-1"}, {"experts.2"}), "nothing");
+  EXPECT_THAT(refusal({}, {"layers.1.experts.4"}),
+              HasSubstr("memory.cold: expected experts 0 to 3 of layers.1.experts.down.weight, got "
+                        "'layers.1.experts.4'"));
+  EXPECT_THAT(refusal({"experts.2-9.up.weight"}, {}),
+              HasSubstr("memory.hot: expected experts 0 to 3 of layers.0.experts.up.weight"));
   EXPECT_THAT(refusal({}, {"layers.9.experts.3"}),
               HasSubstr("memory.cold: expected a segment or a parameter"));
+  EXPECT_THAT(refusal({"experts.3.activation"}, {}),
+              HasSubstr("memory.hot: expected a segment, a parameter"));
+  EXPECT_THAT(refusal({"experts.1-2"}, {"experts.2-3"}),
+              HasSubstr("expected hints that agree, got 'experts.2-3'"));
   EXPECT_THAT(refusal({}, {"attention.q_rope"}),
               HasSubstr("memory.activations: disk lets activations go there"));
   EXPECT_THAT(refusal({}, {"norm"}), HasSubstr("expected moments of at least 4.00 KiB"));

@@ -38,6 +38,13 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.optimizer.in_backward = yes_or_no(value);
   } else if (key == "slice_bytes") {
     options.slice_bytes = std::stoll(value);
+  } else if (key == "expert_cuts") {  // of this stack, at these experts: NAME:2,5
+    const std::size_t colon = value.find(':');
+    ANABATIC_REQUIRE(colon != std::string::npos, "expected NAME:EXPERTS, got '{}'", value);
+    std::istringstream experts(value.substr(colon + 1));
+    for (std::string expert; std::getline(experts, expert, ',');)
+      (*file.expert_cuts)[value.substr(0, colon)].insert(std::stoll(expert));
+    options.expert_cuts = file.expert_cuts.get();
   } else if (key == "clip_grad_norm") {
     options.optimizer.clip_grad_norm = std::stod(value);
   } else if (key == "weight_decay") {

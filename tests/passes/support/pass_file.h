@@ -23,6 +23,7 @@ struct PassFile {
   // What the context's options point at.
   std::shared_ptr<StateLayouts> state_layouts = std::make_shared<StateLayouts>();
   std::shared_ptr<StateNames> on_disk = std::make_shared<StateNames>();
+  std::shared_ptr<ExpertCuts> expert_cuts = std::make_shared<ExpertCuts>();
   std::shared_ptr<spec::Decisions> decisions = std::make_shared<spec::Decisions>();
   bool is_idempotent = true;  // a second run must say "unchanged"; `option idempotent=no` lifts it
   bool expects_error = false;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the names in memory.recompute, keep, hot and cold mean.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace anabatic::plan {
+
+// Behind "layers.N.", or the whole.
+std::string_view without_layer(std::string_view key);
+
+// Of a value's key (analysis/rebuild.h) or a parameter: "layers.3.experts.activation" whole, or
+// without its layer, or the segment's name alone; "attention.qkv" is its q, k and v, and what is
+// made of each (q_rope, q_norm).
+bool is_named(std::string_view key, std::string_view hint);
+
+// Experts [begin, end) of a stack; of a parameter that is no stack: none.
+struct Experts {
+  std::int64_t begin = 0, end = 0;
+  bool empty() const { return begin >= end; }
+};
+// Those in both.
+Experts overlap(Experts a, Experts b);
+
+// A hint for parameters, some experts' of a stack where numbers stand behind the segment:
+// "layers.1.experts.7", "experts.96-127.up" (the last one included).
+class ParameterHint {
+ public:
+  explicit ParameterHint(std::string_view text);
+
+  // The text without numbers of experts: "experts.up".
+  const std::string& name() const { return name_; }
+  const std::optional<Experts>& experts() const { return experts_; }
+  // Any of these experts of the parameter, or the parameter where it has none.
+  bool names(std::string_view parameter, Experts experts) const;
+
+ private:
+  std::string name_;
+  std::optional<Experts> experts_;
+};
+
+std::vector<ParameterHint> parameter_hints(const std::vector<std::string>& texts);
+bool any_names(const std::vector<ParameterHint>& hints, std::string_view parameter,
+               Experts experts);
+// Each of these experts is named by one of the hints.
+bool all_are_named(const std::vector<ParameterHint>& hints, std::string_view parameter,
+                   Experts experts);
+
+// "first_moment.layers.0.mlp.up.weight" is of layers.0.mlp.up.weight; whole where it is of none.
+std::string_view parameter_of(std::string_view state);
+
+// Of each parameter, [0, E) of a stack.
+std::map<std::string, Experts, std::less<>> experts_of_parameters(const ir::Graph& graph);
+
+// Of parameters and states of the optimizer, by State::before: those whose elements the state
+// holds, all of its parameter's or those of a slice (passes/slice_optimizer.h).
+std::map<ir::ValueId, Experts> experts_of_states(const ir::Graph& graph);
+
+}  // namespace anabatic::plan
