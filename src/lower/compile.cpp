@@ -5,20 +5,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/text.h"
-#include "lower/attempt.h"
-#include "lower/choose_memory.h"
-#include "lower/lower.h"
-#include "passes/pipelines.h"
-#include "plan/hints.h"
+#include "lower/attempts.h"
 #include "plan/largest_consumers.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
@@ -58,7 +51,7 @@ StatePlaces places_of(const spec::Decisions& decisions) {
 class Search {
  public:
   Search(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device)
-      : forward_(std::move(forward)), options_(options), device_(device) {}
+      : options_(options), attempts_(std::move(forward), options, device) {}
 
   // Where a budget is given and the choice is free: with the optimizer's state in memory, then on
   // disk, whichever costs a step less.
@@ -110,7 +103,7 @@ class Search {
 
   void require_parameters(const passes::StateNames& names) const {
     std::vector<std::string> known;
-    for (const ir::State& state : forward_.states)
+    for (const ir::State& state : attempts_.forward().states)
       if (state.kind == ir::StateKind::kParameter) known.emplace_back(text(state.name));
     for (const std::string& name : names) {
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
@@ -165,9 +158,7 @@ class Search {
   void require_disk_space_of_optimizer(StatePlaces places) {
     if (options_.disk.optimizer_state) return;
     places.parameters = false;
-    const Attempt attempt(options_, device_, places, forward_);
-    const ir::Graph& graph = with_passes(attempt).graph;
-    require_disk_space(graph, attempt.plan_of(graph));
+    require_disk_space(attempts_.graph_of(places), attempts_.plan_of(places));
   }
 
   void require_disk_space(const ir::Graph& graph, const plan::Plan& plan) const {
@@ -205,15 +196,11 @@ class Search {
 
   // Whether any weight has a second packing: those on disk have none.
   bool packs_transposed(const StatePlaces& places) {
-    return plan::has_second_packings(
-        with_passes(Attempt(options_, device_, places, forward_)).graph);
+    return plan::has_second_packings(attempts_.graph_of(places));
   }
 
-  double step_seconds(const Compiled& compiled) const {
-    return price_step(compiled, plan::with_peaks(device_), options_.efficiency,
-                      options_.disk_choice.num_micro_batches)
-        .seconds;
-  }
+  Compiled attempt(const StatePlaces& places) { return attempts_.compile(places); }
+  double step_seconds(const Compiled& compiled) const { return attempts_.step_seconds(compiled); }
 
   // What the budget leaves goes to more windows, as long as they shorten the step.
   Compiled with_more_windows(Compiled best) {
@@ -252,7 +239,7 @@ class Search {
     if (!places.on_disk) return best;  // there was nothing large enough
     const bool holds_all = !std::exchange(places.parameters, true);
     const std::vector<plan::ParameterOnDisk> parameters =
-        plan::reloaded_parameters(with_passes(Attempt(options_, device_, places, forward_)).graph);
+        plan::reloaded_parameters(attempts_.graph_of(places));
     if (parameters.empty()) return best;
     if (holds_all) {
       for (const plan::ParameterOnDisk& parameter : parameters)
@@ -315,81 +302,8 @@ class Search {
            step_seconds(resident);
   }
 
-  Compiled attempt(const StatePlaces& places) {
-    const Attempt attempt(options_, device_, places, forward_);
-    const Compiled& whole = with_passes(attempt);
-    Compiled result = whole;
-    result.plan = attempt.plan_of(result.graph);
-    if (options_.training && options_.memory.asks()) {
-      const plan::Plan whole_plan = result.plan;
-      choose_memory(attempt, result);
-      ir::verify(result.graph);
-      choose_first_memory(attempt, whole.graph, whole_plan, result);
-    }
-    spec::Decisions& decisions = result.memory.decisions;
-    decisions.pack_transposed = places.pack_transposed;
-    decisions.state_on_disk = !result.plan.windows.empty();
-    decisions.masters_on_disk = decisions.state_on_disk && places.masters;
-    decisions.parameters_on_disk = decisions.state_on_disk && places.parameters;
-    if (decisions.parameters_on_disk) decisions.resident_parameters = places.resident_parameters;
-    decisions.num_windows = places.on_disk ? places.num_windows : 0;
-    decisions.resident_bytes = places.resident_bytes;
-    decisions.offloads = plan::offload_spans(result.graph, result.plan);
-    if (has_update(options_))
-      plan::require_obeyed(result.graph, result.plan, options_.disk,
-                           options_.memory.offload.is_allowed);
-    price_packings(whole.graph, result);
-    if (options_.explain_dispatch) explain(attempt, result.graph);
-    result.program = lower(result.graph, result.plan, device_);
-    verify(result.graph, result.plan, result.program);
-    if (result.first) {
-      result.program.first = lower_first(result.first->graph, result.first->plan, device_);
-      verify_first(result.first->graph, result.first->plan, result.program);
-    }
-    return result;
-  }
-
-  // The graph behind its pipeline, which attempts that differ only in the plan share.
-  const Compiled& with_passes(const Attempt& attempt) {
-    const StatePlaces& places = attempt.places();
-    const auto [found, is_new] = behind_passes_.try_emplace(std::tuple(
-        places.pack_transposed, places.on_disk, places.parameters, places.resident_parameters));
-    Compiled& result = found->second;
-    if (is_new) {
-      result.graph = forward_;
-      result.passes = passes::run_passes(
-          result.graph,
-          options_.training ? passes::training_pipeline() : passes::inference_pipeline(),
-          attempt.context(nullptr),
-          {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
-    }
-    return result;
-  }
-
-  // `whole`: what calls that are cut pack themselves still has nodes there.
-  void price_packings(const ir::Graph& whole, Compiled& result) const {
-    const spec::DeviceSpec priced = plan::with_peaks(device_);
-    for (const ir::Node& node : whole.nodes) {
-      if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) continue;
-      result.memory.packings_bytes += whole.value(node.outputs[0]).type.num_bytes();
-      result.memory.packing_seconds +=
-          plan::predicted_seconds(whole, node, priced, options_.efficiency);
-    }
-    result.memory.added_seconds += result.memory.packing_seconds;
-    if (result.first) result.memory.first_added_seconds += result.memory.packing_seconds;
-  }
-
-  static void explain(const Attempt& attempt, const ir::Graph& graph) {
-    std::vector<std::string> explanation;
-    attempt.plan_of(graph, &explanation);
-    for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
-  }
-
-  const ir::Graph forward_;
   const CompileOptions& options_;
-  const spec::DeviceSpec& device_;
-  // By what the pipeline of an attempt looks at.
-  std::map<std::tuple<bool, bool, bool, passes::StateNames>, Compiled> behind_passes_{};
+  Attempts attempts_;
 };
 
 }  // namespace
