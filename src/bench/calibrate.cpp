@@ -197,6 +197,7 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
       OpTimes& sum = times[key][kRuns[i].second];
       sum.calls += 1;
       sum.seconds += seconds[call];
+      sum.weight_bytes += static_cast<double>(profiles[i].call_weight_bytes[call]);
       const double blocks =
           key.starts_with("attention")
               ? plan::attention_blocks_ratio(kSizes[kRuns[i].second].sequence_length)
@@ -209,6 +210,7 @@ std::optional<train::Calibration> measure(std::int64_t num_threads, double most_
     if (const auto price = price_of(sizes[0], sizes[1])) {
       result.efficiency.share_of_roof[key] = price->share_of_roof;
       result.efficiency.fixed_seconds[key] = price->fixed_seconds;
+      if (price->weight_bytes > 0) result.efficiency.fixed_weight_bytes[key] = price->weight_bytes;
     }
   return result;
 }
@@ -223,6 +225,7 @@ std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large) {
   const double calls = small.calls + large.calls, seconds = small.seconds + large.seconds;
   if (calls == 0 || seconds < kLeastSeconds * calls) return std::nullopt;
   OpPrice price{.share_of_roof = (small.roof_seconds + large.roof_seconds) / seconds};
+  const double weight_bytes = (small.weight_bytes + large.weight_bytes) / calls;
   if (small.calls > 0 && large.calls > 0) {
     const double roof = large.roof_seconds / large.calls, taken = large.seconds / large.calls,
                  more_roof = roof - small.roof_seconds / small.calls,
@@ -230,6 +233,7 @@ std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large) {
     if (roof > kLeastGrowth * (roof - more_roof) && more_taken > 0) {
       price.share_of_roof = std::min(more_roof / more_taken, kMostGain * roof / taken);
       price.fixed_seconds = taken - roof / price.share_of_roof;
+      price.weight_bytes = weight_bytes;
       if (price.fixed_seconds < 0) price = {.share_of_roof = roof / taken};  // grows faster
     }
   }

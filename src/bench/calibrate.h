@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what share of the roof each op reaches and what a call takes beside it: short training
-// steps of a small model with a dense and a MoE layer, of 512 and of 2048 tokens, in bf16 and in
-// fp32.
+// Measures what share of the roof each op reaches and what a call takes beside it for its weights:
+// short training steps of a small model with a dense and a MoE layer, of 512 and of 2048 tokens, in
+// bf16 and in fp32.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,10 +14,11 @@ namespace anabatic::bench {
 struct OpTimes {
   double calls = 0, seconds = 0;
   double roof_seconds = 0;  // what peak and copy bandwidth allow at best
+  double weight_bytes = 0;  // plan::weight_bytes
 };
 
 struct OpPrice {
-  double share_of_roof = 0, fixed_seconds = 0;  // as plan::OpEfficiency has them
+  double share_of_roof = 0, fixed_seconds = 0, weight_bytes = 0;  // as plan::OpEfficiency has them
 };
 
 // The line through both sizes, roof_seconds / share_of_roof + fixed_seconds a call, where their

@@ -333,6 +333,7 @@ class Profiler {
         result_.call_segments.emplace_back(text(info.node->tag.segment));
         result_.call_keys.push_back(info.is_zero_fill ? "fill"
                                                       : plan::price_key(*part.graph, *info.node));
+        result_.call_weight_bytes.push_back(plan::weight_bytes(*part.graph, *info.node));
       }
     result_.by_op = grouped(result_.calls, ops);
     result_.by_segment = grouped(result_.calls, result_.call_segments);

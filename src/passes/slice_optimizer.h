@@ -17,12 +17,12 @@
 // writes its rows. Equal bits, of moments in bf16 too, whose roundings draw by the element's place
 // in the parameter.
 //
-// Only where PassOptions::slice_bytes says how many bytes of a moment one update may take; as many
-// more as keep the number of slices of all moments below a thousand or so. Slices begin too where
-// PassOptions::expert_cuts has it, so that single experts are states of their own. Linear in nodes and
-// slices. It stands behind apply_optimizer, which makes the updates, and before fuse_optimizer,
-// which has those of a parameter in halves write its second packing too. In fp32 packings of a
-// sliced parameter are sweeps of their own.
+// Only where PassOptions::slice_bytes says how many bytes of a moment one update may take; as
+// many more as keep the number of slices of all moments below a thousand or so. Slices begin too
+// where PassOptions::expert_cuts has it, so that single experts are states of their own. Linear
+// in nodes and slices. It stands behind apply_optimizer, which makes the updates, and before
+// fuse_optimizer, which has those of a parameter in halves write its second packing too. In fp32
+// packings of a sliced parameter are sweeps of their own.
 #pragma once
 #include <string>
 #include <string_view>

@@ -170,6 +170,26 @@ double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::De
   return roof_of(work, reads_bf16(graph, node), device);
 }
 
+std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node) {
+  const auto matrix_bytes = [&](ir::ValueId value) {
+    const TensorType& type = graph.value(value).type;
+    const bool is_float = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16;
+    return is_float && type.ndim() >= 2 ? type.num_bytes() : 0;
+  };
+  std::int64_t bytes = 0;
+  for (const ir::ValueId input : node.inputs) {
+    const ir::NodeId producer = graph.value(input).producer;
+    const bool is_weight =
+        producer == ir::kNoNode
+            ? std::find(graph.batch.begin(), graph.batch.end(), input) == graph.batch.end()
+            : graph.node(producer).op->name == "pack" || graph.node(producer).op->name == "reload";
+    if (is_weight) bytes += matrix_bytes(input);
+  }
+  if (node.tag.phase == ir::Phase::kBackwardWeight)
+    for (const ir::ValueId output : node.outputs) bytes += matrix_bytes(output);
+  return bytes;
+}
+
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                          const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
   if (is_accumulate(node)) return 0;
@@ -178,9 +198,15 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
   const double share = found != efficiency.share_of_roof.end() && found->second > 0 ? found->second
                        : reads_codes(graph, node)                                   ? kSharesOfCodes
                                                   : default_share(node.op->name);
-  const auto fixed = efficiency.fixed_seconds.find(key);
-  double seconds =
-      fixed != efficiency.fixed_seconds.end() ? fixed->second : efficiency.seconds_a_call;
+  double seconds = efficiency.seconds_a_call;
+  if (const auto fixed = efficiency.fixed_seconds.find(key);
+      fixed != efficiency.fixed_seconds.end()) {
+    const auto of_weights = efficiency.fixed_weight_bytes.find(key);
+    const double times = of_weights != efficiency.fixed_weight_bytes.end() && of_weights->second > 0
+                             ? static_cast<double>(weight_bytes(graph, node)) / of_weights->second
+                             : 1;
+    seconds = fixed->second * times;
+  }
   if (node.op->name.ends_with("_with_codes"))
     seconds +=
         2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);

@@ -21,8 +21,9 @@ struct OpEfficiency {
   // By "OP bf16" or "OP fp32" (see price_key): the roof's time over the time measured beyond
   // fixed_seconds, > 0. May exceed 1 where operands stay in a cache.
   std::map<std::string, double, std::less<>> share_of_roof{};
-  // By the same keys, >= 0: what a call takes whatever its size.
-  std::map<std::string, double, std::less<>> fixed_seconds{};
+  // By the same keys, >= 0: what a call takes however few its tokens, with so many bytes of weights
+  // (weight_bytes below); of more weights in proportion. No entry: of any.
+  std::map<std::string, double, std::less<>> fixed_seconds{}, fixed_weight_bytes{};
   double seconds_a_call = 2e-6;  // where it has no entry: to wake the team and to leave it
   // Rows that attend to each other: attention's estimate takes all its rows for one causal
   // document. 0: they are.
@@ -44,6 +45,10 @@ std::string price_key(const ir::Graph& graph, const ir::Node& node);
 // Fills peaks and bandwidth that were not measured with those of a common core of that instruction
 // set, times threads.
 spec::DeviceSpec with_peaks(spec::DeviceSpec device);
+
+// Of the matrices among a node's operands that do not grow with tokens: parameters, what is packed
+// or reloaded of them, and their gradients.
+std::int64_t weight_bytes(const ir::Graph& graph, const ir::Node& node);
 
 // Of one call of `node`. The device's peaks are with_peaks'. 0 for `accumulate`.
 double predicted_seconds(const ir::Graph& graph, const ir::Node& node,

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "base/environment.h"
 #include "base/error.h"
@@ -16,10 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
-constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10;
+constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10,
+                 kMostWeightBytes = 1e12;
 
 Calibration defaults(const std::string& reason) {
   return {.efficiency = plan::default_efficiency(), .source = "default shares: " + reason};
@@ -74,13 +76,18 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
       return defaults(fmt::format("{} is no calibration", file.string()));
     result.efficiency.share_of_roof[key] = share;
   }
-  if (!json.contains("fixed_seconds") || !json["fixed_seconds"].is_object())
-    return defaults(fmt::format("{} is no calibration", file.string()));
-  for (const auto& [key, value] : json["fixed_seconds"].items()) {
-    const double seconds = value.is_number() ? value.get<double>() : -1;
-    if (!(seconds >= 0 && seconds <= kMostFixedSeconds))
+  for (const auto& [name, most, list] :
+       {std::tuple{"fixed_seconds", kMostFixedSeconds, &result.efficiency.fixed_seconds},
+        std::tuple{"fixed_weight_bytes", kMostWeightBytes,
+                   &result.efficiency.fixed_weight_bytes}}) {
+    if (!json.contains(name) || !json[name].is_object())
       return defaults(fmt::format("{} is no calibration", file.string()));
-    result.efficiency.fixed_seconds[key] = seconds;
+    for (const auto& [key, value] : json[name].items()) {
+      const double number = value.is_number() ? value.get<double>() : -1;
+      if (!(number >= 0 && number <= most))
+        return defaults(fmt::format("{} is no calibration", file.string()));
+      (*list)[key] = number;
+    }
   }
   return result;
 }
@@ -99,12 +106,15 @@ void write_calibration(const fs::path& file, const Calibration& calibration,
   for (const auto& [key, share] : calibration.efficiency.share_of_roof) shares[key] = share;
   OrderedJson fixed = OrderedJson::object();
   for (const auto& [key, seconds] : calibration.efficiency.fixed_seconds) fixed[key] = seconds;
+  OrderedJson weights = OrderedJson::object();
+  for (const auto& [key, bytes] : calibration.efficiency.fixed_weight_bytes) weights[key] = bytes;
   const OrderedJson json{{"machine", machine_fingerprint(device)},
                          {"fp32_flops_per_second", calibration.fp32_flops_per_second},
                          {"bf16_flops_per_second", calibration.bf16_flops_per_second},
                          {"copy_bytes_per_second", calibration.copy_bytes_per_second},
                          {"shares", std::move(shares)},
-                         {"fixed_seconds", std::move(fixed)}};
+                         {"fixed_seconds", std::move(fixed)},
+                         {"fixed_weight_bytes", std::move(weights)}};
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error)

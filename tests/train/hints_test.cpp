@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/environment.h"
+#include "base/text.h"
 #include "device/topology.h"
 #include "support/tiny_run.h"
 #include "train/budget.h"
@@ -119,6 +120,27 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
     run.train.precision = "bf16";
     run.memory.masters = "disk";
     run.compiler.poison = true;
+    if (*cold) run.memory.cold = {cold};
+    const std::string got = checkpoint_bytes(Trainer(run).train().checkpoint);
+    if (want.empty()) want = got;
+    EXPECT_TRUE(got == want) << cold;
+  }
+}
+
+// Slices of moments and lower halves begin elsewhere then; files hold them whole.
+TEST(Hints, NameOtherExpertsAfterAResume) {
+  std::string want;
+  for (const char* cold : {"", "experts.2-3", "layers.0.experts.1.down"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = tiny_run(folder.path(), kWide);
+    run.train.precision = "bf16";
+    run.memory.masters = "disk";
+    run.train.save_every = 3;
+    run.train.keep_last = 0;
+    run.memory.cold = {"experts.0-1", "experts.3.up"};
+    Trainer(run).train();
+    write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+    run.memory.cold.clear();
     if (*cold) run.memory.cold = {cold};
     const std::string got = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (want.empty()) want = got;

@@ -77,6 +77,7 @@ Calibration example() {
       .fp32_flops_per_second = 1e11, .bf16_flops_per_second = 2e11, .copy_bytes_per_second = 3e10};
   calibration.efficiency.share_of_roof = {{"linear fp32", 0.875}, {"adamw fp32", 0.5}};
   calibration.efficiency.fixed_seconds = {{"linear fp32", 0.0625}};
+  calibration.efficiency.fixed_weight_bytes = {{"linear fp32", 4096}};
   return calibration;
 }
 
@@ -88,6 +89,7 @@ TEST(Calibration, ComesBackFromItsFile) {
   const Calibration read = read_calibration(file, device);
   EXPECT_EQ(read.efficiency.share_of_roof, example().efficiency.share_of_roof);
   EXPECT_EQ(read.efficiency.fixed_seconds, example().efficiency.fixed_seconds);
+  EXPECT_EQ(read.efficiency.fixed_weight_bytes, example().efficiency.fixed_weight_bytes);
   EXPECT_EQ(read.source, "calibrated on this machine");
   const spec::DeviceSpec with_peaks = with_peaks_of(device, read);
   EXPECT_EQ(with_peaks.fp32_flops_per_second, 1e11);
@@ -123,6 +125,8 @@ TEST(Calibration, FallsBackWithAReason) {
            {"0.0625", "-1"},
            {"0.0625", "11"},
            {"\"fixed_seconds\"", "\"other\""},
+           {"4096", "-4096"},
+           {"\"fixed_weight_bytes\"", "\"other\""},
            {"\"copy_bytes_per_second\"", "\"other\""}}) {
     std::string bad = good;
     bad.replace(bad.find(from), from.size(), to);

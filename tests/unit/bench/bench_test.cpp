@@ -201,9 +201,11 @@ TEST(Bench, RoutesToDifferentExpertsByPopularity) {
 
 TEST(Calibration, DrawsALineThroughTwoSizes) {
   // 1 ms a call beside half of the roof.
-  const auto line = price_of({.calls = 2, .seconds = 2 * 0.005, .roof_seconds = 2 * 0.002},
-                             {.calls = 1, .seconds = 0.017, .roof_seconds = 0.008});
+  const auto line = price_of(
+      {.calls = 2, .seconds = 2 * 0.005, .roof_seconds = 2 * 0.002, .weight_bytes = 2 * 4096},
+      {.calls = 1, .seconds = 0.017, .roof_seconds = 0.008, .weight_bytes = 4096});
   ASSERT_TRUE(line);
+  EXPECT_EQ(line->weight_bytes, 4096);
   EXPECT_EQ(std::lround(1e6 * line->share_of_roof), 500000);
   EXPECT_EQ(std::lround(1e9 * line->fixed_seconds), 1000000);
   // Calls of one size, as an update's: one share.
