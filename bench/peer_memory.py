@@ -45,12 +45,12 @@ def peer(options, model, variant):
 
 
 def leanest(options, keys, than):
-    """The smallest budget, to half a percent of the whole, whose plan keeps all on memory's tier and is predicted to take 5 % longer at most than one of the
+    """The smallest budget, to a tenth of a percent of the whole, whose plan keeps all on memory's tier and is predicted to take 5 % longer at most than one of the
     keys `than` without a budget."""
     keys = [*keys, "--memory.optimizer_state", "resident"]
     whole, longest = plan(options, keys), 1.05 * plan(options, than)["step"]["seconds"]
     low, high = whole["peak_bytes"] // 4, whole["peak_bytes"]
-    while high - low > whole["peak_bytes"] // 200:
+    while high - low > whole["peak_bytes"] // 1000:
         budget = (low + high) // 2
         planned = plan(options, [*keys, "--memory.budget", str(budget)])
         fits = not isinstance(planned, str) and planned["step"]["seconds"] <= longest
@@ -86,14 +86,14 @@ def main():
         least = min(peak for peak, _ in finished.values())
         print(f"| {pathlib.Path(model).name}, {options.batch} x {options.sequence} | peak | of PyTorch's leanest | step | chosen |\n|---|---|---|---|---|")
         for variant, (peak, seconds) in finished.items():
-            print(f"| PyTorch autocast, {variant} | {1e-9 * peak:.2f} GB | {peak / least:.2f}x | {seconds:.2f} s | |", flush=True)
+            print(f"| PyTorch autocast, {variant} | {1e-9 * peak:.3f} GB | {peak / least:.3f}x | {seconds:.3f} s | |", flush=True)
         for name, keys in (("no budget", []), ("leanest within 5 %", leanest(options, [], [])),
                            ("bf16 moments, in_backward, within 5 % of the same", leanest(options, LEAN, LEAN)),
                            ("bf16 moments, in_backward, within 5 % of no budget", leanest(options, LEAN, []))):
             planned = plan(options, keys)
             predicted, measured, seconds = train(options, keys)
-            print(f"| {name} | {1e-9 * predicted:.2f} / {1e-9 * measured:.2f} GB | {measured / least:.2f}x | "
-                  f"{planned['step']['seconds']:.2f} / {statistics.median(seconds):.2f} s | {choices(planned)} |", flush=True)
+            print(f"| {name} | {1e-9 * predicted:.3f} / {1e-9 * measured:.3f} GB | {measured / least:.3f}x | "
+                  f"{planned['step']['seconds']:.3f} / {statistics.median(seconds):.3f} s | {choices(planned)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 A shared machine may move its cores apart between runs, which shows in the bandwidth of copies; pairs whose copies differ by more than 20 % are left
 out of the second line. Machines also drift: of each pair's own ratio the median is printed too.
 usage: two_plans.py --binary build/release/anabatic (--budget BYTES | --cut PERCENT OF THE FRAME) [--rounds 4] [--steps 4] [--warmup 1]
-       bench/yardsticks/moe_coarse [KEYS AND FLAGS OF `anabatic train`]
+       [--second "KEYS OF THE PLAN WITH A BUDGET ALONE"] bench/yardsticks/moe_coarse [KEYS AND FLAGS OF `anabatic train`]
 """
 import argparse
 import json
@@ -43,10 +43,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--warmup", type=int, default=1)
+    parser.add_argument("--second", default="")
     parser.add_argument("model")
     options, options.rest = parser.parse_known_args()
     whole = plan(options, [])
-    keys = ["--memory.budget", str(options.budget or whole["peak_bytes"] - frame_bytes(whole) * options.cut // 100)]
+    keys = [*options.second.split(), "--memory.budget", str(options.budget or whole["peak_bytes"] - frame_bytes(whole) * options.cut // 100)]
     lean = plan(options, keys)
     if isinstance(lean, str):
         raise SystemExit(lean)
