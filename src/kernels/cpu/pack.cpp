@@ -67,6 +67,30 @@ void split_pairs(BFloat16* to, const BFloat16* panel, std::int64_t begin, std::i
     }
 }
 
+#if ANABATIC_ISA_LANES == 16
+// 16 rows of a bf16 panel to a transposed one, where they are columns and the lanes are the depth.
+// Pairs are of rows before and of lanes after: two lanes (a0 a1)(b0 b1) become (a0 b0)(a1 b1), and
+// each two are transposed as one element.
+template <bool kStreamed>
+ANABATIC_INLINE void transpose_square(BFloat16* to, const BFloat16* panel) {
+  Words pairs[kLanes / 2];
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes / 2; ++i) {
+    Words words;
+    std::memcpy(&words, panel + i * 2 * kPanelColumns, sizeof words);
+    const Words other =
+        __builtin_shufflevector(words, words, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    // Low halves of both in even lanes, high halves in odd ones.
+    const Words even = (words & 0xFFFFu) | other << 16, odd = other >> 16 | (words & 0xFFFF0000u);
+    pairs[i] = __builtin_shufflevector(even, odd, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29,
+                                       14, 31);
+  }
+  transpose<kLanes / 2, 1, 2>(pairs);
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes / 2; ++i) store_words<kStreamed>(to + i * 2 * kPanelColumns, pairs[i]);
+}
+#endif
+
 // One task packs a few hundred rows of a panel, f32 or, to bf16, bf16.
 template <class To, class From, bool kStreamed>
 void pack_panels(const Arguments& args) {
@@ -92,8 +116,21 @@ void pack_panels(const Arguments& args) {
     for (std::int64_t k = begin; k < end; k += kRows) {
       const std::int64_t rows = std::min(kRows, end - k);
       const From* source = x.as<const From>() + panel * shape.panel_elements();
+      if constexpr (kStreamed)
+        for (std::int64_t i = 0; i < kRows * kPanelColumns; i += 64 / std::int64_t{sizeof(From)})
+          __builtin_prefetch(source + (k + 2 * kRows) * kPanelColumns + i);
       [[maybe_unused]] const From* from = source + k * kPanelColumns;
       if constexpr (sizeof(From) == sizeof(BFloat16)) {
+#if ANABATIC_ISA_LANES == 16
+        if (transposed && rows == kRows && targets.columns == kPanelColumns) {
+          for (std::int64_t row = k; row < k + rows; row += kPanelColumns)
+            transpose_square<kStreamed>(targets.transposed +
+                                            row / kPanelColumns * targets.panel_elements +
+                                            column * kPanelColumns,
+                                        source + row * kPanelColumns);
+          continue;
+        }
+#endif
         split_pairs(copy, source, k, k + rows);
         targets.template write<kStreamed>(copy, k, k + rows);
       } else if constexpr (kRounds) {

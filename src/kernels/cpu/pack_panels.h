@@ -18,16 +18,17 @@ ANABATIC_INLINE void exchange(Words& a, Words& b, std::integer_sequence<int, kLa
   a = first;
 }
 
-// A transpose of kCount x kCount words, kLanes / kCount of them side by side: off-diagonal blocks
-// change places, small ones first.
-template <int kCount = kLanes, int kStep = 1>
+// A transpose of kCount x kCount elements of kWidth words, as many as fit side by side:
+// off-diagonal blocks change places, small ones first.
+template <int kCount = kLanes, int kStep = 1, int kWidth = 1>
 ANABATIC_INLINE void transpose(Words* rows) {
   if constexpr (kStep < kCount) {
 #pragma GCC unroll 16
     for (int i = 0; i < kCount; ++i)
       if ((i & kStep) == 0)
-        exchange<kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, kLanes>{});
-    transpose<kCount, 2 * kStep>(rows);
+        exchange<kStep * kWidth>(rows[i], rows[i + kStep],
+                                 std::make_integer_sequence<int, kLanes>{});
+    transpose<kCount, 2 * kStep, kWidth>(rows);
   }
 }
 
