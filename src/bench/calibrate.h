@@ -22,8 +22,8 @@ struct OpPrice {
 };
 
 // The line through both sizes, roof_seconds / share_of_roof + fixed_seconds a call, where their
-// roofs differ enough; one share where not. None for calls that take little more than waking the
-// team, which say nothing of the roof.
+// roofs differ enough and their weights do not; one share where not. None for calls that take
+// little more than waking the team, which say nothing of the roof.
 std::optional<OpPrice> price_of(const OpTimes& small, const OpTimes& large);
 
 // About 10 seconds on `num_threads` threads (0: all cores allowed). Stores nothing.

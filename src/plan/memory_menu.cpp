@@ -128,7 +128,7 @@ std::int64_t MemoryMenu::add_slices(const analysis::SliceableCall& call, std::in
   const std::int64_t more =
       align_bytes(choice.workspace_bytes) - align_bytes(planned.workspace_bytes);
   effect.changes.push_back({at, at + 1, more});
-  effect.seconds += slicing_seconds(choice.slicing_bytes, device_, efficiency_);
+  effect.seconds += slicing_seconds(choice.slicing_bytes, device_);
   std::int64_t less = -more;
   const auto bytes_of = [&](ir::ValueId value) {
     const std::int32_t buffer = plan_.buffer_of_value[index(value)];

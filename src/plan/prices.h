@@ -65,10 +65,8 @@ double codes_in_gradient_seconds(const TensorType& type, const spec::DeviceSpec&
 // Of an activation of `type` that comes out of the gradient behind a product: it is written.
 double activation_beside_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device);
 
-// Of a call that is cut, beside predicted_seconds: of kernels::Kernel::slicing_bytes, at the share
-// of the bandwidth that packing reaches.
-double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device,
-                       const OpEfficiency& efficiency);
+// Of a call that is cut, beside predicted_seconds: of kernels::Kernel::slicing_bytes.
+double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device);
 
 // The time of `node` at the roof, with attention at the blocks of `efficiency.sequence_length`.
 double roof_seconds(const ir::Graph& graph, const ir::Node& node, const spec::DeviceSpec& device,

@@ -110,7 +110,7 @@ Calls predicted_calls(const ir::Graph& graph, const Plan& plan, const spec::Devi
       calls.seconds.push_back(planned.is_offloaded
                                   ? 0
                                   : predicted_seconds(graph, node, device, efficiency) +
-                                        slicing_seconds(planned.slicing_bytes, device, efficiency));
+                                        slicing_seconds(planned.slicing_bytes, device));
     }
     const auto length = static_cast<std::int32_t>(calls.seconds.size());
     if (action == spec::Action::kForward) calls.forward_length = length;

@@ -214,6 +214,13 @@ TEST(Calibration, DrawsALineThroughTwoSizes) {
   ASSERT_TRUE(same);
   EXPECT_EQ(std::lround(1e6 * same->share_of_roof), 400000);
   EXPECT_EQ(same->fixed_seconds, 0);
+  // Updates of other weights.
+  const auto others =
+      price_of({.calls = 1, .seconds = 0.004, .roof_seconds = 0.002, .weight_bytes = 4096},
+               {.calls = 1, .seconds = 0.011, .roof_seconds = 0.008, .weight_bytes = 16384});
+  ASSERT_TRUE(others);
+  EXPECT_EQ(std::lround(1e3 * others->share_of_roof), 667);
+  EXPECT_EQ(others->fixed_seconds, 0);
   // Slower than its roof grows: the larger size's share, nothing fixed.
   const auto steep = price_of({.calls = 1, .seconds = 0.004, .roof_seconds = 0.002},
                               {.calls = 1, .seconds = 0.020, .roof_seconds = 0.008});
