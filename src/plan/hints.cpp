@@ -81,8 +81,8 @@ class Refusals {
     ANABATIC_REQUIRE(
         !hint.experts(),
         "[memory] memory.cold: expected experts with moments of at least {} in fp32 or "
-        "bf16, which can be apart from those of other experts, got others for '{}': "
-        "they stay in memory",
+        "bf16, which the pass slice_optimizer cuts apart, got others for '{}': they stay in "
+        "memory",
         format_bytes(options_.min_bytes), text);
     throw InvalidArgument(
         fmt::format("[memory] memory.cold: expected moments of at least {}, got smaller ones or "
