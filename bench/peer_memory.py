@@ -4,8 +4,10 @@
 leanest plan whose predicted step is 5 % longer at most; and the same with moments in bf16 and updates in the backward, against the step of these
 keys without a budget, which is shorter, and against that of the first row.
 
-PyTorch's variants each have a process of their own; the leanest one that finishes is the measure. Run it with a Python that has torch and transformers.
-usage: peer_memory.py --binary build/release/anabatic --directory SCRATCH [--batch 4] [--sequence 512] [--variants eager compiled] [--steps 3] MODEL...
+PyTorch's variants each have a process of their own; the leanest one that finishes is the measure. The rows run in turn, and a time is the median of
+rounds, beside that of no budget. Run it with a Python that has torch and transformers.
+usage: peer_memory.py --binary build/release/anabatic --directory SCRATCH [--batch 4] [--sequence 512] [--variants eager compiled] [--steps 4] [--rounds 3]
+       MODEL...
 """
 import argparse
 import json
@@ -65,7 +67,8 @@ def main():
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--variants", nargs="+", default=["eager", "compiled"])
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("models", nargs="+")
     options = parser.parse_args()
@@ -87,13 +90,20 @@ def main():
         print(f"| {pathlib.Path(model).name}, {options.batch} x {options.sequence} | peak | of PyTorch's leanest | step | chosen |\n|---|---|---|---|---|")
         for variant, (peak, seconds) in finished.items():
             print(f"| PyTorch autocast, {variant} | {1e-9 * peak:.3f} GB | {peak / least:.3f}x | {seconds:.3f} s | |", flush=True)
-        for name, keys in (("no budget", []), ("leanest within 5 %", leanest(options, [], [])),
-                           ("bf16 moments, in_backward, within 5 % of the same", leanest(options, LEAN, LEAN)),
-                           ("bf16 moments, in_backward, within 5 % of no budget", leanest(options, LEAN, []))):
+        rows = {"no budget": [], "leanest within 5 %": leanest(options, [], []),
+                "bf16 moments, in_backward, within 5 % of the same": leanest(options, LEAN, LEAN),
+                "bf16 moments, in_backward, within 5 % of no budget": leanest(options, LEAN, [])}
+        runs = {name: [] for name in rows}
+        for _ in range(options.rounds):
+            for name, keys in rows.items():
+                runs[name].append(train(options, keys))
+        base = statistics.median(statistics.median(seconds) for _, _, seconds in runs["no budget"])
+        for name, keys in rows.items():
             planned = plan(options, keys)
-            predicted, measured, seconds = train(options, keys)
+            predicted, measured = runs[name][-1][0], max(peak for _, peak, _ in runs[name])
+            median = statistics.median(statistics.median(seconds) for _, _, seconds in runs[name])
             print(f"| {name} | {1e-9 * predicted:.3f} / {1e-9 * measured:.3f} GB | {measured / least:.3f}x | "
-                  f"{planned['step']['seconds']:.3f} / {statistics.median(seconds):.3f} s | {choices(planned)} |", flush=True)
+                  f"{planned['step']['seconds']:.3f} / {median:.3f} s ({100 * (median / base - 1):+.1f} %) | {choices(planned)} |", flush=True)
 
 
 if __name__ == "__main__":
