@@ -2,7 +2,6 @@
 #include "train/budget.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
@@ -13,10 +12,10 @@
 namespace anabatic::train {
 namespace {
 
-// Plans that a search for the smallest budget may make, and when it begins no other, for a large
-// model's plan takes seconds; those of so many nodes altogether it may make in any case.
-constexpr int kMostTrials = 10, kFewNodes = 6000;
-constexpr std::chrono::seconds kMostTime{5};
+// Plans that a search for the smallest budget may make: fewer of a large model, whose plan takes a
+// part of a second, by its nodes. The number of plans is no matter of time: a refusal names the
+// same budget on a busy machine.
+constexpr int kMostTrials = 10, kFewestTrials = 3, kTriedNodes = 30'000;
 constexpr double kStep = 0.02;
 
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
@@ -113,12 +112,9 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
       return false;
     }
   };
-  const auto begin = std::chrono::steady_clock::now();
-  const int few = kFewNodes / static_cast<int>(whole.training.graph.nodes.size());
-  const auto may_try = [&](int trials) {
-    return trials < kMostTrials &&
-           (trials < few || std::chrono::steady_clock::now() - begin < kMostTime);
-  };
+  const int num_nodes = static_cast<int>(whole.training.graph.nodes.size());
+  const int most_trials = std::clamp(kTriedNodes / num_nodes, kFewestTrials, kMostTrials);
+  const auto may_try = [=](int trials) { return trials < most_trials; };
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, may_try, holds);

@@ -15,6 +15,7 @@
 #include "runtime/swap/swap_space.h"
 #include "support/faulty_device.h"
 #include "support/sanitized.h"
+#include "support/scoped_variable.h"
 #include "support/tiny_run.h"
 #include "tensor/tensor_type.h"
 #include "train/checkpoint_directory.h"
@@ -213,9 +214,7 @@ TEST_F(BudgetedDisk, LeavesInMemoryWhatThereIsRoomFor) {
 
 TEST(DiskSpeed, IsMeasuredOnceAndKept) {
   const TemporaryDirectory folder;
-  const char* before = std::getenv("XDG_CACHE_HOME");
-  const std::string saved = before == nullptr ? "" : before;
-  ::setenv("XDG_CACHE_HOME", (folder.path() / "cache").c_str(), 1);
+  const testing::ScopedVariable cache("XDG_CACHE_HOME", folder.path() / "cache");
   RunConfig run = run_in(folder, "fp32", "resident");
   measure_disk_once(run);  // which such a run does not need
   EXPECT_FALSE(stored_disk_speed(run).is_measured);
@@ -235,10 +234,6 @@ TEST(DiskSpeed, IsMeasuredOnceAndKept) {
   EXPECT_FALSE(stored_disk_speed(run).is_measured);
   EXPECT_EQ(stored_disk_speed(run).speed.read_bytes_per_second,
             plan::DiskSpeed{}.read_bytes_per_second);
-  if (before == nullptr)
-    ::unsetenv("XDG_CACHE_HOME");
-  else
-    ::setenv("XDG_CACHE_HOME", saved.c_str(), 1);
 }
 
 TEST(SwapPlace, IsTheNearestDirectoryUnlessItLiesInMemory) {
