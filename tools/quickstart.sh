@@ -14,10 +14,8 @@ seconds=${QUICKSTART_SECONDS:-180}
 prompt=${QUICKSTART_PROMPT:-And God said unto Moses,}
 
 sh tools/install_dependencies.sh build bible-kjv
-if [ ! -f build/release/build.ninja ]; then
-  mkdir -p build
-  cmake --preset release -DANABATIC_TESTS=OFF >build/quickstart_configure.log 2>&1 || { cat build/quickstart_configure.log; exit 1; }
-fi
+mkdir -p build
+cmake --preset release -DANABATIC_TESTS=AUTO >build/quickstart_configure.log 2>&1 || { cat build/quickstart_configure.log; exit 1; }
 echo "building $anabatic (a few minutes the first time)"
 cmake --build build/release --target anabatic -j "$(nproc)" >build/quickstart_build.log 2>&1 || { cat build/quickstart_build.log; exit 1; }
 mkdir -p "$model" "$data"

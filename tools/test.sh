@@ -41,7 +41,7 @@ if ! "$python" -c 'import torch, transformers, tokenizers, safetensors, tensorbo
 fi
 
 stage "Release build"
-cmake --preset ci -DANABATIC_PYTHON="$python" >build/configure_ci.log || { cat build/configure_ci.log; exit 1; }
+cmake --preset ci -DANABATIC_TESTS=ON -DANABATIC_PYTHON="$python" >build/configure_ci.log || { cat build/configure_ci.log; exit 1; }
 cmake --build build/release -j "$jobs"
 
 stage "tests"
@@ -51,7 +51,7 @@ stage "tests with optional passes off, trivial planners and poisoned arenas"
 ANABATIC_TEST_CONFIG=plain run_tests plain build/release -LE 'slow|parity|ops' # kernels alone know neither
 
 stage "AddressSanitizer and UBSan"
-cmake --preset asan >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
+cmake --preset asan -DANABATIC_TESTS=ON >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
 cmake --build build/asan -j "$jobs"
 run_tests asan build/asan -LE 'slow|parity'
 
@@ -61,7 +61,7 @@ if [ "$all" = "--all" ]; then
   stage "slow tests"
   run_tests slow build/release -L slow
   stage "ThreadSanitizer"
-  cmake --preset tsan >build/configure_tsan.log
+  cmake --preset tsan -DANABATIC_TESTS=ON >build/configure_tsan.log
   cmake --build build/tsan -j "$jobs"
   run_tests tsan build/tsan -LE 'slow|parity'
 fi
