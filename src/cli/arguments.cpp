@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/arguments.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "train/key_verbs.h"
 
 namespace anabatic::cli {
 namespace {
@@ -20,12 +22,13 @@ constexpr std::array<std::array<std::string_view, 2>, 5> kAliases{
 
 bool is_flag(std::string_view argument) { return argument.starts_with("--") && argument != "--"; }
 
-// Every flag of the verb; true for boolean keys.
+// Every flag of the verb; true for boolean keys. Keys that it does not read are none.
 std::map<std::string, bool, std::less<>> flags_of(const Verb& verb) {
   std::map<std::string, bool, std::less<>> flags{{"--help", false}};
   for (const VerbOption& option : verb.options) flags[std::string(option.name)] = false;
   if (!verb.takes_config_keys) return flags;
   for (const train::ConfigKey& key : train::config_keys()) {
+    if (!train::reads_key(verb.name, key.name)) continue;
     flags["--" + key.name] = is_boolean(key);
     if (const std::string_view alias = alias_of(key.name); !alias.empty())
       flags[std::string(alias)] = is_boolean(key);
@@ -33,17 +36,14 @@ std::map<std::string, bool, std::less<>> flags_of(const Verb& verb) {
   return flags;
 }
 
-}  // namespace
-
-std::int64_t Invocation::integer(std::string_view option, std::int64_t fallback) const {
-  if (!has(option)) return fallback;
-  const std::string text = value(option);
-  std::int64_t number = -1;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  ANABATIC_REQUIRE(error == std::errc{} && stop == text.data() + text.size() && number >= 0,
-                   "{}: expected an integer >= 0, got '{}'", option, text);
-  return number;
+// The key that `flag` names, by itself or by its alias.
+const train::ConfigKey* key_of(std::string_view flag) {
+  for (const train::ConfigKey& key : train::config_keys())
+    if (flag.substr(2) == key.name || flag == alias_of(key.name)) return &key;
+  return nullptr;
 }
+
+}  // namespace
 
 std::string_view alias_of(std::string_view key) {
   for (const auto& [name, alias] : kAliases)
@@ -52,8 +52,7 @@ std::string_view alias_of(std::string_view key) {
 }
 
 bool is_boolean(const train::ConfigKey& key) {
-  const std::string shown = key.show(train::RunConfig{});
-  return !key.is_list && (shown == "true" || shown == "false");
+  return key.type == "boolean" && !key.name.starts_with("fusions.");
 }
 
 PlainArguments make_plain(const Verb& verb, std::span<const std::string> arguments) {
@@ -81,6 +80,15 @@ PlainArguments make_plain(const Verb& verb, std::span<const std::string> argumen
     }
   }
   return result;
+}
+
+void reject_unread_keys(const Verb& verb, const PlainArguments& arguments) {
+  std::string text;
+  for (const auto& [flag, values] : arguments.unknown)
+    if (const train::ConfigKey* key = key_of(flag))
+      text += fmt::format("\n  {}: read by {} alone", flag,
+                          fmt::join(train::verbs_reading(key->name), ", "));
+  ANABATIC_REQUIRE(text.empty(), "[{0}] expected keys that {0} reads, got:{1}", verb.name, text);
 }
 
 void reject_unknown(const Verb& verb, const PlainArguments& arguments) {

@@ -24,6 +24,10 @@ struct PlainArguments {
 };
 PlainArguments make_plain(const Verb& verb, std::span<const std::string> arguments);
 
+// InvalidArgument naming every key that stands among `arguments.unknown`, and the verbs that read
+// it.
+void reject_unread_keys(const Verb& verb, const PlainArguments& arguments);
+
 // InvalidArgument naming every unknown flag and the nearest known one.
 [[noreturn]] void reject_unknown(const Verb& verb, const PlainArguments& arguments);
 

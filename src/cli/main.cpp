@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: parses for the verb and turns errors into one message and an exit code.
-#include <fmt/ranges.h>
-
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -9,22 +7,18 @@
 
 #include "anabatic/version.h"
 #include "base/error.h"
-#include "base/text.h"
 #include "cli/arguments.h"
+#include "cli/help.h"
 #include "cli/verb.h"
 #include "device/memory.h"
 #include "plan/memory_decider.h"
+#include "train/key_verbs.h"
 
 namespace anabatic::cli {
 namespace {
 
 constexpr int kUsageError = 2;
 constexpr int kBudgetError = 3;  // memory.budget cannot be kept; found before the first step
-
-std::vector<const Verb*> all_verbs() {
-  return {&bench_verb(), &doctor_verb(), &evaluate_verb(), &generate_verb(), &gradients_verb(),
-          &info_verb(),  &plan_verb(),   &profile_verb(),  &tokenize_verb(), &train_verb()};
-}
 
 // How many values an option takes: a list all that follow, any other one; the last one counts.
 void set_values(CLI::Option& option, bool is_list) {
@@ -47,36 +41,33 @@ struct Parsed {
 
 void add_config_keys(Parsed& parsed) {
   for (const train::ConfigKey& key : train::config_keys()) {
+    if (!train::reads_key(parsed.verb->name, key.name)) continue;
     std::string flag = "--" + key.name;
     if (const std::string_view alias = alias_of(key.name); !alias.empty())
       flag += fmt::format(",{}", alias);
-    CLI::Option* option = parsed.app->add_option(flag, parsed.key_values[key.name], key.help);
-    option->group("Config keys");
-    set_values(*option, key.is_list);
+    set_values(*parsed.app->add_option(flag, parsed.key_values[key.name]), key.is_list);
   }
 }
 
 void add_verb(CLI::App& app, const Verb& verb, Parsed& parsed) {
   parsed.verb = &verb;
-  parsed.app = app.add_subcommand(std::string(verb.name), std::string(verb.help));
+  parsed.app = app.add_subcommand(std::string(verb.name));
   parsed.app->allow_extras();
   if (!verb.positional.empty()) {
     const bool optional = verb.positional.back() == '?';
     CLI::Option* option = parsed.app->add_option(
         std::string(verb.positional.substr(0, verb.positional.size() - optional)),
-        parsed.positionals, "");
+        parsed.positionals);
     option->expected(1)->allow_extra_args(false);
     if (!optional) option->required();
   }
   for (const VerbOption& wanted : verb.options) {
     const std::string name(wanted.name);
     if (wanted.is_flag) {
-      parsed.app->add_flag_callback(
-          name, [&parsed, name] { parsed.values[name] = {"true"}; }, std::string(wanted.help));
+      parsed.app->add_flag_callback(name, [&parsed, name] { parsed.values[name] = {"true"}; });
       continue;
     }
-    CLI::Option* option =
-        parsed.app->add_option(name, parsed.values[name], std::string(wanted.help));
+    CLI::Option* option = parsed.app->add_option(name, parsed.values[name]);
     set_values(*option, wanted.is_list);
     if (wanted.required) option->required();
   }
@@ -115,6 +106,7 @@ Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) 
     if (!values.empty()) invocation.options[name] = values;
   if (!parsed.verb->takes_config_keys) return invocation;
   for (const train::ConfigKey& key : train::config_keys()) {
+    if (!train::reads_key(parsed.verb->name, key.name)) continue;
     const CLI::Option* option = parsed.app->get_option("--" + key.name);
     if (option->count() == 0) continue;
     const std::vector<std::string>& values = parsed.key_values.at(key.name);
@@ -126,42 +118,41 @@ Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) 
   return invocation;
 }
 
-const Verb& find_verb(const std::string& name) {
-  std::vector<std::string> names;
-  for (const Verb* verb : all_verbs()) {
-    if (verb->name == name) return *verb;
-    names.emplace_back(verb->name);
-  }
-  const auto nearest = nearest_word(name, names);
-  throw InvalidArgument(fmt::format("[anabatic] expected one of the verbs {}, got '{}'{}",
-                                    fmt::join(names, ", "), name,
-                                    nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
-}
-
 // Checks the verb and sets unknown flags aside, so that a typo is named before what it leads to.
 PlainArguments plain_arguments(std::vector<std::string> arguments) {
-  if (arguments.empty() || arguments[0].starts_with("-")) return {.known = std::move(arguments)};
+  if (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "--version")
+    return {.known = std::move(arguments)};
   const Verb& verb = find_verb(arguments[0]);
   PlainArguments plain = make_plain(verb, std::span(arguments).subspan(1));
   plain.known.insert(plain.known.begin(), arguments[0]);
+  reject_unread_keys(verb, plain);
   for (const auto& [flag, values] : plain.unknown)
     if (!verb.takes_config_keys || flag.find('.') == std::string::npos) reject_unknown(verb, plain);
   return plain;
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Anabatic trains mixture-of-experts language models."};
+  if (argc < 2) {
+    fmt::print("{}", overview());
+    return 0;
+  }
+  CLI::App app;
   app.set_version_flag("--version", std::string("anabatic ") + kVersion);
   app.require_subcommand(1);
   std::vector<Parsed> parsed(all_verbs().size());
   for (std::size_t i = 0; i < parsed.size(); ++i) add_verb(app, *all_verbs()[i], parsed[i]);
   const PlainArguments arguments = plain_arguments({argv + 1, argv + argc});
+  const std::string& first = arguments.known.at(0);
   try {
     app.parse(std::vector<std::string>(arguments.known.rbegin(), arguments.known.rend()));
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", first.starts_with("-") ? overview() : help_of(find_verb(first)));
+    return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0 && !arguments.unknown.empty())
-      reject_unknown(find_verb(arguments.known[0]), arguments);
-    return app.exit(error) == 0 ? 0 : kUsageError;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    if (!arguments.unknown.empty()) reject_unknown(find_verb(first), arguments);
+    throw InvalidArgument(
+        fmt::format("[{0}] {1}; `anabatic {0} --help` lists what it takes", first, error.what()));
   }
   for (const Parsed& p : parsed)
     if (p.app->parsed()) return p.verb->run(to_invocation(p, arguments));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verb of the command line: what it takes and what it does. cli/main.cpp lists the verbs and
+// A verb of the command line: what it takes and what it does. verb.cpp lists the verbs, main.cpp
 // parses for them.
 #pragma once
 #include <map>
@@ -13,8 +13,9 @@ namespace anabatic::cli {
 
 struct VerbOption {
   std::string_view name;  // "--prompt"
-  std::string_view help;
+  std::string_view help;  // one sentence
   bool required = false, is_list = false, is_flag = false;
+  std::string_view value = "VALUE";  // what help calls its value: "FILE"
 };
 
 // What the user wrote after the verb.
@@ -34,15 +35,22 @@ struct Verb {
   std::string_view name, help;
   std::string_view positional;  // "MODEL_DIR", "CONFIG.yaml?" (optional), "" for none
   std::vector<VerbOption> options;
-  bool takes_config_keys;         // every key of the run config is a flag too
+  bool takes_config_keys;         // the keys that train/key_verbs.h says it reads are flags too
   int (*run)(const Invocation&);  // the process's exit code; errors are thrown
 };
+
+// In the order in which help lists them.
+const std::vector<const Verb*>& all_verbs();
+
+// InvalidArgument naming all verbs and the nearest one.
+const Verb& find_verb(std::string_view name);
 
 const Verb& bench_verb();
 const Verb& doctor_verb();
 const Verb& evaluate_verb();
 const Verb& generate_verb();
 const Verb& gradients_verb();
+const Verb& help_verb();
 const Verb& info_verb();
 const Verb& plan_verb();
 const Verb& profile_verb();

@@ -5,144 +5,45 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "passes/pipelines.h"
+#include "train/config_key.h"
 
 namespace anabatic::train {
 namespace {
 
-using Values = std::span<const std::string>;
-
-const std::string& only(Values values) {
-  ANABATIC_REQUIRE(values.size() == 1, "expected one value, got {}", values.size());
-  return values[0];
-}
-
-template <class T>
-T parse_number(const std::string& text, const char* kind) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  ANABATIC_REQUIRE(error == std::errc{} && stop == end && !text.empty(), "expected {}, got '{}'",
-                   kind, text);
-  return value;
-}
-
-std::string yaml_quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\x{:02X}", c);
-      continue;
-    }
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
-  }
-  return out + '"';
-}
-
-template <class T, class Show>
-std::string show_list(const std::vector<T>& list, Show&& show) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < list.size(); ++i) out += (i > 0 ? ", " : "") + show(list[i]);
-  return out + "]";
-}
-
-std::string show_double(double value) { return fmt::format("{}", value); }
-
-// The makers below tie one field of RunConfig, reached through `at`, to its text.
-template <class At>
-ConfigKey integer(std::string name, std::string help, std::int64_t lowest, At at) {
-  return {
-      name, help, false,
-      [=](RunConfig& config, Values values) {
-        const auto value = parse_number<std::int64_t>(only(values), "an integer");
-        ANABATIC_REQUIRE(value >= lowest, "expected an integer >= {}, got {}", lowest, value);
-        at(config) = value;
-      },
-      [=](const RunConfig& config) { return std::to_string(at(const_cast<RunConfig&>(config))); }};
-}
-
-template <class At>
-ConfigKey number(std::string name, std::string help, double lowest, double highest, At at) {
-  return {name, help, false,
-          [=](RunConfig& config, Values values) {
-            const double value = parse_number<double>(only(values), "a number");
-            ANABATIC_REQUIRE(value >= lowest && value <= highest,
-                             "expected a number in [{}, {}], got {}", lowest, highest, value);
-            at(config) = value;
-          },
-          [=](const RunConfig& config) { return show_double(at(const_cast<RunConfig&>(config))); }};
-}
-
-template <class At>
-ConfigKey boolean(std::string name, std::string help, At at) {
-  return {name, help, false,
-          [=](RunConfig& config, Values values) {
-            const auto value = parse_boolean(only(values));
-            ANABATIC_REQUIRE(value.has_value(), "expected true or false, got '{}'", values[0]);
-            at(config) = *value;
-          },
-          [=](const RunConfig& config) {
-            return at(const_cast<RunConfig&>(config)) ? "true" : "false";
-          }};
-}
-
-template <class At>
-ConfigKey string(std::string name, std::string help, At at) {
-  return {name, help, false, [=](RunConfig& config, Values values) { at(config) = only(values); },
-          [=](const RunConfig& config) { return yaml_quoted(at(const_cast<RunConfig&>(config))); }};
-}
-
-template <class At>
-ConfigKey choice(std::string name, std::string help, std::vector<std::string> choices, At at) {
-  return {name, help, false,
-          [=](RunConfig& config, Values values) {
-            const std::string& value = only(values);
-            ANABATIC_REQUIRE(std::find(choices.begin(), choices.end(), value) != choices.end(),
-                             "expected one of {}, got '{}'",
-                             show_list(choices, [](const std::string& text) { return text; }),
-                             value);
-            at(config) = value;
-          },
-          [=](const RunConfig& config) { return at(const_cast<RunConfig&>(config)); }};
-}
-
-template <class At>
-ConfigKey strings(std::string name, std::string help, At at) {
-  return {
-      name, help, true,
-      [=](RunConfig& config, Values values) { at(config).assign(values.begin(), values.end()); },
-      [=](const RunConfig& config) {
-        return show_list(at(const_cast<RunConfig&>(config)), yaml_quoted);
-      }};
-}
-
 ConfigKey budget_key() {
-  return {"memory.budget",
-          "bytes that the process may take, such as 6GiB; auto: what is available when train "
-          "begins; none: no budget",
-          false,
-          [](RunConfig& config, Values values) {
-            const std::string& text = only(values);
-            const auto value = parse_bytes(text);
-            ANABATIC_REQUIRE(value.has_value() || text == "auto" || text == "none",
-                             "expected bytes such as 6GiB or 500MB, auto or none, got '{}'", text);
-            config.memory.budget =
-                text == "auto" ? RunConfig::Memory::kAvailable : value.value_or(0);
-          },
-          [](const RunConfig& config) -> std::string {
+  return {.name = "memory.budget",
+          .help =
+              "Bytes that the process may take; auto is what the machine has left when a run "
+              "begins, none is no budget.",
+          .set =
+              [](RunConfig& config, Values values) {
+                const std::string& text = only(values);
+                const auto value = parse_bytes(text);
+                ANABATIC_REQUIRE(value.has_value() || text == "auto" || text == "none",
+                                 "expected bytes such as 6GiB or 500MB, auto or none, got '{}'",
+                                 text);
+                config.memory.budget =
+                    text == "auto" ? RunConfig::Memory::kAvailable : value.value_or(0);
+              },
+          .show = [](const RunConfig& config) -> std::string {
             if (config.memory.budget < 0) return "auto";
             return config.memory.budget == 0 ? "none" : std::to_string(config.memory.budget);
-          }};
+          },
+          .type = "bytes",
+          .allowed = "auto | none | such as 6GiB or 500MB"};
 }
 
 ConfigKey betas_key() {
-  return {"optimizer.betas", "decay rates of the two moments", true,
+  return {
+      .name = "optimizer.betas",
+      .help = "Decay rates of the first and of the second moment.",
+      .is_list = true,
+      .set =
           [](RunConfig& config, Values values) {
             ANABATIC_REQUIRE(values.size() == 2, "expected two numbers, got {} values",
                              values.size());
@@ -154,137 +55,153 @@ ConfigKey betas_key() {
             }
             config.optimizer.betas = betas;
           },
-          [](const RunConfig& config) { return show_list(config.optimizer.betas, show_double); }};
+      .show =
+          [](const RunConfig& config) { return show_list(config.optimizer.betas, show_double); },
+      .type = "list of numbers",
+      .allowed = "two in [0, 1)"};
 }
 
 #define AT(field) \
   [](RunConfig & config) -> auto& { return config.field; }
 
 void add_data_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(string("model.path",
-                        "Hugging Face model directory (or config.json with init: random)",
-                        AT(model.path)));
-  keys.push_back(choice("model.init", "where the weights come from", {"random", "pretrained"},
+  keys.push_back(string(
+      "model.path",
+      "Hugging Face model directory; a config.json alone will do where model.init is random.",
+      AT(model.path)));
+  keys.push_back(choice("model.init", "Where the weights come from.", {"random", "pretrained"},
                         AT(model.init)));
+  keys.push_back(strings("data.train",
+                         "Training files: text, JSONL, or the prefix of a .bin/.idx pair.",
+                         AT(data.train)));
+  keys.push_back(strings("data.validation", "Held-out files, of the same kinds as data.train.",
+                         AT(data.validation)));
   keys.push_back(
-      strings("data.train", "training files: .bin/.idx prefix, .txt or .jsonl", AT(data.train)));
-  keys.push_back(strings("data.validation", "validation files", AT(data.validation)));
-  keys.push_back(integer("data.sequence_length", "tokens a sample", 1, AT(data.sequence_length)));
-  keys.push_back(choice("data.packing", "how documents fill samples", {"isolated", "concatenated"},
-                        AT(data.packing)));
-  keys.push_back(boolean("data.shuffle", "shuffle samples, anew each epoch", AT(data.shuffle)));
+      integer("data.sequence_length", "Tokens of a sample.", 1, AT(data.sequence_length)));
+  keys.push_back(choice("data.packing",
+                        "How documents fill samples; isolated ones do not attend to each other.",
+                        {"isolated", "concatenated"}, AT(data.packing)));
   keys.push_back(
-      boolean("data.append_eos", "end text and JSONL documents with EOS", AT(data.append_eos)));
+      boolean("data.shuffle", "Samples are shuffled, anew in each epoch.", AT(data.shuffle)));
+  keys.push_back(
+      boolean("data.append_eos", "Text and JSONL documents end with EOS.", AT(data.append_eos)));
 }
 
 void add_train_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(integer("train.steps", "optimizer steps of the whole run", 0, AT(train.steps)));
-  keys.push_back(
-      integer("train.micro_batch_size", "samples a micro-batch", 1, AT(train.micro_batch_size)));
-  keys.push_back(integer("train.gradient_accumulation_steps", "micro-batches a step", 1,
+  keys.push_back(integer("train.steps", "Optimizer steps of the whole run, from its very start.", 0,
+                         AT(train.steps)));
+  keys.push_back(integer("train.micro_batch_size", "Samples that go through the model at once.", 1,
+                         AT(train.micro_batch_size)));
+  keys.push_back(integer("train.gradient_accumulation_steps", "Micro-batches of a step.", 1,
                          AT(train.gradient_accumulation_steps)));
-  keys.push_back(choice("train.precision", "arithmetic", {"bf16", "fp32"}, AT(train.precision)));
-  keys.push_back(integer("train.seed", "of initialization and shuffling", 0, AT(train.seed)));
+  keys.push_back(choice("train.precision",
+                        "Arithmetic of matrix products and of what is saved for the backward.",
+                        {"bf16", "fp32"}, AT(train.precision)));
   keys.push_back(
-      string("train.output", "directory of checkpoints, metrics and logs", AT(train.output)));
+      integer("train.seed", "Seed of random weights and of shuffling.", 0, AT(train.seed)));
   keys.push_back(
-      choice("train.resume", "go on from OUTPUT/latest", {"auto", "never"}, AT(train.resume)));
-  keys.push_back(integer("train.save_every", "steps between checkpoints; 0: at the end only", 0,
-                         AT(train.save_every)));
-  keys.push_back(integer("train.validate_every", "steps between validations; 0: at the end only", 0,
+      string("train.output", "Directory of checkpoints, metrics and logs.", AT(train.output)));
+  keys.push_back(choice("train.resume",
+                        "Whether a run goes on from the newest checkpoint in train.output.",
+                        {"auto", "never"}, AT(train.resume)));
+  keys.push_back(integer("train.save_every", "Steps between checkpoints; 0 saves at the end only.",
+                         0, AT(train.save_every)));
+  keys.push_back(integer("train.validate_every",
+                         "Steps between validations; 0 validates at the end only.", 0,
                          AT(train.validate_every)));
-  keys.push_back(
-      integer("train.log_every", "steps between plain console lines", 1, AT(train.log_every)));
-  keys.push_back(integer("train.keep_last", "checkpoints kept; 0: all", 0, AT(train.keep_last)));
-  keys.push_back(
-      choice("train.save_dtype", "of exported weights", {"source", "fp32"}, AT(train.save_dtype)));
-  keys.push_back(number("train.router_z_loss_coef", "weight of the router z-loss", 0, 1e6,
+  keys.push_back(integer("train.log_every", "Steps between plain lines on the console.", 1,
+                         AT(train.log_every)));
+  keys.push_back(integer("train.keep_last", "Checkpoints that are kept; 0 keeps all.", 0,
+                         AT(train.keep_last)));
+  keys.push_back(choice("train.save_dtype",
+                        "Type of exported weights; source is that of the model's own files.",
+                        {"source", "fp32"}, AT(train.save_dtype)));
+  keys.push_back(number("train.router_z_loss_coef",
+                        "Weight of the routers' z-loss in the objective.", 0, 1e6,
                         AT(train.router_z_loss_coef)));
 }
 
 void add_optimizer_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(choice("optimizer.name", "optimizer", {"adamw"}, AT(optimizer.name)));
-  keys.push_back(
-      number("optimizer.learning_rate", "peak learning rate", 0, 1e6, AT(optimizer.learning_rate)));
+  keys.push_back(choice("optimizer.name", "The optimizer.", {"adamw"}, AT(optimizer.name)));
+  keys.push_back(number("optimizer.learning_rate", "Peak learning rate.", 0, 1e6,
+                        AT(optimizer.learning_rate)));
   keys.push_back(betas_key());
-  keys.push_back(
-      number("optimizer.epsilon", "added to the denominator", 0, 1, AT(optimizer.epsilon)));
-  keys.push_back(
-      number("optimizer.weight_decay", "decoupled decay", 0, 1e6, AT(optimizer.weight_decay)));
-  keys.push_back(number("optimizer.clip_grad_norm", "largest global norm; 0: no clipping", 0, 1e30,
+  keys.push_back(number("optimizer.epsilon", "What is added to the denominator of an update.", 0, 1,
+                        AT(optimizer.epsilon)));
+  keys.push_back(number("optimizer.weight_decay", "Decoupled weight decay.", 0, 1e6,
+                        AT(optimizer.weight_decay)));
+  keys.push_back(number("optimizer.clip_grad_norm",
+                        "Largest global norm of the gradients; 0 clips nothing.", 0, 1e30,
                         AT(optimizer.clip_grad_norm)));
-  keys.push_back(choice("optimizer.schedule", "after the warm-up", {"cosine", "linear", "constant"},
-                        AT(optimizer.schedule)));
-  keys.push_back(
-      integer("optimizer.warmup_steps", "linear warm-up", 0, AT(optimizer.warmup_steps)));
-  keys.push_back(number("optimizer.min_learning_rate", "at the end of the schedule", 0, 1e6,
-                        AT(optimizer.min_learning_rate)));
+  keys.push_back(choice("optimizer.schedule", "How the learning rate falls after the warm-up.",
+                        {"cosine", "linear", "constant"}, AT(optimizer.schedule)));
+  keys.push_back(integer("optimizer.warmup_steps",
+                         "Steps in which the learning rate rises linearly.", 0,
+                         AT(optimizer.warmup_steps)));
+  keys.push_back(number("optimizer.min_learning_rate", "Learning rate at the end of the schedule.",
+                        0, 1e6, AT(optimizer.min_learning_rate)));
   keys.push_back(boolean("optimizer.decay_norms_and_biases",
-                         "apply weight decay to 1-D parameters too",
+                         "Weight decay applies to one-dimensional parameters too.",
                          AT(optimizer.decay_norms_and_biases)));
   keys.push_back(choice("optimizer.state_precision",
-                        "of the moments of matrices; bf16 is rounded stochastically, int8 by "
-                        "blocks of 256 with a scale each",
+                        "Type of the moments of matrices; bf16 is rounded stochastically, int8 has "
+                        "a scale for each block of 256.",
                         {"fp32", "bf16", "int8"}, AT(optimizer.state_precision)));
   keys.push_back(choice("optimizer.update",
-                        "in_backward: each gradient is applied as soon as it is whole, clipped by "
-                        "the norm of the step before",
+                        "When gradients are applied; in_backward applies each as soon as it is "
+                        "whole, clipped by the norm of the step before.",
                         {"after_backward", "in_backward"}, AT(optimizer.update)));
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(budget_key());
-  keys.push_back(strings("memory.recompute",
-                         "values or segments that the backward makes again, such as "
-                         "experts.activation",
-                         AT(memory.recompute)));
   keys.push_back(
-      strings("memory.keep", "values or segments that are never made again", AT(memory.keep)));
+      strings("memory.recompute",
+              "Values or segments that the backward computes again, such as experts.activation.",
+              AT(memory.recompute)));
+  keys.push_back(
+      strings("memory.keep", "Values or segments that are never recomputed.", AT(memory.keep)));
   keys.push_back(strings("memory.hot",
-                         "values, segments or parameters that stay as they are: not made again, no "
-                         "moments on disk",
+                         "Values, segments or parameters that stay in memory as they are: neither "
+                         "recomputed nor on disk.",
                          AT(memory.hot)));
   keys.push_back(strings("memory.cold",
-                         "parameters or segments whose moments go to disk, such as embedding or "
-                         "experts.96-127; with memory.activations: disk also values that wait "
-                         "there",
+                         "Parameters or segments whose moments go to disk, such as embedding or "
+                         "experts.96-127; activations too with memory.activations: disk.",
                          AT(memory.cold)));
-  keys.push_back(string("memory.plan",
-                        "file of choices to replay, as `anabatic plan --save FILE` writes it; "
-                        "empty: choose anew",
-                        AT(memory.plan)));
+  keys.push_back(string(
+      "memory.plan",
+      "File of choices to replay, as `anabatic plan --save FILE` writes it; empty chooses anew.",
+      AT(memory.plan)));
   keys.push_back(choice("memory.compress",
-                        "in what the planner may keep saved activations to keep a budget: bf16 of "
-                        "fp32, int8 in blocks; each changes gradients a little",
+                        "What saved activations may be compressed to where a budget needs it; each "
+                        "changes gradients a little.",
                         {"off", "bf16", "int8"}, AT(memory.compress)));
   keys.push_back(choice("memory.activations",
-                        "where what the backward reads waits for it; disk: in a scratch file, what "
-                        "the planner chooses to keep a budget (it is written in every micro-batch)",
+                        "Where saved activations wait for the backward; disk lets a budget put "
+                        "them into a scratch file.",
                         {"resident", "disk"}, AT(memory.activations)));
   keys.push_back(choice("memory.optimizer_state",
-                        "where moments stay between updates; disk: in a scratch file, through "
-                        "windows of memory that activations leave free; auto: on disk where "
-                        "memory.budget asks for it and nothing costs less",
+                        "Where moments stay between updates; auto puts them on disk where "
+                        "memory.budget asks for it and nothing costs less.",
                         {"auto", "resident", "disk"}, AT(memory.optimizer_state)));
   keys.push_back(choice("memory.masters",
-                        "where the lower halves of parameters stay between updates, with bf16, "
-                        "whose upper halves the model reads; disk: where moments are, if they are; "
-                        "auto: there where memory.budget is not kept otherwise",
+                        "Where the lower halves of bf16 parameters stay between updates; disk is "
+                        "beside moments that are there.",
                         {"auto", "resident", "disk"}, AT(memory.masters)));
   keys.push_back(choice("memory.parameters",
-                        "where what the model reads of parameters stays; disk: where moments are, "
-                        "if they are, and every call that reads one has it brought; auto: there "
-                        "where memory.budget is not kept otherwise",
+                        "Where the parameters that the model reads stay; disk is beside moments "
+                        "that are there, and each call has them brought.",
                         {"auto", "resident", "disk"}, AT(memory.parameters)));
   keys.push_back(string("memory.swap_directory",
-                        "directory of the scratch file; empty: that of train.output",
+                        "Directory of the scratch file; empty is train.output.",
                         AT(memory.swap_directory)));
   keys.push_back(integer("memory.swap_windows",
-                         "the largest slices whose moments fit into memory at once; more than "
-                         "what activations leave costs memory and hides more of the disk",
+                         "Slices of moments in memory at once; more hides more of the disk's time "
+                         "and may cost memory.",
                          1, AT(memory.swap_windows)));
   keys.push_back(integer("memory.swap_slice",
-                         "bytes of a moment that one update takes through a window, at most", 1,
+                         "Bytes of a moment that one update takes from disk at once, at most.", 1,
                          AT(memory.swap_slice)));
 }
 
@@ -296,49 +213,63 @@ void add_fusion_keys(std::vector<ConfigKey>& keys) {
   for (const passes::Pass& pass : all) {
     const std::string name(pass.name);
     if (pass.required || !seen.insert(name).second) continue;
-    keys.push_back({"fusions." + name, "off: leave this optional pass out", false,
-                    [name](RunConfig& config, Values values) {
-                      const auto on = parse_boolean(only(values));
-                      ANABATIC_REQUIRE(on.has_value(), "expected on or off, got '{}'", values[0]);
-                      if (*on)
-                        config.fusions.off.erase(name);
-                      else
-                        config.fusions.off.insert(name);
-                    },
-                    [name](const RunConfig& config) {
-                      return config.fusions.off.contains(name) ? "off" : "on";
-                    }});
+    keys.push_back({.name = "fusions." + name,
+                    .help = "Off leaves this optional pass out.",
+                    .set =
+                        [name](RunConfig& config, Values values) {
+                          const auto on = parse_boolean(only(values));
+                          ANABATIC_REQUIRE(on.has_value(), "expected on or off, got '{}'",
+                                           values[0]);
+                          if (*on)
+                            config.fusions.off.erase(name);
+                          else
+                            config.fusions.off.insert(name);
+                        },
+                    .show =
+                        [name](const RunConfig& config) {
+                          return config.fusions.off.contains(name) ? "off" : "on";
+                        },
+                    .type = "boolean",
+                    .allowed = "on | off"});
   }
 }
 
 void add_other_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(choice("device.kind", "device", {"cpu"}, AT(device.kind)));
-  keys.push_back(
-      integer("device.threads", "compute threads; 0: all cores allowed", 0, AT(device.threads)));
+  keys.push_back(choice("device.kind", "The device.", {"cpu"}, AT(device.kind)));
+  keys.push_back(integer("device.threads",
+                         "Compute threads; 0 is one for each core that the process may use.", 0,
+                         AT(device.threads)));
   keys.push_back(boolean("device.calibrate",
-                         "measure this machine once, a few seconds ahead of the first run with a "
-                         "memory.budget, for the prices of choices",
+                         "The machine is measured once, a few seconds before the first run with a "
+                         "memory.budget, for the prices of choices.",
                          AT(device.calibrate)));
+  keys.push_back(integer("generate.max_new_tokens", "Tokens to generate, at most.", 0,
+                         AT(generate.max_new_tokens)));
+  keys.push_back(number("generate.temperature",
+                        "What logits are divided by before sampling; 0 takes the likeliest token.",
+                        0, 1e6, AT(generate.temperature)));
+  keys.push_back(integer("generate.top_k", "Sampling is among the k likeliest tokens; 0 is all.", 0,
+                         AT(generate.top_k)));
   keys.push_back(
-      integer("generate.max_new_tokens", "tokens to generate", 0, AT(generate.max_new_tokens)));
-  keys.push_back(number("generate.temperature", "0: greedy", 0, 1e6, AT(generate.temperature)));
-  keys.push_back(
-      integer("generate.top_k", "sample among the k likeliest; 0: all", 0, AT(generate.top_k)));
-  keys.push_back(number("generate.top_p", "sample among the likeliest that hold this mass", 0, 1,
-                        AT(generate.top_p)));
-  keys.push_back(integer("generate.seed", "of sampling", 0, AT(generate.seed)));
-  keys.push_back(strings("compiler.disable_passes", "optional passes to leave out",
+      number("generate.top_p",
+             "Sampling is among the likeliest tokens that hold this share of the probability.", 0,
+             1, AT(generate.top_p)));
+  keys.push_back(integer("generate.seed", "Seed of sampling.", 0, AT(generate.seed)));
+  keys.push_back(strings("compiler.disable_passes", "Optional passes to leave out.",
                          AT(compiler.disable_passes)));
   keys.push_back(boolean("compiler.pack_transposed",
-                         "keep a second packing of weights, for input-gradients; false: the "
-                         "backward makes it, for as many bytes less",
+                         "Weights are kept in a second packing for input gradients; without it the "
+                         "backward packs them, in less memory.",
                          AT(compiler.pack_transposed)));
-  keys.push_back(string("compiler.dump", "directory for every artifact", AT(compiler.dump)));
-  keys.push_back(boolean("compiler.explain_dispatch", "print why kernels were chosen",
+  keys.push_back(string("compiler.dump",
+                        "Directory for every graph, plan and program; empty writes none.",
+                        AT(compiler.dump)));
+  keys.push_back(boolean("compiler.explain_dispatch", "Why each kernel is chosen is printed.",
                          AT(compiler.explain_dispatch)));
+  keys.push_back(boolean("compiler.trivial_planners", "The plan is made by the simplest planners.",
+                         AT(compiler.trivial_planners)));
   keys.push_back(
-      boolean("compiler.trivial_planners", "plan with the twins", AT(compiler.trivial_planners)));
-  keys.push_back(boolean("compiler.poison", "fill dead memory with NaN", AT(compiler.poison)));
+      boolean("compiler.poison", "Dead memory is filled with NaN.", AT(compiler.poison)));
 }
 
 #undef AT

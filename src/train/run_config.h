@@ -93,13 +93,15 @@ struct RunConfig {
   } fusions;
 };
 
-// One key: "train.steps", what it means, and its text both ways. `set` throws InvalidArgument
-// "expected ..., got ...".
+// One key: "train.steps", what it means in one sentence, and its text both ways. `set` throws
+// InvalidArgument "expected ..., got ...". config_key.h makes most; key_verbs.h says who reads it.
 struct ConfigKey {
   std::string name, help;
   bool is_list = false;
   std::function<void(RunConfig&, std::span<const std::string>)> set;
   std::function<std::string(const RunConfig&)> show;  // YAML text
+  std::string type = "text";  // integer, number, boolean, word, text, bytes, list of ...
+  std::string allowed = "";   // of its values, such as ">= 1" or "bf16 | fp32"; empty: all
 };
 const std::vector<ConfigKey>& config_keys();  // sorted by section in the order of RunConfig
 

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/key_verbs.h"
+
+#include <algorithm>
+#include <array>
+
+namespace anabatic::train {
+namespace {
+
+struct Row {
+  std::string_view key;    // a whole key, or a section with its dot
+  std::string_view verbs;  // separated by a space
+};
+
+// The longest row that begins a key holds. What takes a run config takes every key of a run.
+constexpr std::string_view kRun = "train plan profile";
+constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
+constexpr std::string_view kRunAndBench = "train plan profile bench";
+constexpr std::string_view kText = "train evaluate tokenize plan profile";
+constexpr std::string_view kModel = "train evaluate generate gradients plan profile";
+constexpr std::string_view kAnyModel = "train evaluate generate gradients plan profile bench";
+constexpr std::array kRows{
+    Row{"model.path", "train evaluate generate tokenize plan profile bench"},
+    Row{"model.init", kModel},
+    Row{"data.", kRun},
+    Row{"data.validation", kRunAndEvaluate},
+    Row{"data.sequence_length", kRunAndEvaluate},
+    Row{"data.packing", kRunAndEvaluate},
+    Row{"data.append_eos", kText},
+    Row{"data.format", kText},
+    Row{"data.cache", kText},
+    Row{"data.add_bos", "train evaluate generate tokenize plan profile"},
+    Row{"train.", kRun},
+    Row{"train.micro_batch_size", kRunAndEvaluate},
+    Row{"train.gradient_accumulation_steps", kRunAndBench},
+    Row{"train.precision", kAnyModel},
+    Row{"train.seed", kAnyModel},
+    Row{"train.output", "train evaluate plan profile doctor"},
+    Row{"train.router_z_loss_coef", kRunAndBench},
+    Row{"train.balance_", kRunAndBench},
+    Row{"optimizer.", kRunAndBench},
+    Row{"memory.", kRunAndBench},
+    Row{"memory.swap_directory", "train plan profile bench doctor"},
+    Row{"device.", "train evaluate generate gradients tokenize plan profile bench doctor"},
+    Row{"device.calibrate", kRun},
+    Row{"generate.", "generate"},
+    Row{"compiler.", kAnyModel},
+    Row{"fusions.", kAnyModel},
+};
+
+struct Section {
+  std::string_view name, title;
+};
+constexpr std::array kSections{
+    Section{"model", "the model"},
+    Section{"data", "text and how it fills samples"},
+    Section{"train", "the run: its length, checkpoints and losses"},
+    Section{"optimizer", "the optimizer and its schedule"},
+    Section{"memory", "what a step may hold and where"},
+    Section{"device", "the machine"},
+    Section{"generate", "sampling"},
+    Section{"compiler", "how a step is compiled; for finding faults"},
+    Section{"fusions", "optional passes of the compiler"},
+};
+
+}  // namespace
+
+std::vector<std::string_view> verbs_reading(std::string_view key) {
+  std::string_view verbs = kRun;
+  std::size_t longest = 0;
+  for (const Row& row : kRows)
+    if (key.starts_with(row.key) && row.key.size() > longest) {
+      longest = row.key.size();
+      verbs = row.verbs;
+    }
+  std::vector<std::string_view> list;
+  while (!verbs.empty()) {
+    const std::size_t end = std::min(verbs.find(' '), verbs.size());
+    list.push_back(verbs.substr(0, end));
+    verbs.remove_prefix(std::min(end + 1, verbs.size()));
+  }
+  return list;
+}
+
+bool reads_key(std::string_view verb, std::string_view key) {
+  const std::vector<std::string_view> verbs = verbs_reading(key);
+  return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
+}
+
+std::string_view section_title(std::string_view section) {
+  for (const Section& known : kSections)
+    if (known.name == section) return known.title;
+  return "";
+}
+
+}  // namespace anabatic::train
