@@ -6,12 +6,14 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/verb.h"
 #include "device/topology.h"
 #include "io/data/tokenize_files.h"
 #include "io/tokenizer/bpe_trainer.h"
 #include "io/tokenizer/tokenizer.h"
+#include "train/tokenizer_texts.h"
 
 namespace anabatic::cli {
 namespace {
@@ -19,6 +21,22 @@ namespace {
 std::vector<std::filesystem::path> paths_of(const Invocation& invocation, std::string_view option) {
   const auto& values = invocation.options.find(option)->second;
   return {values.begin(), values.end()};
+}
+
+std::vector<io::DataFile> data_files(const Invocation& invocation, std::string_view option,
+                                     const train::RunConfig& config) {
+  std::vector<io::DataFile> files = io::detect_formats(
+      paths_of(invocation, option), *io::data_format_from_string(config.data.format));
+  for (const io::DataFile& file : files)
+    ANABATIC_REQUIRE(file.format != io::DataFormat::kTokens,
+                     "[tokenize] {}: {}: expected text or JSON, got token ids of a .bin/.idx pair",
+                     option, file.path.string());
+  return files;
+}
+
+void log_sources(const std::vector<io::DataFile>& files) {
+  for (const io::DataFile& file : files)
+    log_info("data: {}: {}", file.path.string(), io::describe(file));
 }
 
 int num_threads(const train::RunConfig& config) {
@@ -36,7 +54,10 @@ int train_tokenizer(const Invocation& invocation, const train::RunConfig& config
   io::TrainOptions options;
   options.vocab_size = std::stoi(size);
   options.threads = num_threads(config);
-  io::train_bpe(options, paths_of(invocation, "--train"), invocation.value("--output"));
+  const std::vector<io::DataFile> files = data_files(invocation, "--train", config);
+  log_sources(files);
+  io::write_tokenizer(options, io::train_bpe(options, train::texts_of(files)),
+                      invocation.value("--output"));
   fmt::print("wrote {}/tokenizer.json\n", invocation.value("--output"));
   return 0;
 }
@@ -60,9 +81,10 @@ int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer) {
 int write_token_files(const Invocation& invocation, const train::RunConfig& config,
                       const io::Tokenizer& tokenizer) {
   ANABATIC_REQUIRE(invocation.has("--output"), "[tokenize] --input needs --output PREFIX");
+  const std::vector<io::DataFile> files = data_files(invocation, "--input", config);
+  log_sources(files);
   const auto counts =
-      io::tokenize_files(paths_of(invocation, "--input"), train::tokenize_callback(tokenizer),
-                         invocation.value("--output"),
+      io::tokenize_files(files, train::tokenize_callback(tokenizer), invocation.value("--output"),
                          train::tokenize_options(tokenizer, config, num_threads(config)));
   fmt::print("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
              format_bytes(counts.text_bytes));
@@ -89,11 +111,13 @@ const Verb& tokenize_verb() {
       "tokenize",
       "text to .bin/.idx, text to ids, or train a tokenizer",
       "",
-      {{.name = "--input", .help = "text and JSONL files", .is_list = true},
+      {{.name = "--input", .help = "text and JSON files, also gzipped", .is_list = true},
        {.name = "--output",
         .help = "prefix of .bin/.idx, or the directory of the trained tokenizer"},
        {.name = "--ids", .help = "print the ids of each line of this file"},
-       {.name = "--train", .help = "text files to train a BPE tokenizer on", .is_list = true},
+       {.name = "--train",
+        .help = "text and JSON files to train a BPE tokenizer on",
+        .is_list = true},
        {.name = "--vocab_size", .help = "of the tokenizer to train"}},
       true,
       run};

@@ -28,7 +28,7 @@ constexpr std::array kRows{
     Row{"data.packing", kRunAndEvaluate},
     Row{"data.append_eos", kText},
     Row{"data.format", kText},
-    Row{"data.cache", kText},
+    Row{"data.cache", kRunAndEvaluate},
     Row{"data.add_bos", "train evaluate generate tokenize plan profile"},
     Row{"train.", kRun},
     Row{"train.micro_batch_size", kRunAndEvaluate},

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "io/data/token_files.h"
@@ -21,17 +23,15 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path cache_directory(const RunConfig& run) {
+  if (!run.data.cache.empty()) return run.data.cache;
   if (!run.train.output.empty()) return fs::path(run.train.output) / "token_cache";
   return fs::temp_directory_path() / fmt::format("anabatic-tokens-{}", ::getuid());
 }
 
-void require_present(const std::vector<fs::path>& paths) {
-  std::string missing;
-  for (const fs::path& path : paths)
-    if (io::indexed_prefix(path).empty() && !fs::is_regular_file(path))
-      missing += fmt::format(
-          "\n  {}: expected a text or JSONL file, or a .bin/.idx pair; found none", path.string());
-  if (!missing.empty()) throw ResourceError(fmt::format("[data] files are missing:{}", missing));
+io::DataFormat format_of(const RunConfig& run) {
+  const auto format = io::data_format_from_string(run.data.format);
+  ANABATIC_CHECK(format.has_value(), "[data] format {}", run.data.format);
+  return *format;
 }
 
 int num_threads(const RunConfig& run) {
@@ -39,15 +39,39 @@ int num_threads(const RunConfig& run) {
   return device::num_allowed_cores();
 }
 
+// What each file was taken for; many files in one line a format.
+void log_sources(const std::vector<io::TokenFile>& files) {
+  constexpr std::size_t kMostLines = 8;
+  struct Sum {
+    std::size_t files = 0;
+    std::int64_t documents = 0, tokens = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const io::TokenFile& file : files) {
+    const std::string format = io::describe(file.source);
+    const std::int64_t documents = file.tokens.num_documents(), tokens = file.tokens.num_tokens();
+    if (files.size() <= kMostLines)
+      log_info("data: {}: {}, {} documents, {} tokens", file.source.path.string(), format,
+               documents, tokens);
+    Sum& sum = sums[format];
+    ++sum.files;
+    sum.documents += documents;
+    sum.tokens += tokens;
+  }
+  if (files.size() <= kMostLines) return;
+  for (const auto& [format, sum] : sums)
+    log_info("data: {} files: {}, {} documents, {} tokens", sum.files, format, sum.documents,
+             sum.tokens);
+}
+
 }  // namespace
 
 io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig& run,
                          const model::ModelConfig& config) {
   const std::vector<fs::path> paths(files.begin(), files.end());
-  require_present(paths);
-  const bool has_text = std::any_of(paths.begin(), paths.end(), [](const fs::path& path) {
-    return io::indexed_prefix(path).empty();
-  });
+  const std::vector<io::DataFile> sources = io::detect_formats(paths, format_of(run));
+  const bool has_text = std::ranges::any_of(
+      sources, [](const io::DataFile& file) { return file.format != io::DataFormat::kTokens; });
   std::optional<io::Tokenizer> tokenizer;
   io::Tokenize callback;
   io::TokenizeOptions options;
@@ -65,19 +89,19 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   const auto packing = io::packing_from_string(run.data.packing);
   ANABATIC_CHECK(packing.has_value(), "[data] packing {}", run.data.packing);
   const std::int64_t pad = config.eos_token_ids.empty() ? 0 : config.eos_token_ids.front();
-  return io::Dataset(
-      io::open_token_files(paths, callback, options, cache_directory(run), fingerprint),
-      {.sequence_length = run.data.sequence_length,
-       .packing = *packing,
-       .vocab_size = config.vocab_size,
-       .pad_id = static_cast<std::int32_t>(pad)});
+  std::vector<io::TokenFile> token_files =
+      io::open_token_files(sources, callback, options, cache_directory(run), fingerprint);
+  log_sources(token_files);
+  return io::Dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
+                                              .packing = *packing,
+                                              .vocab_size = config.vocab_size,
+                                              .pad_id = static_cast<std::int32_t>(pad)});
 }
 
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
                                           const RunConfig& run, const model::ModelConfig& config) {
-  const bool are_all = std::none_of(files.begin(), files.end(), [](const std::string& file) {
-    return io::indexed_prefix(file).empty();
-  });
+  const bool are_all = std::ranges::all_of(
+      files, [](const std::string& file) { return io::indexed_pair(file).has_value(); });
   if (files.empty() || !are_all) return std::nullopt;
   return open_dataset(files, run, config);
 }

@@ -71,9 +71,11 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
       AT(model.path)));
   keys.push_back(choice("model.init", "Where the weights come from.", {"random", "pretrained"},
                         AT(model.init)));
-  keys.push_back(strings("data.train",
-                         "Training files: text, JSONL, or the prefix of a .bin/.idx pair.",
-                         AT(data.train)));
+  keys.push_back(strings(
+      "data.train",
+      "Training files: text, JSON lines or JSON, gzipped or not, or the prefix of a .bin/.idx "
+      "pair.",
+      AT(data.train)));
   keys.push_back(strings("data.validation", "Held-out files, of the same kinds as data.train.",
                          AT(data.validation)));
   keys.push_back(
@@ -84,7 +86,15 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       boolean("data.shuffle", "Samples are shuffled, anew in each epoch.", AT(data.shuffle)));
   keys.push_back(
-      boolean("data.append_eos", "Text and JSONL documents end with EOS.", AT(data.append_eos)));
+      boolean("data.append_eos", "Text and JSON documents end with EOS.", AT(data.append_eos)));
+  keys.push_back(choice("data.format",
+                        "What data files hold; auto: their suffix says it in any case, else their "
+                        "content; bin: pairs of .bin/.idx.",
+                        {"auto", "text", "jsonl", "json", "bin"}, AT(data.format)));
+  keys.push_back(string("data.cache",
+                        "Directory for token ids of text and JSON; empty: anabatic/tokens in the "
+                        "user's cache directory; none: a temporary one for the run.",
+                        AT(data.cache)));
 }
 
 void add_train_keys(std::vector<ConfigKey>& keys) {

@@ -26,6 +26,8 @@ struct RunConfig {
     std::string packing = "isolated";  // isolated | concatenated
     bool shuffle = true;
     bool append_eos = true;
+    std::string format = "auto";  // auto | text | jsonl | json | bin
+    std::string cache;            // of token ids; empty: the user's; none: none
   } data;
   struct Train {
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;

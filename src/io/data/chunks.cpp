@@ -92,9 +92,7 @@ std::optional<std::size_t> next_chunk(std::string_view window, std::int64_t wind
 bool TextChunkReader::fill() {
   const std::size_t held = buffer_.size();
   buffer_.resize(held + kReadBytes);
-  const std::size_t count =
-      file_.read_some_at(begin_ + static_cast<std::int64_t>(held),
-                         std::as_writable_bytes(std::span(buffer_).subspan(held)));
+  const std::size_t count = source_.read(std::as_writable_bytes(std::span(buffer_).subspan(held)));
   buffer_.resize(held + count);
   return count == kReadBytes;
 }
@@ -108,38 +106,6 @@ bool TextChunkReader::next(std::string& chunk) {
   chunk.assign(buffer_, 0, *length);
   buffer_.erase(0, *length);
   begin_ += static_cast<std::int64_t>(*length);
-  return true;
-}
-
-LineReader::LineReader(const std::filesystem::path& path, std::int64_t max_line_bytes)
-    : file_(File::open(path)), max_line_bytes_(max_line_bytes) {}
-
-bool LineReader::next(std::string_view& line) {
-  std::size_t searched = position_;
-  std::size_t newline;
-  while ((newline = buffer_.find('\n', searched)) == std::string::npos && !at_end_) {
-    buffer_.erase(0, position_);
-    position_ = 0;
-    searched = buffer_.size();
-    ANABATIC_REQUIRE(static_cast<std::int64_t>(searched) <= max_line_bytes_,
-                     "[data] {}:{}: expected a line of at most {} bytes, got more",
-                     file_.path().string(), line_number_ + 1, max_line_bytes_);
-    buffer_.resize(searched + kReadBytes);
-    const std::size_t count = file_.read_some_at(
-        file_offset_, std::as_writable_bytes(std::span(buffer_).subspan(searched)));
-    buffer_.resize(searched + count);
-    file_offset_ += static_cast<std::int64_t>(count);
-    at_end_ = count < kReadBytes;
-  }
-  if (newline == std::string::npos && position_ == buffer_.size()) return false;
-  const std::size_t end = newline == std::string::npos ? buffer_.size() : newline;
-  line = std::string_view(buffer_).substr(position_, end - position_);
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  position_ = newline == std::string::npos ? end : end + 1;
-  ++line_number_;
-  ANABATIC_REQUIRE(static_cast<std::int64_t>(line.size()) <= max_line_bytes_,
-                   "[data] {}:{}: expected a line of at most {} bytes, got {}",
-                   file_.path().string(), line_number_, max_line_bytes_, line.size());
   return true;
 }
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/file.h"
+#include "io/byte_source.h"
 
 namespace anabatic::io {
 
@@ -29,10 +29,11 @@ inline constexpr std::int64_t kMaxChunkBytes = 16 * kChunkBytes;
 std::optional<std::size_t> next_chunk(std::string_view window, std::int64_t window_begin,
                                       bool at_end);
 
-// A file as one document, chunk by chunk; holds at most two chunks.
+// A file as one document, chunk by chunk; holds at most two chunks. Offsets count decompressed
+// bytes.
 class TextChunkReader {
  public:
-  explicit TextChunkReader(const std::filesystem::path& path) : file_(File::open(path)) {}
+  explicit TextChunkReader(const std::filesystem::path& path) : source_(path) {}
 
   // False after the last chunk. An empty file has one empty chunk.
   bool next(std::string& chunk);
@@ -43,30 +44,10 @@ class TextChunkReader {
  private:
   bool fill();
 
-  File file_;
+  ByteSource source_;
   std::string buffer_;
   std::int64_t begin_ = 0;  // document offset of buffer_
   bool done_ = false;
-};
-
-// A file line by line; holds one line and a buffer.
-class LineReader {
- public:
-  LineReader(const std::filesystem::path& path, std::int64_t max_line_bytes);
-
-  // The next line without its "\n" or "\r\n"; false at the end. InvalidArgument naming file:line if
-  // a line is longer than max_line_bytes. The view lives until the next call.
-  bool next(std::string_view& line);
-  std::int64_t line_number() const { return line_number_; }  // of the line returned last; from 1
-
- private:
-  File file_;
-  std::string buffer_;
-  std::size_t position_ = 0;
-  std::int64_t file_offset_ = 0;
-  std::int64_t max_line_bytes_;
-  std::int64_t line_number_ = 0;
-  bool at_end_ = false;
 };
 
 }  // namespace anabatic::io

@@ -93,8 +93,8 @@ void Dataset::read_stream(std::int64_t begin, std::int64_t count, SampleScratch&
     throw InvalidArgument(fmt::format(
         "[data] {}, document {}, token {}: expected an id in [0, {}) (the model's vocabulary), got "
         "{}; was the data made with another tokenizer?",
-        files_[source.file].source.string(), source.document, source.offset, options_.vocab_size,
-        id));
+        files_[source.file].source.path.string(), source.document, source.offset,
+        options_.vocab_size, id));
   }
 }
 

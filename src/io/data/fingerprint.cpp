@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "io/data/token_files.h"
+#include "io/data/indexed_file.h"
 #include "io/file.h"
 #include "io/parallel.h"
 
@@ -81,13 +81,12 @@ FileFingerprint fingerprint(const std::filesystem::path& path) {
 std::vector<FileFingerprint> data_fingerprints(std::span<const std::filesystem::path> files) {
   std::vector<FileFingerprint> result;
   for (const std::filesystem::path& file : files) {
-    const std::filesystem::path prefix = indexed_prefix(file);
-    if (prefix.empty()) {
+    if (const auto pair = indexed_pair(file)) {
+      result.push_back(fingerprint(pair->bin));
+      result.push_back(fingerprint(pair->idx));
+    } else {
       result.push_back(fingerprint(file));
-      continue;
     }
-    for (const char* suffix : {".bin", ".idx"})
-      result.push_back(fingerprint(std::filesystem::path(prefix) += suffix));
   }
   return result;
 }

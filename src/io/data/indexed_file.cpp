@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/data/indexed_file.h"
 
+#include <cctype>
 #include <cstring>
 #include <limits>
 #include <system_error>
@@ -83,10 +84,32 @@ TokenType token_type_for(std::int64_t vocab_size) {
   return vocab_size < 65500 ? TokenType::kUint16 : TokenType::kInt32;
 }
 
+std::optional<IndexedPaths> indexed_pair(const std::filesystem::path& path) {
+  std::string suffix = path.extension().string();
+  for (char& byte : suffix)
+    byte = static_cast<char>(std::tolower(static_cast<unsigned char>(byte)));
+  std::filesystem::path prefix = path;
+  if (suffix == ".bin" || suffix == ".idx")
+    prefix = path.parent_path() / path.stem();
+  else if (std::filesystem::is_regular_file(path))
+    return std::nullopt;
+  const auto find = [&](const char* lower, const char* upper) {
+    if (path.extension() != lower && suffix == lower && std::filesystem::is_regular_file(path))
+      return path;
+    const std::filesystem::path named = with_suffix(prefix, lower);
+    return std::filesystem::is_regular_file(named) ? named : with_suffix(prefix, upper);
+  };
+  IndexedPaths paths{find(".bin", ".BIN"), find(".idx", ".IDX")};
+  if (std::filesystem::is_regular_file(paths.bin) && std::filesystem::is_regular_file(paths.idx))
+    return paths;
+  return std::nullopt;
+}
+
 IndexedFile::IndexedFile(const std::filesystem::path& prefix)
-    : prefix_(prefix),
-      index_(with_suffix(prefix, ".idx")),
-      bin_(File::open(with_suffix(prefix, ".bin"))) {
+    : IndexedFile(IndexedPaths{with_suffix(prefix, ".bin"), with_suffix(prefix, ".idx")}) {}
+
+IndexedFile::IndexedFile(const IndexedPaths& paths)
+    : index_(paths.idx), bin_(File::open(paths.bin)) {
   const std::span<const std::byte> bytes = index_.bytes();
   const std::string path = index_.path().string();
   const auto size = static_cast<std::int64_t>(bytes.size());

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,14 @@ std::int64_t size_bytes(TokenType type);
 // Megatron's choice: uint16 if vocab_size < 65500, else int32.
 TokenType token_type_for(std::int64_t vocab_size);
 
+struct IndexedPaths {
+  std::filesystem::path bin, idx;
+};
+
+// The pair that PREFIX, PREFIX.bin or PREFIX.idx names, with suffixes in any case; none where one
+// of both is missing, or where PREFIX itself is a file.
+std::optional<IndexedPaths> indexed_pair(const std::filesystem::path& path);
+
 // Read access to one pair of files. The index is mapped and checked whole when opened (lengths,
 // pointers back to back as Megatron writes them, the size of .bin); tokens are read with pread.
 // Const members are thread-safe.
@@ -34,12 +43,12 @@ class IndexedFile {
  public:
   // `prefix` without ".bin"/".idx". InvalidArgument for a bad index, ResourceError if unreadable.
   explicit IndexedFile(const std::filesystem::path& prefix);
+  explicit IndexedFile(const IndexedPaths& paths);
 
   std::int64_t num_tokens() const { return num_tokens_; }
   // An index without document ends (document indices: only 0) counts each sequence as a document.
   std::int64_t num_documents() const { return num_documents_; }
   TokenType type() const { return type_; }
-  const std::filesystem::path& prefix() const { return prefix_; }
 
   // Position of the document's first token among all tokens; num_tokens() for num_documents().
   std::int64_t document_begin(std::int64_t document) const;
@@ -55,7 +64,6 @@ class IndexedFile {
   void check_sequences();
   void check_documents();
 
-  std::filesystem::path prefix_;
   MappedFile index_;
   File bin_;
   TokenType type_ = TokenType::kInt32;

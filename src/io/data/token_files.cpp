@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/log.h"
 
 namespace anabatic::io {
 namespace {
@@ -17,12 +16,14 @@ namespace fs = std::filesystem;
 
 fs::path with_suffix(fs::path path, const char* suffix) { return path += suffix; }
 
-fs::path cache_prefix(const fs::path& file, const TokenizeOptions& options,
+fs::path cache_prefix(const DataFile& source, const TokenizeOptions& options,
                       const fs::path& cache_directory, const std::string& fingerprint) {
-  const std::string key = fmt::format(
-      "1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", fs::absolute(file).string(), fs::file_size(file),
-      fs::last_write_time(file).time_since_epoch().count(), options.vocab_size, options.eos_id,
-      options.append_eos, options.json_field, fingerprint);
+  const fs::path& file = source.path;
+  const std::string key =
+      fmt::format("1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", fs::absolute(file).string(),
+                  to_string(source.format), fs::file_size(file),
+                  fs::last_write_time(file).time_since_epoch().count(), options.vocab_size,
+                  options.eos_id, options.append_eos, options.json_field, fingerprint);
   const XXH64_hash_t hash = XXH3_64bits(key.data(), key.size());
   return cache_directory / fmt::format("{}-{:016x}", file.filename().string(), hash);
 }
@@ -51,38 +52,22 @@ bool pair_exists(const fs::path& prefix) {
 
 }  // namespace
 
-fs::path indexed_prefix(const fs::path& path) {
-  if (path.extension() == ".bin" || path.extension() == ".idx") {
-    return path.parent_path() / path.stem();
-  }
-  return !fs::is_regular_file(path) && pair_exists(path) ? path : fs::path();
-}
-
-std::vector<TokenFile> open_token_files(std::span<const fs::path> files, const Tokenize& tokenize,
+std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const Tokenize& tokenize,
                                         const TokenizeOptions& options,
                                         const fs::path& cache_directory,
                                         const std::string& tokenizer_fingerprint) {
   std::vector<TokenFile> result;
-  for (const fs::path& file : files) {
-    fs::path prefix = indexed_prefix(file);
-    if (prefix.empty()) {
-      if (!fs::is_regular_file(file)) {
-        throw ResourceError(
-            fmt::format("[data] {}: expected a text or JSONL file, or a .bin/.idx pair; found none",
-                        file.string()));
-      }
-      ANABATIC_REQUIRE(tokenize != nullptr, "[data] {} is text, which needs a tokenizer",
-                       file.string());
-      fs::create_directories(cache_directory);
-      prefix = cache_prefix(file, options, cache_directory, tokenizer_fingerprint);
-      const CacheLock lock(prefix);
-      if (!pair_exists(prefix)) {
-        const TokenizeCounts counts =
-            tokenize_files(std::span(&file, 1), tokenize, prefix, options);
-        log_info("tokenised {}: {} documents, {} tokens", file.string(), counts.documents,
-                 counts.tokens);
-      }
+  for (const DataFile& file : files) {
+    if (file.format == DataFormat::kTokens) {
+      result.push_back({file, IndexedFile(*indexed_pair(file.path))});
+      continue;
     }
+    const std::string name = file.path.string();
+    ANABATIC_REQUIRE(tokenize != nullptr, "[data] {} is text, which needs a tokenizer", name);
+    fs::create_directories(cache_directory);
+    const fs::path prefix = cache_prefix(file, options, cache_directory, tokenizer_fingerprint);
+    const CacheLock lock(prefix);
+    if (!pair_exists(prefix)) tokenize_files(std::span(&file, 1), tokenize, prefix, options);
     result.push_back({file, IndexedFile(prefix)});
   }
   return result;

@@ -10,19 +10,27 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "io/data/chunks.h"
 #include "io/data/indexed_file.h"
+#include "io/data/json_values.h"
 
 namespace anabatic::io {
 namespace {
 
-// Text to tokenise and, afterwards, its ids. Either one chunk of a text file or whole JSONL lines.
+constexpr std::size_t kJobRecords = std::size_t{1} << 16;
+
+struct Record {
+  std::size_t end = 0;  // in the job's text
+  std::int64_t line = 0;
+};
+
+// Text to tokenise and, afterwards, its ids. Either one chunk of a text file or whole records of
+// JSON.
 struct Job {
   std::filesystem::path path;
   std::string text;
-  bool is_json = false;
-  std::int64_t origin = 0;  // byte offset of the chunk, or number of the first line
+  std::vector<Record> records;  // of JSON
+  std::int64_t origin = 0;      // byte offset of the chunk
   bool begins_document = true;
   bool ends_document = true;
 
@@ -52,30 +60,14 @@ void tokenize_chunk(std::string_view chunk, bool begins, Job& job, const Tokeniz
   check_ids(job.ids, first, options.vocab_size);
 }
 
-std::string parse_line(std::string_view line, const std::string& field) {
-  Json value;
-  try {
-    value = parse_json(line);
-  } catch (const Json::exception& error) {
-    throw InvalidArgument(fmt::format("expected a JSON object, got: {}", error.what()));
-  }
-  ANABATIC_REQUIRE(value.is_object(), "expected a JSON object, got {}", value.type_name());
-  const auto text = value.find(field);
-  ANABATIC_REQUIRE(text != value.end(), "expected the field \"{}\", which is missing", field);
-  ANABATIC_REQUIRE(text->is_string(), "expected a string in the field \"{}\", got {}", field,
-                   text->type_name());
-  return std::move(text->get_ref<std::string&>());
-}
-
 void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
-  std::int64_t line_number = job.origin;
-  for (std::size_t begin = 0; begin < job.text.size(); ++line_number) {
-    const std::size_t end = job.text.find('\n', begin);
+  std::size_t begin = 0;
+  for (const auto& [end, line_number] : job.records) {
     const std::string_view line = std::string_view(job.text).substr(begin, end - begin);
-    begin = end + 1;
+    begin = end;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     try {
-      const std::string text = parse_line(line, options.json_field);
+      const std::string text = text_of_record(line, options.json_field);
       std::size_t offset = 0;
       do {
         const std::string_view rest = std::string_view(text).substr(offset);
@@ -139,7 +131,7 @@ class Workers {
       queue_.pop_front();
       lock.unlock();
       try {
-        (job->is_json ? run_json : run_text)(*job, tokenize_, options_);
+        (job->records.empty() ? run_text : run_json)(*job, tokenize_, options_);
       } catch (...) {
         job->error = std::current_exception();
       }
@@ -161,37 +153,58 @@ class Workers {
 // Cuts the files into jobs, in order.
 class JobReader {
  public:
-  JobReader(std::span<const std::filesystem::path> files, const TokenizeOptions& options)
+  JobReader(std::span<const DataFile> files, const TokenizeOptions& options)
       : files_(files), options_(options) {}
 
   // Null at the end.
   std::shared_ptr<Job> next() {
     while (true) {
-      if (auto job = lines_ ? next_lines() : chunks_ ? next_chunk_of_text() : nullptr) return job;
-      lines_.reset();
+      if (auto job = records_ ? next_records() : chunks_ ? next_chunk_of_text() : nullptr)
+        return job;
+      records_.reset();
       chunks_.reset();
       if (file_ == files_.size()) return nullptr;
-      path_ = files_[file_++];
-      if (is_json_lines(path_)) {
-        lines_ = std::make_unique<LineReader>(path_, options_.max_line_bytes);
-      } else {
-        chunks_ = std::make_unique<TextChunkReader>(path_);
-      }
+      open(files_[file_++]);
     }
   }
 
  private:
-  std::shared_ptr<Job> next_lines() {
+  void open(const DataFile& file) {
+    path_ = file.path;
+    switch (file.format) {
+      case DataFormat::kText:
+        chunks_ = std::make_unique<TextChunkReader>(path_);
+        return;
+      case DataFormat::kJsonLines:
+        records_ = std::make_unique<LineReader>(path_, options_.max_line_bytes);
+        return;
+      case DataFormat::kJson:
+        records_ = std::make_unique<JsonValueReader>(path_, options_.max_line_bytes);
+        return;
+      case DataFormat::kTokens:
+      case DataFormat::kAuto:
+        throw InvalidArgument(
+            fmt::format("[data] {}: expected text or JSON, got token ids", path_.string()));
+    }
+  }
+
+  // What the reader finds wrong comes behind the errors of the records before it.
+  std::shared_ptr<Job> next_records() {
+    if (error_) std::rethrow_exception(error_);
     auto job = std::make_shared<Job>();
     job->path = path_;
-    job->is_json = true;
-    job->origin = lines_->line_number() + 1;
-    std::string_view line;
-    while (static_cast<std::int64_t>(job->text.size()) < kChunkBytes && lines_->next(line)) {
-      job->text.append(line);
-      job->text.push_back('\n');
+    std::string_view record;
+    try {
+      while (static_cast<std::int64_t>(job->text.size()) < kChunkBytes &&
+             job->records.size() < kJobRecords && records_->next(record)) {
+        job->text.append(record);
+        job->records.push_back({job->text.size(), records_->line_number()});
+      }
+    } catch (const Error&) {
+      if (job->records.empty()) throw;
+      error_ = std::current_exception();
     }
-    return job->text.empty() ? nullptr : job;
+    return job->records.empty() ? nullptr : job;
   }
 
   std::shared_ptr<Job> next_chunk_of_text() {
@@ -204,12 +217,13 @@ class JobReader {
     return job;
   }
 
-  std::span<const std::filesystem::path> files_;
+  std::span<const DataFile> files_;
   const TokenizeOptions& options_;
   std::size_t file_ = 0;
   std::filesystem::path path_;
-  std::unique_ptr<LineReader> lines_;
+  std::unique_ptr<RecordReader> records_;
   std::unique_ptr<TextChunkReader> chunks_;
+  std::exception_ptr error_;
 };
 
 void write_job(const Job& job, IndexedFileWriter& writer) {
@@ -224,13 +238,8 @@ void write_job(const Job& job, IndexedFileWriter& writer) {
 
 }  // namespace
 
-bool is_json_lines(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
-}
-
-TokenizeCounts tokenize_files(std::span<const std::filesystem::path> files,
-                              const Tokenize& tokenize, const std::filesystem::path& output_prefix,
+TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& tokenize,
+                              const std::filesystem::path& output_prefix,
                               const TokenizeOptions& options) {
   ANABATIC_REQUIRE(options.vocab_size > 0, "[data] expected a vocabulary size above 0, got {}",
                    options.vocab_size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text and JSONL files to PREFIX.bin/.idx, in parallel and in bounded memory.
+// Text and JSON files to PREFIX.bin/.idx, in parallel and in bounded memory.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "io/data/data_format.h"
 
 namespace anabatic::io {
 
@@ -32,15 +34,12 @@ struct TokenizeCounts {
   std::int64_t text_bytes = 0;  // read from the files
 };
 
-// Is this file read as JSONL (".jsonl", ".ndjson", ".json")? All others are plain text.
-bool is_json_lines(const std::filesystem::path& path);
-
-// A plain text file is one document, whatever it holds; a JSONL file has one a line (the string at
+// A text file is one document, whatever it holds; JSON has one a line or value (the string at
 // `json_field`; empty lines are skipped). Documents keep the order of files and lines. Long
 // documents are cut as io/data/chunks.h says. Errors name file:line, or the file and byte offset,
 // and the first one in file order is thrown; no output is left behind then.
-TokenizeCounts tokenize_files(std::span<const std::filesystem::path> files,
-                              const Tokenize& tokenize, const std::filesystem::path& output_prefix,
+TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& tokenize,
+                              const std::filesystem::path& output_prefix,
                               const TokenizeOptions& options);
 
 }  // namespace anabatic::io

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trains a byte-level BPE tokenizer (GPT-2's pre-tokenization) from text.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -30,6 +31,11 @@ using NextText = std::function<bool(std::string&)>;
 // The contents of text files, cut into parts of about a mebibyte where the pre-tokenization of the
 // whole would cut as well. InvalidArgument names file and byte offset if a file is not UTF-8.
 NextText read_texts(std::vector<std::filesystem::path> files);
+
+// Likewise, of files that `open` reads: fills the bytes, fewer only at the end of the text.
+using ReadText = std::function<std::size_t(std::span<char> bytes)>;
+using OpenText = std::function<ReadText(const std::filesystem::path& file)>;
+NextText read_texts(std::vector<std::filesystem::path> files, const OpenText& open);
 
 // The merges are those of Hugging Face's BpeTrainer (highest count first, then the pair of smaller
 // ids), whatever the number of threads. Fewer tokens than asked if the text has no more pairs.

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <unordered_map>
 
@@ -36,14 +37,15 @@ PreTokenizers byte_level_pre_tokenizer() {
 // Reads files one after the other and cuts what it read at safe places.
 class TextReader {
  public:
-  explicit TextReader(std::vector<std::filesystem::path> files) : files_(std::move(files)) {}
+  TextReader(std::vector<std::filesystem::path> files, OpenText open)
+      : files_(std::move(files)), open_(std::move(open)) {}
 
   bool next(std::string& text) {
     for (;;) {
-      if (!stream_.is_open() && !open_next()) return false;
+      if (!read_ && !open_next()) return false;
       if (!is_at_end_) fill();
       if (pending_.empty()) {
-        stream_.close();
+        read_ = nullptr;
         continue;
       }
       std::size_t size = is_at_end_ ? pending_.size() : cut();
@@ -68,10 +70,7 @@ class TextReader {
   bool open_next() {
     if (index_ == files_.size()) return false;
     const auto& file = files_[index_++];
-    stream_.clear();
-    stream_.open(file, std::ios::binary);
-    if (!stream_ || std::filesystem::is_directory(file))
-      throw ResourceError(fmt::format("[tokenizer] cannot read the text {}", file.string()));
+    read_ = open_(file);
     offset_ = 0;
     is_at_end_ = false;
     wanted_ = kChunk_bytes;
@@ -82,8 +81,7 @@ class TextReader {
     const std::size_t before = pending_.size();
     if (before >= wanted_) return;
     pending_.resize(wanted_);
-    stream_.read(pending_.data() + before, static_cast<std::streamsize>(wanted_ - before));
-    pending_.resize(before + static_cast<std::size_t>(stream_.gcount()));
+    pending_.resize(before + read_(std::span(pending_).subspan(before)));
     is_at_end_ = pending_.size() < wanted_;
   }
 
@@ -112,7 +110,8 @@ class TextReader {
 
   std::vector<std::filesystem::path> files_;
   std::size_t index_ = 0;  // of the next file
-  std::ifstream stream_;
+  OpenText open_;
+  ReadText read_;
   std::string pending_;
   std::size_t wanted_ = kChunk_bytes;
   std::size_t offset_ = 0;  // of pending_ in the file
@@ -165,9 +164,21 @@ std::vector<std::pair<std::string, std::int64_t>> count_words(const NextText& ne
 
 }  // namespace tokenizer
 
-NextText read_texts(std::vector<std::filesystem::path> files) {
-  const auto reader = std::make_shared<tokenizer::TextReader>(std::move(files));
+NextText read_texts(std::vector<std::filesystem::path> files, const OpenText& open) {
+  const auto reader = std::make_shared<tokenizer::TextReader>(std::move(files), open);
   return [reader](std::string& text) { return reader->next(text); };
+}
+
+NextText read_texts(std::vector<std::filesystem::path> files) {
+  return read_texts(std::move(files), [](const std::filesystem::path& file) -> ReadText {
+    const auto stream = std::make_shared<std::ifstream>(file, std::ios::binary);
+    if (!*stream || std::filesystem::is_directory(file))
+      throw ResourceError(fmt::format("[tokenizer] cannot read the text {}", file.string()));
+    return [stream](std::span<char> bytes) {
+      stream->read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+      return static_cast<std::size_t>(stream->gcount());
+    };
+  });
 }
 
 }  // namespace anabatic::io

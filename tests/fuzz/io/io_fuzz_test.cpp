@@ -3,6 +3,7 @@
 // memory than a small multiple of its size.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 #include "anabatic/error.h"
@@ -126,7 +127,7 @@ TEST(Fuzz, IndexOfTokens) {
     write_text(directory / "a.idx", mutate(whole, round));
     try_one(outcome, round, [&] {
       std::vector<TokenFile> files;
-      files.push_back({"a", IndexedFile(directory / "a")});
+      files.push_back({{.path = "a"}, IndexedFile(directory / "a")});
       const Dataset dataset(std::move(files), {.sequence_length = 4, .vocab_size = 1 << 16});
       std::vector<std::int32_t> rows[5] = {
           std::vector<std::int32_t>(4), std::vector<std::int32_t>(4), std::vector<std::int32_t>(4),
@@ -153,13 +154,36 @@ TEST(Fuzz, JsonLines) {
   for (std::uint64_t round = 0; round < 1000; ++round) {
     write_text(file, mutate(whole, round));
     try_one(outcome, round, [&] {
-      tokenize_files(std::span(&file, 1), tokenize_bytes, directory / "out",
+      const DataFile source = detect_format(file, DataFormat::kAuto);
+      tokenize_files(std::span(&source, 1), tokenize_bytes, directory / "out",
                      {.vocab_size = 257, .eos_id = 256, .threads = 1});
       IndexedFile{directory / "out"};
     });
   }
   EXPECT_GT(outcome.refused, 200);
   EXPECT_GT(outcome.good, 50);
+}
+
+// Whatever a file without a suffix holds is read as something or refused.
+TEST(Fuzz, ContentOfDataFiles) {
+  const TempDirectory directory;
+  const std::array<std::string, 4> contents = {
+      "[{\"text\": \"first\"},\n{\"text\": \"\\u00e9\"}]\n",
+      "{\n\"text\": \"a\"\n}\n{\"text\": \"b\"}\n", "plain words\n[1] {more}\n",
+      gzipped("{\"text\": \"a\"}\n{\"text\": \"b\"}\n") + gzipped("{\"text\": \"c\"}\n")};
+  const std::filesystem::path file = directory / "a";
+  Outcome outcome;
+  for (std::uint64_t round = 0; round < 300; ++round) {
+    write_text(file, mutate(contents[round % contents.size()], round));
+    try_one(outcome, round, [&] {
+      const DataFile source = detect_format(file, DataFormat::kAuto);
+      tokenize_files(std::span(&source, 1), tokenize_bytes, directory / "out",
+                     {.vocab_size = 257, .eos_id = 256, .threads = 1});
+      IndexedFile{directory / "out"};
+    });
+  }
+  EXPECT_GT(outcome.refused, 30);
+  EXPECT_GT(outcome.good, 30);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "anabatic/error.h"
+#include "io/data/json_values.h"
 #include "unit/io/test_files.h"
 
 namespace anabatic::io {

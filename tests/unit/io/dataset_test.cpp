@@ -39,7 +39,7 @@ class DatasetTest : public ::testing::Test {
     std::vector<TokenFile> token_files;
     for (std::size_t i = 0; i < files.size(); ++i) {
       const auto prefix = directory_ / ("file" + std::to_string(i));
-      token_files.push_back({prefix, write_documents(prefix, files[i])});
+      token_files.push_back({{.path = prefix}, write_documents(prefix, files[i])});
     }
     return Dataset(
         std::move(token_files),

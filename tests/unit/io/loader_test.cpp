@@ -19,7 +19,7 @@ Dataset make_dataset(const TempDirectory& directory, int num_documents, std::int
   Documents documents;
   for (int d = 0; d < num_documents; ++d) documents.push_back({3 * d, 3 * d + 1, 3 * d + 2});
   std::vector<TokenFile> files;
-  files.push_back({"data", write_documents(directory / "data", documents)});
+  files.push_back({{.path = "data"}, write_documents(directory / "data", documents)});
   return Dataset(std::move(files),
                  {.sequence_length = length, .packing = packing, .vocab_size = vocab_size});
 }

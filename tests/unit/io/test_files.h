@@ -13,6 +13,7 @@
 
 #include "io/data/indexed_file.h"
 #include "io/data/token_files.h"
+#include "io/gzip.h"
 
 namespace anabatic::io {
 
@@ -37,6 +38,15 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 inline std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The bytes of one gzip member.
+inline std::string gzipped(std::string_view text) {
+  const TempDirectory directory;
+  GzipWriter writer(directory / "a.gz");
+  writer.write(text);
+  writer.close();
+  return read_text(directory / "a.gz");
 }
 
 using Documents = std::vector<std::vector<std::int32_t>>;

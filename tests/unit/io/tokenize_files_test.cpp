@@ -35,7 +35,8 @@ TokenizeCounts tokenize(const TempDirectory& directory, std::vector<std::string>
                         const TokenizeOptions& options, const Tokenize& function = tokenize_bytes) {
   std::vector<std::filesystem::path> files;
   for (const std::string& name : names) files.push_back(directory / name);
-  return tokenize_files(files, function, directory / "out", options);
+  return tokenize_files(detect_formats(files, DataFormat::kAuto), function, directory / "out",
+                        options);
 }
 
 TEST(TokenizeFiles, TakesATextFileAndEachJsonLineAsADocument) {
@@ -48,6 +49,33 @@ TEST(TokenizeFiles, TakesATextFileAndEachJsonLineAsADocument) {
             (Documents{{'c', 'A', 256}, {256}, {'z', 256}, {'a', 'b', '\n', 256}}));
   EXPECT_EQ(counts.documents, 4);
   EXPECT_EQ(counts.tokens, 10);
+}
+
+TEST(TokenizeFiles, TakesEachObjectOfAJsonArrayAsADocument) {
+  const TempDirectory directory;
+  write_text(directory / "a.json", "[{\"text\": \"ab\"},\n {\n  \"text\": \"c\"\n }\n]\n");
+  write_text(directory / "none.json", "[]");
+  write_text(directory / "b.json.gz", gzipped("{\"text\": \"d\"}\n{\"text\": \"\"}"));
+  write_text(directory / "c.txt.gz", gzipped("e") + gzipped("f"));
+  const TokenizeCounts counts =
+      tokenize(directory, {"a.json", "none.json", "b.json.gz", "c.txt.gz"}, kOptions);
+  EXPECT_EQ(documents_of(IndexedFile(directory / "out")),
+            (Documents{{'a', 'b', 256}, {'c', 256}, {'d', 256}, {256}, {'e', 'f', 256}}));
+  EXPECT_EQ(counts.documents, 5);
+}
+
+TEST(TokenizeFiles, NamesTheFirstProblemOfAJsonArray) {
+  const TempDirectory directory;
+  const auto error = [&](const std::string& content) {
+    write_text(directory / "a.json", content);
+    return error_of([&] { tokenize(directory, {"a.json"}, kOptions); });
+  };
+  EXPECT_THAT(error("[{\"text\": \"\"},\n {\"txt\": \"\"},\n"),
+              HasSubstr("a.json:2: expected the field \"text\", which is missing"));
+  EXPECT_THAT(error("[{\"text\": \"\"},\n"), HasSubstr("a.json:2: expected a value or the end"));
+  EXPECT_THAT(error("[{\"text\": \"\"},\n [1]]"), HasSubstr("a.json:2: expected a JSON object"));
+  EXPECT_THAT(error("{\"data\": []}"), HasSubstr("a.json:1: expected the field \"text\""));
+  EXPECT_FALSE(std::filesystem::exists(directory / "out.idx"));
 }
 
 TEST(TokenizeFiles, LeavesEosOutOnRequest) {
@@ -153,12 +181,13 @@ TEST(OpenTokenFiles, TokenisesTextOnceUntilSomethingChanges) {
   const std::vector<std::filesystem::path> files = {directory / "b.bin", directory / "a.txt",
                                                     directory / "b", directory / "b.idx"};
   const auto open = [&](const std::string& fingerprint) {
-    return open_token_files(files, count, kOptions, directory / "cache", fingerprint);
+    return open_token_files(detect_formats(files, DataFormat::kAuto), count, kOptions,
+                            directory / "cache", fingerprint);
   };
   const std::vector<TokenFile> first = open("one");
   ASSERT_EQ(first.size(), 4u);
   EXPECT_EQ(first[1].tokens.num_tokens(), 4);
-  EXPECT_EQ(first[1].source, files[1]);
+  EXPECT_EQ(first[1].source.path, files[1]);
   EXPECT_EQ(first[2].tokens.num_tokens(), 2);
   EXPECT_EQ(calls, 1);
   open("one");
@@ -183,20 +212,14 @@ TEST(OpenTokenFiles, TokenisesOnceForRunsThatShareACache) {
   std::atomic<std::int64_t> tokens = 0;
   for (int i = 0; i < 4; ++i) {
     runs.emplace_back([&] {
-      tokens +=
-          open_token_files(files, count, kOptions, directory / "cache", "")[0].tokens.num_tokens();
+      tokens += open_token_files(detect_formats(files, DataFormat::kAuto), count, kOptions,
+                                 directory / "cache", "")[0]
+                    .tokens.num_tokens();
     });
   }
   for (std::thread& run : runs) run.join();
   EXPECT_EQ(documents, 1);
   EXPECT_EQ(tokens, 4 * ((3 << 20) + 1));
-}
-
-TEST(OpenTokenFiles, NamesWhatIsMissing) {
-  const TempDirectory directory;
-  const std::vector<std::filesystem::path> files = {directory / "none"};
-  EXPECT_THAT(error_of([&] { open_token_files(files, nullptr, kOptions, directory.path(), ""); }),
-              HasSubstr("none: expected a text or JSONL file"));
 }
 
 }  // namespace
