@@ -2,6 +2,7 @@
 // nlohmann's JSON with its class, parser and writer compiled once: they take seconds in each source
 // that instantiates them. Headers that only name the type include <nlohmann/json_fwd.hpp>.
 #pragma once
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -20,6 +21,16 @@ Json parse_json(std::string_view text, const Json::parser_callback_t& check = nu
 
 // is_discarded() when `text` is not JSON.
 Json try_parse_json(std::string_view text);
+
+// The members of an object, one after the other as they stand in the text: of an object of many
+// thousands, only one is in memory at a time.
+struct MemberVisitor {
+  std::function<void(std::string name, Json value)> member;
+  std::function<void(const std::string& name)> double_name;  // twice in an object inside a member
+};
+// False when `text` is another JSON value than an object. Throws Json::parse_error as parse_json
+// does, and InvalidArgument for a value nested more than `most_deep`, the object itself counted.
+bool visit_members(std::string_view text, int most_deep, const MemberVisitor& visitor);
 
 // Indent below 0: one line. A number that is not finite becomes null. Throws Json::type_error when
 // a string is not UTF-8.

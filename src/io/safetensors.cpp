@@ -17,6 +17,7 @@ namespace {
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr std::int64_t kMaxIndexBytes = 100'000'000;
 constexpr std::size_t kMaxListedProblems = 50;
+constexpr int kMaxDepth = 8;  // of values in a header
 
 struct DTypeRow {
   std::string_view name;
@@ -80,7 +81,7 @@ std::optional<std::int64_t> as_size(const Json& value) {
 Json parse_header_json(std::string_view text, std::vector<std::string>& problems) {
   std::vector<std::set<std::string>> keys;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > 8) throw InvalidArgument("nested more than 8 deep");
+    ANABATIC_REQUIRE(depth <= kMaxDepth, "nested more than {} deep", kMaxDepth);
     if (event == Json::parse_event_t::object_start) {
       keys.emplace_back();
     } else if (event == Json::parse_event_t::object_end) {
@@ -204,32 +205,36 @@ std::vector<TensorEntry> parse_safetensors(std::span<const std::byte> bytes,
                    "[safetensors] {}: expected a JSON object at byte 8; is it a safetensors file?",
                    where);
   std::vector<std::string> problems;
-  Json header;
-  try {
-    header = parse_header_json(text, problems);
-  } catch (const std::exception& error) {
-    throw InvalidArgument(
-        fmt::format("[safetensors] {}: bad JSON header: {}", where, shown(error.what())));
-  }
-  const std::span<const std::byte> data = bytes.subspan(8 + header_bytes);
   std::vector<TensorEntry> entries;
-  for (const auto& [name, value] : header.items()) {
+  const auto shared_file = std::make_shared<const std::filesystem::path>(file);
+  const std::span<const std::byte> data = bytes.subspan(8 + header_bytes);
+  const auto add_member = [&](std::string name, const Json& value) {
     if (name == "__metadata__") {
       const bool strings = value.is_object() &&
                            std::ranges::all_of(value, [](const Json& v) { return v.is_string(); });
       if (!strings) problems.push_back("__metadata__: expected an object of strings");
-      continue;
+      return;
     }
     TensorEntry entry;
-    entry.name = name;
-    entry.file = file;
     const std::string problem = read_entry(value, data, entry);
-    if (problem.empty()) {
-      entries.push_back(std::move(entry));
-    } else {
-      problems.push_back(shown(name) + ": " + problem);
-    }
+    if (!problem.empty()) problems.push_back(shown(name) + ": " + problem);
+    entry.name = std::move(name);
+    entry.file = shared_file;
+    entries.push_back(std::move(entry));
+  };
+  try {
+    visit_members(text, kMaxDepth,
+                  {.member = add_member, .double_name = [&](const std::string& name) {
+                     problems.push_back(fmt::format("the name {} appears twice", shown(name)));
+                   }});
+  } catch (const std::exception& error) {
+    throw InvalidArgument(
+        fmt::format("[safetensors] {}: bad JSON header: {}", where, shown(error.what())));
   }
+  std::ranges::sort(entries, {}, &TensorEntry::name);
+  for (std::size_t i = 1; i < entries.size(); ++i)
+    if (entries[i].name == entries[i - 1].name)
+      problems.push_back(fmt::format("the name {} appears twice", shown(entries[i].name)));
   if (problems.empty()) check_coverage(entries, data, problems);
   throw_if_any(where, problems);
   return entries;
@@ -250,7 +255,7 @@ void SafetensorsDirectory::add_shard(const std::filesystem::path& path,
     const auto [place, added] = entries_.try_emplace(entry.name, std::move(entry));
     if (!added) {
       problems.push_back(fmt::format("{} is both in {} and in {}", shown(place->first),
-                                     place->second.file.filename().string(),
+                                     place->second.file->filename().string(),
                                      path.filename().string()));
     }
   }
@@ -292,7 +297,7 @@ void SafetensorsDirectory::open_index(const std::filesystem::path& index,
     if (problems.size() != before) continue;
     for (const std::string& name : names) {
       const TensorEntry* entry = find(name);
-      if (entry == nullptr || entry->file != path) {
+      if (entry == nullptr || *entry->file != path) {
         problems.push_back(
             fmt::format("{} is not in {}, where the index places it", shown(name), shown(shard)));
       }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,7 +23,7 @@ struct TensorEntry {
   std::optional<DType> dtype;  // empty for types that the format knows and the engine does not
   std::vector<std::int64_t> shape;
   std::span<const std::byte> data;  // row-major, little-endian; not always aligned to the element
-  std::filesystem::path file;
+  std::shared_ptr<const std::filesystem::path> file;  // one for all tensors of a file
 
   std::int64_t num_elements() const;
 };

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -82,19 +83,19 @@ void SafetensorsWriter::create_shard(std::size_t shard, const std::vector<Tensor
     return std::tuple(-size_bytes(a->dtype), std::string_view(a->name)) <
            std::tuple(-size_bytes(b->dtype), std::string_view(b->name));
   });
-  OrderedJson header;
-  header["__metadata__"]["format"] = "pt";
+  // As text from the start: JSON values of many thousand tensors would take more than their names.
+  std::string text = R"({"__metadata__":{"format":"pt"})";
   std::int64_t offset = 0;
   for (const TensorInfo* info : order) {
     Tensor& tensor = tensors_.find(info->name)->second;
-    OrderedJson& entry = header[info->name];
-    entry["dtype"] = std::string(safetensors_name(info->dtype));
-    entry["shape"] = info->shape;
-    entry["data_offsets"] = {offset, offset + tensor.size_bytes};
+    fmt::format_to(std::back_inserter(text),
+                   R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                   dump_json(Json(info->name)), safetensors_name(info->dtype),
+                   fmt::join(info->shape, ","), offset, offset + tensor.size_bytes);
     tensor.offset = offset;
     offset += tensor.size_bytes;
   }
-  std::string text = dump_json(header);
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // data starts 8-byte aligned
   const std::uint64_t header_bytes = text.size();
   const auto data_begin = static_cast<std::int64_t>(8 + header_bytes);
@@ -134,9 +135,11 @@ void SafetensorsWriter::finish() {
     index["metadata"]["total_parameters"] = num_elements_;
     index["metadata"]["total_size"] = total_bytes_;
     index["weight_map"] = OrderedJson::object();
-    for (const auto& [name, tensor] : tensors_) {
-      index["weight_map"][name] = shard_names_[tensor.shard];
-    }
+    // Names are unique: as of a list, without a search for each.
+    auto& members = index["weight_map"].get_ref<OrderedJson::object_t&>();
+    for (const auto& [name, tensor] : tensors_)
+      static_cast<OrderedJson::object_t::Container&>(members).emplace_back(
+          name, shard_names_[tensor.shard]);
     write_file_atomically(directory_ / index_name_, dump_json(index, 2) + "\n");
   }
   sync_directory(directory_);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/name.h"
 #include "base/philox.h"
 #include "base/text.h"
@@ -60,6 +61,33 @@ TEST(Error, CheckEvaluatesOperandsOnlyOnFailure) {
   EXPECT_EQ(evaluated, 0);
   EXPECT_THROW(ANABATIC_REQUIRE(false, "[test] {}", ++evaluated), InvalidArgument);
   EXPECT_EQ(evaluated, 1);
+}
+
+// The members that `text` is handed over as, "NAME=VALUE " each, "!NAME " for a double name.
+std::string members_of(std::string_view text, int most_deep = 8) {
+  std::string seen;
+  const bool is_object = visit_members(
+      text, most_deep,
+      {.member = [&](std::string name, Json value) { seen += name + "=" + value.dump() + " "; },
+       .double_name = [&](const std::string& name) { seen += "!" + name + " "; }});
+  return is_object ? seen : "no object";
+}
+
+TEST(VisitMembers, HandsOverEachMemberInTheOrderOfTheText) {
+  EXPECT_EQ(members_of(R"({"b": {"x": [1, [2.5, {"y": null}], "z"], "w": {}}, "a": [], "c": -1})"),
+            R"(b={"w":{},"x":[1,[2.5,{"y":null}],"z"]} a=[] c=-1 )");
+  EXPECT_EQ(members_of("{}"), "");
+  for (const char* other : {"[1, 2]", "3", "\"a\"", "null", "[{\"a\": 1}]"})
+    EXPECT_EQ(members_of(other), "no object") << other;
+}
+
+TEST(VisitMembers, TellsDoubleNamesDepthAndBrokenText) {
+  EXPECT_EQ(members_of(R"({"a": {"x": 1, "x": 2}, "a": 3})"), R"(!x a={"x":2} a=3 )");
+  EXPECT_EQ(members_of(R"({"a": [[1]]})", 3), "a=[[1]] ");
+  EXPECT_THROW(members_of(R"({"a": [[[1]]]})", 3), InvalidArgument);
+  for (const char* broken : {"", "{", "{\"a\": }", "{\"a\": 1} x", "{\"a\": 1,}", "{\"\xff\": 1}"})
+    EXPECT_THROW(members_of(broken), Json::parse_error) << broken;
+  EXPECT_THROW(members_of("{\"a\": 1e999}"), InvalidArgument);
 }
 
 }  // namespace
