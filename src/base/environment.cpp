@@ -24,15 +24,6 @@ std::string max_isa() {
       value));
 }
 
-bool is_plain_test_config() {
-  const std::string value = variable("ANABATIC_TEST_CONFIG");
-  ANABATIC_REQUIRE(value.empty() || value == "plain",
-                   "[environment] ANABATIC_TEST_CONFIG: expected plain, got '{}'", value);
-  return !value.empty();
-}
-
-bool shows_debug_log() { return variable("ANABATIC_LOG") == "debug"; }
-
 std::string cache_directory() {
   if (std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
   const std::string home = variable("HOME");

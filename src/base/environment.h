@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every environment variable that Anabatic reads. They switch diagnostics and tests, or say where
-// caches lie; options are in the run config.
+// Every environment variable that Anabatic reads. They limit instruction sets, or say where caches
+// lie; options are in the run config.
 #pragma once
 #include <string>
 
@@ -9,13 +9,6 @@ namespace anabatic::environment {
 // ANABATIC_MAX_ISA: portable | avx2 | avx512f | avx512_bf16; "" for no limit. InvalidArgument for
 // another value.
 std::string max_isa();
-
-// ANABATIC_TEST_CONFIG=plain: optional passes off, trivial planners, poisoned arenas, whatever the
-// run config says.
-bool is_plain_test_config();
-
-// ANABATIC_LOG=debug
-bool shows_debug_log();
 
 // XDG_CACHE_HOME, or .cache in HOME; "" when neither is set. Where measurements of the machine are
 // kept.

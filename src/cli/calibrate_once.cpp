@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "anabatic/error.h"
-#include "base/environment.h"
 #include "bench/calibrate.h"
 #include "device/topology.h"
 #include "train/swap_tier.h"
@@ -20,7 +19,7 @@ constexpr double kMostSeconds = 20;
 
 void calibrate_once(const train::RunConfig& run) {
   if (!run.device.calibrate || run.memory.budget <= 0 || !run.memory.plan.empty() ||
-      environment::is_plain_test_config())
+      run.compiler.trivial_planners)  // which choose nothing by prices
     return;
   train::measure_disk_once(run);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));

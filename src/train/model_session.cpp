@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/environment.h"
 #include "base/error.h"
 #include "device/topology.h"
 #include "model/initialize.h"
@@ -113,12 +112,6 @@ lower::CompileOptions compile_options(const RunConfig& run,
   if (!run.compiler.dump.empty())
     options.dump_directory = (std::filesystem::path(run.compiler.dump) / request.name).string();
   options.explain_dispatch = run.compiler.explain_dispatch;
-  if (environment::is_plain_test_config()) {
-    options.trivial_planners = true;
-    for (const passes::Pass& pass : passes::training_pipeline())
-      if (!pass.required && (request.training || !is_training_only(pass.name)))
-        options.disabled_passes.insert(std::string(pass.name));
-  }
   return options;
 }
 
@@ -184,10 +177,9 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->executor = std::make_unique<runtime::Executor>(
-      bound->compiled.program, store_, team_,
-      runtime::ExecutorOptions{.poison =
-                                   run_.compiler.poison || environment::is_plain_test_config()});
+  bound->executor =
+      std::make_unique<runtime::Executor>(bound->compiled.program, store_, team_,
+                                          runtime::ExecutorOptions{.poison = run_.compiler.poison});
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
     if (state.after != state.before) updated_.insert(state.name);

@@ -100,9 +100,10 @@ class ModelSession {
   std::vector<SavedState> saved_states_;
   model::WeightMap weight_map_;
   std::int64_t planned_arena_bytes_ = 0;
+  bool has_parameters_ = false;
 };
 
-// What the run config asks of the compiler (and ANABATIC_TEST_CONFIG of all of them).
+// What the run config asks of the compiler.
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request);
 

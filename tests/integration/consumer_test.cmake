@@ -23,4 +23,17 @@ file(WRITE ${SCRATCH}/model/config.json [[{
   "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 300, "hidden_size": 16,
   "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
   "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64, "rope_theta": 10000.0}]])
-run(${SCRATCH}/build/consumer ${SCRATCH}/model/config.json ${SCRATCH}/text.txt ${SCRATCH}/run)
+
+# The suite's configuration, as tests/support/test_config.h hands it on to the tests.
+set(settings)
+if("$ENV{ANABATIC_TEST_CONFIG}" STREQUAL "plain")
+  execute_process(COMMAND ${SCRATCH}/prefix/bin/anabatic train --help OUTPUT_VARIABLE help COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "fusions\\.[a-z0-9_]+" passes "${help}")
+  list(LENGTH passes count)
+  if(count EQUAL 0)
+    message(FATAL_ERROR "expected the optional passes in the help of train, found none")
+  endif()
+  list(TRANSFORM passes APPEND "=off")
+  set(settings compiler.trivial_planners=true compiler.poison=true ${passes})
+endif()
+run(${SCRATCH}/build/consumer ${SCRATCH}/model/config.json ${SCRATCH}/text.txt ${SCRATCH}/run ${settings})

@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "model/float_conversion.h"
 #include "model/model.h"
+#include "support/test_config.h"
 #include "support/tolerance.h"
 #include "train/gradients.h"
 #include "unit/io/test_files.h"
@@ -56,6 +57,7 @@ void compare(const std::string& model_name, const std::string& precision, DType 
   run.model.path = golden.string();
   run.train.precision = precision;
   run.device.threads = 2;
+  testing::apply_test_config(run);
   write_gradients(run, golden / "tokens.safetensors", folder / "out.safetensors");
   const auto out = io::SafetensorsDirectory::open(folder / "out.safetensors");
   const model::ModelConfig config = model::load_config(golden);

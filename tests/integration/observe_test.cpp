@@ -8,9 +8,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "support/run_binary.h"
+#include "support/test_config.h"
 
 namespace anabatic::testing {
 namespace {
@@ -115,7 +115,7 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
 }
 
 TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   const fs::path model =
       write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
@@ -173,7 +173,7 @@ TEST(Plan, CountsDataThatAreThere) {
 }
 
 TEST(Profile, RunsASavedPlanOfABudget) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   const fs::path model =
       write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");

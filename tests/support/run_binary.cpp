@@ -7,16 +7,36 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
+#include "support/test_config.h"
+#include "train/key_verbs.h"
 
 extern char** environ;
 
 namespace anabatic::testing {
 
+namespace {
+
+bool compiles(const std::vector<std::string>& arguments) {
+  const auto has = [&](const char* word) {
+    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
+  };
+  return !arguments.empty() && train::reads_key(arguments[0], "compiler.poison") &&
+         !has("--offsets");  // which plan no step
+}
+
+}  // namespace
+
 Process::Process(const std::vector<std::string>& arguments) {
   std::vector<std::string> words{ANABATIC_BINARY_DIR "/anabatic"};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  if (compiles(arguments)) {
+    const std::vector<std::string> flags = test_config_flags();
+    words.insert(words.end(), flags.begin(), flags.end());
+  }
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);

@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
+#include "support/test_config.h"
 
 namespace anabatic::testing {
 
@@ -89,6 +90,7 @@ train::RunConfig tiny_run(const fs::path& folder, const std::string& extra) {
   run.optimizer.learning_rate = 1e-2;
   run.optimizer.warmup_steps = 2;
   run.device.threads = 2;
+  apply_test_config(run);
   return run;
 }
 

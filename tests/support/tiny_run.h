@@ -35,7 +35,8 @@ std::filesystem::path write_tiny_config(const std::filesystem::path& folder,
 std::filesystem::path write_tiny_tokens(const std::filesystem::path& folder,
                                         const std::string& name, int documents, std::uint64_t seed);
 
-// A run over both: 8 steps of 2 x 16 tokens in fp32 on 2 threads, output FOLDER/run.
+// A run over both: 8 steps of 2 x 16 tokens in fp32 on 2 threads, output FOLDER/run, under the
+// suite's configuration (support/test_config.h).
 train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string& extra = "");
 
 // The bytes of every file of a checkpoint that a bitwise comparison is about: weights, masters and

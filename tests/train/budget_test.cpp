@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/sanitized.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 
 namespace anabatic::train {
@@ -36,7 +36,7 @@ BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {
 }
 
 TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
   ASSERT_EQ(run.memory.budget, RunConfig::Memory::kAvailable);
@@ -116,6 +116,7 @@ TEST(SmallestBudget, DoesAndTwoPercentLessDoesNot) {
 TEST(SmallestBudget, HoldsForModelsOfRealSize) {
   if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
   RunConfig run;
+  testing::apply_test_config(run);
   run.train.micro_batch_size = 4;
   for (const char* name : {"dense", "moe_coarse", "moe_fine"}) {
     run.model.path = std::string(ANABATIC_YARDSTICKS) + "/" + name;
@@ -126,7 +127,7 @@ TEST(SmallestBudget, HoldsForModelsOfRealSize) {
 // Between the smallest and what the fastest plan takes.
 TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
   if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   RunConfig run;
   run.model.path = std::string(ANABATIC_YARDSTICKS) + "/dense";
   for (const int micro_batches : {1, 2}) {
@@ -157,7 +158,7 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
 }
 
 TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
   run.memory.budget = 0;

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "anabatic/error.h"
-#include "base/environment.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "support/faulty_device.h"
 #include "support/planned_run.h"
 #include "support/sanitized.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/checkpoint_directory.h"
 #include "train/state_rows.h"
@@ -53,7 +53,7 @@ void put_in_memory(RunConfig& run) { run.memory = {}; }
 
 // Whether what the model reads is on disk: in the plain configuration it stays.
 void expect_on_disk(const RunConfig& run) {
-  if (environment::is_plain_test_config()) return;
+  if (testing::is_plain_test_config()) return;
   EXPECT_THAT(read_file(fs::path(run.train.output) / "plan.txt"),
               HasSubstr("of the optimizer's state and parameters"));
 }
@@ -123,7 +123,7 @@ TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
     const RunConfig want = run_in(want_folder, precision);
     RunConfig got = run_in(got_folder, precision);
     put_on_disk(got);
-    const bool is_plain = environment::is_plain_test_config();
+    const bool is_plain = testing::is_plain_test_config();
     PlanFile file = anabatic::testing::plan_of(got).file;
     const std::string held = "layers.0.experts.up.weight";
     EXPECT_EQ(std::erase(file.on_disk, held), is_plain ? 0u : 1u) << precision;
@@ -175,7 +175,7 @@ TEST(DiskParameters, AreImported) {
 }
 
 TEST(DiskParameters, StopTheRunWhereTheDiskGivesOtherBytes) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners keep them in memory";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners keep them in memory";
   const TemporaryDirectory folder;
   RunConfig run = run_in(folder, "bf16");
   put_on_disk(run);

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "anabatic/error.h"
-#include "base/environment.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/memory_decider.h"
@@ -16,6 +15,7 @@
 #include "support/faulty_device.h"
 #include "support/sanitized.h"
 #include "support/scoped_variable.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "tensor/tensor_type.h"
 #include "train/checkpoint_directory.h"
@@ -108,7 +108,7 @@ TEST(DiskState, TrainsBitForBitWithHalfMomentsAndUpdatesInTheBackward) {
     for (const std::int64_t threads : {1, 3}) {
       const TemporaryDirectory disk_folder;
       RunConfig disk = lean(disk_folder, "disk");
-      disk.compiler.poison = poison;
+      disk.compiler.poison |= poison;
       disk.device.threads = threads;
       disk.memory.swap_slice = poison ? 6144 : 8 << 20;
       disk.memory.masters = threads == 3 ? "disk" : "resident";
@@ -140,7 +140,7 @@ TEST(DiskActivations, TrainBitForBit) {
     Trainer(want).train();
     const RunConfig got = run_with_cold_activations(got_folder, precision);
     Trainer(got).train();
-    if (!environment::is_plain_test_config()) {
+    if (!testing::is_plain_test_config()) {
       EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
                   HasSubstr("experts.activation on disk"));
     }
@@ -149,7 +149,7 @@ TEST(DiskActivations, TrainBitForBit) {
 }
 
 TEST(DiskActivations, StopTheRunWhereTheDiskGivesOtherBytes) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners move nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners move nothing";
   const TemporaryDirectory folder;
   const RunConfig run = run_with_cold_activations(folder, "bf16");
   std::string message = "no error";
@@ -179,7 +179,7 @@ class BudgetedDisk : public ::testing::Test {
  protected:
   void SetUp() override {
     if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
-    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+    if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
     whole_ = Trainer(resident_).train();
   }
 

@@ -3,10 +3,10 @@
 // time.
 #include <gtest/gtest.h>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/planned_run.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/plan_file.h"
 #include "train/trainer.h"
@@ -23,7 +23,7 @@ using testing::tiny_run;
 class FirstMicroBatches : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+    if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
     run_ = tiny_run(folder_.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
     run_.data.sequence_length = 64;
     run_.train.micro_batch_size = 4;

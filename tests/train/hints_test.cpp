@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "device/topology.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/budget.h"
 #include "train/plan_file.h"
@@ -74,7 +74,7 @@ TEST(Hints, ColdMomentsGoToDiskAndHotOnesStay) {
 
 // Beside moments that stay: those of a stack are cut where it takes that, and nowhere else.
 TEST(Hints, ColdExpertsGoToDiskByThemselves) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kWide);
   run.train.precision = "bf16";
@@ -97,7 +97,7 @@ TEST(Hints, ColdExpertsGoToDiskByThemselves) {
 }
 
 TEST(Hints, HotValuesAreNotMadeAgain) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());
   run.data.sequence_length = 512;
@@ -117,7 +117,7 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
   std::string want;
   for (const char* cold : {"", "embedding", "layers.0", "experts.1", "layers.1.experts.0-2.up"}) {
     if (std::string_view(cold).find("experts.") != std::string_view::npos &&
-        environment::is_plain_test_config())
+        testing::is_plain_test_config())
       continue;  // an optional pass cuts them
     const TemporaryDirectory folder;
     RunConfig run = tiny_run(folder.path(), kWide);
@@ -133,7 +133,7 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
 
 // Slices of moments and lower halves begin elsewhere then; files hold them whole.
 TEST(Hints, NameOtherExpertsAfterAResume) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
   std::string want;
   for (const char* cold : {"", "experts.2-3", "layers.0.experts.1.down"}) {
     const TemporaryDirectory folder;
@@ -174,7 +174,7 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
               HasSubstr("memory.cold: expected a segment or a parameter"));
   const std::string others = "which the pass slice_optimizer cuts apart, got others for";
   EXPECT_THAT(refusal({"experts.0-1"}, {"experts.2"}),
-              HasSubstr(environment::is_plain_test_config() ? others : "nothing"));
+              HasSubstr(testing::is_plain_test_config() ? others : "nothing"));
   EXPECT_THAT(refusal({}, {"layers.1.experts.4"}),
               HasSubstr("memory.cold: expected experts 0 to 3 of layers.1.experts.down.weight, got "
                         "'layers.1.experts.4'"));

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "io/safetensors.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
 #include "train/checkpoint_directory.h"
@@ -55,6 +56,7 @@ TEST(OptimizerState, GivesEqualBitsWithParametersWholeOrInHalves) {
         run.compiler.disable_passes.clear();
         if (!splits) run.compiler.disable_passes.emplace_back("split_parameters");
         if (!in_panels) run.compiler.disable_passes.emplace_back("panel_states");
+        testing::apply_test_config(run);
       };
       set_passes(in_halves);
       const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
@@ -109,6 +111,7 @@ void expect_equal_bits_in_any_form(const std::string& precision, const std::stri
     run.train.keep_last = 0;
     run.device.threads = variant == 3 ? 3 : variant == 0 ? 1 : 2;
     if (variant == 2) run.compiler.disable_passes = {"panel_states", "split_parameters"};
+    testing::apply_test_config(run);
     std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (variant == 0) want = bytes;
     EXPECT_TRUE(bytes == want) << precision << ", variant " << variant;
@@ -261,6 +264,7 @@ void expect_equal_resumes_in_backward(const std::string& moments) {
     run.train.save_every = 3;
     run.train.keep_last = 0;
     run.compiler.trivial_planners = run.compiler.poison = planners == std::string("trivial");
+    testing::apply_test_config(run);
     const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (want.empty()) want = bytes;
     EXPECT_TRUE(bytes == want) << planners;

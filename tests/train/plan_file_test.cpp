@@ -7,9 +7,9 @@
 
 #include <fstream>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "support/planned_run.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/trainer.h"
 
@@ -51,7 +51,7 @@ std::string refusal(const RunConfig& run) {
 class PlanFiles : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+    if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   }
 };
 

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "base/environment.h"
 #include "base/text.h"
 #include "support/planned_run.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/plan_file.h"
 #include "train/trainer.h"
@@ -57,7 +57,7 @@ spec::Decisions all_cut(const RunConfig& run, const PlannedRun& whole) {
 }
 
 TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   for (const char* precision : {"bf16", "fp32"})
     for (const char* update : {"after_backward", "in_backward"}) {
       const TemporaryDirectory folder;
@@ -82,7 +82,7 @@ TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
 }
 
 TEST(Slices, OfASavedPlanThatThisStepHasNotAreRefused) {
-  if (environment::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
+  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = sliceable_run(folder.path(), "bf16");
   const PlannedRun whole = plan_of(run);

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "plan/memory_decider.h"
 #include "support/sanitized.h"
+#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
 #include "train/checkpoint_directory.h"
@@ -120,7 +121,7 @@ TEST(Trainer, GivesEqualBitsWithTrivialPlannersPassesOffAndPoison) {
   plain.train.gradient_accumulation_steps = run.train.gradient_accumulation_steps = 2;
   plain.compiler.trivial_planners = true;
   plain.compiler.poison = true;
-  plain.compiler.disable_passes = {"common_subexpression"};
+  plain.compiler.disable_passes.push_back("common_subexpression");
   EXPECT_TRUE(checkpoint_bytes(Trainer(plain).train().checkpoint) ==
               checkpoint_bytes(Trainer(run).train().checkpoint));
 }
@@ -182,13 +183,14 @@ TEST(Trainer, GivesEqualBitsWithStatesInPanelsOrRows) {
       run.train.keep_last = 0;
       run.data.validation = {
           anabatic::testing::write_tiny_tokens(folder.path(), "validation", 12, 8)};
-      if (!in_panels) run.compiler.disable_passes = {"panel_states"};
+      if (!in_panels) run.compiler.disable_passes.push_back("panel_states");
       const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
       if (!in_panels) rows = bytes;
       EXPECT_TRUE(bytes == rows) << precision;
       write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
       run.compiler.disable_passes.clear();
-      if (in_panels) run.compiler.disable_passes = {"panel_states"};
+      if (in_panels) run.compiler.disable_passes.push_back("panel_states");
+      testing::apply_test_config(run);
       EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == rows)
           << precision << ", resumed";
     }
@@ -202,7 +204,7 @@ TEST(Trainer, SumsSquaresInProductsAsInAPassOfTheirOwn) {
       const TemporaryDirectory folder;
       RunConfig run = tiny_run(folder.path(), "\"hidden_size\": 24, \"intermediate_size\": 21");
       run.train.precision = precision;
-      if (!in_products) run.compiler.disable_passes = {"accumulate_in_gemm"};
+      if (!in_products) run.compiler.disable_passes.push_back("accumulate_in_gemm");
       Trainer(run).train();
       for (const nlohmann::json& line : metrics_of(run)) {
         if (!in_products) norms.push_back({line["grad_norm"]});

@@ -12,6 +12,7 @@
 #include "bench/cases.h"
 #include "bench/check.h"
 #include "bench/graph_case.h"
+#include "support/test_config.h"
 
 namespace anabatic::bench {
 namespace {
@@ -23,6 +24,7 @@ train::RunConfig run_config(const char* precision) {
   train::RunConfig run;
   run.train.precision = precision;
   run.device.threads = 2;
+  testing::apply_test_config(run);
   return run;
 }
 
