@@ -64,7 +64,7 @@ function(anabatic_library name)
   elseif(NOT name STREQUAL "kernels") # its sources differ in flags
     target_precompile_headers(anabatic_${name} REUSE_FROM anabatic_std_headers)
   endif()
-  if(NOT name MATCHES "^test_")
+  if(NOT name MATCHES "^test_|^console$")
     install(TARGETS anabatic_${name} EXPORT anabaticTargets)
   endif()
 endfunction()

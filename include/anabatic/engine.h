@@ -4,41 +4,49 @@
 //   anabatic::Engine engine({{"model.path", {"config.json"}}, {"model.init", {"random"}},
 //                            {"data.train", {"text.jsonl"}}, {"train.output", {"run"}}});
 //   anabatic::TrainSummary summary = engine.train();
+//   std::string continuation = engine.generate("Once upon a time");  // of the model as trained
 //
 // Keys are those of the command line and its YAML file.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "anabatic/events.h"
 
 namespace anabatic {
 
 using Settings = std::map<std::string, std::vector<std::string>>;
 
 struct TrainSummary {
-  std::int64_t step = 0;   // the last one done
-  double loss = 0;         // of that step
+  std::int64_t step = 0;     // the last one done
+  bool interrupted = false;  // RunListener::stop_requested ended the run before train.steps
+  double loss = 0;           // of the last step
+  // On data.validation, where given: at the start of a fresh run, and of the last validation.
+  std::optional<EvaluationSummary> before, after;
   std::string checkpoint;  // the newest checkpoint's directory
   std::int64_t planned_memory_bytes = 0;
   std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
 };
 
-struct EvaluationSummary {
-  double loss = 0, perplexity = 0;
-  std::int64_t tokens = 0;
-};
-
+// Prints nothing and catches no signal. Engines are independent of each other: several may live in
+// one process and work at once, each on one thread at a time.
 class Engine {
  public:
   // Settings win over the YAML file, when one is given. InvalidArgument lists every problem.
-  explicit Engine(const Settings& settings, const std::string& yaml_file = "");
+  // `listener`, which must outlive the engine, hears what goes on; none: nobody does.
+  explicit Engine(const Settings& settings, const std::string& yaml_file = "",
+                  RunListener* listener = nullptr);
   ~Engine();
   Engine(Engine&&) noexcept;
 
   TrainSummary train();  // plans, trains to train.steps and saves; resumes as train.resume says
-  EvaluationSummary evaluate();                     // of model.path on data.validation
+  // Of the model as train() has left it, interrupted or not; of model.path before that, and after a
+  // train() that threw.
+  EvaluationSummary evaluate();                     // the loss on data.validation
   std::string generate(const std::string& prompt);  // the continuation
 
  private:

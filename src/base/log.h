@@ -1,24 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines for people, on standard error so that standard output stays for results.
+// Messages for people. The library prints none: they go to the sink that the host gives, or are
+// dropped.
 #pragma once
 #include <fmt/core.h>
 
+#include <functional>
 #include <string>
+
+#include "anabatic/severity.h"
 
 namespace anabatic {
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError };
+using LogSink = std::function<void(Severity, const std::string&)>;
 
-// Thread-safe; writes one whole line. kDebug shows only under ANABATIC_LOG=debug.
-void log_line(LogLevel level, const std::string& message);
+// For threads without a LogScope, until the next call; empty: messages are dropped.
+void set_log_sink(LogSink sink);
+
+// While it lives, messages of the thread that made it go to `sink`. Scopes of a thread nest, the
+// innermost takes the message: so two runs in one process each hear their own.
+class LogScope {
+ public:
+  explicit LogScope(LogSink sink);
+  ~LogScope();
+  LogScope(const LogScope&) = delete;
+  LogScope& operator=(const LogScope&) = delete;
+
+ private:
+  friend void log_line(Severity severity, const std::string& message);
+  LogSink sink_;
+  LogScope* outer_;
+};
+
+// Thread-safe; one message, without a newline at its end.
+void log_line(Severity severity, const std::string& message);
 
 template <class... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
-  log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  log_line(Severity::kInfo, fmt::format(format, std::forward<Args>(args)...));
 }
 template <class... Args>
 void log_warning(fmt::format_string<Args...> format, Args&&... args) {
-  log_line(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+  log_line(Severity::kWarning, fmt::format(format, std::forward<Args>(args)...));
 }
 
 }  // namespace anabatic

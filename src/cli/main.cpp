@@ -8,6 +8,7 @@
 #include "anabatic/version.h"
 #include "base/error.h"
 #include "cli/arguments.h"
+#include "cli/console.h"
 #include "cli/help.h"
 #include "cli/verb.h"
 #include "device/memory.h"
@@ -164,6 +165,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   anabatic::device::return_freed_memory();
+  anabatic::cli::print_messages_to_standard_error();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
     return anabatic::cli::run(argc, argv);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include "cli/calibrate_once.h"
+#include "cli/console.h"
 #include "cli/verb.h"
 #include "train/trainer.h"
 
@@ -10,8 +13,11 @@ int run(const Invocation& invocation) {
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
   const train::RunConfig config = train::load_run_config(file, invocation.overrides);
   calibrate_once(config);
-  train::Trainer trainer(config);
-  trainer.train();
+  Console console(stdout, ::isatty(STDOUT_FILENO) == 1, config.train.log_every);
+  train::Trainer trainer(config, console);
+  const InterruptGuard interrupt;  // until here a signal ends the process: there is no step to save
+  console.set_interrupt(interrupt);
+  console.on_end(trainer.train());
   return 0;
 }
 

@@ -19,7 +19,7 @@ namespace {
 void explain(const Attempt& attempt, const ir::Graph& graph) {
   std::vector<std::string> explanation;
   attempt.plan_of(graph, &explanation);
-  for (const std::string& line : explanation) log_line(LogLevel::kInfo, line);
+  for (const std::string& line : explanation) log_line(Severity::kInfo, line);
 }
 
 }  // namespace

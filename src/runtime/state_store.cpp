@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/state_store.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "base/error.h"
@@ -35,10 +37,19 @@ struct StateStore::Impl {
   std::vector<device::Memory> blocks;
   std::byte* next = nullptr;  // free bytes of the newest block for small states
   std::int64_t free_bytes = 0;
+  std::vector<std::span<std::byte>> holes;  // that removed states leave in shared blocks
 
   std::byte* allocate(std::int64_t bytes) {
     bytes = round_up(bytes, kAlignmentBytes);
     if (has_own_block(bytes)) return blocks.emplace_back(bytes).data();
+    const auto size = static_cast<std::size_t>(bytes);
+    for (std::span<std::byte>& hole : holes) {
+      if (hole.size() < size) continue;
+      std::byte* result = hole.data();
+      hole = hole.subspan(size);
+      std::memset(result, 0, size);
+      return result;
+    }
     if (bytes > free_bytes || !next) {
       next = blocks.emplace_back(kBlockBytes).data();
       free_bytes = kBlockBytes;
@@ -47,6 +58,19 @@ struct StateStore::Impl {
     next += bytes;
     free_bytes -= bytes;
     return result;
+  }
+
+  void release(std::byte* data, std::int64_t bytes) {
+    bytes = round_up(bytes, kAlignmentBytes);
+    if (!has_own_block(bytes)) {
+      holes.push_back({data, static_cast<std::size_t>(bytes)});
+      return;
+    }
+    const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const device::Memory& other) {
+      return other.data() == data;
+    });
+    ANABATIC_CHECK(block != blocks.end(), "[state store] a state without its block");
+    blocks.erase(block);
   }
 
   Entry make(Name name, const TensorType& type, Tier tier) {
@@ -83,6 +107,13 @@ TensorView StateStore::add(Name name, const TensorType& type, Tier tier) {
   ANABATIC_REQUIRE(entry.tier == tier, "[state store] expected state {} {}, where it is already",
                    text(name), entry.tier == Tier::kDisk ? "on disk" : "in memory");
   return {entry.data, &entry.type};
+}
+
+void StateStore::remove(Name name) {
+  const Impl::Entry entry = impl_->find(name);
+  ANABATIC_CHECK(entry.tier == Tier::kMemory, "[state store] state {} is on disk", text(name));
+  impl_->entries.erase(impl_->entries.find(text(name)));
+  impl_->release(entry.data, entry.type.num_bytes());
 }
 
 bool StateStore::has(Name name) const { return impl_->entries.contains(text(name)); }

@@ -30,6 +30,8 @@ class StateStore {
   // Adds a zeroed state, or checks that the one of that name has this type and tier
   // (InvalidArgument otherwise). The view of a state on disk has no data.
   TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory);
+  // Forgets a state in memory, which no program may be bound to any more, and frees its bytes.
+  void remove(Name name);
   bool has(Name name) const;
   TensorView find(Name name) const;      // InvalidArgument naming the state when absent
   std::vector<Name> names() const;       // sorted by text

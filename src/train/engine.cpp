@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "anabatic/engine.h"
 
+#include "base/log.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/run_config.h"
@@ -10,32 +11,68 @@ namespace anabatic {
 
 struct Engine::Impl {
   train::RunConfig run;
+  RunListener silence;
+  RunListener* listener;  // never null
+  // What evaluate() and generate() read: what was trained, or model.path as loaded by the first of
+  // them; none before that.
+  std::unique_ptr<train::ModelSession> session;
+
+  Impl(const Settings& settings, const std::string& yaml_file, RunListener* wanted)
+      : listener(wanted != nullptr ? wanted : &silence) {
+    const LogScope scope(to_listener());
+    run = train::load_run_config(yaml_file, {settings.begin(), settings.end()});
+  }
+
+  LogSink to_listener() {
+    return [this](Severity severity, const std::string& text) {
+      listener->on_message(severity, text);
+    };
+  }
+
+  // Calls body(session). One that could not be filled is not kept.
+  template <class Body>
+  auto with_session(Body&& body) {
+    const LogScope scope(to_listener());
+    if (!session) session = std::make_unique<train::ModelSession>(run, false);
+    try {
+      return body(*session);
+    } catch (...) {
+      if (!session->has_parameters()) session.reset();
+      throw;
+    }
+  }
 };
 
-Engine::Engine(const Settings& settings, const std::string& yaml_file)
-    : impl_(std::make_unique<Impl>(
-          Impl{train::load_run_config(yaml_file, {settings.begin(), settings.end()})})) {}
+Engine::Engine(const Settings& settings, const std::string& yaml_file, RunListener* listener)
+    : impl_(std::make_unique<Impl>(settings, yaml_file, listener)) {}
 Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
 TrainSummary Engine::train() {
-  const train::TrainResult result = train::Trainer(impl_->run).train();
+  const LogScope scope(impl_->to_listener());
+  impl_->session.reset();  // two models need not fit into memory
+  train::Trainer trainer(impl_->run, *impl_->listener);
+  const train::TrainResult result = trainer.train();
+  impl_->session = trainer.take_session();
   return {.step = result.step,
+          .interrupted = result.interrupted,
           .loss = result.loss,
+          .before = result.before,
+          .after = result.after,
           .checkpoint = result.checkpoint.string(),
           .planned_memory_bytes = result.planned_memory_bytes,
           .peak_memory_bytes = result.peak_memory_bytes};
 }
 
 EvaluationSummary Engine::evaluate() {
-  const train::Evaluation result = train::evaluate(impl_->run);
-  return {.loss = result.loss, .perplexity = result.perplexity, .tokens = result.tokens};
+  return impl_->with_session([](train::ModelSession& session) { return train::evaluate(session); });
 }
 
 std::string Engine::generate(const std::string& prompt) {
   std::string continuation;
-  train::generate_text(impl_->run, prompt,
-                       [&](const std::string& piece) { continuation += piece; });
+  impl_->with_session([&](train::ModelSession& session) {
+    train::generate_text(session, prompt, [&](const std::string& piece) { continuation += piece; });
+  });
   return continuation;
 }
 

@@ -37,14 +37,28 @@ Evaluation Evaluator::run() {
   return result;
 }
 
-Evaluation evaluate(const RunConfig& run) {
+namespace {
+
+void require_evaluation_keys(const RunConfig& run) {
   ANABATIC_REQUIRE(!run.model.path.empty() && !run.data.validation.empty(),
                    "[evaluate] expected model.path and data.validation, got '{}' and {} files",
                    run.model.path, run.data.validation.size());
+}
+
+}  // namespace
+
+Evaluation evaluate(const RunConfig& run) {
+  require_evaluation_keys(run);
   ModelSession session(run, false);
+  return evaluate(session);
+}
+
+Evaluation evaluate(ModelSession& session) {
+  const RunConfig& run = session.run();
+  require_evaluation_keys(run);
   const io::Dataset dataset = open_dataset(run.data.validation, run, session.config());
   Evaluator evaluator(session, dataset);
-  session.load_parameters();
+  if (!session.has_parameters()) session.load_parameters();
   session.refresh_derived();
   return evaluator.run();
 }

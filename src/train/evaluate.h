@@ -4,16 +4,13 @@
 #include <cstdint>
 #include <memory>
 
+#include "anabatic/events.h"
 #include "io/data/dataset.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
 
-struct Evaluation {
-  double loss = 0;        // mean over all unmasked tokens, nats
-  double perplexity = 0;  // exp(loss)
-  std::int64_t tokens = 0;
-};
+using Evaluation = EvaluationSummary;
 
 class Evaluator {
  public:
@@ -35,5 +32,7 @@ class Evaluator {
 
 // Of run.model.path on run.data.validation.
 Evaluation evaluate(const RunConfig& run);
+// Of the session's model: its parameters as they are, or those of run.model.path where it has none.
+Evaluation evaluate(ModelSession& session);
 
 }  // namespace anabatic::train

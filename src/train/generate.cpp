@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "io/tokenizer/tokenizer.h"
@@ -19,7 +20,7 @@ constexpr std::int64_t kChunk = 64;
 }  // namespace
 
 Decoder::Decoder(ModelSession& session, std::int64_t capacity)
-    : capacity_(capacity), vocabulary_(session.config().vocab_size) {
+    : session_(session), capacity_(capacity), vocabulary_(session.config().vocab_size) {
   const auto bind = [&](const char* name, std::int64_t rows) {
     return session.bind({.name = name,
                          .build = {.num_tokens = rows,
@@ -29,6 +30,16 @@ Decoder::Decoder(ModelSession& session, std::int64_t capacity)
   };
   chunk_ = bind("prefill", kChunk);
   single_ = bind("decode", 1);
+}
+
+Decoder::~Decoder() {
+  std::set<Name> caches;
+  for (const BoundProgram* program : {chunk_.get(), single_.get()})
+    for (const ir::State& state : program->compiled.graph.states)
+      if (state.kind == ir::StateKind::kCache) caches.insert(state.name);
+  chunk_.reset();
+  single_.reset();
+  for (const Name cache : caches) session_.store().remove(cache);
 }
 
 std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::int32_t> tokens) {
@@ -83,7 +94,7 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
   std::int64_t room = options.max_new_tokens;
   if (longest > 0) room = std::min(room, longest - length);
   Decoder decoder(session, length + room);
-  session.load_parameters();
+  if (!session.has_parameters()) session.load_parameters();
   session.refresh_derived();
   Sampler sampler(options, session.config().vocab_size);
   std::span<const float> logits = decoder.append(prompt);
@@ -98,9 +109,14 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
 void generate_text(const RunConfig& run, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[generate] expected model.path, got none");
-  const auto directory = model_directory(run.model.path);
-  const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
   ModelSession session(run, false);
+  generate_text(session, prompt, emit);
+}
+
+void generate_text(ModelSession& session, const std::string& prompt,
+                   const std::function<void(const std::string&)>& emit) {
+  const auto directory = model_directory(session.run().model.path);
+  const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
   const std::vector<std::int32_t> ids = tokenizer.encode(prompt, true);
   // The prompt goes through the stream too, unprinted: a tokenizer may drop the space that begins a
   // text.

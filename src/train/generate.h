@@ -18,8 +18,11 @@ namespace anabatic::train {
 class Decoder {
  public:
   // Binds two programs of the session, for a chunk of prompt rows and for one row. `capacity`: how
-  // many tokens it will take.
+  // many tokens it will take. A session has one decoder at a time, whose caches go with it.
   Decoder(ModelSession& session, std::int64_t capacity);
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
 
   // Appends tokens after what the caches hold and returns the logits of the last one, [vocab];
   // valid until the next call. InvalidArgument when the caches are full or `tokens` is empty.
@@ -30,6 +33,7 @@ class Decoder {
  private:
   std::span<const float> run(BoundProgram& program, std::span<const std::int32_t> tokens);
 
+  ModelSession& session_;
   std::int64_t capacity_, vocabulary_, length_ = 0;
   std::unique_ptr<BoundProgram> chunk_, single_;
   std::vector<std::int32_t> positions_, key_begin_, key_end_;
@@ -41,13 +45,16 @@ std::vector<std::int64_t> stop_tokens(const std::filesystem::path& model_directo
                                       const model::ModelConfig& config);
 
 // Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence; calls
-// `emit` with each id as it comes.
+// `emit` with each id as it comes. The session's parameters are used as they are, or those of
+// run.model.path loaded where it has none.
 void generate(ModelSession& session, std::span<const std::int32_t> prompt,
               std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit);
 
 // As above from text to text: tokenises with the model directory's tokenizer, special tokens added,
 // and calls `emit` with each piece of the continuation.
 void generate_text(const RunConfig& run, const std::string& prompt,
+                   const std::function<void(const std::string&)>& emit);
+void generate_text(ModelSession& session, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit);
 
 }  // namespace anabatic::train

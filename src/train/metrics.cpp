@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/metrics.h"
 
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
 
 #include "base/json.h"
-#include "base/text.h"
 
 namespace anabatic::train {
 namespace {
@@ -19,35 +14,12 @@ io::JsonLinesWriter open_lines(const std::filesystem::path& file, std::int64_t r
   return io::JsonLinesWriter(file);
 }
 
+}  // namespace
+
 double busiest(const StepMetrics& metrics) {
   return metrics.expert_load.empty()
              ? 0
              : *std::max_element(metrics.expert_load.begin(), metrics.expert_load.end());
-}
-
-std::string progress_bar(const StepMetrics& metrics) {
-  constexpr std::int64_t kWidth = 20;
-  const std::int64_t filled = metrics.steps > 0 ? kWidth * metrics.step / metrics.steps : kWidth;
-  return "[" + std::string(static_cast<std::size_t>(filled), '#') +
-         std::string(static_cast<std::size_t>(kWidth - filled), '.') + "] ";
-}
-
-}  // namespace
-
-std::string format_peak(std::int64_t peak_memory_bytes) {
-  return peak_memory_bytes > 0 ? format_bytes(peak_memory_bytes) : "unknown";
-}
-
-std::string console_line(const StepMetrics& m) {
-  std::string line = fmt::format(
-      "step {}/{} | loss {:.4f} | grad_norm {:.3f} | lr {:.3e} | {:.0f} tokens/s | {:.3f} TFLOP/s "
-      "| MFU {:.1f}%",
-      m.step, m.steps, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second, m.tflops,
-      100 * m.mfu);
-  line += fmt::format(" | memory {}/{}", format_peak(m.peak_memory_bytes),
-                      format_bytes(m.planned_memory_bytes));
-  if (!m.expert_load.empty()) line += fmt::format(" | expert load max/mean {:.2f}", busiest(m));
-  return line;
 }
 
 MetricsLog::MetricsLog(const std::filesystem::path& output, std::int64_t resumed_step,
@@ -55,10 +27,9 @@ MetricsLog::MetricsLog(const std::filesystem::path& output, std::int64_t resumed
     : lines_(open_lines(output / "metrics.jsonl", resumed_step)),
       validation_lines_(open_lines(output / "validation.jsonl",
                                    validates_again ? resumed_step - 1 : resumed_step)),
-      events_(output),
-      is_terminal_(::isatty(STDOUT_FILENO) == 1) {}
+      events_(output) {}
 
-void MetricsLog::write(const StepMetrics& m, bool to_console) {
+void MetricsLog::write(const StepMetrics& m) {
   nlohmann::ordered_json object{{"step", m.step}, {"loss", m.loss}, {"aux_loss", m.aux_loss}};
   if (m.z_loss) object["z_loss"] = *m.z_loss;
   object["grad_norm"] = m.grad_norm;
@@ -88,13 +59,6 @@ void MetricsLog::write(const StepMetrics& m, bool to_console) {
     scalars.push_back({"experts/load_max_over_mean", busiest(m)});
   }
   events_.write(m.step, scalars);
-
-  if (is_terminal_) {
-    fmt::print("\r\033[K{}{}{}", progress_bar(m), console_line(m), m.step == m.steps ? "\n" : "");
-  } else if (to_console) {
-    fmt::print("{}\n", console_line(m));
-  }
-  std::fflush(stdout);
 }
 
 void MetricsLog::write_validation(std::int64_t step, const Evaluation& evaluation) {
@@ -105,10 +69,6 @@ void MetricsLog::write_validation(std::int64_t step, const Evaluation& evaluatio
   const std::vector<io::Scalar> scalars{{"validation/loss", evaluation.loss},
                                         {"validation/perplexity", evaluation.perplexity}};
   events_.write(step, scalars);
-  fmt::print("{}validation | step {} | loss {:.4f} | perplexity {:.2f} | {} tokens\n",
-             is_terminal_ ? "\r\033[K" : "", step, evaluation.loss, evaluation.perplexity,
-             evaluation.tokens);
-  std::fflush(stdout);
 }
 
 }  // namespace anabatic::train

@@ -230,6 +230,7 @@ void ModelSession::load_parameters() {
                      });
     cursor.flush();
     weight_map_ = model::make_weight_map(config_);
+    has_parameters_ = true;
     return;
   }
   const std::filesystem::path directory = model_directory(run_.model.path);
@@ -246,6 +247,7 @@ void ModelSession::load_parameters() {
         cursor.write(intern(state), first, values);
       });
   cursor.flush();
+  has_parameters_ = true;
 }
 
 void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }
@@ -259,6 +261,7 @@ void ModelSession::refresh_stale() {
 
 void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
   weight_map_ = model::read_weight_map(config_, checkpoint);
+  has_parameters_ = true;
 }
 
 void ModelSession::export_model(const std::filesystem::path& directory) {

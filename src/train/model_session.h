@@ -66,6 +66,8 @@ class ModelSession {
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.
   void load_parameters();
+  // Are there values in the parameters, of run.model.path or of a checkpoint?
+  bool has_parameters() const { return has_parameters_; }
   // Makes derived states (bf16 copies, packings) equal to their primaries.
   void refresh_derived();
   // Likewise, only those that no bound program updates: to be called between an update and a run

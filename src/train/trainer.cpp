@@ -16,7 +16,6 @@
 #include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
-#include "train/interrupt.h"
 #include "train/memory_account.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
@@ -32,6 +31,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kTimedSteps = 1024;  // that the median of step times looks at
+
+RunListener& silence() {
+  static RunListener listener;  // has no state
+  return listener;
+}
 
 void require_keys(const RunConfig& run) {
   std::string missing;
@@ -57,11 +61,13 @@ void make_output(const RunConfig& run) {
 
 struct Trainer::Impl {
   RunConfig run;
+  RunListener& listener;
   // Resident before the plan's memory: code, libraries, tokenizer, index maps. The last two also
   // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
-  ModelSession session;
+  std::unique_ptr<ModelSession> owned_session;
+  ModelSession& session = *owned_session;
   std::int64_t before_data_bytes = device::current_resident_bytes(), data_bytes = 0;
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
@@ -76,9 +82,10 @@ struct Trainer::Impl {
   std::vector<double> step_seconds;  // of the last kTimedSteps
   TrainResult result;
 
-  Impl(const RunConfig& config, runtime::swap::DeviceWrapper wrap_swap)
+  Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
       : run((require_keys(config), make_output(config), config)),
-        session(run, true, std::move(wrap_swap)),
+        listener(events),
+        owned_session(std::make_unique<ModelSession>(run, true, std::move(wrap_swap))),
         dataset(open_dataset(run.data.train, run, session.config())) {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
@@ -110,10 +117,10 @@ struct Trainer::Impl {
          .data_bytes = data_bytes,
          .available_bytes = device::available_bytes()});
     device::trim_heap();  // of the plans that were not taken
-    if (!planned.note.empty()) fmt::print("plan: {}\n", planned.note);
+    if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
     if (const auto* swap = session.store().swap())
-      fmt::print("disk: {}, {}\n", format_bytes(swap->file_bytes()), swap->describe());
+      say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
@@ -128,7 +135,7 @@ struct Trainer::Impl {
     first_step = state.step + 1;
     saved_step = state.step;
     result.checkpoint = *latest;
-    fmt::print("resuming from {} (step {})\n", latest->string(), state.step);
+    say("resuming from {} (step {})", latest->string(), state.step);
   }
 
   // Says before the first step what the run will hold and how long a step will take.
@@ -146,13 +153,16 @@ struct Trainer::Impl {
     if (const std::string disk = disk_to_string(run, training, price); !disk.empty())
       text += fmt::format("on disk: {}\n", disk);
     text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
-    fmt::print("memory: predicted peak {}{}, of which\n{}", format_bytes(planned_bytes()),
-               baseline_bytes > 0 ? "" : " beside what the process itself takes", text);
-    std::fflush(stdout);
-    write_file_atomically(std::filesystem::path(run.train.output) / "plan.txt",
+    const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
+    write_file_atomically(file,
                           fmt::format("peak resident bytes\n{}\nplanned bytes of a step by place\n"
                                       "{}\n",
                                       text, places_to_string(memory.step)));
+    listener.on_plan({.peak_memory_bytes = planned_bytes(),
+                      .counts_process = baseline_bytes > 0,
+                      .step_seconds = price.seconds,
+                      .text = text,
+                      .file = file.string()});
   }
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }
@@ -233,74 +243,77 @@ struct Trainer::Impl {
     session.refresh_stale();
     into = evaluator->run();
     log->write_validation(step, *into);
+    listener.on_validation(step, *into);
   }
 
   void save(std::int64_t step) {
     if (saved_step == step) return;
     result.checkpoint = save_checkpoint(run.train.output, session, CheckpointState{.step = step});
     saved_step = step;
+    listener.on_checkpoint(step, result.checkpoint.string());
   }
 
   // What the disk did: its rate while it moved something, and what the run waited for it.
-  void print_swap() {
+  std::string swap_to_string() {
     const auto* swap = session.store().swap();
-    if (swap == nullptr) return;
+    if (swap == nullptr) return "";
     const runtime::swap::SwapStats stats = swap->stats();
     const std::int64_t bytes = stats.read_bytes + stats.written_bytes;
     const double busy = 1e-9 * static_cast<double>(stats.busy_nanoseconds);
-    fmt::print("disk: {} read, {} written at {:.2f} GB/s; waited {:.1f} s for it\n",
-               format_bytes(stats.read_bytes), format_bytes(stats.written_bytes),
-               busy > 0 ? 1e-9 * static_cast<double>(bytes) / busy : 0.0,
-               1e-9 * static_cast<double>(stats.waited_nanoseconds));
+    return fmt::format("{} read, {} written at {:.2f} GB/s; waited {:.1f} s for it",
+                       format_bytes(stats.read_bytes), format_bytes(stats.written_bytes),
+                       busy > 0 ? 1e-9 * static_cast<double>(bytes) / busy : 0.0,
+                       1e-9 * static_cast<double>(stats.waited_nanoseconds));
   }
 
   TrainResult train() {
-    const InterruptGuard interrupt;
     std::int64_t step = first_step - 1;
     if (step == 0) validate(0, result.before);
     std::int64_t epoch = -1;
-    while (step < run.train.steps && !interrupt.requested()) {
+    bool stops = false;
+    while (step < run.train.steps && !(stops = listener.stop_requested())) {
       const StepMetrics metrics = run_step(++step);
       if (metrics.epoch != epoch) {
-        if (epoch >= 0) fmt::print("epoch {} begins\n", metrics.epoch + 1);
+        if (epoch >= 0) say("epoch {} begins", metrics.epoch + 1);
         epoch = metrics.epoch;
       }
       result.loss = metrics.loss;
       const bool is_last = step == run.train.steps;
-      log->write(metrics, is_last || step == first_step || step % run.train.log_every == 0);
+      log->write(metrics);
+      listener.on_step(metrics);
       const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
       if (due(run.train.validate_every) && !is_last) validate(step, result.after);
       if (due(run.train.save_every) || is_last) save(step);
     }
     result.step = step;
-    result.interrupted = interrupt.requested() && step < run.train.steps;
-    if (result.interrupted) {
-      save(step);
-      fmt::print("\nstopped after step {}; the same command goes on from {}\n", step,
-                 result.checkpoint.string());
-    } else {
-      save(step);
-      validate(step, result.after);
-    }
+    result.interrupted = stops;
+    save(step);
+    if (!result.interrupted) validate(step, result.after);
     result.planned_memory_bytes = planned_bytes();
     result.peak_memory_bytes = device::peak_resident_bytes();
-    print_swap();
-    fmt::print("memory: predicted peak {}{}, measured peak {}\n",
-               format_bytes(result.planned_memory_bytes),
-               baseline_bytes > 0 ? "" : " beside what the process itself takes",
-               format_peak(result.peak_memory_bytes));
+    result.counts_process = baseline_bytes > 0;
+    result.disk = swap_to_string();
+    result.planned_step_seconds = price.seconds;
     if (!step_seconds.empty()) {
       const auto middle =
           step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2);
       std::nth_element(step_seconds.begin(), middle, step_seconds.end());
-      fmt::print("step: predicted {:.3g} s, measured {:.3g} s (median)\n", price.seconds, *middle);
+      result.step_seconds = *middle;
     }
     return result;
+  }
+
+  template <class... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) {
+    listener.on_message(Severity::kInfo, fmt::format(format, std::forward<Args>(args)...));
   }
 };
 
 Trainer::Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap)
-    : impl_(std::make_unique<Impl>(run, std::move(wrap_swap))) {}
+    : Trainer(run, silence(), std::move(wrap_swap)) {}
+Trainer::Trainer(const RunConfig& run, RunListener& listener,
+                 runtime::swap::DeviceWrapper wrap_swap)
+    : impl_(std::make_unique<Impl>(run, listener, std::move(wrap_swap))) {}
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {
@@ -313,6 +326,13 @@ TrainResult Trainer::train() {
             ? "before its first checkpoint"
             : fmt::format("its last checkpoint is {}", impl_->result.checkpoint.string())));
   }
+}
+
+std::unique_ptr<ModelSession> Trainer::take_session() {
+  // What is bound to the session goes first.
+  impl_->evaluator.reset();
+  impl_->program.reset();
+  return std::move(impl_->owned_session);
 }
 
 }  // namespace anabatic::train

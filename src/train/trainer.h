@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "anabatic/events.h"
 #include "train/evaluate.h"
 #include "train/model_session.h"
 #include "train/run_config.h"
@@ -14,13 +15,17 @@ namespace anabatic::train {
 
 struct TrainResult {
   std::int64_t step = 0;     // the last one done
-  bool interrupted = false;  // by SIGINT or SIGTERM; the checkpoint is written
+  bool interrupted = false;  // by the listener; the checkpoint is written
   double loss = 0;           // of the last step
   std::optional<Evaluation> before,
       after;  // validation at the start of a fresh run, and at the end
   std::filesystem::path checkpoint;
   std::int64_t planned_memory_bytes = 0;
   std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
+  bool counts_process = true;          // planned_memory_bytes, as in PlanSummary
+  double planned_step_seconds = 0;
+  double step_seconds = 0;  // median; 0: no step was done
+  std::string disk;         // what states on disk moved and how fast; empty: none are there
 };
 
 class Trainer {
@@ -29,12 +34,18 @@ class Trainer {
   // is there. InvalidArgument for what is missing in the run config (model.path, data.train,
   // train.output). `wrap_swap` as in ModelSession.
   explicit Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap = {});
+  // Tells `listener`, which must outlive it, what goes on, and asks it between steps whether to
+  // stop.
+  Trainer(const RunConfig& run, RunListener& listener, runtime::swap::DeviceWrapper wrap_swap = {});
   ~Trainer();
 
   // Runs up to run.train.steps. Stops with Error naming step and tensor when the loss or a gradient
   // is not finite, and with ResourceError when a disk failed; what is on disk then is the last
   // checkpoint.
   TrainResult train();
+
+  // The model as trained, without the training program; afterwards the trainer can only go.
+  std::unique_ptr<ModelSession> take_session();
 
  private:
   struct Impl;

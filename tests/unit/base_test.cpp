@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/name.h"
 #include "base/philox.h"
 #include "base/text.h"
@@ -53,6 +56,33 @@ TEST(Text, AtomicWriteReplacesWholeFile) {
   EXPECT_THROW(read_file(path, 3), ResourceError);
   std::filesystem::remove(path);
   EXPECT_THROW(read_file(path), ResourceError);
+}
+
+TEST(Log, GoesToTheInnermostScopeOfItsThreadElseToTheProcess) {
+  std::vector<std::string> outer, inner, process;
+  const auto into = [](std::vector<std::string>& lines) {
+    return [&lines](Severity severity, const std::string& line) {
+      lines.push_back((severity == Severity::kWarning ? "warning " : "") + line);
+    };
+  };
+  log_info("heard by nobody");
+  set_log_sink(into(process));
+  {
+    const LogScope outer_scope(into(outer));
+    log_warning("{}", 1);
+    {
+      const LogScope inner_scope(into(inner));
+      log_info("2");
+      std::thread([] { log_info("3"); }).join();
+    }
+    log_info("4");
+  }
+  log_info("5");
+  set_log_sink({});
+  log_info("heard by nobody");
+  EXPECT_EQ(outer, (std::vector<std::string>{"warning 1", "4"}));
+  EXPECT_EQ(inner, (std::vector<std::string>{"2"}));
+  EXPECT_EQ(process, (std::vector<std::string>{"3", "5"}));
 }
 
 TEST(Error, CheckEvaluatesOperandsOnlyOnFailure) {

@@ -57,6 +57,28 @@ TEST(StateStore, TakesWhatWasSaidOfItsSizes) {
   }
 }
 
+TEST(StateStore, GivesTheBytesOfARemovedStateToTheNext) {
+  StateStore store;
+  const TensorType small = tensor_type(kF32, {8}), other = tensor_type(kF32, {16});
+  const Name kept = intern("kept"), cache = intern("cache");
+  store.add(kept, small);
+  std::byte* data = store.add(cache, small).data;
+  std::memset(data, 0xff, static_cast<std::size_t>(small.num_bytes()));
+  store.remove(cache);
+  EXPECT_FALSE(store.has(cache));
+  EXPECT_EQ(store.num_bytes(), small.num_bytes());
+  const std::int64_t allocated = store.allocated_bytes();
+  const TensorView again = store.add(cache, small);
+  EXPECT_EQ(again.data, data);
+  EXPECT_EQ(*again.as<const float>(), 0.0f);  // a state begins with zeroes
+  EXPECT_EQ(store.allocated_bytes(), allocated);
+  store.remove(cache);
+  EXPECT_EQ(*store.add(cache, other).type, other);  // of another type now
+  store.add(intern("large"), tensor_type(kF32, {1 << 18}));
+  store.remove(intern("large"));
+  EXPECT_EQ(store.allocated_bytes(), allocated);
+}
+
 TEST(StateStore, NamesWhatDoesNotFit) {
   StateStore store;
   store.add(intern("w"), tensor_type(kF32, {3}));

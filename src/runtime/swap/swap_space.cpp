@@ -148,7 +148,7 @@ struct SwapSpace::Impl {
         if (!error && ended.load() == seen) {
           const ResourceError slow = too_slow(seen);
           // What is under way keeps its memory: who ends now waits for the disk once more.
-          log_line(LogLevel::kError, fmt::format("{}; the run ends when it lets go", slow.what()));
+          log_line(Severity::kError, fmt::format("{}; the run ends when it lets go", slow.what()));
           error = std::make_exception_ptr(slow);
         }
       }

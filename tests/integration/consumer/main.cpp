@@ -1,27 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-// usage: consumer MODEL_CONFIG TOKENS OUTPUT: trains two steps through the installed API and prints
-// the loss.
+// usage: consumer MODEL_CONFIG TEXT OUTPUT [KEY=VALUE ...]: trains two steps through the installed
+// API, and fails unless generation and evaluation are of what was trained.
 #include <anabatic/engine.h>
 #include <anabatic/error.h>
 #include <anabatic/version.h>
 
 #include <cstdio>
+#include <string>
+
+namespace {
+
+class Listener : public anabatic::RunListener {
+ public:
+  void on_step(const anabatic::StepMetrics& metrics) override { step_ = metrics.step; }
+  void on_plan(const anabatic::PlanSummary& plan) override { planned_ = plan.peak_memory_bytes; }
+  bool stop_requested() override { return step_ >= 2; }
+  std::int64_t step_ = 0, planned_ = 0;
+};
+
+int failures = 0;
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "expected %s\n", what);
+  ++failures;
+}
+
+void train(const anabatic::Settings& settings) {
+  Listener listener;
+  anabatic::Engine engine(settings, "", &listener);
+  const std::string prompt = "Anabatic";
+  const std::string random = engine.generate(prompt);
+  const anabatic::TrainSummary summary = engine.train();
+  expect(summary.step == 2 && summary.interrupted, "that the listener ends the run");
+  expect(listener.planned_ > 0, "to hear of the plan");
+  expect(engine.generate(prompt) != random, "to generate from the trained weights");
+  const double loss = engine.evaluate().loss;
+  expect(summary.before && loss != summary.before->loss, "to evaluate the trained weights");
+
+  // Goes on from the checkpoint to its end.
+  const anabatic::TrainSummary whole = anabatic::Engine(settings).train();
+  expect(whole.step == 3 && whole.after.has_value(), "three steps in all");
+  anabatic::Settings saved = settings;
+  saved["model.path"] = {summary.checkpoint};
+  saved["model.init"] = {"pretrained"};
+  expect(anabatic::Engine(saved).evaluate().loss == loss, "the loss of the checkpoint");
+  std::printf("anabatic %s: step %lld, loss %f\n", anabatic::kVersion,
+              static_cast<long long>(whole.step), whole.loss);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
+  if (argc < 4) return 2;
+  anabatic::Settings settings{{"model.path", {argv[1]}},
+                              {"model.init", {"random"}},
+                              {"data.train", {argv[2]}},
+                              {"data.validation", {argv[2]}},
+                              {"data.sequence_length", {"16"}},
+                              {"generate.max_new_tokens", {"16"}},
+                              {"optimizer.learning_rate", {"0.01"}},
+                              {"optimizer.warmup_steps", {"0"}},
+                              {"train.save_dtype", {"fp32"}},
+                              {"train.steps", {"3"}},
+                              {"train.output", {argv[3]}}};
+  for (int i = 4; i < argc; ++i) {
+    const std::string pair = argv[i];
+    settings[pair.substr(0, pair.find('='))] = {pair.substr(pair.find('=') + 1)};
+  }
   try {
-    anabatic::Engine engine({{"model.path", {argv[1]}},
-                             {"model.init", {"random"}},
-                             {"data.train", {argv[2]}},
-                             {"data.sequence_length", {"16"}},
-                             {"train.steps", {"2"}},
-                             {"train.output", {argv[3]}}});
-    const anabatic::TrainSummary summary = engine.train();
-    std::printf("anabatic %s: step %lld, loss %f\n", anabatic::kVersion,
-                static_cast<long long>(summary.step), summary.loss);
-    return summary.step == 2 ? 0 : 1;
+    train(settings);
   } catch (const anabatic::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
+  return failures == 0 ? 0 : 1;
 }

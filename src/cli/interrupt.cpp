@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/interrupt.h"
+#include "cli/interrupt.h"
 
 #include <atomic>
 
-namespace anabatic::train {
+namespace anabatic::cli {
 namespace {
 
 // A signal handler can only reach a global; the guard is its one owner.
@@ -32,4 +32,4 @@ InterruptGuard::~InterruptGuard() {
 
 bool InterruptGuard::requested() const { return interrupt_requested.load(); }
 
-}  // namespace anabatic::train
+}  // namespace anabatic::cli

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM as a flag that the training loop reads between steps.
+// SIGINT and SIGTERM as a flag that a run asks for between steps.
 #pragma once
 #include <signal.h>
 
-namespace anabatic::train {
+namespace anabatic::cli {
 
 // Catches both signals while it lives and restores the former handlers after. A second signal ends
 // the process at once.
@@ -21,4 +21,4 @@ class InterruptGuard {
   }, old_terminate_{};
 };
 
-}  // namespace anabatic::train
+}  // namespace anabatic::cli

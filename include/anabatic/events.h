@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run says while it goes on, and how its host ends it. The library prints nothing and
+// catches no signal: a host derives from RunListener and overrides what it wants to know.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "anabatic/severity.h"
+
+namespace anabatic {
+
+// One training step.
+struct StepMetrics {
+  std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
+  double loss = 0;  // of the language model alone, mean over the step's unmasked tokens
+  // Unscaled, averaged over micro-batches; 0 without MoE layers.
+  double aux_loss = 0;
+  std::optional<double> z_loss;  // when it is part of the objective
+  double grad_norm = 0, learning_rate = 0;
+  double step_time_s = 0, tokens_per_second = 0, tflops = 0,
+         mfu = 0;                      // tokens_per_second counts input tokens
+  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
+  std::int64_t planned_memory_bytes = 0;
+  std::vector<double> expert_load;  // a MoE layer: rows of its busiest expert / mean rows
+};
+
+// The loss of a model on held-out data.
+struct EvaluationSummary {
+  double loss = 0;        // mean over all unmasked tokens, nats
+  double perplexity = 0;  // exp(loss)
+  std::int64_t tokens = 0;
+};
+
+// What a run will hold and how long a step will take, known before the first one.
+struct PlanSummary {
+  std::int64_t peak_memory_bytes = 0;
+  bool counts_process = true;  // false: peak_memory_bytes is beside what the process itself takes
+  double step_seconds = 0;
+  std::string text;  // every consumer of memory, what a budget gave up, the price of a step
+  std::string file;  // that holds the same, and bytes by layer
+};
+
+class RunListener {
+ public:
+  virtual ~RunListener() = default;
+
+  virtual void on_message(Severity /*severity*/, const std::string& /*text*/) {}
+  virtual void on_plan(const PlanSummary& /*plan*/) {}
+  virtual void on_step(const StepMetrics& /*metrics*/) {}
+  virtual void on_validation(std::int64_t /*step*/, const EvaluationSummary& /*evaluation*/) {}
+  virtual void on_checkpoint(std::int64_t /*step*/, const std::string& /*directory*/) {}
+  // Asked between steps. True ends the run as if this step were its last: a checkpoint is written,
+  // from which the same settings go on.
+  virtual bool stop_requested() { return false; }
+};
+
+}  // namespace anabatic
