@@ -44,13 +44,15 @@ class UnicodeForm final : public Normalizer {
   }
 
  private:
-  // Characters that the tables of Hugging Face do not decompose yet stay as they are.
+  // Characters that the tables of Hugging Face do not decompose or order yet stay as they are.
   void append_normalised(std::string_view run, std::string& result) const {
     std::size_t begin = 0, length = 0;
     for (std::size_t at = 0; at < run.size(); at += length) {
       const char32_t c = decode_utf8(run, at, length);
-      const bool stays = (options_ & UTF8PROC_COMPAT) != 0 && lacks_compatibility_form(c);
-      if (!stays && !((options_ & UTF8PROC_DECOMPOSE) != 0 && lacks_canonical_form(c))) continue;
+      const bool stays = lacks_combining_class(c) ||
+                         ((options_ & UTF8PROC_COMPAT) != 0 && lacks_compatibility_form(c)) ||
+                         ((options_ & UTF8PROC_DECOMPOSE) != 0 && lacks_canonical_form(c));
+      if (!stays) continue;
       append_mapped(run.substr(begin, at - begin), result);
       result += run.substr(at, length);
       begin = at + length;

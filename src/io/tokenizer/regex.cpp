@@ -1,74 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/tokenizer/regex.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+#include <oniguruma.h>
+
+#include <limits>
 
 #include "base/error.h"
+#include "io/tokenizer/onig_encoding.h"
+#include "io/tokenizer/regex_automaton.h"
 #include "io/tokenizer/unicode.h"
-#include "io/tokenizer/unicode_versions.h"
 
 namespace anabatic::io::tokenizer {
 namespace {
 
-constexpr std::size_t kJitStackStart_bytes = 32 * 1024;
-constexpr std::size_t kJitStackLimit_bytes = 16 * 1024 * 1024;
+// Backtracking entries of some 40 bytes at most, so that a long text cannot take all memory.
+constexpr unsigned kMaxStackEntries = 1u << 22;
 
-std::string message_of(int code) {
-  PCRE2_UCHAR buffer[256];
-  pcre2_get_error_message(code, buffer, sizeof(buffer));
-  return reinterpret_cast<const char*>(buffer);
+std::string message_of(int code, OnigErrorInfo* info) {
+  OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
+  const int length =
+      info ? onig_error_code_to_str(buffer, code, info) : onig_error_code_to_str(buffer, code);
+  return {reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(length)};
+}
+
+// Outside of brackets Hugging Face's version reads \p{Word} as \w, which has more of Latin-1.
+std::string respell_word(std::string_view pattern) {
+  std::string result;
+  std::size_t depth = 0;  // of brackets
+  for (std::size_t at = 0; at < pattern.size();) {
+    const std::string_view rest = pattern.substr(at);
+    if (rest[0] == '\\' && rest.size() > 1) {
+      const std::size_t close = rest.find('}');
+      std::string name;
+      if (depth == 0 && (rest[1] == 'p' || rest[1] == 'P') && close != std::string_view::npos)
+        name = rest.substr(2, close - 2);
+      for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+      const bool is_word = name == "{word" || name == "{^word";
+      const bool is_negated = (rest[1] == 'P') != (name == "{^word");
+      result += is_word ? (is_negated ? "\\W" : "\\w") : rest.substr(0, 2);
+      at += is_word ? close + 1 : 2;
+      continue;
+    }
+    std::size_t length = 1;
+    if (rest[0] == '[') {
+      ++depth;
+      // A bracket that closes nothing yet is a character.
+      if (rest.substr(1, 1) == "]") length = 2;
+      if (rest.substr(1, 2) == "^]") length = 3;
+    } else if (rest[0] == ']' && depth > 0) {
+      --depth;
+    }
+    result += rest.substr(0, length);
+    at += length;
+  }
+  return result;
 }
 
 }  // namespace
 
 struct RegexScratch::Handles {
-  pcre2_match_data* data = nullptr;
-  pcre2_match_context* context = nullptr;
-  pcre2_jit_stack* stack = nullptr;
+  OnigRegion* region = nullptr;
+  OnigMatchParam* limits = nullptr;
   ~Handles() {
-    pcre2_match_data_free(data);
-    pcre2_match_context_free(context);
-    pcre2_jit_stack_free(stack);
+    if (region) onig_region_free(region, 1);
+    if (limits) onig_free_match_param(limits);
   }
 };
 
 RegexScratch::RegexScratch() : handles_(std::make_unique<Handles>()) {
-  handles_->data = pcre2_match_data_create(1, nullptr);
-  handles_->context = pcre2_match_context_create(nullptr);
-  handles_->stack = pcre2_jit_stack_create(kJitStackStart_bytes, kJitStackLimit_bytes, nullptr);
-  if (!handles_->data || !handles_->context || !handles_->stack)
+  onig_encoding();  // starts the library
+  handles_->region = onig_region_new();
+  handles_->limits = onig_new_match_param();
+  if (!handles_->region || !handles_->limits)
     throw ResourceError("[tokenizer] no memory for the regular expression engine");
-  pcre2_jit_stack_assign(handles_->context, nullptr, handles_->stack);
+  onig_initialize_match_param(handles_->limits);
+  onig_set_match_stack_limit_size_of_match_param(handles_->limits, kMaxStackEntries);
 }
 
 RegexScratch::~RegexScratch() = default;
 
 struct Regex::Code {
-  pcre2_code* code = nullptr;
-  bool is_jit = false;
-  ~Code() { pcre2_code_free(code); }
+  regex_t* code = nullptr;
+  ~Code() {
+    if (code) onig_free(code);
+  }
 };
 
-Regex::Regex(std::string_view pattern, std::string_view where)
+Regex::Regex(std::string_view pattern, std::string_view where, Engine engine)
     : code_(std::make_unique<Code>()), where_(where) {
-  const std::string translated = translate_regex(pattern, where);
-  const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
-      pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
-  if (!context) throw ResourceError("[tokenizer] no memory for a regular expression");
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                              &error, &offset, context.get());
-  if (!code_->code) {
+  const std::string spelled = respell_word(pattern);
+  const auto* text = reinterpret_cast<const OnigUChar*>(spelled.data());
+  OnigErrorInfo info{};
+  const int result = onig_new(&code_->code, text, text + spelled.size(), ONIG_OPTION_NONE,
+                              onig_encoding(), ONIG_SYNTAX_ONIGURUMA, &info);
+  if (result != ONIG_NORMAL) {
     throw Unsupported(
-        fmt::format("[tokenizer] {}: the regular expression `{}` (for PCRE2: `{}`) "
-                    "does not compile: {} at byte {}",
-                    where, pattern, translated, message_of(error), offset));
+        fmt::format("[tokenizer] {}: the regular expression `{}` does not compile: {}", where,
+                    pattern, message_of(result, &info)));
   }
-  code_->is_jit = pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE) == 0;
+  if (engine == Engine::kAny) automaton_ = RegexAutomaton::build(spelled);
 }
 
 Regex::~Regex() = default;
@@ -77,26 +107,27 @@ Regex& Regex::operator=(Regex&&) noexcept = default;
 
 bool Regex::find(std::string_view text, std::size_t start, RegexScratch& scratch,
                  Match& match) const {
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  pcre2_match_data* data = scratch.handles_->data;
-  const int result = code_->is_jit
-                         ? pcre2_jit_match(code_->code, subject, text.size(), start,
-                                           PCRE2_NO_UTF_CHECK, data, scratch.handles_->context)
-                         : pcre2_match(code_->code, subject, text.size(), start, PCRE2_NO_UTF_CHECK,
-                                       data, scratch.handles_->context);
-  if (result == PCRE2_ERROR_NOMATCH) return false;
-  if (result < 0) {
-    throw Unsupported(fmt::format("[tokenizer] {}: matching failed at byte {} of a text of {}: {}",
-                                  where_, start, text.size(), message_of(result)));
+  if (automaton_) return automaton_->find(text, start, match);
+  if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
+    throw Unsupported(
+        fmt::format("[tokenizer] {}: expected at most 2 GiB of text in one piece for this pattern, "
+                    "got {} bytes",
+                    where_, text.size()));
   }
-  const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data);
-  match = {bounds[0], bounds[1]};
+  const auto* begin = reinterpret_cast<const OnigUChar*>(text.data());
+  const OnigUChar* end = begin + text.size();
+  OnigRegion* region = scratch.handles_->region;
+  const int result = onig_search_with_param(code_->code, begin, end, begin + start, end, region,
+                                            ONIG_OPTION_NONE, scratch.handles_->limits);
+  if (result == ONIG_MISMATCH) return false;
+  if (result < 0) {
+    throw Unsupported(fmt::format(
+        "[tokenizer] {}: matching failed at byte {} of a text of {}: {}; a pattern with nested "
+        "repetitions may take forever on such a text",
+        where_, start, text.size(), message_of(result, nullptr)));
+  }
+  match = {static_cast<std::size_t>(region->beg[0]), static_cast<std::size_t>(region->end[0])};
   return true;
-}
-
-MatchCursor::MatchCursor(const Regex& regex, std::string_view text, RegexScratch& scratch)
-    : regex_(regex), text_(text), scratch_(scratch) {
-  if (replace_new_characters(text, known_)) text_ = known_;
 }
 
 bool MatchCursor::next(Match& match) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions in Oniguruma's Ruby syntax (the one of tokenizer.json), run by PCRE2's JIT.
+// Regular expressions of tokenizer.json: the syntax, characters and matches of Oniguruma.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -27,13 +27,20 @@ class RegexScratch {
   std::unique_ptr<Handles> handles_;
 };
 
+class RegexAutomaton;
+
+// Runs a RegexAutomaton where the pattern allows it, which is several times as fast, else libonig.
 class Regex {
  public:
+  enum class Engine { kAny, kOniguruma };
+
   // `where` names the pattern in errors: Unsupported if it cannot be compiled.
-  Regex(std::string_view pattern, std::string_view where);
+  Regex(std::string_view pattern, std::string_view where, Engine engine = Engine::kAny);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
+
+  bool has_automaton() const { return automaton_ != nullptr; }
 
   // The first match at or after `start` of `text` (valid UTF-8), which may be empty.
   bool find(std::string_view text, std::size_t start, RegexScratch& scratch, Match& match) const;
@@ -41,28 +48,25 @@ class Regex {
  private:
   struct Code;
   std::unique_ptr<Code> code_;
+  std::unique_ptr<const RegexAutomaton> automaton_;
   std::string where_;
 };
 
 // All matches from left to right; an empty match right behind the last match is passed over.
 class MatchCursor {
  public:
-  MatchCursor(const Regex& regex, std::string_view text, RegexScratch& scratch);
+  MatchCursor(const Regex& regex, std::string_view text, RegexScratch& scratch)
+      : regex_(regex), text_(text), scratch_(scratch) {}
   MatchCursor(const MatchCursor&) = delete;
   MatchCursor& operator=(const MatchCursor&) = delete;
   bool next(Match& match);
 
  private:
   const Regex& regex_;
-  std::string known_;      // the text without characters too new for PCRE2
-  std::string_view text_;  // of the same length as the text given
+  std::string_view text_;
   RegexScratch& scratch_;
   std::size_t position_ = 0;
   std::size_t last_end_ = std::string_view::npos;
 };
-
-// The same language in PCRE2 syntax. Differences that matter: \w, \s, \h, \b and POSIX classes,
-// nested classes and &&, script properties, {n,m}+, {n}?, {,n}, (?m), \uHHHH.
-std::string translate_regex(std::string_view pattern, std::string_view where);
 
 }  // namespace anabatic::io::tokenizer

@@ -19,14 +19,42 @@
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/regex.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/unicode.h"
 
 namespace {
 
 using anabatic::io::Tokenizer;
 
+anabatic::io::tokenizer::Regex regex_of(const nlohmann::json& request, const char* field) {
+  using anabatic::io::tokenizer::Regex;
+  const bool is_plain = request.value("engine", "any") == "oniguruma";
+  return {request[field].get<std::string>(), "request",
+          is_plain ? Regex::Engine::kOniguruma : Regex::Engine::kAny};
+}
+
+// The characters that match a pattern by themselves, as ranges [first, last].
+nlohmann::json characters_of(const anabatic::io::tokenizer::Regex& regex) {
+  anabatic::io::tokenizer::RegexScratch scratch;
+  nlohmann::json ranges = nlohmann::json::array();
+  bool was_match = false;
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    anabatic::io::tokenizer::append_utf8(text, c);
+    anabatic::io::tokenizer::Match match;
+    const bool is_match =
+        regex.find(text, 0, scratch, match) && match.begin == 0 && match.end == text.size();
+    if (is_match && was_match)
+      ranges.back()[1] = static_cast<std::uint32_t>(c);
+    else if (is_match)
+      ranges.push_back({static_cast<std::uint32_t>(c), static_cast<std::uint32_t>(c)});
+    was_match = is_match;
+  }
+  return ranges;
+}
+
 // The pieces of `text` that match.
-nlohmann::json matches_of(const std::string& pattern, const std::string& text) {
-  const anabatic::io::tokenizer::Regex regex(pattern, "request");
+nlohmann::json matches_of(const anabatic::io::tokenizer::Regex& regex, const std::string& text) {
   anabatic::io::tokenizer::RegexScratch scratch;
   anabatic::io::tokenizer::MatchCursor cursor(regex, text, scratch);
   nlohmann::json matches = nlohmann::json::array();
@@ -54,7 +82,8 @@ nlohmann::json words_of(const nlohmann::json& component, const std::string& text
 
 nlohmann::json answer(const Tokenizer& tokenizer, const nlohmann::json& request) {
   const bool special = request.value("special", false);
-  if (request.contains("regex")) return matches_of(request["regex"], request["text"]);
+  if (request.contains("regex")) return matches_of(regex_of(request, "regex"), request["text"]);
+  if (request.contains("class")) return characters_of(regex_of(request, "class"));
   if (request.contains("normalizer")) return normalized(request["normalizer"], request["text"]);
   if (request.contains("pre_tokenizer")) return words_of(request["pre_tokenizer"], request["text"]);
   if (request.contains("text"))
