@@ -5,123 +5,14 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/text.h"
+#include "model/config_fields.h"
 #include "model/family.h"
 
 namespace anabatic::model {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 21;
-
-// Fields that change the maths in other families or versions, with the value at which they do not.
-// null is neutral everywhere.
-struct NeutralField {
-  const char* key;
-  nlohmann::json neutral;
-};
-
-const std::vector<NeutralField>& neutral_fields() {
-  static const std::vector<NeutralField> fields{{"add_cross_attention", false},
-                                                {"attention_multiplier", 1.0},
-                                                {"attn_logit_softcapping", 0.0},
-                                                {"clip_qkv", 0.0},
-                                                {"embedding_multiplier", 1.0},
-                                                {"final_logit_softcapping", 0.0},
-                                                {"is_encoder_decoder", false},
-                                                {"logit_scale", 1.0},
-                                                {"logits_scaling", 1.0},
-                                                {"n_group", 1},
-                                                {"n_shared_experts", 0},
-                                                {"num_shared_experts", 0},
-                                                {"per_layer_config", nlohmann::json::object()},
-                                                {"qkv_bias", false},
-                                                {"quantization_config", nlohmann::json::object()},
-                                                {"query_pre_attn_scalar", 0},
-                                                {"residual_multiplier", 1.0},
-                                                {"rope_interleave", false},
-                                                {"routed_scaling_factor", 1.0},
-                                                {"scale_embeddings", false},
-                                                {"scoring_func", "softmax"},
-                                                {"shared_expert_intermediate_size", 0},
-                                                {"topk_group", 1},
-                                                {"use_qk_norm", false},
-                                                {"use_qkv_bias", false}};
-  return fields;
-}
-
-// Fields of transformers' base class, of generation and of tools that never touch the forward pass.
-constexpr std::initializer_list<const char*> kHarmless = {"model_type",
-                                                          "_name_or_path",
-                                                          "architectures",
-                                                          "auto_map",
-                                                          "transformers_version",
-                                                          "use_cache",
-                                                          "output_attentions",
-                                                          "output_hidden_states",
-                                                          "return_dict",
-                                                          "torchscript",
-                                                          "use_bfloat16",
-                                                          "tf_legacy_loss",
-                                                          "pruned_heads",
-                                                          "id2label",
-                                                          "label2id",
-                                                          "num_labels",
-                                                          "problem_type",
-                                                          "tokenizer_class",
-                                                          "prefix",
-                                                          "sep_token_id",
-                                                          "decoder_start_token_id",
-                                                          "finetuning_task",
-                                                          "task_specific_params",
-                                                          "cross_attention_hidden_size",
-                                                          "is_decoder",
-                                                          "tie_encoder_decoder",
-                                                          "tie_last_hidden_states",
-                                                          "bad_words_ids",
-                                                          "begin_suppress_tokens",
-                                                          "diversity_penalty",
-                                                          "do_sample",
-                                                          "early_stopping",
-                                                          "encoder_no_repeat_ngram_size",
-                                                          "exponential_decay_length_penalty",
-                                                          "forced_bos_token_id",
-                                                          "forced_eos_token_id",
-                                                          "length_penalty",
-                                                          "max_length",
-                                                          "min_length",
-                                                          "no_repeat_ngram_size",
-                                                          "num_beam_groups",
-                                                          "num_beams",
-                                                          "num_return_sequences",
-                                                          "output_scores",
-                                                          "remove_invalid_values",
-                                                          "repetition_penalty",
-                                                          "return_dict_in_generate",
-                                                          "suppress_tokens",
-                                                          "temperature",
-                                                          "top_k",
-                                                          "top_p",
-                                                          "typical_p",
-                                                          "attn_implementation",
-                                                          "_attn_implementation",
-                                                          "experts_implementation",
-                                                          "_experts_implementation",
-                                                          "_attn_implementation_autoset",
-                                                          "unsloth_version",
-                                                          "unsloth_fixed",
-                                                          "_commit_hash",
-                                                          "_flash_attn_2_enabled",
-                                                          "gradient_checkpointing",
-                                                          "ep_size",
-                                                          "max_sequence_length",
-                                                          "tokenizer_file",
-                                                          "chunk_size_feed_forward"};
-
-bool is_neutral(const nlohmann::json& value, const nlohmann::json& neutral) {
-  if (neutral.is_object()) return value.is_object() && value.empty();
-  return value == neutral;  // compares numbers by value, whatever their type
-}
 
 void read_sizes(ConfigReader& reader, ModelConfig& config, const FamilyDefaults& defaults) {
   const Range width{1, Limits::kWidth}, heads{1, Limits::kHeads};
@@ -204,43 +95,6 @@ void read_common(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
   config.dtype = reader.string("dtype", reader.string("torch_dtype", ""));
   read_tokens(reader, config, defaults);
   read_activation(reader);
-}
-
-// What no family reads: neutral, harmless, or worth a warning. A bias or window that the family
-// lacks is an error, because whoever wrote it expects another model.
-void check_rest(ConfigReader& reader, const nlohmann::json& json, const ModelConfig& config) {
-  for (const NeutralField& field : neutral_fields())
-    if (const nlohmann::json* value = reader.find(field.key);
-        value != nullptr && !is_neutral(*value, field.neutral))
-      reader.unsupported(field.key, fmt::format("got {}, which {} has no place for here",
-                                                shown(*value), config.model_type));
-  reader.know(kHarmless);
-  static const std::vector<std::string> read_by_some{"attention_bias",        "mlp_bias",
-                                                     "sliding_window",        "use_sliding_window",
-                                                     "num_experts",           "num_local_experts",
-                                                     "moe_intermediate_size", "decoder_sparse_step",
-                                                     "mlp_only_layers",       "router_jitter_noise",
-                                                     "norm_topk_prob",        "layer_types"};
-  std::string ignored;
-  for (const std::string& key : reader.unknown_keys()) {
-    const nlohmann::json& value = json.at(key);
-    const bool is_off =
-        value.is_null() || value == false || value == 0 || (value.is_structured() && value.empty());
-    const bool is_elsewhere =
-        std::find(read_by_some.begin(), read_by_some.end(), key) != read_by_some.end();
-    if (key == "layer_types" && value.is_array() &&
-        std::all_of(value.begin(), value.end(),
-                    [](const nlohmann::json& type) { return type == "full_attention"; }) &&
-        config.sliding_window == 0)
-      continue;
-    if (is_elsewhere && !is_off)
-      reader.unsupported(
-          key, fmt::format("got {}, which {} does not read", shown(value), config.model_type));
-    else if (!is_elsewhere && !is_off)
-      ignored += fmt::format("{}{}", ignored.empty() ? "" : ", ", key);
-  }
-  if (!ignored.empty())
-    log_warning("[config] fields that nothing here reads are ignored: {}", ignored);
 }
 
 // In double, so that absurd sizes cannot overflow.
@@ -348,7 +202,7 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   read_common(reader, config, family.defaults);
   config.rope = read_rope(reader, config, family.defaults.rope_theta);
   family.read(reader, config);
-  check_rest(reader, json, config);
+  check_unread_fields(reader, json, config);
   check_together(reader, config);
   if (!reader.invalid_problems().empty() || !reader.unsupported_problems().empty())
     fail(file, reader);

@@ -72,12 +72,47 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"mixtral", R"("norm_topk_prob": false)"},
       {"mixtral", R"("mlp_only_layers": [1])"},
       {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
-      {"qwen3_moe", R"("mlp_bias": true)"}};
+      {"qwen3_moe", R"("mlp_bias": true)"},
+      {"qwen3_moe", R"("use_qk_norm": false)"},
+      {"qwen3", R"("use_qk_norm": false)"},
+      {"qwen3", R"("qk_layernorm": false)"},
+      {"llama", R"("use_qk_norm": true)"},
+      {"mixtral", R"("qk_norm": true)"},
+      {"llama", R"("attention_multiplier": 1.0)"},
+      {"llama", R"("query_pre_attn_scalar": 0)"},
+      {"llama", R"("is_causal": false)"},
+      {"llama", R"("hidden_activation": "gelu_pytorch_tanh")"},
+      {"llama", R"("no_rope_layers": [1, 1, 0])"},
+      {"llama", R"("rotary_pct": 0.25)"},
+      {"llama", R"("scale_depth": 1.4)"},
+      {"llama", R"("resid_pdrop": 0.1)"},
+      {"llama", R"("use_sliding_window": true)"},
+      {"llama", R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])"},
+      {"mistral", R"("use_sliding_window": false)"},
+      {"mistral", R"("max_window_layers": 2)"},
+      {"mistral", R"("pretraining_tp": 2)"},
+      {"mistral", R"("layer_types": ["full_attention", "full_attention", "full_attention"])"},
+      {"mixtral", R"("decoder_sparse_step": 2)"},
+      {"mixtral", R"("moe_intermediate_size": 5)"},
+      {"mixtral", R"("n_shared_experts": 1)"},
+      {"mixtral", R"("use_sliding_window": true)"},
+      {"qwen3_moe", R"("topk_method": "noaux_tc")"},
+      {"qwen3_moe", R"("scoring_func": "sigmoid")"},
+      {"qwen3_moe", R"("routed_scaling_factor": 2.5)"},
+      {"qwen3_moe", R"("first_k_dense_replace": 1)"},
+      {"qwen3_moe", R"("router_jitter_noise": 0.1)"}};
   for (const auto& [family, member] : cases) {
     const std::string key = std::string(member).substr(1, std::string(member).find('"', 1) - 1);
     EXPECT_THAT(unsupported(small_json(family, member)), HasSubstr("not supported: " + key))
         << member;
   }
+}
+
+TEST(ConfigErrors, SayTheValueThatAFamilyIsComputedWith) {
+  EXPECT_THAT(
+      unsupported(small_json("qwen3_moe", R"("use_qk_norm": false)")),
+      HasSubstr("use_qk_norm: expected true, the only value that qwen3_moe is computed with, "
+                "got false"));
 }
 
 TEST(ConfigErrors, NameRopeParametersThatAreWrong) {

@@ -184,6 +184,31 @@ TEST(Config, IgnoresFieldsThatDoNotTouchTheMaths) {
       "some_tool": {"a": 1}, "router_jitter_noise": 0.0, "attention_bias": false)")));
 }
 
+TEST(Config, TakesEachFamilysNeutralValues) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"qwen3_moe", R"("use_qk_norm": true, "qkv_bias": false, "shared_expert_intermediate_size": 0,
+                       "max_window_layers": 2, "sliding_window": 16, "use_sliding_window": false)"},
+      {"qwen3", R"("use_qk_norm": true, "max_window_layers": 3, "pretraining_tp": 1)"},
+      {"llama", R"("use_qk_norm": false, "attention_multiplier": 0.5, "query_pre_attn_scalar": 4,
+                   "sliding_window": 16, "use_sliding_window": false, "max_window_layers": 28,
+                   "no_rope_layers": [1, 1, 1], "rotary_pct": 1.0, "logit_scale": 1,
+                   "layer_types": ["full_attention", "full_attention", "full_attention"])"},
+      {"mistral", R"("sliding_window": 16, "use_sliding_window": true, "max_window_layers": 0,
+                     "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention"])"},
+      {"mixtral", R"("decoder_sparse_step": 1, "moe_intermediate_size": 10, "mlp_only_layers": [],
+                     "use_sliding_window": false, "n_group": 1, "quantization_config": {})"}};
+  for (const auto& [family, members] : cases)
+    EXPECT_NO_THROW(config_from(small_json(family, members))) << members;
+}
+
+TEST(Config, WarnsOfFieldsThatNothingReads) {
+  testing::internal::CaptureStderr();
+  config_from(small_json("llama", R"("gated_memory": false, "some_tool": 0, "other": null,
+                                     "use_cache": true)"));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("are ignored: gated_memory, some_tool\n"));
+}
+
 TEST(Config, ReadsAFileAsWellAsItsFolder) {
   const io::TempDirectory folder;
   io::write_text(folder / "config.json", small_json("llama"));
