@@ -62,7 +62,7 @@ void make_output(const RunConfig& run) {
 struct Trainer::Impl {
   RunConfig run;
   RunListener& listener;
-  // Resident before the plan's memory: code, libraries, tokenizer, index maps. The last two also
+  // Resident before the plan's memory: code, libraries, tokenizer, data. The last two also
   // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that

@@ -2,6 +2,7 @@
 #include "io/data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/error.h"
@@ -118,8 +119,17 @@ std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
                                     std::span<const std::int64_t> ids) const {
   std::size_t file = file_of(begin);
   std::int64_t document = files_[file].tokens.document_of(begin - file_begins_[file]);
+  std::array<std::int64_t, 64> ends;  // in the file, of documents first_end, first_end + 1, ...
+  std::int64_t first_end = 0, num_ends = 0;
   const auto end_of_document = [&] {
-    return file_begins_[file] + files_[file].tokens.document_begin(document + 1);
+    if (document >= first_end + num_ends) {
+      const IndexedFile& tokens = files_[file].tokens;
+      first_end = document;
+      num_ends = std::min<std::int64_t>(std::ssize(ends), tokens.num_documents() - document);
+      tokens.document_begins(document + 1,
+                             std::span(ends).first(static_cast<std::size_t>(num_ends)));
+    }
+    return file_begins_[file] + ends[static_cast<std::size_t>(document - first_end)];
   };
   std::int64_t end = end_of_document();
   std::int64_t piece = 0;  // where this document begins in the sample
@@ -130,7 +140,7 @@ std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
       ++document;
       while (document == files_[file].tokens.num_documents()) {
         ++file;
-        document = 0;
+        document = first_end = num_ends = 0;
       }
       end = end_of_document();
       piece = i;

@@ -68,7 +68,7 @@ class Dataset {
 
   // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
   // how many labels are not ignored. InvalidArgument naming file, document, offset and id for an id
-  // that is not below vocab_size.
+  // that is not below vocab_size: what `check_ids` finds before.
   std::int64_t read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
                     SampleScratch& scratch) const;
   // A sample of padding only: fills up a micro-batch.

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/data/indexed_file.h"
 
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstring>
-#include <limits>
-#include <system_error>
 
 #include "base/error.h"
 
 namespace anabatic::io {
 namespace {
 
-constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr std::int64_t kHeaderBytes = 9 + 8 + 1 + 8 + 8;
+constexpr std::int64_t kMarkDocuments = 512;
+constexpr std::int64_t kBlockEntries = std::int64_t{1} << 16;  // of an array of the index
 
 // Arrays in the index follow a 34-byte header, hence lie unaligned.
 template <class T>
@@ -20,6 +21,20 @@ T load(std::span<const std::byte> bytes, std::int64_t offset) {
   T value;
   std::memcpy(&value, bytes.data() + offset, sizeof(T));
   return value;
+}
+
+// body(first, count) for consecutive blocks of [0, total).
+template <class Body>
+void for_blocks(std::int64_t total, const Body& body) {
+  for (std::int64_t first = 0; first < total; first += kBlockEntries)
+    body(first, std::min(kBlockEntries, total - first));
+}
+
+std::vector<std::byte> read_entries(const PairPool::Pin& pin, std::int64_t array,
+                                    std::int64_t first, std::int64_t count, std::int64_t width) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * width));
+  pin.read_idx(array + first * width, bytes);
+  return bytes;
 }
 
 std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
@@ -48,17 +63,6 @@ template <class T>
 void widen(std::span<const std::byte> raw, std::span<std::int64_t> ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ids[i] = load<T>(raw, static_cast<std::int64_t>(i * sizeof(T)));
-  }
-}
-
-template <class T>
-void narrow(std::span<const std::int32_t> ids, std::vector<std::byte>& out) {
-  for (const std::int32_t id : ids) {
-    const T value = static_cast<T>(id);
-    ANABATIC_REQUIRE(static_cast<std::int64_t>(value) == id,
-                     "[bin] expected token ids that fit {} bytes, got {}", sizeof(T), id);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    out.insert(out.end(), bytes, bytes + sizeof(T));
   }
 }
 
@@ -109,19 +113,28 @@ IndexedFile::IndexedFile(const std::filesystem::path& prefix)
     : IndexedFile(IndexedPaths{with_suffix(prefix, ".bin"), with_suffix(prefix, ".idx")}) {}
 
 IndexedFile::IndexedFile(const IndexedPaths& paths)
-    : index_(paths.idx), bin_(File::open(paths.bin)) {
-  const std::span<const std::byte> bytes = index_.bytes();
-  const std::string path = index_.path().string();
-  const auto size = static_cast<std::int64_t>(bytes.size());
+    : pair_(new PooledPair{.bin = paths.bin, .idx = paths.idx}) {
+  PairPool::stamp(*pair_);
+  read_header();
+  check_sequences();
+  check_documents();
+  mark_documents();
+}
+
+void IndexedFile::read_header() {
+  const std::string path = pair_->idx.string();
+  const std::int64_t size = pair_->idx_stamp.bytes;
   ANABATIC_REQUIRE(size >= kHeaderBytes, "[idx] {}: expected at least {} bytes, got {}", path,
                    kHeaderBytes, size);
-  ANABATIC_REQUIRE(std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) == 0,
+  std::array<std::byte, kHeaderBytes> bytes;
+  PairPool::Pin(PairPool::instance(), *pair_).read_idx(0, bytes);
+  ANABATIC_REQUIRE(std::memcmp(bytes.data(), kIndexMagic.data(), kIndexMagic.size()) == 0,
                    "[idx] {}: expected the magic MMIDIDX, got something else; is it a Megatron "
                    "index?",
                    path);
   const auto version = load<std::uint64_t>(bytes, 9);
   ANABATIC_REQUIRE(version == 1, "[idx] {}: expected version 1, got {}", path, version);
-  type_ = checked_type(load<std::uint8_t>(bytes, 17), index_.path());
+  type_ = checked_type(load<std::uint8_t>(bytes, 17), pair_->idx);
   const auto sequences = load<std::uint64_t>(bytes, 18);
   const auto indices = load<std::uint64_t>(bytes, 26);
   // Bounding both counts by the file size first keeps the sum below free of overflow.
@@ -131,87 +144,120 @@ IndexedFile::IndexedFile(const IndexedPaths& paths)
                    "indices",
                    path, size, sequences, indices);
   // Sequence modes (one byte each) may follow for multimodal data; they are not read.
-  const std::uint64_t expected = kHeaderBytes + sequences * 12 + indices * 8;
-  ANABATIC_REQUIRE(limit == expected || limit == expected + sequences,
-                   "[idx] {}: expected {} bytes for {} sequences and {} document indices, got {}",
-                   path, expected, sequences, indices, size);
+  const std::uint64_t needed =
+      static_cast<std::uint64_t>(kHeaderBytes) + 12 * sequences + 8 * indices;
+  ANABATIC_REQUIRE(needed <= limit, "[idx] {}: expected {} bytes for {} sequences, got {}", path,
+                   needed, sequences, size);
   num_sequences_ = static_cast<std::int64_t>(sequences);
   num_document_indices_ = static_cast<std::int64_t>(indices);
-  check_sequences();
-  check_documents();
 }
 
 void IndexedFile::check_sequences() {
-  const std::span<const std::byte> bytes = index_.bytes();
+  const PairPool::Pin pin(PairPool::instance(), *pair_);
   const std::int64_t width = size_bytes(type_);
-  const std::int64_t bin_bytes = bin_.size();
+  const std::int64_t bin_bytes = pair_->bin_stamp.bytes;
   std::int64_t expected = 0;
-  for (std::int64_t s = 0; s < num_sequences_; ++s) {
-    const auto length = load<std::int32_t>(bytes, kHeaderBytes + 4 * s);
-    const auto pointer = load<std::int64_t>(bytes, kHeaderBytes + 4 * num_sequences_ + 8 * s);
-    ANABATIC_REQUIRE(length >= 0, "[idx] {}: sequence {} has a negative length {}",
-                     index_.path().string(), s, length);
-    ANABATIC_REQUIRE(pointer == expected,
-                     "[idx] {}: expected sequence {} at byte {} (right after the one before), got "
-                     "{}",
-                     index_.path().string(), s, expected, pointer);
-    expected += length * width;
-    ANABATIC_REQUIRE(expected <= bin_bytes,
-                     "[idx] {}: sequence {} ends at byte {}, but {} has {} bytes",
-                     index_.path().string(), s, expected, bin_.path().string(), bin_bytes);
-  }
+  for_blocks(num_sequences_, [&](std::int64_t first, std::int64_t count) {
+    const std::vector<std::byte> lengths = read_entries(pin, kHeaderBytes, first, count, 4),
+                                 pointers = read_entries(pin, kHeaderBytes + 4 * num_sequences_,
+                                                         first, count, 8);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto length = load<std::int32_t>(lengths, 4 * i);
+      const auto pointer = load<std::int64_t>(pointers, 8 * i);
+      ANABATIC_REQUIRE(length >= 0, "[idx] {}: sequence {} has a negative length {}",
+                       pair_->idx.string(), first + i, length);
+      ANABATIC_REQUIRE(pointer == expected,
+                       "[idx] {}: expected sequence {} at byte {} (right after the one before), "
+                       "got {}",
+                       pair_->idx.string(), first + i, expected, pointer);
+      expected += length * width;
+      ANABATIC_REQUIRE(expected <= bin_bytes,
+                       "[idx] {}: sequence {} ends at byte {}, but {} has {} bytes",
+                       pair_->idx.string(), first + i, expected, pair_->bin.string(), bin_bytes);
+    }
+  });
   ANABATIC_REQUIRE(expected == bin_bytes, "[idx] {}: expected {} of {} bytes, got {}",
-                   index_.path().string(), bin_.path().string(), expected, bin_bytes);
+                   pair_->idx.string(), pair_->bin.string(), expected, bin_bytes);
   num_tokens_ = expected / width;
 }
 
 void IndexedFile::check_documents() {
-  if (num_document_indices_ <= 1) {
-    num_documents_ = num_sequences_;
-    if (num_document_indices_ == 0) return;
-  } else {
-    num_documents_ = num_document_indices_ - 1;
-  }
-  const std::int64_t base = kHeaderBytes + 12 * num_sequences_;
+  num_documents_ = num_document_indices_ <= 1 ? num_sequences_ : num_document_indices_ - 1;
+  if (num_document_indices_ == 0) return;
+  const PairPool::Pin pin(PairPool::instance(), *pair_);
   std::int64_t previous = 0;
-  for (std::int64_t d = 0; d < num_document_indices_; ++d) {
-    const auto sequence = load<std::int64_t>(index_.bytes(), base + 8 * d);
-    const bool ok = (d == 0 ? sequence == 0 : sequence >= previous) && sequence <= num_sequences_;
-    ANABATIC_REQUIRE(ok,
-                     "[idx] {}: expected document indices that rise from 0 to {}, got {} at place "
-                     "{}",
-                     index_.path().string(), num_sequences_, sequence, d);
-    previous = sequence;
-  }
+  bool is_same = true;
+  for_blocks(num_document_indices_, [&](std::int64_t first, std::int64_t count) {
+    const std::vector<std::byte> indices =
+        read_entries(pin, kHeaderBytes + 12 * num_sequences_, first, count, 8);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t d = first + i;
+      const auto sequence = load<std::int64_t>(indices, 8 * i);
+      const bool ok = (d == 0 ? sequence == 0 : sequence >= previous) && sequence <= num_sequences_;
+      ANABATIC_REQUIRE(ok,
+                       "[idx] {}: expected document indices that rise from 0 to {}, got {} at "
+                       "place {}",
+                       pair_->idx.string(), num_sequences_, sequence, d);
+      is_same = is_same && sequence == d;
+      previous = sequence;
+    }
+  });
   ANABATIC_REQUIRE(num_document_indices_ == 1 || previous == num_sequences_,
                    "[idx] {}: expected document indices that end at {}, got {}",
-                   index_.path().string(), num_sequences_, previous);
+                   pair_->idx.string(), num_sequences_, previous);
+  is_document_a_sequence_ = num_document_indices_ == 1 || is_same;
 }
 
-std::int64_t IndexedFile::sequence_begin(std::int64_t sequence) const {
-  if (sequence == num_sequences_) return num_tokens_;
-  return load<std::int64_t>(index_.bytes(), kHeaderBytes + 4 * num_sequences_ + 8 * sequence) /
-         size_bytes(type_);
+void IndexedFile::mark_documents() {
+  marks_.reserve(static_cast<std::size_t>(num_documents_ / kMarkDocuments + 1));
+  for (std::int64_t d = 0; d < num_documents_; d += kMarkDocuments)
+    marks_.push_back(document_begin(d));
 }
 
 std::int64_t IndexedFile::document_begin(std::int64_t document) const {
-  if (num_document_indices_ <= 1) return sequence_begin(document);
-  return sequence_begin(
-      load<std::int64_t>(index_.bytes(), kHeaderBytes + 12 * num_sequences_ + 8 * document));
+  std::int64_t begin = 0;
+  document_begins(document, std::span(&begin, 1));
+  return begin;
+}
+
+void IndexedFile::document_begins(std::int64_t first, std::span<std::int64_t> begins) const {
+  const PairPool::Pin pin(PairPool::instance(), *pair_);
+  const auto read_numbers = [&](std::int64_t array, std::int64_t place,
+                                std::span<std::int64_t> numbers) {
+    pin.read_idx(array + 8 * place, std::as_writable_bytes(numbers));
+  };
+  const std::int64_t pointers = kHeaderBytes + 4 * num_sequences_;
+  const std::int64_t width = size_bytes(type_);
+  if (is_document_a_sequence_) {
+    // The place behind the last document has no pointer.
+    const auto stored = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(num_documents_ - first, 0, std::ssize(begins)));
+    if (stored > 0) read_numbers(pointers, first, begins.first(stored));
+    for (std::int64_t& begin : begins.first(stored)) begin /= width;
+    std::ranges::fill(begins.subspan(stored), num_tokens_);
+    return;
+  }
+  read_numbers(kHeaderBytes + 12 * num_sequences_, first, begins);
+  for (std::int64_t& begin : begins) {
+    const std::int64_t sequence = begin;
+    begin = num_tokens_ * width;
+    if (sequence < num_sequences_) read_numbers(pointers, sequence, std::span(&begin, 1));
+    begin /= width;
+  }
 }
 
 std::int64_t IndexedFile::document_of(std::int64_t token) const {
   ANABATIC_REQUIRE(token >= 0 && token < num_tokens_,
-                   "[idx] {}: expected a token position below {}, got {}", index_.path().string(),
+                   "[idx] {}: expected a token position below {}, got {}", pair_->idx.string(),
                    num_tokens_, token);
   // The last document that begins at or before the token; empty ones before it begin there too.
-  std::int64_t low = 0;
-  std::int64_t high = num_documents_;
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (document_begin(middle) <= token ? low : high) = middle;
-  }
-  return low;
+  const std::int64_t mark = std::ranges::upper_bound(marks_, token) - marks_.begin() - 1;
+  const std::int64_t first = mark * kMarkDocuments;
+  std::array<std::int64_t, kMarkDocuments> buffer;
+  const std::span begins = std::span(buffer).first(
+      static_cast<std::size_t>(std::min(kMarkDocuments, num_documents_ - first)));
+  document_begins(first, begins);
+  return first + (std::ranges::upper_bound(begins, token) - begins.begin()) - 1;
 }
 
 void IndexedFile::read_raw(std::int64_t begin, std::span<std::byte> out) const {
@@ -219,7 +265,7 @@ void IndexedFile::read_raw(std::int64_t begin, std::span<std::byte> out) const {
   ANABATIC_CHECK(
       begin >= 0 && begin * width + static_cast<std::int64_t>(out.size()) <= num_tokens_ * width,
       "[bin] read of {} bytes at token {} of {}", out.size(), begin, num_tokens_);
-  bin_.read_at(begin * width, out);
+  PairPool::Pin(PairPool::instance(), *pair_).read_bin(begin * width, out);
 }
 
 void IndexedFile::read(std::int64_t begin, std::span<std::int64_t> ids,
@@ -241,101 +287,6 @@ void IndexedFile::read(std::int64_t begin, std::span<std::int64_t> ids,
     case TokenType::kUint16:
       return widen<std::uint16_t>(raw, ids);
   }
-}
-
-IndexedFileWriter::IndexedFileWriter(const std::filesystem::path& prefix, TokenType type)
-    : prefix_(prefix), type_(type), bin_(File::create(with_suffix(prefix, ".bin.partial"))) {}
-
-IndexedFileWriter::~IndexedFileWriter() {
-  if (finished_) return;
-  std::error_code ignored;
-  std::filesystem::remove(with_suffix(prefix_, ".bin.partial"), ignored);
-  std::filesystem::remove(with_suffix(prefix_, ".idx.partial"), ignored);
-}
-
-void IndexedFileWriter::append(std::span<const std::int32_t> ids) {
-  constexpr std::int64_t kLongest = std::numeric_limits<std::int32_t>::max();
-  const auto count = static_cast<std::int64_t>(ids.size());
-  ANABATIC_REQUIRE(open_tokens_ + count <= kLongest,
-                   "[bin] {}: document {} is longer than {} tokens, the most that an index can "
-                   "hold",
-                   prefix_.string(), lengths_.size(), kLongest);
-  switch (type_) {
-    case TokenType::kUint8:
-      narrow<std::uint8_t>(ids, buffer_);
-      break;
-    case TokenType::kInt8:
-      narrow<std::int8_t>(ids, buffer_);
-      break;
-    case TokenType::kInt16:
-      narrow<std::int16_t>(ids, buffer_);
-      break;
-    case TokenType::kInt32:
-      narrow<std::int32_t>(ids, buffer_);
-      break;
-    case TokenType::kInt64:
-      narrow<std::int64_t>(ids, buffer_);
-      break;
-    case TokenType::kUint16:
-      narrow<std::uint16_t>(ids, buffer_);
-      break;
-  }
-  open_tokens_ += count;
-  num_tokens_ += count;
-  if (buffer_.size() >= (std::size_t{1} << 20)) flush();
-}
-
-void IndexedFileWriter::end_document() {
-  lengths_.push_back(static_cast<std::int32_t>(open_tokens_));
-  open_tokens_ = 0;
-}
-
-void IndexedFileWriter::flush() {
-  bin_.write(buffer_);
-  buffer_.clear();
-}
-
-void IndexedFileWriter::write_index() {
-  const File index = File::create(with_suffix(prefix_, ".idx.partial"));
-  const auto put = [&]<class T>(T value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    buffer_.insert(buffer_.end(), bytes, bytes + sizeof(T));
-    if (buffer_.size() >= (std::size_t{1} << 20)) {
-      index.write(buffer_);
-      buffer_.clear();
-    }
-  };
-  for (const char c : kMagic) put(c);
-  const auto count = static_cast<std::uint64_t>(lengths_.size());
-  put(std::uint64_t{1});
-  put(static_cast<std::uint8_t>(type_));
-  put(count);
-  put(count + 1);
-  for (const std::int32_t length : lengths_) put(length);
-  std::int64_t pointer = 0;
-  for (const std::int32_t length : lengths_) {
-    put(pointer);
-    pointer += length * size_bytes(type_);
-  }
-  for (std::uint64_t d = 0; d <= count; ++d) put(static_cast<std::int64_t>(d));
-  index.write(buffer_);
-  buffer_.clear();
-  index.sync();
-}
-
-void IndexedFileWriter::finish() {
-  ANABATIC_CHECK(open_tokens_ == 0, "[bin] {} tokens of a document that was not ended",
-                 open_tokens_);
-  flush();
-  bin_.sync();
-  write_index();
-  // An index never stands beside a .bin that is not its own.
-  std::filesystem::remove(with_suffix(prefix_, ".idx"));
-  std::filesystem::rename(with_suffix(prefix_, ".bin.partial"), with_suffix(prefix_, ".bin"));
-  std::filesystem::rename(with_suffix(prefix_, ".idx.partial"), with_suffix(prefix_, ".idx"));
-  finished_ = true;
-  const std::filesystem::path folder = prefix_.parent_path();
-  sync_directory(folder.empty() ? std::filesystem::path(".") : folder);
 }
 
 }  // namespace anabatic::io

@@ -4,12 +4,15 @@
 // code, u64 sequences, u64 document indices, i32 sequence lengths, i64 byte pointers, i64 document
 // indices (the first sequence of each document, then the count of sequences).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "io/data/pair_pool.h"
 #include "io/file.h"
 
 namespace anabatic::io {
@@ -23,6 +26,8 @@ enum class TokenType : std::uint8_t {
   kInt64 = 5,
   kUint16 = 8
 };
+inline constexpr std::array kIndexMagic = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+
 std::int64_t size_bytes(TokenType type);
 
 // Megatron's choice: uint16 if vocab_size < 65500, else int32.
@@ -36,9 +41,10 @@ struct IndexedPaths {
 // of both is missing, or where PREFIX itself is a file.
 std::optional<IndexedPaths> indexed_pair(const std::filesystem::path& path);
 
-// Read access to one pair of files. The index is mapped and checked whole when opened (lengths,
-// pointers back to back as Megatron writes them, the size of .bin); tokens are read with pread.
-// Const members are thread-safe.
+// Read access to one pair of files, which `PairPool` opens when they are read. The index is checked
+// whole at first (lengths, pointers back to back as Megatron writes them, the size of .bin); one
+// number for every 512 documents stays in memory. ResourceError when a file has changed or gone
+// since. Const members are thread-safe.
 class IndexedFile {
  public:
   // `prefix` without ".bin"/".idx". InvalidArgument for a bad index, ResourceError if unreadable.
@@ -49,9 +55,13 @@ class IndexedFile {
   // An index without document ends (document indices: only 0) counts each sequence as a document.
   std::int64_t num_documents() const { return num_documents_; }
   TokenType type() const { return type_; }
+  const std::filesystem::path& bin_path() const { return pair_->bin; }
+  const FileStamp& bin_stamp() const { return pair_->bin_stamp; }
 
   // Position of the document's first token among all tokens; num_tokens() for num_documents().
   std::int64_t document_begin(std::int64_t document) const;
+  // Of documents first, first + 1, ...; one or two reads for some hundred of them.
+  void document_begins(std::int64_t first, std::span<std::int64_t> begins) const;
   // The document that holds this token.
   std::int64_t document_of(std::int64_t token) const;
   // Tokens [begin, begin + count) as they lie in .bin; out.size() == count * size_bytes(type()).
@@ -60,17 +70,26 @@ class IndexedFile {
   void read(std::int64_t begin, std::span<std::int64_t> ids, std::span<std::byte> scratch) const;
 
  private:
-  std::int64_t sequence_begin(std::int64_t sequence) const;
+  void read_header();
   void check_sequences();
   void check_documents();
+  void mark_documents();
 
-  MappedFile index_;
-  File bin_;
+  struct Forget {
+    void operator()(PooledPair* pair) const {
+      PairPool::instance().forget(*pair);
+      delete pair;
+    }
+  };
+
+  std::unique_ptr<PooledPair, Forget> pair_;
   TokenType type_ = TokenType::kInt32;
   std::int64_t num_sequences_ = 0;
   std::int64_t num_document_indices_ = 0;
   std::int64_t num_documents_ = 0;
   std::int64_t num_tokens_ = 0;
+  bool is_document_a_sequence_ = true;  // document d is sequence d
+  std::vector<std::int64_t> marks_;     // the begin of every 512th document
 };
 
 // Writes one pair of files, one sequence a document, byte for byte as Megatron's builder does. The
@@ -78,7 +97,8 @@ class IndexedFile {
 // buffer and four bytes a document.
 class IndexedFileWriter {
  public:
-  IndexedFileWriter(const std::filesystem::path& prefix, TokenType type);
+  // Without `is_durable` nothing waits for the disk: for files that can be made again.
+  IndexedFileWriter(const std::filesystem::path& prefix, TokenType type, bool is_durable = true);
   ~IndexedFileWriter();  // removes what finish() has not completed
   IndexedFileWriter(const IndexedFileWriter&) = delete;
   IndexedFileWriter& operator=(const IndexedFileWriter&) = delete;
@@ -97,6 +117,7 @@ class IndexedFileWriter {
 
   std::filesystem::path prefix_;
   TokenType type_;
+  bool is_durable_;
   File bin_;
   std::vector<std::byte> buffer_;
   std::vector<std::int32_t> lengths_;

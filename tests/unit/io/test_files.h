@@ -53,13 +53,25 @@ using Documents = std::vector<std::vector<std::int32_t>>;
 
 inline IndexedFile write_documents(const std::filesystem::path& prefix, const Documents& documents,
                                    TokenType type = TokenType::kUint16) {
-  IndexedFileWriter writer(prefix, type);
+  IndexedFileWriter writer(prefix, type, false);
   for (const auto& document : documents) {
     writer.append(document);
     writer.end_document();
   }
   writer.finish();
   return IndexedFile(prefix);
+}
+
+inline Documents documents_of(const IndexedFile& file) {
+  Documents documents;
+  for (std::int64_t d = 0; d < file.num_documents(); ++d) {
+    const std::int64_t begin = file.document_begin(d);
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(file.document_begin(d + 1) - begin));
+    std::vector<std::byte> scratch(ids.size() * 8);
+    file.read(begin, ids, scratch);
+    documents.emplace_back(ids.begin(), ids.end());
+  }
+  return documents;
 }
 
 // One id a byte; a hidden state would show if chunks were not independent.

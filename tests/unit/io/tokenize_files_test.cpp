@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <mutex>
 #include <set>
-#include <thread>
 
 #include "anabatic/error.h"
 #include "unit/io/test_files.h"
@@ -18,18 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 
 const TokenizeOptions kOptions = {.vocab_size = 300, .eos_id = 256};
-
-Documents documents_of(const IndexedFile& file) {
-  Documents documents;
-  for (std::int64_t d = 0; d < file.num_documents(); ++d) {
-    const std::int64_t begin = file.document_begin(d);
-    std::vector<std::int64_t> ids(static_cast<std::size_t>(file.document_begin(d + 1) - begin));
-    std::vector<std::byte> scratch(ids.size() * 8);
-    file.read(begin, ids, scratch);
-    documents.emplace_back(ids.begin(), ids.end());
-  }
-  return documents;
-}
 
 TokenizeCounts tokenize(const TempDirectory& directory, std::vector<std::string> names,
                         const TokenizeOptions& options, const Tokenize& function = tokenize_bytes) {
@@ -167,59 +153,6 @@ TEST(TokenizeFiles, RefusesIdsOutsideTheVocabulary) {
               HasSubstr("a.txt at byte 0: the tokenizer gave the id 99"));
   options.eos_id = 99;
   EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }), HasSubstr("EOS id"));
-}
-
-TEST(OpenTokenFiles, TokenisesTextOnceUntilSomethingChanges) {
-  const TempDirectory directory;
-  write_text(directory / "a.txt", "abc");
-  write_documents(directory / "b", {{1, 2}});
-  std::atomic<int> calls = 0;
-  const Tokenize count = [&](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
-    ++calls;
-    tokenize_bytes(chunk, begins, ids);
-  };
-  const std::vector<std::filesystem::path> files = {directory / "b.bin", directory / "a.txt",
-                                                    directory / "b", directory / "b.idx"};
-  const auto open = [&](const std::string& fingerprint) {
-    return open_token_files(detect_formats(files, DataFormat::kAuto), count, kOptions,
-                            directory / "cache", fingerprint);
-  };
-  const std::vector<TokenFile> first = open("one");
-  ASSERT_EQ(first.size(), 4u);
-  EXPECT_EQ(first[1].tokens.num_tokens(), 4);
-  EXPECT_EQ(first[1].source.path, files[1]);
-  EXPECT_EQ(first[2].tokens.num_tokens(), 2);
-  EXPECT_EQ(calls, 1);
-  open("one");
-  EXPECT_EQ(calls, 1);
-  open("two");
-  EXPECT_EQ(calls, 2);
-  write_text(directory / "a.txt", "abcd");
-  EXPECT_EQ(open("two")[1].tokens.num_tokens(), 5);
-  EXPECT_EQ(calls, 3);
-}
-
-TEST(OpenTokenFiles, TokenisesOnceForRunsThatShareACache) {
-  const TempDirectory directory;
-  write_text(directory / "a.txt", std::string(3 << 20, 'a'));
-  std::atomic<int> documents = 0;
-  const Tokenize count = [&](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
-    documents += begins ? 1 : 0;
-    tokenize_bytes(chunk, begins, ids);
-  };
-  const std::vector<std::filesystem::path> files = {directory / "a.txt"};
-  std::vector<std::thread> runs;
-  std::atomic<std::int64_t> tokens = 0;
-  for (int i = 0; i < 4; ++i) {
-    runs.emplace_back([&] {
-      tokens += open_token_files(detect_formats(files, DataFormat::kAuto), count, kOptions,
-                                 directory / "cache", "")[0]
-                    .tokens.num_tokens();
-    });
-  }
-  for (std::thread& run : runs) run.join();
-  EXPECT_EQ(documents, 1);
-  EXPECT_EQ(tokens, 4 * ((3 << 20) + 1));
 }
 
 }  // namespace
