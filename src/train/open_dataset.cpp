@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/open_dataset.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/memory.h"
 #include "device/topology.h"
+#include "io/cache_directory.h"
+#include "io/data/check_ids.h"
+#include "io/data/fingerprint.h"
 #include "io/data/token_files.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/model_session.h"
@@ -22,10 +25,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path cache_directory(const RunConfig& run) {
-  if (!run.data.cache.empty()) return run.data.cache;
-  if (!run.train.output.empty()) return fs::path(run.train.output) / "token_cache";
-  return fs::temp_directory_path() / fmt::format("anabatic-tokens-{}", ::getuid());
+// Of token ids, and of what is known about .bin files.
+std::shared_ptr<const io::CacheDirectory> cache_of(const RunConfig& run) {
+  if (run.data.cache.empty()) return io::CacheDirectory::of_user("tokens");
+  if (run.data.cache == "none") return io::CacheDirectory::temporary();
+  return io::CacheDirectory::at(run.data.cache, "data.cache");
 }
 
 io::DataFormat format_of(const RunConfig& run) {
@@ -76,6 +80,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   io::Tokenize callback;
   io::TokenizeOptions options;
   std::string fingerprint;
+  std::shared_ptr<const io::CacheDirectory> cache;
   if (has_text) {
     const fs::path directory = model_directory(run.model.path);
     tokenizer.emplace(io::Tokenizer::load(directory));
@@ -84,14 +89,20 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
                      directory.string(), tokenizer->vocabulary_size(), config.vocab_size);
     callback = tokenize_callback(*tokenizer);
     options = tokenize_options(*tokenizer, run, num_threads(run));
-    fingerprint = read_file(directory / "tokenizer.json");
+    fingerprint = io::content_hash(read_file(directory / "tokenizer.json"));
+    cache = cache_of(run);
   }
   const auto packing = io::packing_from_string(run.data.packing);
   ANABATIC_CHECK(packing.has_value(), "[data] packing {}", run.data.packing);
   const std::int64_t pad = config.eos_token_ids.empty() ? 0 : config.eos_token_ids.front();
   std::vector<io::TokenFile> token_files =
-      io::open_token_files(sources, callback, options, cache_directory(run), fingerprint);
+      io::open_token_files(sources, callback, options, cache, fingerprint);
   log_sources(token_files);
+  io::check_ids(token_files, config.vocab_size, num_threads(run), [&] {
+    if (cache == nullptr && run.data.cache != "none") cache = cache_of(run);
+    return cache == nullptr || cache->is_temporary() ? fs::path() : cache->path();
+  });
+  device::trim_heap();  // of what was read
   return io::Dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
                                               .packing = *packing,
                                               .vocab_size = config.vocab_size,
@@ -100,8 +111,11 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
 
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
                                           const RunConfig& run, const model::ModelConfig& config) {
-  const bool are_all = std::ranges::all_of(
-      files, [](const std::string& file) { return io::indexed_pair(file).has_value(); });
+  const io::DataFormat format = format_of(run);
+  const bool are_all = (format == io::DataFormat::kAuto || format == io::DataFormat::kTokens) &&
+                       std::ranges::all_of(files, [](const std::string& file) {
+                         return io::indexed_pair(file).has_value();
+                       });
   if (files.empty() || !are_all) return std::nullopt;
   return open_dataset(files, run, config);
 }

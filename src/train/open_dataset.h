@@ -12,12 +12,13 @@
 namespace anabatic::train {
 
 // What each file holds is found out (data.format) and logged. Text and JSON are tokenised with the
-// tokenizer in model.path into a cache: under train.output, or a temporary directory of the user.
+// tokenizer in model.path into a cache (data.cache). InvalidArgument when an id is not in the
+// vocabulary.
 io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig& run,
                          const model::ModelConfig& config);
 
-// Likewise, where that makes no file and needs none that is not here: none where `files` are empty,
-// some are text or JSON, or missing.
+// Likewise, where that makes no tokens and needs no file that is not here: none where `files` are
+// empty, some are text or JSON, or missing.
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
                                           const RunConfig& run, const model::ModelConfig& config);
 

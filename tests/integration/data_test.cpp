@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <zlib.h>
 
 #include <fstream>
@@ -131,6 +132,101 @@ TEST_F(Data, TrainSaysWhatItTook) {
   EXPECT_THAT(outcome.err, HasSubstr("A.JSONL: JSON lines, 2 documents"));
   EXPECT_THAT(outcome.err, HasSubstr("more: JSON lines, by content, gzip, 2 documents"));
   EXPECT_THAT(outcome.err, HasSubstr("held: text, by content, 1 documents"));
+}
+
+// "N documents, M tokens" of a text as evaluate read it.
+std::string counts_of(const Outcome& outcome, const fs::path& file) {
+  const std::size_t begin = outcome.err.find(file.string() + ": text, ");
+  EXPECT_NE(begin, std::string::npos) << outcome.err;
+  const std::string rest = outcome.err.substr(begin + file.string().size());
+  return rest.substr(0, rest.find('\n'));
+}
+
+TEST_F(Data, OtherContentOfEqualSizeAndTimeIsTokenisedAnew) {
+  const fs::path file = write("held.txt", "the lazy dog, the other dogs, the cat");
+  const auto time = fs::last_write_time(file);
+  const auto evaluate = [&](const std::string& cache) {
+    return counts_of(succeed({"evaluate", "--model.path", model_, "--model.init", "random",
+                              "--data.validation", file, "--data.sequence_length", "16",
+                              "--train.micro_batch_size", "1", "--data.cache", cache}),
+                     file);
+  };
+  const std::string cache = folder_.path() / "cache";
+  const std::string first = evaluate(cache);
+  EXPECT_EQ(evaluate(cache), first);
+  write("held.txt", "QXZJ WVKY 0123456789 ABCDEFG HIJKLMNO");
+  fs::last_write_time(file, time);
+  const std::string fresh = evaluate("none");
+  EXPECT_NE(fresh, first);
+  EXPECT_EQ(evaluate(cache), fresh);
+}
+
+// Pairs of small documents below 97, as the tiny model has.
+class TokenData : public ::testing::Test {
+ protected:
+  fs::path write_pair(const std::string& name, const std::vector<std::vector<int>>& documents) {
+    const fs::path prefix = folder_.path() / name;
+    io::IndexedFileWriter writer(prefix, io::TokenType::kInt32, false);
+    for (const std::vector<int>& document : documents) {
+      writer.append(document);
+      writer.end_document();
+    }
+    writer.finish();
+    return prefix;
+  }
+
+  std::vector<std::string> train(const std::vector<std::string>& files,
+                                 const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments{"train",  "--model.path",
+                                       model_,   "--model.init",
+                                       "random", "--data.sequence_length",
+                                       "8",      "--train.micro_batch_size",
+                                       "1",      "--train.precision",
+                                       "fp32",   "--train.output",
+                                       run_,     "--data.train"};
+    arguments.insert(arguments.end(), files.begin(), files.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  const TemporaryDirectory folder_;
+  const fs::path model_ = write_tiny_config(folder_.path()), run_ = folder_.path() / "run";
+};
+
+TEST_F(TokenData, AnIdBeyondTheVocabularyIsRefusedBeforeTheFirstStep) {
+  const fs::path good = write_pair("good", std::vector(60, std::vector{1, 2, 3, 4, 5, 6, 7, 8}));
+  std::vector documents(60, std::vector{1, 2, 3, 4, 5, 6, 7, 8});
+  documents[51][3] = 97;
+  const fs::path bad = write_pair("bad", documents);
+  const std::string message =
+      "bad, document 51, token 3: expected an id in [0, 97) (the model's "
+      "vocabulary), got 97";
+  const Outcome in_training =
+      run_binary(train({good, bad}, {"--train.steps", "100", "--data.shuffle", "false"}));
+  EXPECT_EQ(in_training.exit_code, 2);
+  EXPECT_THAT(in_training.err, HasSubstr(message));
+  const Outcome in_validation =
+      run_binary(train({good}, {"--train.steps", "100", "--data.validation", bad}));
+  EXPECT_EQ(in_validation.exit_code, 2);
+  EXPECT_THAT(in_validation.err, HasSubstr(message));
+  EXPECT_TRUE(!fs::exists(run_) || fs::is_empty(run_));
+}
+
+TEST_F(TokenData, ManyFilesNeedFewDescriptors) {
+  constexpr int kFiles = 1500;
+  std::vector<std::string> files;
+  for (int i = 0; i < kFiles; ++i)
+    files.push_back(write_pair("part" + std::to_string(i), {{i % 97, 2, 3, 4, 5, 6, 7, 8}}));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit few = before;
+  few.rlim_cur = 256;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Outcome outcome =
+      run_binary(train(files, {"--train.steps", "3", "--train.gradient_accumulation_steps", "40"}));
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("data: 1500 files: .bin/.idx, 1500 documents, 12000 tokens"));
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "io/data/chunks.h"
 #include "io/data/loader.h"
+#include "support/scoped_variable.h"
 #include "support/tiny_run.h"
 #include "train/open_dataset.h"
 
@@ -21,6 +22,7 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
+using anabatic::testing::ScopedVariable;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using ::testing::HasSubstr;
@@ -84,12 +86,12 @@ TEST(OpenDataset, TokenisesTextAndJsonLinesOnce) {
   std::ofstream(folder.path() / "a.jsonl") << "{\"text\": \"a b\"}\n\n{\"text\": \"\"}\n";
   std::ofstream(folder.path() / "b.txt") << "ab";
   run.data.train = {folder.path() / "a.jsonl", folder.path() / "b.txt", run.data.train[0]};
+  run.data.cache = folder.path() / "cache";
   const model::ModelConfig config = model::load_config(run.model.path);
   const auto cached = [&] {
     std::map<std::string, fs::file_time_type> files;
-    for (const auto& entry : fs::directory_iterator(fs::path(run.train.output) / "token_cache"))
-      if (entry.path().extension() == ".bin")
-        files[entry.path().filename()] = entry.last_write_time();
+    for (const auto& entry : fs::recursive_directory_iterator(run.data.cache))
+      if (entry.path().filename() == "tokens.bin") files[entry.path()] = entry.last_write_time();
     return files;
   };
   EXPECT_EQ(open_dataset(run.data.train, run, config).num_documents(), 2 + 1 + 60);
@@ -103,6 +105,32 @@ TEST(OpenDataset, TokenisesTextAndJsonLinesOnce) {
   std::ofstream(tokenizer, std::ios::app) << "\n";  // another tokenizer
   open_dataset(run.data.train, run, config);
   EXPECT_EQ(cached().size(), 6u);
+}
+
+TEST(OpenDataset, KeepsNoTokensWithoutACache) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), "\"vocab_size\": 300, \"eos_token_id\": 1");
+  std::ofstream(fs::path(run.model.path) / "tokenizer.json") << metaspace_tokenizer();
+  std::ofstream(folder.path() / "b.txt") << "ab";
+  run.data.train = {folder.path() / "b.txt"};
+  const ScopedVariable temporary("TMPDIR", folder.path());
+  const ScopedVariable cache("XDG_CACHE_HOME", folder.path() / "xdg");
+  const auto num_files = [&] {
+    return std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator());
+  };
+  const auto before = num_files();
+  run.data.cache = "none";
+  {
+    const io::Dataset dataset =
+        open_dataset(run.data.train, run, model::load_config(run.model.path));
+    EXPECT_EQ(dataset.num_tokens(), 3);
+    EXPECT_EQ(num_files(), before + 1);
+  }
+  EXPECT_EQ(num_files(), before);
+  EXPECT_FALSE(fs::exists("none"));
+  run.data.cache = "";
+  open_dataset(run.data.train, run, model::load_config(run.model.path));
+  EXPECT_TRUE(fs::is_directory(folder.path() / "xdg" / "anabatic" / "tokens"));
 }
 
 TEST(TokenizeOptions, NeedAnEosUnlessDocumentsAreJoined) {

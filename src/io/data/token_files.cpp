@@ -1,75 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/data/token_files.h"
 
-#include <sys/file.h>
-#include <xxhash.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "base/error.h"
+#include "base/log.h"
+#include "io/data/fingerprint.h"
 
 namespace anabatic::io {
 namespace {
 
-namespace fs = std::filesystem;
-
-fs::path with_suffix(fs::path path, const char* suffix) { return path += suffix; }
-
-fs::path cache_prefix(const DataFile& source, const TokenizeOptions& options,
-                      const fs::path& cache_directory, const std::string& fingerprint) {
-  const fs::path& file = source.path;
-  const std::string key =
-      fmt::format("1\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}", fs::absolute(file).string(),
-                  to_string(source.format), fs::file_size(file),
-                  fs::last_write_time(file).time_since_epoch().count(), options.vocab_size,
-                  options.eos_id, options.append_eos, options.json_field, fingerprint);
-  const XXH64_hash_t hash = XXH3_64bits(key.data(), key.size());
-  return cache_directory / fmt::format("{}-{:016x}", file.filename().string(), hash);
-}
-
-// Held while a cache entry is made, so that runs that share a cache make it once. The empty lock
-// file stays: removing it would let two runs hold different locks of one name.
-class CacheLock {
- public:
-  explicit CacheLock(const fs::path& prefix) : file_(File::append(with_suffix(prefix, ".lock"))) {
-    while (::flock(file_.descriptor(), LOCK_EX) != 0) {
-      if (errno != EINTR) {
-        throw ResourceError(
-            fmt::format("[data] cannot lock {}: {}", file_.path().string(), std::strerror(errno)));
-      }
-    }
-  }
-
- private:
-  File file_;  // closing it unlocks
-};
-
-bool pair_exists(const fs::path& prefix) {
-  return fs::is_regular_file(with_suffix(prefix, ".idx")) &&
-         fs::is_regular_file(with_suffix(prefix, ".bin"));
+CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
+                       const TokenizeOptions& options, const CacheDirectory& cache,
+                       const std::string& tokenizer, std::int64_t& num_made) {
+  const FileStamp before = stamp_of(file.path);
+  const TokenCacheKey key{.content = content_hash(file.path, options.threads),
+                          .format = file.format,
+                          .tokenizer = tokenizer,
+                          .options = options};
+  return cached_tokens(cache, key, options.threads, [&](const std::filesystem::path& prefix) {
+    ++num_made;
+    TokenizeOptions once = options;
+    once.is_durable = false;  // an entry that a crash cuts is made anew
+    tokenize_files(std::span(&file, 1), tokenize, prefix, once);
+    if (!stamp_of(file.path).has_same_content(before))
+      throw ResourceError(
+          fmt::format("[data] {}: changed while it was tokenised", file.path.string()));
+  });
 }
 
 }  // namespace
 
 std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const Tokenize& tokenize,
                                         const TokenizeOptions& options,
-                                        const fs::path& cache_directory,
-                                        const std::string& tokenizer_fingerprint) {
+                                        const std::shared_ptr<const CacheDirectory>& cache,
+                                        const std::string& tokenizer) {
   std::vector<TokenFile> result;
+  result.reserve(files.size());
+  std::int64_t num_made = 0;
   for (const DataFile& file : files) {
     if (file.format == DataFormat::kTokens) {
-      result.push_back({file, IndexedFile(*indexed_pair(file.path))});
+      const auto pair = indexed_pair(file.path);
+      if (!pair)
+        throw ResourceError(
+            fmt::format("[data] {}: expected a .bin/.idx pair, found none", file.path.string()));
+      result.push_back({file, IndexedFile(*pair)});
       continue;
     }
-    const std::string name = file.path.string();
-    ANABATIC_REQUIRE(tokenize != nullptr, "[data] {} is text, which needs a tokenizer", name);
-    fs::create_directories(cache_directory);
-    const fs::path prefix = cache_prefix(file, options, cache_directory, tokenizer_fingerprint);
-    const CacheLock lock(prefix);
-    if (!pair_exists(prefix)) tokenize_files(std::span(&file, 1), tokenize, prefix, options);
-    result.push_back({file, IndexedFile(prefix)});
+    ANABATIC_REQUIRE(tokenize != nullptr && cache != nullptr,
+                     "[data] {} is text, which needs a tokenizer", file.path.string());
+    CachedTokens made = tokens_of(file, tokenize, options, *cache, tokenizer, num_made);
+    result.push_back({file, std::move(made.tokens), made.ids, cache});
   }
+  if (num_made > 0)
+    log_info("data: token ids of {} {} are made, and kept {}", num_made,
+             num_made == 1 ? "file" : "files",
+             cache->is_temporary() ? "for this run" : "in " + cache->path().string());
   return result;
 }
 

@@ -2,13 +2,16 @@
 // The files a user names as data, as token files: .bin/.idx are opened, text and JSON tokenised
 // once.
 #pragma once
-#include <filesystem>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "io/cache_directory.h"
 #include "io/data/data_format.h"
 #include "io/data/indexed_file.h"
+#include "io/data/token_cache.h"
 #include "io/data/tokenize_files.h"
 
 namespace anabatic::io {
@@ -16,14 +19,17 @@ namespace anabatic::io {
 struct TokenFile {
   DataFile source;
   IndexedFile tokens;
+  std::optional<IdRange> ids = {};                   // where known since they were made
+  std::shared_ptr<const CacheDirectory> cache = {};  // keeps a temporary one
 };
 
-// Text and JSON go to cache_directory/NAME-HASH.bin/.idx (made if needed). The hash covers path,
-// size and time of change of the file, the options that change ids, and `tokenizer_fingerprint`, so
-// a later run finds them again. `tokenize` may be empty if all files are .bin/.idx.
+// Ids of text and JSON come from `cache` or are put there (io/data/token_cache.h). `tokenizer`
+// is a hash of what, beside the options, ids follow from: the contents of the tokenizer's files.
+// `tokenize` and `cache` may be empty if all files are .bin/.idx. ResourceError when a file changes
+// while it is read.
 std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const Tokenize& tokenize,
                                         const TokenizeOptions& options,
-                                        const std::filesystem::path& cache_directory,
-                                        const std::string& tokenizer_fingerprint);
+                                        const std::shared_ptr<const CacheDirectory>& cache,
+                                        const std::string& tokenizer);
 
 }  // namespace anabatic::io

@@ -248,7 +248,7 @@ TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& t
       "[data] expected an EOS id in [0, {}), got {}; documents end with it (append_eos)",
       options.vocab_size, options.eos_id);
   const int threads = std::max(options.threads, 1);
-  IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size));
+  IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size), options.is_durable);
   JobReader reader(files, options);
   Workers workers(threads, tokenize, options);
   std::deque<std::shared_ptr<Job>> in_flight;

@@ -24,6 +24,7 @@ struct TokenizeOptions {
   std::int32_t eos_id = -1;     // needed if append_eos
   bool append_eos = true;       // after each document
   int threads = 1;              // changes nothing but the time
+  bool is_durable = true;       // the output is on disk when it has its name
   std::string json_field = "text";
   std::int64_t max_line_bytes = std::int64_t{256} << 20;
 };

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token ids of text and JSON files, kept between runs under a hash of all that determines them.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "io/cache_directory.h"
+#include "io/data/data_format.h"
+#include "io/data/indexed_file.h"
+#include "io/data/tokenize_files.h"
+
+namespace anabatic::io {
+
+struct IdRange {
+  std::int64_t min = INT64_MAX, max = INT64_MIN;
+};
+
+// The one place that says what the ids of a file follow from. Names, sizes and times are no part:
+// other content under them has another key, and the same content under another name the same one.
+struct TokenCacheKey {
+  std::string content;  // content_hash of the file, compressed or not
+  DataFormat format = DataFormat::kText;
+  std::string tokenizer;  // content_hash of the tokenizer's files
+  TokenizeOptions options;
+
+  std::string hash() const;  // 32 hexadecimal digits
+};
+
+struct CachedTokens {
+  IndexedFile tokens;
+  IdRange ids;
+};
+
+// Makes PREFIX.bin and PREFIX.idx.
+using MakeTokens = std::function<void(const std::filesystem::path& prefix)>;
+
+// An entry is a folder HASH with tokens.bin, tokens.idx and manifest.json, which holds hashes of
+// both: an entry that was cut or altered is made anew. It is written as HASH.partial and renamed
+// when whole. Runs that share a cache wait for the one that makes an entry. ResourceError when the
+// folder cannot be written to.
+CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key, int threads,
+                           const MakeTokens& make);
+
+}  // namespace anabatic::io
