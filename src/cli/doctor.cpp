@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "cli/verb.h"
+#include "device/cpu_limits.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
 #include "device/topology.h"
@@ -46,14 +47,21 @@ std::string disk_of(const train::RunConfig& config) {
   }
 }
 
+std::string spinning(const device::ThreadTeam& team, const device::CpuLimits& limits) {
+  if (team.spins()) return "on   a whole core for every thread";
+  return fmt::format("off  {}: threads sleep at once", team.num_threads() > limits.num_threads()
+                                                           ? "more threads than cores"
+                                                           : "a part of a core");
+}
+
 int run(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
-  device::ThreadTeam team(static_cast<int>(config.device.threads));
+  const device::CpuLimits limits = device::cpu_limits();
+  device::ThreadTeam team(static_cast<int>(config.device.threads), limits);
   const spec::DeviceSpec spec = device::probe_cpu(team, true);
   fmt::print("anabatic    {}\n", kVersion);
   fmt::print("cpu         {}\n", spec.model);
-  fmt::print("cores       {} allowed to this process, {} threads in the team\n",
-             device::num_allowed_cores(), spec.num_threads);
+  fmt::print("cores       {}; {} threads in the team\n", to_string(limits), spec.num_threads);
   fmt::print("caches      L1 {}, L2 {}, L3 {}\n", format_bytes(spec.l1_bytes),
              format_bytes(spec.l2_bytes), format_bytes(spec.l3_bytes));
   fmt::print("memory      {} available to this process\n", format_bytes(spec.tiers[0].bytes));
@@ -64,9 +72,7 @@ int run(const Invocation& invocation) {
   fmt::print("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);
   for (const Feature& feature : kFeatures)
     fmt::print("{:<11} {}\n", feature.instruction_set, why(spec, feature));
-  fmt::print("spinning    {}\n", spec.num_threads <= device::num_allowed_cores()
-                                     ? "on   a core for every thread"
-                                     : "off  more threads than allowed cores: they park at once");
+  fmt::print("spinning    {}\n", spinning(team, limits));
   fmt::print("cuda        off  not built\n");
   fmt::print("mpi         off  not built\n");
   return 0;

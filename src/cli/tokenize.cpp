@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/verb.h"
-#include "device/topology.h"
+#include "device/cpu_limits.h"
 #include "io/data/tokenize_files.h"
 #include "io/tokenizer/bpe_trainer.h"
 #include "io/tokenizer/tokenizer.h"
@@ -41,7 +41,7 @@ void log_sources(const std::vector<io::DataFile>& files) {
 
 int num_threads(const train::RunConfig& config) {
   if (config.device.threads > 0) return static_cast<int>(config.device.threads);
-  return device::num_allowed_cores();
+  return device::cpu_limits().num_threads();
 }
 
 int train_tokenizer(const Invocation& invocation, const train::RunConfig& config) {

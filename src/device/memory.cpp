@@ -87,33 +87,15 @@ constexpr CgroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"}
 constexpr CgroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                 "total_inactive_file"};
 
-// What the limits of a group and of all above it leave. In a container the folder that the system
-// names may not be mounted: its parents are.
-std::int64_t bytes_left(const std::filesystem::path& root, std::filesystem::path group,
-                        const CgroupFiles& files) {
-  std::int64_t least = kNoLimit;
-  for (;;) {
-    const std::filesystem::path folder = root / group;
-    const std::int64_t limit = file_number(folder / files.limit);
-    if (limit != kNoLimit) {
-      std::int64_t used = file_number(folder / files.used);
-      if (used == kNoLimit) used = 0;
-      const std::int64_t held =
-          std::max<std::int64_t>(0, used - stat_number(folder / "memory.stat", files.reclaimable));
-      least = std::min(least, std::max<std::int64_t>(0, limit - held));
-    }
-    if (group.empty()) return least;
-    group = group.has_parent_path() && group.parent_path() != group ? group.parent_path()
-                                                                    : std::filesystem::path();
-  }
-}
-
-// "/a/b" as a path that can be appended to a root.
-std::filesystem::path relative_group(std::string_view text) {
-  while (!text.empty() && text.front() == '/') text.remove_prefix(1);
-  // A group outside this process's view begins with "..": only the root can be looked at.
-  if (text.starts_with("..")) return {};
-  return std::filesystem::path(text);
+// What the limit of a group leaves.
+std::int64_t bytes_left(const std::filesystem::path& group, const CgroupFiles& files) {
+  const std::int64_t limit = file_number(group / files.limit);
+  if (limit == kNoLimit) return kNoLimit;
+  std::int64_t used = file_number(group / files.used);
+  if (used == kNoLimit) used = 0;
+  const std::int64_t held =
+      std::max<std::int64_t>(0, used - stat_number(group / "memory.stat", files.reclaimable));
+  return std::max<std::int64_t>(0, limit - held);
 }
 
 }  // namespace
@@ -173,29 +155,13 @@ bool reset_peak_resident() {
   return static_cast<bool>(file << "5" << std::flush);
 }
 
-std::int64_t available_bytes(const MemoryRoots& roots) {
+std::int64_t available_bytes(const SystemRoots& roots) {
   std::int64_t available = proc_bytes((roots.proc / "meminfo").c_str(), "MemAvailable:");
   if (available < 0) available = kNoLimit;
-  // Lines "0::/path" (version 2) and "4:memory:/path" (version 1, which may list controllers).
-  std::ifstream file(roots.proc / "self" / "cgroup");
-  bool has_line = false;
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const std::filesystem::path group = relative_group(std::string_view(line).substr(second + 1));
-    has_line = true;
-    if (controllers == ",,") {
-      available = std::min({available, bytes_left(roots.cgroup, group, kVersion2),
-                            bytes_left(roots.cgroup / "unified", group, kVersion2)});
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      available = std::min(available, bytes_left(roots.cgroup / "memory", group, kVersion1));
-    }
-  }
-  if (!has_line)
-    available = std::min({available, bytes_left(roots.cgroup, {}, kVersion2),
-                          bytes_left(roots.cgroup / "memory", {}, kVersion1)});
+  visit_cgroups(roots, "memory", [&](const std::filesystem::path& group, CgroupVersion version) {
+    available = std::min(available,
+                         bytes_left(group, version == CgroupVersion::kTwo ? kVersion2 : kVersion1));
+  });
   return available;
 }
 

@@ -3,7 +3,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
+
+#include "device/cgroup.h"
 
 namespace anabatic::device {
 
@@ -33,15 +34,10 @@ std::int64_t current_resident_bytes();  // of this process; 0 where the system d
 std::int64_t peak_resident_bytes();     // since it began, or since the last reset
 bool reset_peak_resident();             // false where the system cannot
 
-// Where the system says what memory there is; other folders in tests.
-struct MemoryRoots {
-  std::filesystem::path proc = "/proc", cgroup = "/sys/fs/cgroup";
-};
-
 // The smaller of what the machine has free and what the limit of this process's cgroup, version 1
 // or 2, or of any group above it leaves; file cache that the group can drop counts as left. The
 // largest value where the system says nothing.
-std::int64_t available_bytes(const MemoryRoots& roots = {});
+std::int64_t available_bytes(const SystemRoots& roots = {});
 
 // Makes the heap give back large blocks as soon as they are free, so that a process holds what it
 // uses: without it one block of some MiB stays with the heap for good. Nothing where the C library

@@ -43,20 +43,6 @@ class DenormalsAreZero {
 #endif
 };
 
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0)
-    for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-  if (cores.empty()) {
-    const int count = static_cast<int>(std::thread::hardware_concurrency());
-    for (int core = 0; core < (count > 0 ? count : 1); ++core) cores.push_back(core);
-  }
-  return cores;
-}
-
 // Spins for a short while when each thread has a core of its own, then sleeps, until `value` is no
 // longer `old`.
 int wait_while(const std::atomic<int>& value, int old, bool spins) {
@@ -126,20 +112,20 @@ struct ThreadTeam::Impl {
   }
 };
 
-ThreadTeam::ThreadTeam(int num_threads) : impl_(std::make_unique<Impl>()) {
+ThreadTeam::ThreadTeam(int num_threads, const CpuLimits& limits) : impl_(std::make_unique<Impl>()) {
   ANABATIC_REQUIRE(num_threads >= 0 && num_threads <= 4096,
                    "[threads] expected a count in [0, 4096], got {}", num_threads);
-  const std::vector<int> cores = allowed_cores();
-  const int num_cores = static_cast<int>(cores.size());
-  impl_->num_threads = num_threads > 0 ? num_threads : num_cores;
-  impl_->spins = impl_->num_threads <= num_cores;
+  impl_->num_threads = num_threads > 0 ? num_threads : limits.num_threads();
+  impl_->spins = limits.may_spin(impl_->num_threads);
+  // Under a quota others share these cores: the system knows which of them are idle.
+  const bool pins = impl_->spins && !limits.quota;
   try {
     for (int thread = 1; thread < impl_->num_threads; ++thread) {
       impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->work(thread); });
-      if (!impl_->spins) continue;
+      if (!pins) continue;
       cpu_set_t set;
       CPU_ZERO(&set);
-      CPU_SET(cores[static_cast<std::size_t>(thread)], &set);
+      CPU_SET(limits.cores[static_cast<std::size_t>(thread)], &set);
       // A refusal costs speed only.
       (void)pthread_setaffinity_np(impl_->workers.back().native_handle(), sizeof(set), &set);
     }
@@ -153,6 +139,8 @@ ThreadTeam::ThreadTeam(int num_threads) : impl_(std::make_unique<Impl>()) {
 ThreadTeam::~ThreadTeam() { impl_->join_all(); }
 
 int ThreadTeam::num_threads() const { return impl_->num_threads; }
+
+bool ThreadTeam::spins() const { return impl_->spins; }
 
 void ThreadTeam::measure_busy(std::int64_t* busy) { impl_->busy = busy; }
 

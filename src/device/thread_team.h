@@ -7,18 +7,22 @@
 #include <memory>
 #include <type_traits>
 
+#include "device/cpu_limits.h"
+
 namespace anabatic::device {
 
 class ThreadTeam {
  public:
-  // num_threads 0: as many as the process's affinity mask allows. Threads are pinned when
-  // num_threads <= allowed cores.
-  explicit ThreadTeam(int num_threads = 0);
+  // num_threads 0: as many as `limits` allow. Threads spin and are pinned when each has a core of
+  // its own; under a CPU quota they are not pinned.
+  explicit ThreadTeam(int num_threads = 0, const CpuLimits& limits = cpu_limits());
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int num_threads() const;
+  // Whether a thread spins for a short while before it sleeps.
+  bool spins() const;
 
   // From the next call on, adds what each thread spends in bodies to busy[thread] (nanoseconds,
   // num_threads() entries that outlive their use); null, the default: measures nothing.

@@ -2,13 +2,13 @@
 #include "device/topology.h"
 
 #include <hwloc.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string>
 
 #include "base/environment.h"
+#include "device/cpu_limits.h"
 #include "device/memory.h"
 #include "device/probe.h"
 #include "device/thread_team.h"
@@ -64,16 +64,10 @@ void read_caches(spec::DeviceSpec& spec) {
 
 }  // namespace
 
-int num_allowed_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
-}
-
 spec::DeviceSpec describe_cpu(int num_threads) {
   spec::DeviceSpec spec;
   spec.model = cpu_model();
-  spec.num_threads = num_threads > 0 ? num_threads : num_allowed_cores();
+  spec.num_threads = num_threads > 0 ? num_threads : cpu_limits().num_threads();
   spec.instruction_sets = instruction_sets();
   read_caches(spec);
   spec.tiers.push_back({.name = "fast", .bytes = available_bytes()});

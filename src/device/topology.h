@@ -13,9 +13,7 @@ class ThreadTeam;
 // precision; bf16 without VDPBF16PS counts at the fp32 rate.
 spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure);
 
-// The same for plans that run on no team: `num_threads` 0 means all that the affinity mask allows.
+// The same for plans that run on no team: `num_threads` 0 means what cpu_limits() allows.
 spec::DeviceSpec describe_cpu(int num_threads);
-
-int num_allowed_cores();
 
 }  // namespace anabatic::device

@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "device/cpu_limits.h"
 #include "device/memory.h"
-#include "device/topology.h"
 #include "io/cache_directory.h"
 #include "io/data/check_ids.h"
 #include "io/data/fingerprint.h"
@@ -40,7 +40,7 @@ io::DataFormat format_of(const RunConfig& run) {
 
 int num_threads(const RunConfig& run) {
   if (run.device.threads > 0) return static_cast<int>(run.device.threads);
-  return device::num_allowed_cores();
+  return device::cpu_limits().num_threads();
 }
 
 // What each file was taken for; many files in one line a format.

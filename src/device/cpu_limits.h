@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much of the machine's CPUs this process may use: its affinity mask and the quota of its
+// control group.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/cgroup.h"
+
+namespace anabatic::device {
+
+struct CpuLimits {
+  std::vector<int> cores;       // of the affinity mask, ascending; at least one
+  std::optional<double> quota;  // in cores, where it is less than those: 1.5
+
+  // As many as have a core of their own: the mask's, or the whole cores of the quota; at least one.
+  int num_threads() const;
+  // Whether a thread of `num_threads` may spin while it waits. Under a quota it would use up the
+  // time of the threads that it waits for, unless each has a whole core.
+  bool may_spin(int num_threads) const;
+};
+
+// Reads both anew.
+CpuLimits cpu_limits(const SystemRoots& roots = {});
+
+// "2 by the affinity mask, 1.5 by the CPU quota of a cgroup".
+std::string to_string(const CpuLimits& limits);
+
+}  // namespace anabatic::device
