@@ -29,7 +29,8 @@ struct TrainSummary {
   std::optional<EvaluationSummary> before, after;
   std::string checkpoint;  // the newest checkpoint's directory
   std::int64_t planned_memory_bytes = 0;
-  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
+  std::int64_t peak_memory_bytes = 0;   // 0: the system does not say
+  std::vector<LayerBalance> experts{};  // a MoE layer, over the last steps done, at most 100
 };
 
 // Prints nothing and catches no signal. Engines are independent of each other: several may live in

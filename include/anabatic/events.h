@@ -11,19 +11,26 @@
 
 namespace anabatic {
 
+// How evenly tokens went to the experts of one MoE layer; an expert's share is the mean over the
+// layer's experts. 0 without tokens.
+struct LayerBalance {
+  std::int64_t layer = 0;
+  double max_over_mean = 0, min_over_mean = 0;
+  std::int64_t below_tenth = 0;  // experts that got less than a tenth of their share
+};
+
 // One training step.
 struct StepMetrics {
   std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
-  double loss = 0;  // of the language model alone, mean over the step's unmasked tokens
-  // Unscaled, averaged over micro-batches; 0 without MoE layers.
-  double aux_loss = 0;
-  std::optional<double> z_loss;  // when it is part of the objective
+  double loss = 0;      // of the language model alone, mean over the step's unmasked tokens
+  double aux_loss = 0;  // unweighted, of train.balance_loss; 0 without MoE layers
+  std::optional<double> z_loss;  // unweighted, when it is part of the objective
   double grad_norm = 0, learning_rate = 0;
   double step_time_s = 0, tokens_per_second = 0, tflops = 0,
          mfu = 0;                      // tokens_per_second counts input tokens
   std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
   std::int64_t planned_memory_bytes = 0;
-  std::vector<double> expert_load;  // a MoE layer: rows of its busiest expert / mean rows
+  std::vector<LayerBalance> experts;  // a MoE layer, of all micro-batches together
 };
 
 // The loss of a model on held-out data.
@@ -31,6 +38,7 @@ struct EvaluationSummary {
   double loss = 0;        // mean over all unmasked tokens, nats
   double perplexity = 0;  // exp(loss)
   std::int64_t tokens = 0;
+  std::vector<LayerBalance> experts{};  // a MoE layer
 };
 
 // What a run will hold and how long a step will take, known before the first one.

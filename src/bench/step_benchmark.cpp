@@ -33,7 +33,7 @@ struct Gradients {
   Gradients(const train::RunConfig& run, std::string only_kernels) : session(run, false) {
     program = session.bind({.name = "check",
                             .build = {.num_tokens = run.data.sequence_length,
-                                      .aux_loss_coef = session.config().router_aux_loss_coef},
+                                      .balance_coef = session.config().router_aux_loss_coef},
                             .training = true,
                             .with_update = false,
                             .only_kernels = std::move(only_kernels)});

@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "train/metrics.h"
+#include "train/expert_balance.h"
 
 namespace anabatic::cli {
 namespace {
@@ -43,8 +43,7 @@ std::string console_line(const StepMetrics& m) {
       100 * m.mfu);
   line += fmt::format(" | memory {}/{}", format_peak(m.peak_memory_bytes),
                       format_bytes(m.planned_memory_bytes));
-  if (!m.expert_load.empty())
-    line += fmt::format(" | expert load max/mean {:.2f}", train::busiest(m));
+  if (!m.experts.empty()) line += " | " + train::worst_to_string(m.experts);
   return line;
 }
 
@@ -94,6 +93,8 @@ void Console::on_end(const train::TrainResult& result) {
   if (result.interrupted)
     print(fmt::format("stopped after step {}; the same command goes on from {}", result.step,
                       result.checkpoint.string()));
+  if (result.expert_steps > 0 && !result.experts.empty())
+    print(train::table_to_string(result.experts, train::over_last_steps(result.expert_steps)));
   if (!result.disk.empty()) print("disk: " + result.disk);
   print(fmt::format("memory: predicted peak {}{}, measured peak {}",
                     format_bytes(result.planned_memory_bytes), beside(result.counts_process),

@@ -13,14 +13,21 @@ int run(const Invocation& invocation) {
   const train::Evaluation result =
       train::evaluate(train::load_run_config("", invocation.overrides));
   if (invocation.has("--json")) {
-    const nlohmann::ordered_json json{// a number that is not finite becomes null
-                                      {"loss", result.loss},
-                                      {"perplexity", result.perplexity},
-                                      {"tokens", result.tokens}};
+    nlohmann::ordered_json json{// a number that is not finite becomes null
+                                {"loss", result.loss},
+                                {"perplexity", result.perplexity},
+                                {"tokens", result.tokens}};
+    for (const LayerBalance& layer : result.experts)
+      json["experts"].push_back({{"layer", layer.layer},
+                                 {"max_over_mean", layer.max_over_mean},
+                                 {"min_over_mean", layer.min_over_mean},
+                                 {"below_10_percent", layer.below_tenth}});
     fmt::print("{}\n", dump_json(json));
   } else {
     fmt::print("loss {:.6f} | perplexity {:.4f} | {} tokens\n", result.loss, result.perplexity,
                result.tokens);
+    if (!result.experts.empty())
+      fmt::print("{}\n", train::table_to_string(result.experts, "expert load, by layer"));
   }
   return 0;
 }

@@ -96,17 +96,24 @@ ir::ValueId LayerBuilder::mlp_block(ir::ValueId hidden, std::int64_t layer) {
 }
 
 ir::ValueId LayerBuilder::moe_block(ir::ValueId hidden, std::int64_t layer,
+                                    const LayerInputs& inputs,
                                     std::vector<RouterOutputs>& routers) {
   const auto name = [&](std::string_view rest) { return layer_state(layer, rest); };
   tag(layer, "router");
   const ir::ValueId normed = norm(hidden, name("mlp_norm"));
   const ir::ValueId logits = linear(normed, name("router"));
+  std::vector<ir::ValueId> router_inputs{logits};
+  if (inputs.documents != ir::kNoValue) router_inputs.push_back(inputs.documents);
   const std::vector<ir::ValueId> routed =
-      builder_.add("router", {logits},
+      builder_.add("router", std::move(router_inputs),
                    {{"normalize", config_.norm_topk_prob}, {"top_k", config_.num_experts_per_tok}});
   const ir::ValueId weights = routed[0], experts = routed[1];
-  routers.push_back(
-      {.layer = layer, .logits = logits, .counts = routed[3], .probability_sums = routed[4]});
+  routers.push_back({.layer = layer,
+                     .logits = logits,
+                     .probabilities = routed[2],
+                     .experts = experts,
+                     .counts = routed[3],
+                     .probability_sums = routed[4]});
 
   tag(layer, "dispatch");
   const std::vector<ir::ValueId> sorted =

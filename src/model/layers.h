@@ -19,12 +19,15 @@ struct LayerInputs {
   ir::ValueId key_begin = ir::kNoValue, key_end = ir::kNoValue;
   ir::ValueId cache_first = ir::kNoValue;  // kNoValue: no caches
   std::int64_t cache_capacity = 0;
+  ir::ValueId documents = ir::kNoValue;  // kNoValue: every row is a token of one
 };
 
 // What the auxiliary losses and the metrics read of one MoE layer.
 struct RouterOutputs {
   std::int64_t layer = 0;
   ir::ValueId logits = ir::kNoValue;            // [T, E]
+  ir::ValueId probabilities = ir::kNoValue;     // [T, E]
+  ir::ValueId experts = ir::kNoValue;           // i32[T, k]
   ir::ValueId counts = ir::kNoValue;            // f32[E]
   ir::ValueId probability_sums = ir::kNoValue;  // f32[E]
 };
@@ -39,7 +42,7 @@ class LayerBuilder {
   // hidden + mlp(norm(hidden)).
   ir::ValueId mlp_block(ir::ValueId hidden, std::int64_t layer);
   // hidden + experts(norm(hidden)); appends to `routers`.
-  ir::ValueId moe_block(ir::ValueId hidden, std::int64_t layer,
+  ir::ValueId moe_block(ir::ValueId hidden, std::int64_t layer, const LayerInputs& inputs,
                         std::vector<RouterOutputs>& routers);
   // Final norm and head: logits [T, vocabulary].
   ir::ValueId head(ir::ValueId hidden);

@@ -44,23 +44,31 @@ struct ModelConfig {
 // supported.
 ModelConfig load_config(const std::filesystem::path& directory_or_file);
 
+// What keeps experts equally busy. Only tokens count, not padding.
+enum class BalanceLoss {
+  kLayer,  // E / (k·T) · Σₑ countsₑ · mean probabilityₑ (least: 1), mean over MoE layers
+  kSequence,  // the same of each document's tokens in its row, mean over documents and layers
+  kAllLayers,  // as transformers: E · Σₑ (countsₑ / T) · mean probabilityₑ over all layers' tokens
+               // together (least: k)
+  kNone  // kLayer's value, in no objective
+};
+
 struct BuildOptions {
-  std::int64_t num_tokens = 0;  // T of one micro-batch
-  bool with_loss = true;        // false: logits only
-  bool with_logits = false;     // list `logits` among the outputs
-  double aux_loss_coef = 0.0;   // 0: the auxiliary loss is not part of the objective (aux_loss is
-                                // still an output for MoE)
+  std::int64_t num_tokens = 0;                     // T of one micro-batch
+  bool with_loss = true;                           // false: logits only
+  bool with_logits = false;                        // list `logits` among the outputs
+  BalanceLoss balance_loss = BalanceLoss::kLayer;  // `aux_loss`, an output of MoE models
+  double balance_coef = 0.0;                       // of aux_loss in the objective; 0: no part of it
   double z_loss_coef = 0.0;
-  double aux_loss_scale =
-      1.0;  // 1 / micro-batches of the step: averages auxiliary losses over them
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
 
 // The forward graph of one micro-batch in fp32, outputs `loss` (language model, scaled by
-// inverse_tokens), `aux_loss`, `z_loss`, `expert_load.N` (counts of layer N), `logits`. With a
-// cache the batch has one more input `cache_first i32[1]`, the row where this call's tokens go, and
-// attention reads the caches.
+// inverse_tokens), `aux_loss`, `z_loss`, `expert_load.N` (counts of layer N), `logits`. Losses of
+// the micro-batches of a step add up to the step's. With loss and experts the batch has one more
+// input, `documents`; with a cache it has `cache_first i32[1]`, the row where this call's tokens
+// go, and attention reads the caches.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 struct ParameterCounts {

@@ -7,21 +7,37 @@
 namespace anabatic::ops {
 namespace {
 
+// Both of documents and scale from input `first` on, or neither.
+void require_scaled_rows(const Check& check, int first, const Operand& logits) {
+  if (check.num_inputs() == first) return;
+  if (check.num_inputs() != first + 2) check.fail("expected documents and scale, got one of them");
+  check.same_dim(check.i32(first, "documents", 1), 0, logits, 0);
+  check.wide(first + 1, "scale", 0);
+}
+
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("router_z_loss", inputs, attributes);
-  return {typed(check.wide(0, "logits", 2).dtype(), {})};
+  const Operand logits = check.wide(0, "logits", 2);
+  require_scaled_rows(check, 1, logits);
+  return {typed(logits.dtype(), {})};
 }
 
 std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("router_z_loss_gradient", inputs, attributes);
+  const Operand logits = check.wide(0, "logits", 2);
   check.wide(1, "dloss", 0);
-  return {*check.wide(0, "logits", 2).type};
+  require_scaled_rows(check, 2, logits);
+  return {*logits.type};
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
-  if (!of_outputs[0]) return {std::nullopt};
-  return {builder.add1("router_z_loss_gradient", {node.inputs[0], *of_outputs[0]})};
+  ir::Gradients gradients(node.inputs.size());
+  if (!of_outputs[0]) return gradients;
+  std::vector<ir::ValueId> inputs{node.inputs[0], *of_outputs[0]};
+  inputs.insert(inputs.end(), node.inputs.begin() + 1, node.inputs.end());
+  gradients[0] = builder.add1("router_z_loss_gradient", std::move(inputs));
+  return gradients;
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -30,18 +46,21 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
 
 }  // namespace
 
-const ir::OpSchema kRouterZLoss{.name = "router_z_loss",
-                                .min_inputs = 1,
-                                .max_inputs = 1,
-                                .signature = "(logits f32[T,E]) -> f32[]",
-                                .infer = infer,
-                                .gradient = gradient,
-                                .cost = cost};
+const ir::OpSchema kRouterZLoss{
+    .name = "router_z_loss",
+    .min_inputs = 1,
+    .max_inputs = 3,
+    .signature = "(logits f32[T,E], documents? i32[T], scale? f32[]) -> f32[]",
+    .infer = infer,
+    .gradient = gradient,
+    .cost = cost};
 
 const ir::OpSchema kRouterZLossGradient{.name = "router_z_loss_gradient",
                                         .min_inputs = 2,
-                                        .max_inputs = 2,
-                                        .signature = "(logits f32[T,E], dloss f32[]) -> f32[T,E]",
+                                        .max_inputs = 4,
+                                        .signature =
+                                            "(logits f32[T,E], dloss f32[], documents? "
+                                            "i32[T], scale? f32[]) -> f32[T,E]",
                                         .infer = infer_gradient,
                                         .cost = cost,
                                         .may_alias = {0}};

@@ -99,6 +99,8 @@ const ir::OpSchema* const kTable[] = {
     &kRouterZLoss,
     &kRouterZLossGradient,
     &kScale,
+    &kSequenceBalanceLoss,
+    &kSequenceBalanceLossGradient,
     &kSumRows,
     &kSumSquares,
     &kSwiglu,

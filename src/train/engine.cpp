@@ -61,7 +61,8 @@ TrainSummary Engine::train() {
           .after = result.after,
           .checkpoint = result.checkpoint.string(),
           .planned_memory_bytes = result.planned_memory_bytes,
-          .peak_memory_bytes = result.peak_memory_bytes};
+          .peak_memory_bytes = result.peak_memory_bytes,
+          .experts = result.experts};
 }
 
 EvaluationSummary Engine::evaluate() {

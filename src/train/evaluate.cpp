@@ -8,32 +8,36 @@
 #include "base/error.h"
 #include "train/open_dataset.h"
 #include "train/run_plan.h"
+#include "train/training_step.h"
 
 namespace anabatic::train {
 
 Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
     : dataset_(dataset), micro_batch_size_(session.run().train.micro_batch_size) {
   program_ = session.bind(evaluation_request(session.run()));
+  expert_counts_ = ExpertCounts(*program_);
 }
 
 Evaluation Evaluator::run() {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(micro_batch_size_));
   Evaluation result;
   double sum = 0;
+  expert_counts_.clear();
   for (std::int64_t first = 0; first < dataset_.num_samples(); first += micro_batch_size_) {
     for (std::int64_t i = 0; i < micro_batch_size_; ++i)
       samples[static_cast<std::size_t>(i)] = first + i < dataset_.num_samples() ? first + i : -1;
     io::fill_micro_batch(dataset_, samples, batch_, scratch_);
-    if (batch_.unmasked_tokens == 0) continue;
     program_->set_batch(batch_);
-    program_->set_scalar("inverse_tokens", 1.0f / static_cast<float>(batch_.unmasked_tokens));
+    set_loss_scales(*program_, batch_.unmasked_tokens, batch_.real_tokens, batch_.num_documents);
     program_->executor->run(spec::Action::kForward);
+    expert_counts_.add(*program_);
     sum += program_->scalar("loss") * static_cast<double>(batch_.unmasked_tokens);
     result.tokens += batch_.unmasked_tokens;
   }
   ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
   result.loss = sum / static_cast<double>(result.tokens);
   result.perplexity = std::exp(result.loss);
+  result.experts = expert_counts_.balance();
   return result;
 }
 

@@ -6,6 +6,7 @@
 
 #include "anabatic/events.h"
 #include "io/data/dataset.h"
+#include "train/expert_balance.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -28,6 +29,7 @@ class Evaluator {
   std::unique_ptr<BoundProgram> program_;
   io::MicroBatch batch_;
   io::SampleScratch scratch_;
+  ExpertCounts expert_counts_;
 };
 
 // Of run.model.path on run.data.validation.

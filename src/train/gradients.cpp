@@ -14,6 +14,7 @@
 #include "io/safetensors_writer.h"
 #include "model/weights.h"
 #include "train/model_session.h"
+#include "train/training_step.h"
 
 namespace anabatic::train {
 namespace {
@@ -78,9 +79,12 @@ io::MicroBatch to_micro_batch(const TokenRows& rows) {
       batch.positions.push_back(static_cast<std::int32_t>(i));
       batch.key_begin.push_back(static_cast<std::int32_t>(b * rows.length));
       batch.key_end.push_back(static_cast<std::int32_t>(at + 1));
+      batch.documents.push_back(static_cast<std::int32_t>(b * rows.length));
       batch.unmasked_tokens += label != io::kIgnoredLabel;
     }
   }
+  batch.real_tokens = rows.batch * rows.length;
+  batch.num_documents = rows.batch;
   return batch;
 }
 
@@ -102,12 +106,14 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
       session.bind({.name = "gradients",
                     .build = {.num_tokens = rows.batch * rows.length,
                               .with_logits = true,
-                              .aux_loss_coef = adds_aux ? config.router_aux_loss_coef : 0.0},
+                              .balance_loss = model::BalanceLoss::kAllLayers,
+                              .balance_coef = adds_aux ? config.router_aux_loss_coef : 0.0},
                     .training = true,
                     .with_update = false});
   session.load_parameters();
   session.refresh_derived();
   program->set_batch(batch);
+  set_loss_scales(*program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
   // No label at all: transformers divides zero by zero too.
   program->set_scalar("inverse_tokens",
                       static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens)));

@@ -11,6 +11,7 @@
 #include "plan/offsets.h"
 #include "runtime/state_store.h"
 #include "runtime/swap/swap_space.h"
+#include "train/expert_balance.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {
@@ -90,11 +91,11 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
   return result;
 }
 
-// Two steps ahead in the loader, one micro-batch of validation: five i32 arrays of the tokens each,
+// Two steps ahead in the loader, one micro-batch of validation: six i32 arrays of the tokens each,
 // the samples, and what a sample is read through.
 std::int64_t batch_bytes(const RunConfig& run, bool has_evaluation) {
   const std::int64_t samples = run.train.micro_batch_size;
-  const std::int64_t micro_batch = samples * (run.data.sequence_length * 5 * 4 + 8);
+  const std::int64_t micro_batch = samples * (run.data.sequence_length * 6 * 4 + 8);
   const std::int64_t scratch = (run.data.sequence_length + 1) * (8 + 4);
   const std::int64_t validation = has_evaluation ? micro_batch + scratch : 0;
   return 2 * run.train.gradient_accumulation_steps * micro_batch + scratch + validation;
@@ -139,6 +140,7 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
     add("validation", "states", states.of_others);
   }
   add("batches", "", batch_bytes(run, evaluation != nullptr));
+  add("metrics", "tokens of experts", ExpertHistory::num_bytes(training.graph));
   add("staging", "import, checkpoint, export", kStagingBytes);
   const bool has_swap = !training.program.windows.empty();
   const spec::Decisions& decisions = training.memory.decisions;

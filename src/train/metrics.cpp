@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/metrics.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "base/json.h"
@@ -14,13 +16,38 @@ io::JsonLinesWriter open_lines(const std::filesystem::path& file, std::int64_t r
   return io::JsonLinesWriter(file);
 }
 
-}  // namespace
-
-double busiest(const StepMetrics& metrics) {
-  return metrics.expert_load.empty()
-             ? 0
-             : *std::max_element(metrics.expert_load.begin(), metrics.expert_load.end());
+// The members of a line that say how busy experts are, an array over MoE layers each.
+void add_experts(nlohmann::ordered_json& object, const std::vector<LayerBalance>& experts) {
+  auto largest = nlohmann::ordered_json::array(), smallest = largest, below = largest;
+  for (const LayerBalance& layer : experts) {
+    largest.push_back(layer.max_over_mean);
+    smallest.push_back(layer.min_over_mean);
+    below.push_back(layer.below_tenth);
+  }
+  object["expert_load"] = std::move(largest);
+  object["expert_load_min"] = std::move(smallest);
+  object["experts_below_10_percent"] = std::move(below);
 }
+
+// Each layer, the worst of them, and experts of all of them.
+void add_experts(std::vector<io::Scalar>& scalars, const std::vector<LayerBalance>& experts) {
+  double largest = 0, smallest = experts.front().min_over_mean;
+  std::int64_t below = 0;
+  for (const LayerBalance& layer : experts) {
+    largest = std::max(largest, layer.max_over_mean);
+    smallest = std::min(smallest, layer.min_over_mean);
+    below += layer.below_tenth;
+    const std::string place = fmt::format("experts/layer_{}/", layer.layer);
+    scalars.push_back({place + "load_max_over_mean", layer.max_over_mean});
+    scalars.push_back({place + "load_min_over_mean", layer.min_over_mean});
+    scalars.push_back({place + "below_10_percent", static_cast<double>(layer.below_tenth)});
+  }
+  scalars.push_back({"experts/load_max_over_mean", largest});
+  scalars.push_back({"experts/load_min_over_mean", smallest});
+  scalars.push_back({"experts/below_10_percent", static_cast<double>(below)});
+}
+
+}  // namespace
 
 MetricsLog::MetricsLog(const std::filesystem::path& output, std::int64_t resumed_step,
                        bool validates_again)
@@ -42,7 +69,7 @@ void MetricsLog::write(const StepMetrics& m) {
                                     ? nlohmann::ordered_json(m.peak_memory_bytes)
                                     : nlohmann::ordered_json();
   object["planned_memory_bytes"] = m.planned_memory_bytes;
-  object["expert_load"] = m.expert_load;
+  add_experts(object, m.experts);
   object["epoch"] = m.epoch;
   object["tokens"] = m.tokens;
   lines_.write(object);
@@ -54,18 +81,20 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"speed/mfu", m.mfu}};
   if (m.peak_memory_bytes > 0)
     scalars.push_back({"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)});
-  if (!m.expert_load.empty()) {
+  if (!m.experts.empty()) {
     scalars.push_back({"train/aux_loss", m.aux_loss});
-    scalars.push_back({"experts/load_max_over_mean", busiest(m)});
+    add_experts(scalars, m.experts);
   }
   events_.write(m.step, scalars);
 }
 
 void MetricsLog::write_validation(std::int64_t step, const Evaluation& evaluation) {
-  validation_lines_.write({{"step", step},
-                           {"loss", evaluation.loss},
-                           {"perplexity", evaluation.perplexity},
-                           {"tokens", evaluation.tokens}});
+  nlohmann::ordered_json object{{"step", step},
+                                {"loss", evaluation.loss},
+                                {"perplexity", evaluation.perplexity},
+                                {"tokens", evaluation.tokens}};
+  if (!evaluation.experts.empty()) add_experts(object, evaluation.experts);
+  validation_lines_.write(object);
   const std::vector<io::Scalar> scalars{{"validation/loss", evaluation.loss},
                                         {"validation/perplexity", evaluation.perplexity}};
   events_.write(step, scalars);

@@ -11,9 +11,6 @@
 
 namespace anabatic::train {
 
-// The largest of the layers' expert loads; 0 without MoE layers.
-double busiest(const StepMetrics& metrics);
-
 class MetricsLog {
  public:
   // Appends to OUTPUT/metrics.jsonl and OUTPUT/validation.jsonl, dropping lines after

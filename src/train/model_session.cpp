@@ -133,6 +133,7 @@ void BoundProgram::set_batch(const io::MicroBatch& batch) {
   set("positions", batch.positions);
   set("key_begin", batch.key_begin);
   set("key_end", batch.key_end);
+  set("documents", batch.documents);
 }
 
 double BoundProgram::scalar(std::string_view output) const {

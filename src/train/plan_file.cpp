@@ -19,13 +19,24 @@ constexpr int kFormat = 7;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
-constexpr const char* kStepKeys[] = {
-    "data.sequence_length",     "train.micro_batch_size",   "train.gradient_accumulation_steps",
-    "train.precision",          "train.router_z_loss_coef", "optimizer.state_precision",
-    "optimizer.update",         "memory.optimizer_state",   "memory.masters",
-    "memory.parameters",        "memory.swap_windows",      "memory.swap_slice",
-    "memory.compress",          "memory.activations",       "compiler.disable_passes",
-    "compiler.trivial_planners"};
+constexpr const char* kStepKeys[] = {"data.sequence_length",
+                                     "train.micro_batch_size",
+                                     "train.gradient_accumulation_steps",
+                                     "train.precision",
+                                     "train.balance_loss",
+                                     "train.balance_coef",
+                                     "train.router_z_loss_coef",
+                                     "optimizer.state_precision",
+                                     "optimizer.update",
+                                     "memory.optimizer_state",
+                                     "memory.masters",
+                                     "memory.parameters",
+                                     "memory.swap_windows",
+                                     "memory.swap_slice",
+                                     "memory.compress",
+                                     "memory.activations",
+                                     "compiler.disable_passes",
+                                     "compiler.trivial_planners"};
 
 // Reads members of one object; errors say which.
 class Reader {

@@ -126,6 +126,15 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("train.save_dtype",
                         "Type of exported weights; source is that of the model's own files.",
                         {"source", "fp32"}, AT(train.save_dtype)));
+  keys.push_back(choice("train.balance_loss",
+                        "What keeps experts equally busy: a loss layer by layer, one within each "
+                        "document, transformers' over all layers together, or none.",
+                        {"layer", "sequence", "all_layers", "none"}, AT(train.balance_loss)));
+  keys.push_back(
+      or_word(number("train.balance_coef",
+                     "Weight of train.balance_loss; auto is router_aux_loss_coef of config.json.",
+                     0, 1e6, AT(train.balance_coef)),
+              "auto", RunConfig::Train::kCoefOfModel, AT(train.balance_coef)));
   keys.push_back(number("train.router_z_loss_coef",
                         "Weight of the routers' z-loss in the objective.", 0, 1e6,
                         AT(train.router_z_loss_coef)));
@@ -397,6 +406,10 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         fmt::format("optimizer.min_learning_rate: expected <= optimizer.learning_rate = {}, got {}",
                     optimizer.learning_rate, optimizer.min_learning_rate));
+  if (config.train.balance_loss == "none" && config.train.balance_coef > 0)
+    problems.push_back(
+        fmt::format("train.balance_coef: expected auto or 0 with train.balance_loss: none, got {}",
+                    config.train.balance_coef));
   const RunConfig::Memory& memory = config.memory;
   if (memory.masters == "disk" &&
       (memory.optimizer_state == "resident" || config.train.precision != "bf16"))

@@ -39,6 +39,9 @@ struct RunConfig {
     std::int64_t log_every = 1;                       // steps between plain console lines
     std::int64_t keep_last = 2;                       // checkpoints kept; 0: all
     std::string save_dtype = "source";                // source | fp32
+    std::string balance_loss = "layer";               // layer | sequence | all_layers | none
+    static constexpr double kCoefOfModel = -1;        // router_aux_loss_coef of config.json
+    double balance_coef = kCoefOfModel;
     double router_z_loss_coef = 0.0;
   } train;
   struct Optimizer {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "plan/largest_consumers.h"
 #include "train/memory_account.h"
@@ -19,16 +20,36 @@ namespace {
 // one after it for twice that, and so on.
 constexpr int kMostBudgetAttempts = 6;
 
+model::BalanceLoss balance_loss_of(const RunConfig& run) {
+  using enum model::BalanceLoss;
+  if (run.train.balance_loss == "sequence") return kSequence;
+  if (run.train.balance_loss == "all_layers") return kAllLayers;
+  return run.train.balance_loss == "none" ? kNone : kLayer;
+}
+
+// A weight of a loss that the model does not have.
+void require_experts(const RunConfig& run, const model::ModelConfig& config) {
+  const auto require = [&](const char* key, double coef) {
+    ANABATIC_REQUIRE(coef == 0 || config.num_experts > 0,
+                     "[train] {}: expected a model with experts, got {} without any ({})", key,
+                     config.model_type, coef);
+  };
+  require("train.balance_coef", std::max(run.train.balance_coef, 0.0));
+  require("train.router_z_loss_coef", run.train.router_z_loss_coef);
+}
+
 }  // namespace
 
 ModelSession::CompileRequest training_request(const RunConfig& run,
                                               const model::ModelConfig& config) {
-  const auto micro_batches = static_cast<double>(run.train.gradient_accumulation_steps);
+  require_experts(run, config);
   return {.name = "training",
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
-                    .aux_loss_coef = config.router_aux_loss_coef,
-                    .z_loss_coef = run.train.router_z_loss_coef,
-                    .aux_loss_scale = 1.0 / micro_batches},
+                    .balance_loss = balance_loss_of(run),
+                    .balance_coef = run.train.balance_coef == RunConfig::Train::kCoefOfModel
+                                        ? config.router_aux_loss_coef
+                                        : run.train.balance_coef,
+                    .z_loss_coef = run.train.router_z_loss_coef},
           .training = true,
           .with_update = true,
           .micro_batches = run.train.gradient_accumulation_steps};

@@ -16,6 +16,7 @@
 #include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_directory.h"
+#include "train/expert_balance.h"
 #include "train/memory_account.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
@@ -80,6 +81,8 @@ struct Trainer::Impl {
   MemoryAccount memory;
   plan::StepPrice price;
   std::vector<double> step_seconds;  // of the last kTimedSteps
+  ExpertCounts expert_counts;        // of the step under way
+  ExpertHistory expert_history;
   TrainResult result;
 
   Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
@@ -119,6 +122,8 @@ struct Trainer::Impl {
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
+    expert_counts = ExpertCounts(*program);
+    expert_history = ExpertHistory(expert_counts);
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
@@ -182,7 +187,7 @@ struct Trainer::Impl {
     double flops = 0;
     run_training_step(*program, batch, step, metrics.learning_rate,
                       [&](const io::MicroBatch& micro_batch) {
-                        add_forward_metrics(metrics, batch.micro_batches.size());
+                        add_forward_metrics(metrics);
                         require_finite_loss(*program, step, metrics.loss);
                         if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
                       });
@@ -190,6 +195,7 @@ struct Trainer::Impl {
       metrics.grad_norm = program->scalar("grad_norm");
       require_finite_gradients(*program, step, metrics.grad_norm);
     }
+    add_expert_metrics(metrics);
 
     metrics.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
     if (step_seconds.size() < kTimedSteps)
@@ -208,34 +214,21 @@ struct Trainer::Impl {
     return metrics;
   }
 
-  // After one micro-batch's forward: the loss adds up (it carries 1 / tokens of the step),
-  // auxiliary losses average.
-  void add_forward_metrics(StepMetrics& metrics, std::size_t num_micro_batches) {
-    const double share = 1.0 / static_cast<double>(num_micro_batches);
+  // After one micro-batch's forward. Losses add up: they carry their share of the step.
+  void add_forward_metrics(StepMetrics& metrics) {
     metrics.loss += program->scalar("loss");
-    if (session.config().num_experts == 0) return;
-    if (program->executor->has_output("aux_loss"))
-      metrics.aux_loss += share * program->scalar("aux_loss");
+    if (program->executor->has_output("aux_loss")) metrics.aux_loss += program->scalar("aux_loss");
     if (program->executor->has_output("z_loss"))
-      metrics.z_loss = metrics.z_loss.value_or(0) + share * program->scalar("z_loss");
-    std::size_t moe_layer = 0;
-    for (std::int64_t layer = 0; layer < session.config().num_hidden_layers; ++layer) {
-      const std::string name = fmt::format("expert_load.{}", layer);
-      if (!program->executor->has_output(name)) continue;
-      if (metrics.expert_load.size() <= moe_layer) metrics.expert_load.push_back(0);
-      metrics.expert_load[moe_layer++] += share * max_over_mean(program->executor->output(name));
-    }
+      metrics.z_loss = metrics.z_loss.value_or(0) + program->scalar("z_loss");
+    expert_counts.add(*program);
   }
 
-  static double max_over_mean(const TensorView& counts) {
-    const std::span<const float> values(counts.as<const float>(),
-                                        static_cast<std::size_t>(counts.type->num_elements()));
-    double sum = 0, largest = 0;
-    for (const float value : values) {
-      sum += value;
-      largest = std::max(largest, static_cast<double>(value));
-    }
-    return sum > 0 ? largest * static_cast<double>(values.size()) / sum : 0;
+  void add_expert_metrics(StepMetrics& metrics) {
+    metrics.experts = expert_counts.balance();
+    expert_history.push(expert_counts);
+    expert_counts.clear();
+    if (const std::string warning = expert_history.take_warning(); !warning.empty())
+      log_warning("{}", warning);
   }
 
   void validate(std::int64_t step, std::optional<Evaluation>& into) {
@@ -292,6 +285,8 @@ struct Trainer::Impl {
     result.planned_memory_bytes = planned_bytes();
     result.peak_memory_bytes = device::peak_resident_bytes();
     result.counts_process = baseline_bytes > 0;
+    result.experts = expert_history.sums().balance();
+    result.expert_steps = expert_history.num_steps();
     result.disk = swap_to_string();
     result.planned_step_seconds = price.seconds;
     if (!step_seconds.empty()) {

@@ -24,8 +24,10 @@ struct TrainResult {
   std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
   bool counts_process = true;          // planned_memory_bytes, as in PlanSummary
   double planned_step_seconds = 0;
-  double step_seconds = 0;  // median; 0: no step was done
-  std::string disk;         // what states on disk moved and how fast; empty: none are there
+  double step_seconds = 0;              // median; 0: no step was done
+  std::vector<LayerBalance> experts{};  // a MoE layer, over the last steps
+  std::int64_t expert_steps = 0;        // how many these are; 0: no step was done
+  std::string disk;  // what states on disk moved and how fast; empty: none are there
 };
 
 class Trainer {

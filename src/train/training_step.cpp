@@ -41,8 +41,11 @@ void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64
     batch.positions.push_back(static_cast<std::int32_t>(i - begin));
     batch.key_begin.push_back(static_cast<std::int32_t>(begin));
     batch.key_end.push_back(static_cast<std::int32_t>(i + 1));
+    batch.documents.push_back(static_cast<std::int32_t>(begin));
   }
   batch.unmasked_tokens += length - 1;
+  batch.real_tokens += length;
+  ++batch.num_documents;
 }
 
 }  // namespace
@@ -65,18 +68,28 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
       append_random_sample(batch, run.data.sequence_length, config.vocab_size,
                            seed + static_cast<std::uint64_t>(i));
     step.unmasked_tokens += batch.unmasked_tokens;
+    step.real_tokens += batch.real_tokens;
+    step.num_documents += batch.num_documents;
   }
   return step;
+}
+
+void set_loss_scales(BoundProgram& program, std::int64_t unmasked_tokens, std::int64_t real_tokens,
+                     std::int64_t num_documents) {
+  const auto set_inverse = [&](const char* name, std::int64_t count) {
+    program.set_scalar(name,
+                       count > 0 ? static_cast<float>(1.0 / static_cast<double>(count)) : 0.0f);
+  };
+  set_inverse("inverse_tokens", unmasked_tokens);
+  set_inverse("inverse_real_tokens", real_tokens);
+  set_inverse("inverse_documents", num_documents);
 }
 
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
                      double learning_rate) {
   program.set_scalar("learning_rate", static_cast<float>(learning_rate));
   program.set_scalar("step", static_cast<std::int32_t>(step));
-  program.set_scalar("inverse_tokens",
-                     batch.unmasked_tokens > 0
-                         ? static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens))
-                         : 0.0f);
+  set_loss_scales(program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
 }
 
 }  // namespace anabatic::train

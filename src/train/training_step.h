@@ -21,7 +21,12 @@ double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch&
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
                           std::uint64_t seed);
 
-// learning_rate, step (1 for the first) and inverse_tokens, which is 0 without labels.
+// What the losses of a step are means of: 1 / its labels, its tokens without padding and its
+// documents; 0 for none.
+void set_loss_scales(BoundProgram& program, std::int64_t unmasked_tokens, std::int64_t real_tokens,
+                     std::int64_t num_documents);
+
+// learning_rate, step (1 for the first) and the scales of losses.
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
                      double learning_rate);
 

@@ -101,16 +101,27 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[1]["step"], 4);
 
-  const std::vector<std::string> evaluate{"evaluate", "--model.path",
-                                          checkpoint, "--data.validation",
-                                          text_,      "--data.sequence_length",
-                                          "16",       "--train.precision",
-                                          "fp32",     "--train.micro_batch_size",
-                                          "2",        "--json"};
+  EXPECT_THAT(log, HasSubstr("expert load over the last 4 steps, by layer"));
+  std::vector<std::string> evaluate{"evaluate", "--model.path",
+                                    checkpoint, "--data.validation",
+                                    text_,      "--data.sequence_length",
+                                    "16",       "--train.precision",
+                                    "fp32",     "--train.micro_batch_size",
+                                    "2",        "--json"};
   const auto result = parse_json(succeed(evaluate));
   EXPECT_EQ(result["loss"], lines[1]["loss"]);
   EXPECT_EQ(result["tokens"], lines[1]["tokens"]);
   EXPECT_EQ(result["perplexity"].get<double>(), std::exp(result["loss"].get<double>()));
+  ASSERT_EQ(result["experts"].size(), 2u);
+  for (std::size_t layer = 0; layer < 2; ++layer) {
+    const auto& experts = result["experts"][layer];
+    EXPECT_EQ(experts["layer"], layer);
+    EXPECT_EQ(experts["max_over_mean"], lines[1]["expert_load"][layer]);
+    EXPECT_EQ(experts["min_over_mean"], lines[1]["expert_load_min"][layer]);
+    EXPECT_EQ(experts["below_10_percent"], lines[1]["experts_below_10_percent"][layer]);
+  }
+  evaluate.pop_back();
+  EXPECT_THAT(succeed(evaluate), HasSubstr("expert load, by layer\n  layer  max/mean  min/mean"));
 
   const std::vector<std::string> generate{
       "generate", "--prompt", "In line", "--model.path", checkpoint, "--generate.max_new_tokens",

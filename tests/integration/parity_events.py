@@ -28,6 +28,11 @@ CONFIG = {
     "rope_theta": 10000.0,
     "router_aux_loss_coef": 0.01,
 }
+EXPERT_SCALARS = {
+    "load_max_over_mean": "expert_load",
+    "load_min_over_mean": "expert_load_min",
+    "below_10_percent": "experts_below_10_percent",
+}
 SCALARS = {
     "train/loss": "loss",
     "train/aux_loss": "aux_loss",
@@ -69,6 +74,10 @@ def main():
             assert [s.value for s in scalars] == as_floats(line[key] for line in metrics), tag
         loads = as_floats(max(line["expert_load"]) for line in metrics)
         assert [s.value for s in events.Scalars("experts/load_max_over_mean")] == loads
+        for layer in range(len(metrics[0]["expert_load"])):
+            for tag, key in EXPERT_SCALARS.items():
+                wants = as_floats(line[key][layer] for line in metrics)
+                assert [s.value for s in events.Scalars(f"experts/layer_{layer}/{tag}")] == wants, (layer, tag)
         validation = [json.loads(line) for line in (run / "validation.jsonl").read_text().splitlines()]
         assert [line["step"] for line in validation] == [0, 3, 7], validation
         losses = as_floats(line["loss"] for line in validation)

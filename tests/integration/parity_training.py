@@ -118,6 +118,7 @@ def train_anabatic(binary, model, output, data, **more):
         "train.micro_batch_size": MICRO_BATCH,
         "train.gradient_accumulation_steps": ACCUMULATION,
         "train.precision": "fp32",
+        "train.balance_loss": "all_layers",
         "train.output": output,
         "optimizer.learning_rate": PEAK,
         "optimizer.min_learning_rate": FLOOR,

@@ -98,8 +98,8 @@ TEST(RefRouter, EqualsTransformersMixtral) {
 TEST(RefLoadBalancingLoss, EqualsTransformersOverTwoLayers) {
   const auto first = route(0), second = route(1);
   const auto out = run_in_double({"load_balancing_loss",
-                                  {{"num_tokens", std::int64_t{7}}, {"top_k", std::int64_t{2}}},
-                                  {first[3], first[4], second[3], second[4]},
+                                  {{"top_k", std::int64_t{2}}},
+                                  {scalar(1.0 / 7.0), first[3], first[4], second[3], second[4]},
                                   {tensor_type(kF64, {})}});
   expect_equal(out[0], goldens::kRouterLoss, DType::kFloat32);
 }

@@ -239,6 +239,26 @@ TEST(RouterGradient, MatchesFiniteDifferencesWithAndWithoutNormalisationAndSums)
     }
 }
 
+TEST(RouterGradient, MatchesFiniteDifferencesByProbabilitiesAndBySumsOfDocuments) {
+  const Values logits = random({5, 6}, 0), dweights = random({5, 2}, 1), dsums = random({6}, 2),
+               dprobabilities = random({5, 6}, 3), documents = integers({0, 0, -1, 3, -1});
+  for (const bool by_sums : {false, true}) {
+    const OpCall forward{"router",
+                         {{"top_k", std::int64_t{2}}, {"normalize", true}},
+                         {logits, documents},
+                         {doubles({5, 2}), tensor_type(DType::kInt32, {5, 2}), doubles({5, 6}),
+                          doubles({6}), doubles({6})}};
+    const std::vector<Values> out = run(forward);
+    std::vector<Values> inputs{out[2], out[1], out[0], dweights};
+    std::vector<std::vector<double>> cotangents{dweights.data, {}, {}, {}, {}};
+    inputs.push_back(by_sums ? dsums : dprobabilities);
+    cotangents[by_sums ? 4 : 2] = inputs.back().data;
+    if (by_sums) inputs.push_back(documents);
+    expect_gradient(forward, 0, cotangents,
+                    gradient("router_gradient", {{"normalize", true}}, inputs, {logits.type}));
+  }
+}
+
 TEST(PermuteGradient, MatchesFiniteDifferences) {
   const Values x = random({3, 4}, 0), dy = random({6, 4}, 1);
   const Values row_map = integers({5, 0, 3, 2, 4, 1}), slots = integers({1, 5, 3, 2, 4, 0});
@@ -282,15 +302,38 @@ TEST(HeadLossWithGradient, MatchesFiniteDifferencesWithIgnoredLabels) {
 }
 
 TEST(LoadBalancingLossGradient, MatchesFiniteDifferencesInEveryLayersSums) {
-  const Values counts0 = random({4}, 0), sums0 = random({4}, 1), counts1 = random({4}, 2),
-               sums1 = random({4}, 3), dloss = scalar(1.9);
-  const spec::Attributes attributes{{"num_tokens", std::int64_t{6}}, {"top_k", std::int64_t{2}}};
+  const Values counts0{doubles({4}), {3, 1, 0, 2}},
+      sums0 = random({4}, 1), counts1{doubles({4}), {0, 4, 1, 1}}, sums1 = random({4}, 3),
+      dloss = scalar(1.9);
+  const Values scale = scalar(0.4);
+  const spec::Attributes attributes{{"top_k", std::int64_t{2}}};
   const OpCall forward{
-      "load_balancing_loss", attributes, {counts0, sums0, counts1, sums1}, {doubles({})}};
-  const Values got =
-      gradient("load_balancing_loss_gradient", attributes, {dloss, counts0, counts1}, {sums0.type});
-  for (const std::size_t layer_sums : {1, 3})
+      "load_balancing_loss", attributes, {scale, counts0, sums0, counts1, sums1}, {doubles({})}};
+  const Values got = gradient("load_balancing_loss_gradient", attributes,
+                              {dloss, scale, counts0, counts1}, {sums0.type});
+  for (const std::size_t layer_sums : {2, 4})
     expect_gradient(forward, layer_sums, {dloss.data}, got);
+}
+
+TEST(SequenceBalanceLossGradient, MatchesFiniteDifferencesWithPadding) {
+  const Values probabilities = random({7, 4}, 0), dloss = scalar(1.9), scale = scalar(0.5);
+  Values experts = integers({0, 1, 0, 2, 3, 1, 0, 3, 2, 0, 1, 2, 3, 0});
+  experts.type = tensor_type(DType::kInt32, {7, 2});
+  const Values documents = integers({0, 0, 0, -1, 4, 4, -1});
+  const OpCall forward{
+      "sequence_balance_loss", {}, {scale, probabilities, experts, documents}, {doubles({})}};
+  expect_gradient(forward, 1, {dloss.data},
+                  gradient("sequence_balance_loss_gradient", {{"num_experts", std::int64_t{4}}},
+                           {dloss, scale, experts, documents}, {probabilities.type}));
+}
+
+TEST(RouterZLossGradient, MatchesFiniteDifferencesOfDocumentsAlone) {
+  const Values logits = random({5, 4}, 0), dloss = scalar(1.9), scale = scalar(0.4);
+  const Values documents = integers({0, 0, -1, 3, -1});
+  const OpCall forward{"router_z_loss", {}, {logits, documents, scale}, {doubles({})}};
+  expect_gradient(
+      forward, 0, {dloss.data},
+      gradient("router_z_loss_gradient", {}, {logits, dloss, documents, scale}, {logits.type}));
 }
 
 TEST(RouterZLossGradient, MatchesFiniteDifferences) {

@@ -201,6 +201,34 @@ TEST(Router, WeightsSumToOneAndCountsSumToRowsTimesTopK) {
   }
 }
 
+// All probability on the experts that are chosen, each of them in turn: as even as can be.
+TEST(SequenceBalanceLoss, IsOneWhereExpertsAreEquallyBusyAndSeesEachDocumentAlone) {
+  Values probabilities = constant({8, 4}, 0.0), experts = constant({8, 1}, 0.0),
+         documents = constant({8}, 0.0);
+  const auto set = [&](const std::vector<double>& chosen) {
+    std::fill(probabilities.data.begin(), probabilities.data.end(), 0.0);
+    for (std::size_t t = 0; t < 8; ++t) {
+      experts.data[t] = chosen[t];
+      probabilities.data[4 * t + static_cast<std::size_t>(chosen[t])] = 1.0;
+      documents.data[t] = t < 4 ? 0 : 4;
+    }
+  };
+  experts.type.dtype = documents.type.dtype = kI32;
+  const auto expect = [&](double want) {
+    const OpCall call{"sequence_balance_loss",
+                      {},
+                      {constant({}, 0.5), probabilities, experts, documents},
+                      {tensor_type(kF32, {})}};
+    for (const auto& out : run_all(call)) EXPECT_EQ(out[0].data[0], want);
+  };
+  set({0, 1, 2, 3, 3, 1, 0, 2});
+  expect(1);
+  set({0, 1, 0, 1, 2, 3, 2, 3});  // together they are as even as above
+  expect(2);
+  set({0, 0, 0, 0, 2, 2, 2, 2});
+  expect(4);
+}
+
 TEST(Router, KeepsExpertsDistinctAndInRangeWhenLogitsAreNaN) {
   Values logits = random({6, 5}, 0);
   for (std::size_t i = 0; i < logits.data.size(); i += 2)

@@ -75,7 +75,7 @@ TEST_P(ClosedForms, EqualTheAccountToTheByte) {
     lower::CompileOptions options;
     options.precision = precision;
     const lower::Compiled compiled =
-        lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .aux_loss_coef = 0.01}),
+        lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .balance_coef = 0.01}),
                        options, device::describe_cpu(2));
     const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
     const std::int64_t b = precision == lower::Precision::kBf16 ? 2 : 4;
@@ -137,9 +137,9 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
       lower::CompileOptions options;
       options.precision = precision;
       options.memory.recompute = drop.hints;
-      const lower::Compiled compiled = lower::compile(
-          model::build_graph(config, {.num_tokens = s.tokens, .aux_loss_coef = 0.01}), options,
-          device::describe_cpu(2));
+      const lower::Compiled compiled =
+          lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .balance_coef = 0.01}),
+                         options, device::describe_cpu(2));
       const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
       const std::int64_t b = precision == lower::Precision::kBf16 ? 2 : 4;
       for (std::int64_t layer = 0; layer < s.layers; ++layer)
@@ -168,7 +168,7 @@ TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
     options.memory.compress = {inner + ".gate", inner + ".up", inner + ".activation",
                                "attention.attention:0"};
     const lower::Compiled compiled =
-        lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .aux_loss_coef = 0.01}),
+        lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .balance_coef = 0.01}),
                        options, device::describe_cpu(2));
     const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
     const std::int64_t less = 3 * compressed(form, b, s.experts == 0 ? 1 : s.top_k, s.inner) +

@@ -251,8 +251,9 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
               : builder.state("head.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}),
                               StateKind::kParameter);
   add_loss(builder, builder.add1("linear", {x, head}));
-  const ValueId aux = builder.add1("load_balancing_loss", routing,
-                                   {{"num_tokens", kNumTokens}, {"top_k", std::int64_t{2}}});
+  routing.insert(routing.begin(),
+                 builder.step_input("inverse_real_tokens", tensor_type(DType::kFloat32, {})));
+  const ValueId aux = builder.add1("load_balancing_loss", routing, {{"top_k", std::int64_t{2}}});
   builder.output(aux, "aux_loss");
   const ValueId weighted = builder.add1("scale", {aux}, {{"factor", 0.01}});
   graph.objective = builder.add1("add", {*graph.objective, weighted});
@@ -295,7 +296,7 @@ void fill_inputs(const lower::Compiled& compiled, runtime::Executor& executor,
         static_cast<std::uint64_t>((options.same_batch ? 0 : step) * 100 + micro_batch);
     if (input.name == "learning_rate") {
       floats[0] = 0.01f;
-    } else if (input.name == "inverse_tokens") {
+    } else if (input.name == "inverse_tokens" || input.name == "inverse_real_tokens") {
       floats[0] = 1.0f / static_cast<float>(2 * kNumTokens);
     } else if (input.name == "step") {
       ints[0] = step + 1;

@@ -136,6 +136,17 @@ Data document_begins(const Draw& draw) {
   return data;
 }
 
+Data documents(const Draw& draw) {
+  const Data begins = document_begins(draw);
+  Data data = begins;
+  std::size_t document = 0;
+  for (std::size_t t = 0; t < data.size(); ++t) {
+    if (t > 0 && begins[t] != begins[t - 1]) ++document;
+    if (document % 3 == 2) data[t] = -1;
+  }
+  return data;
+}
+
 Data integers(const Draw& draw) {
   const std::string& recipe = draw.operand.recipe;
   Data data(draw.size());
@@ -222,6 +233,7 @@ Data draw_data(const Draw& draw) {
   if (recipe == "experts") return experts(draw);
   if (recipe == "offsets") return offsets(draw);
   if (recipe == "document_begin") return document_begins(draw);
+  if (recipe == "documents") return documents(draw);
   if (recipe == "positions") {
     Data data = document_begins(draw);
     for (std::size_t t = 0; t < data.size(); ++t) data[t] = static_cast<double>(t) - data[t];

@@ -18,6 +18,7 @@ enum class Regime { kExact, kBounded };
 //   offsets(R) offsets(R,skewed|last)             E + 1 ascending offsets
 //   labels(V,p)                                   p percent of them -100
 //   document_begin(n) positions(n)                T rows cut into n documents
+//   documents(n)                                  likewise, every third of them padding: -1
 //   row_end(S)                                    S - T + i + 1
 //   late_begin(n)                                 the first n rows have no key
 //   top_of(i) chosen(i,j,normalize)               experts and weights from probabilities

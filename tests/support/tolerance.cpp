@@ -41,8 +41,6 @@ double num_operations(const OpCall& call, std::size_t output) {
   if (op == "unpermute") return dim(in[1], 1);
   if (op == "unpermute_gradient") return output == 0 ? 1 : dim(in[0], 1);
   if (op == "sum_squares") return static_cast<double>(in[0].data.size());
-  if (op == "load_balancing_loss") return static_cast<double>(in.size()) + dim(in[0], 0) + 4;
-  if (op == "load_balancing_loss_gradient") return static_cast<double>(in.size()) + 4;
   return -1;
 }
 

@@ -200,22 +200,28 @@ std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
 std::vector<Bound> z_loss_bounds(const OpCall& call) {
   const Values& logits = call.inputs[0];
   const std::size_t width = columns(logits), num_rows = rows(logits);
-  const double e = static_cast<double>(width), t_count = static_cast<double>(num_rows);
+  const double e = static_cast<double>(width);
   const bool backward = call.op == "router_z_loss_gradient";
+  const std::size_t first = backward ? 2 : 1;  // of documents and scale, where there are any
+  const Values* documents = call.inputs.size() > first ? &call.inputs[first] : nullptr;
+  const double scale = documents != nullptr ? std::abs(call.inputs[first + 1].data[0])
+                                            : 1.0 / std::max(static_cast<double>(num_rows), 1.0);
   Bound bound;
   double error = 0;
   for (std::size_t t = 0; t < num_rows; ++t) {
     const Softmax s = softmax_of(logits, t);
-    error += 2 * std::abs(s.lse) * lse_error(s, e) + g(t_count + 4) * s.lse * s.lse;
+    const bool counts = documents == nullptr || documents->data[t] >= 0;
+    // Squares are summed in double.
+    if (counts) error += 2 * std::abs(s.lse) * lse_error(s, e) + g(6) * s.lse * s.lse;
     for (std::size_t i = 0; backward && i < width; ++i) {
       const double logit = logits.data[t * width + i], p = std::exp(logit - s.lse);
-      const double factor = 2 * std::abs(call.inputs[1].data[0]) / t_count;
+      const double factor = counts ? 2 * std::abs(call.inputs[1].data[0]) * scale : 0.0;
       bound.errors.push_back(
           factor * p *
           (lse_error(s, e) + std::abs(s.lse) * (probability_error(s, logit, e) + g(6))));
     }
   }
-  if (!backward) bound.errors = {num_rows == 0 ? 0.0 : error / t_count};
+  if (!backward) bound.errors = {error * scale};
   return {bound};
 }
 
@@ -227,7 +233,8 @@ std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wan
   bounds[1].errors.assign(wants[1].data.size(), 0.0);  // experts and counts are exact
   bounds[3].errors.assign(wants[3].data.size(), 0.0);
   bounds[4].errors.assign(wants[4].data.size(), 0.0);
-  const double sum_error = g(static_cast<double>(rows(logits)) + 1);
+  // Sums of at most 512 terms in one float; what they give is added in double.
+  const double sum_error = g(std::min(static_cast<double>(rows(logits)), 512.0) + 2);
   for (std::size_t t = 0; t < rows(logits); ++t) {
     const Softmax s = softmax_of(logits, t);
     double worst = 0;
@@ -236,7 +243,8 @@ std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wan
       const double p = wants[2].data[t * width + i];
       worst = std::max(worst, error);
       bounds[2].errors.push_back(error * p);
-      bounds[4].errors[i] += (error + sum_error) * p;
+      if (call.inputs.size() < 2 || call.inputs[1].data[t] >= 0)
+        bounds[4].errors[i] += (error + sum_error) * p;
     }
     for (std::size_t j = 0; j < top_k; ++j)  // a quotient of two probabilities at most
       bounds[0].errors.push_back((2 * worst + g(static_cast<double>(top_k) + 2)) *
@@ -245,7 +253,12 @@ std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wan
   return bounds;
 }
 
-// p · (d - Σ p·d) with d = (dw - Σ w·dw) / S + dsums: every difference taken as a sum.
+// All terms are positive but for dloss, and every sum is of doubles.
+std::vector<Bound> balance_bounds(std::span<const Values> wants) {
+  return {relative(wants[0], g(8))};
+}
+
+// p · (d - Σ p·d) with d = (dw - Σ w·dw) / S + dprobabilities: every difference taken as a sum.
 std::vector<Bound> router_gradient_bounds(const OpCall& call) {
   const Values &p = call.inputs[0], &experts = call.inputs[1], &w = call.inputs[2],
                &dw = call.inputs[3];
@@ -260,8 +273,9 @@ std::vector<Bound> router_gradient_bounds(const OpCall& call) {
       sum += p.data[t * width + static_cast<std::size_t>(experts.data[t * top_k + j])];
       mean += std::abs(w.data[t * top_k + j] * dw.data[t * top_k + j]);
     }
-    for (std::size_t i = 0; i < width && call.inputs.size() > 4; ++i)
-      d[i] = std::abs(call.inputs[4].data[i]);
+    const bool counts = call.inputs.size() < 6 || call.inputs[5].data[t] >= 0;
+    for (std::size_t i = 0; i < width && counts && call.inputs.size() > 4; ++i)
+      d[i] = std::abs(call.inputs[4].data[call.inputs[4].type.ndim() == 2 ? t * width + i : i]);
     for (std::size_t j = 0; j < top_k; ++j)
       d[static_cast<std::size_t>(experts.data[t * top_k + j])] +=
           (std::abs(dw.data[t * top_k + j]) + (normalize ? mean : 0)) / (normalize ? sum : 1);
@@ -358,6 +372,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
   if (op.find("linear_swiglu") != std::string_view::npos) return linear_swiglu_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
+  if (op.find("balanc") != std::string_view::npos) return balance_bounds(wants);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);
   if (op.starts_with("adamw")) return adamw_bounds(call, wants);

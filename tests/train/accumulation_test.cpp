@@ -14,6 +14,7 @@
 #include "support/tolerance.h"
 #include "train/open_dataset.h"
 #include "train/trainer.h"
+#include "train/training_step.h"
 
 namespace anabatic::train {
 namespace {
@@ -37,28 +38,27 @@ struct Gradients {
 
 // Forward and backward over consecutive micro-batches of `size` of these samples.
 Gradients gradients_of(const RunConfig& run, std::int64_t size, std::int64_t count,
-                       double aux_loss_coef) {
+                       double balance_coef) {
   ModelSession session(run, false);
   const io::Dataset dataset = open_dataset(run.data.train, run, session.config());
   const std::int64_t num_micro_batches = count / size;
-  const auto program =
-      session.bind({.name = "gradients",
-                    .build = {.num_tokens = size * run.data.sequence_length,
-                              .aux_loss_coef = aux_loss_coef,
-                              .aux_loss_scale = 1.0 / static_cast<double>(num_micro_batches)},
-                    .training = true,
-                    .with_update = false});
+  const auto program = session.bind(
+      {.name = "gradients",
+       .build = {.num_tokens = size * run.data.sequence_length, .balance_coef = balance_coef},
+       .training = true,
+       .with_update = false});
   session.load_parameters();
   session.refresh_derived();
 
   std::vector<io::MicroBatch> batches(static_cast<std::size_t>(num_micro_batches));
   io::SampleScratch scratch;
-  std::int64_t next = 0, tokens = 0, fewest = std::int64_t{1} << 60, most = 0;
+  std::int64_t next = 0, tokens = 0, real_tokens = 0, fewest = std::int64_t{1} << 60, most = 0;
   for (io::MicroBatch& batch : batches) {
     std::vector<std::int64_t> samples;
     for (std::int64_t i = 0; i < size; ++i) samples.push_back(next++);
     io::fill_micro_batch(dataset, samples, batch, scratch);
     tokens += batch.unmasked_tokens;
+    real_tokens += batch.real_tokens;
     fewest = std::min(fewest, batch.unmasked_tokens);
     most = std::max(most, batch.unmasked_tokens);
   }
@@ -69,10 +69,10 @@ Gradients gradients_of(const RunConfig& run, std::int64_t size, std::int64_t cou
   bool first = true;
   for (const io::MicroBatch& batch : batches) {
     program->set_batch(batch);
-    program->set_scalar("inverse_tokens", 1.0f / static_cast<float>(tokens));
+    set_loss_scales(*program, tokens, real_tokens, 0);
     program->executor->run(spec::Action::kForward, first);
     result.loss += program->scalar("loss");
-    result.aux_loss += program->scalar("aux_loss") / static_cast<double>(num_micro_batches);
+    result.aux_loss += program->scalar("aux_loss");
     program->executor->run(spec::Action::kBackward, first);
     first = false;
   }
@@ -108,7 +108,7 @@ TEST(Accumulation, LossAndGradientsDoNotDependOnTheCut) {
   }
 }
 
-TEST(Accumulation, AveragesTheAuxiliaryLossOverMicroBatches) {
+TEST(Accumulation, WeighsTheAuxiliaryLossByTheTokensOfMicroBatches) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());
   run.data.shuffle = false;
@@ -147,6 +147,7 @@ double loss_of(const RunConfig& run, const std::vector<std::vector<std::int32_t>
       batch.positions.push_back(static_cast<std::int32_t>(i));
       batch.key_begin.push_back(place);
       batch.key_end.push_back(place + static_cast<std::int32_t>(i) + 1);
+      batch.documents.push_back(place);
     }
   }
   program->set_batch(batch);

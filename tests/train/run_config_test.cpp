@@ -193,6 +193,23 @@ TEST(RunConfig, PromisesTheKeysOfTheDocumentation) {
     EXPECT_TRUE(names.contains(name)) << name;
 }
 
+TEST(RunConfig, TakesAKindAndAWeightOfTheBalanceLoss) {
+  EXPECT_EQ(RunConfig{}.train.balance_loss, "layer");
+  const auto load = [](const Overrides& overrides) { return load_run_config("", overrides); };
+  for (const char* kind : {"layer", "sequence", "all_layers", "none"})
+    EXPECT_EQ(load({{"train.balance_loss", {kind}}}).train.balance_loss, kind);
+  EXPECT_THROW(load({{"train.balance_loss", {"layers"}}}), InvalidArgument);
+  EXPECT_EQ(load({{"train.balance_coef", {"auto"}}}).train.balance_coef,
+            RunConfig::Train::kCoefOfModel);
+  EXPECT_EQ(load({{"train.balance_coef", {"0.25"}}}).train.balance_coef, 0.25);
+  for (const char* wrong : {"-1", "nan", "much", ""})
+    EXPECT_THROW(load({{"train.balance_coef", {wrong}}}), InvalidArgument) << wrong;
+  // A weight of nothing.
+  EXPECT_THROW(load({{"train.balance_loss", {"none"}}, {"train.balance_coef", {"0.25"}}}),
+               InvalidArgument);
+  EXPECT_NO_THROW(load({{"train.balance_loss", {"none"}}, {"train.balance_coef", {"0"}}}));
+}
+
 TEST(Schedule, WarmsUpThenFallsToTheMinimum) {
   RunConfig::Optimizer optimizer{
       .learning_rate = 1.0, .schedule = "cosine", .warmup_steps = 4, .min_learning_rate = 0.25};

@@ -131,6 +131,8 @@ TEST(Infer, RouterGivesWeightsExpertsAndCounts) {
               ElementsAre("f32[6,2]", "i32[6,2]", "f32[6,3]", "f32[3]", "f32[3]"));
   EXPECT_THAT(error_of("router", {"f32[6,3]"}, {{"normalize", true}, {"top_k", 4}}),
               HasSubstr("top_k at most the number of experts, got 4 of f32[6,3]"));
+  EXPECT_THAT(error_of("router", {"f32[6,3]", "i32[5]"}, {{"normalize", true}, {"top_k", 2}}),
+              HasSubstr("dimension 0 of documents"));
   EXPECT_THAT(error_of("router", {"bf16[6,3]"}, {{"normalize", true}, {"top_k", 2}}),
               HasSubstr("expected logits to be f32, got bf16[6,3]"));
   EXPECT_THAT(error_of("router", {"f32[6,3]"}, {{"normalize", 1}, {"top_k", 2}}),
@@ -164,9 +166,15 @@ TEST(Infer, LossesAreScalars) {
               ElementsAre("f32[]", "bf16[6,8]", "f32[11,8]"));
   EXPECT_THAT(error_of("head_loss", {"f32[6,8]", "f32[11,7]", "i32[6]", "f32[]"}),
               HasSubstr("dimension 1 of"));
-  EXPECT_THAT(error_of("load_balancing_loss", {"f32[4]", "f32[4]", "f32[4]"},
-                       {{"num_tokens", 6}, {"top_k", 2}}),
-              HasSubstr("pairs of counts and sums, got 3"));
+  EXPECT_THAT(
+      error_of("load_balancing_loss", {"f32[]", "f32[4]", "f32[4]", "f32[4]"}, {{"top_k", 2}}),
+      HasSubstr("pairs of counts and sums behind the scale, got 3"));
+  EXPECT_THAT(infer("sequence_balance_loss", {"f32[]", "f32[6,3]", "i32[6,2]", "i32[6]"}),
+              ElementsAre("f32[]"));
+  EXPECT_THAT(error_of("sequence_balance_loss", {"f32[]", "f32[6,3]", "i32[6,2]", "i32[5]"}),
+              HasSubstr("dimension 0 of documents"));
+  EXPECT_THAT(error_of("router_z_loss", {"f32[6,3]", "i32[6]"}),
+              HasSubstr("documents and scale, got one of them"));
 }
 
 TEST(Infer, StatesKeepTheirTypes) {

@@ -9,7 +9,7 @@ namespace anabatic::testing {
 namespace {
 
 const spec::Attributes kHeads{{"num_heads", 4}, {"num_kv_heads", 2}, {"scale", 0.5}, {"window", 0}};
-const spec::Attributes kBalance{{"num_tokens", 6}, {"top_k", 2}};
+const spec::Attributes kBalance{{"top_k", 2}};
 const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
 
 spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
@@ -107,8 +107,8 @@ std::vector<OpSample> make_samples() {
       {"linear_swiglu_with_products", {"x[6,8]", "x[5,8]", "x[5,8]"}, {}},
       {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},
       {"linear_weight_gradient_squares", {"x[6,8]", "x[6,5]"}, {}},
-      {"load_balancing_loss", {"w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
-      {"load_balancing_loss_gradient", {"w[]", "w[4]", "w[4]"}, kBalance},
+      {"load_balancing_loss", {"w[]", "w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
+      {"load_balancing_loss_gradient", {"w[]", "w[]", "w[4]", "w[4]"}, kBalance},
       {"pack", {"x[20,7]"}, {{"dtype", "bf16"}, {"layout", "panels"}}},
       {"permute", {"x[6,4]", "i32[12]"}, {{"top_k", 2}}},
       {"permute_gradient", {"x[12,4]", "i32[12]"}, {{"top_k", 2}}},
@@ -123,13 +123,17 @@ std::vector<OpSample> make_samples() {
        {{"epsilon", 1e-6}, {"head_dim", 8}, {"inverse", false}}},
       {"rope_table", {"i32[6]"}, rope_attributes()},
       {"route_sort", {"i32[6,2]"}, {{"num_experts", 3}}},
-      {"router", {"w[6,3]"}, {{"normalize", true}, {"top_k", 2}}, {0, 4}},
+      {"router", {"w[6,3]", "i32[6]"}, {{"normalize", true}, {"top_k", 2}}, {0, 4}},
       {"router_gradient",
-       {"w[6,3]", "i32[6,2]", "w[6,2]", "w[6,2]", "w[3]"},
+       {"w[6,3]", "i32[6,2]", "w[6,2]", "w[6,2]", "w[3]", "i32[6]"},
        {{"normalize", true}}},
-      {"router_z_loss", {"w[6,3]"}, {}},
-      {"router_z_loss_gradient", {"w[6,3]", "w[]"}, {}},
+      {"router_z_loss", {"w[6,3]", "i32[6]", "w[]"}, {}},
+      {"router_z_loss_gradient", {"w[6,3]", "w[]", "i32[6]", "w[]"}, {}},
       {"scale", {"x[3,4]"}, {{"factor", 0.5}}},
+      {"sequence_balance_loss", {"w[]", "w[6,3]", "i32[6,2]", "i32[6]"}, {}},
+      {"sequence_balance_loss_gradient",
+       {"w[]", "w[]", "i32[6,2]", "i32[6]"},
+       {{"num_experts", 3}}},
       {"sum_rows", {"x[6,5]"}, {}},
       {"sum_squares", {"w[3,4]"}, {}},
       {"swiglu", {"x[6,8]", "x[6,8]"}, {}},

@@ -107,6 +107,7 @@ void Dataset::pad(std::int64_t first, std::int32_t first_row, const SampleRows& 
     rows.positions[place] = static_cast<std::int32_t>(i - first);
     rows.key_begin[place] = first_row + static_cast<std::int32_t>(first);
     rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+    rows.documents[place] = kNoDocument;
   }
 }
 
@@ -114,9 +115,8 @@ void Dataset::read_padding(std::int32_t first_row, const SampleRows& rows) const
   pad(0, first_row, rows);
 }
 
-std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
-                                    const SampleRows& rows,
-                                    std::span<const std::int64_t> ids) const {
+template <class Body>
+void Dataset::for_tokens(std::int64_t begin, std::int64_t count, Body&& body) const {
   std::size_t file = file_of(begin);
   std::int64_t document = files_[file].tokens.document_of(begin - file_begins_[file]);
   std::array<std::int64_t, 64> ends;  // in the file, of documents first_end, first_end + 1, ...
@@ -132,9 +132,7 @@ std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
     return file_begins_[file] + ends[static_cast<std::size_t>(document - first_end)];
   };
   std::int64_t end = end_of_document();
-  std::int64_t piece = 0;  // where this document begins in the sample
-  std::int64_t unmasked = 0;
-  const std::int64_t count = std::min(options_.sequence_length, num_tokens_ - begin);
+  std::int64_t piece = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     while (begin + i >= end) {
       ++document;
@@ -145,6 +143,15 @@ std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
       end = end_of_document();
       piece = i;
     }
+    body(i, piece, end);
+  }
+}
+
+SampleCounts Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
+                                    const SampleRows& rows,
+                                    std::span<const std::int64_t> ids) const {
+  SampleCounts counts{.tokens = std::min(options_.sequence_length, num_tokens_ - begin)};
+  for_tokens(begin, counts.tokens, [&](std::int64_t i, std::int64_t piece, std::int64_t end) {
     const auto place = static_cast<std::size_t>(i);
     const bool has_label = begin + i + 1 < end;
     rows.tokens[place] = static_cast<std::int32_t>(ids[place]);
@@ -152,31 +159,42 @@ std::int64_t Dataset::fill_isolated(std::int64_t begin, std::int32_t first_row,
     rows.positions[place] = static_cast<std::int32_t>(i - piece);
     rows.key_begin[place] = first_row + static_cast<std::int32_t>(piece);
     rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
-    unmasked += has_label ? 1 : 0;
-  }
-  pad(count, first_row, rows);
-  return unmasked;
+    rows.documents[place] = first_row + static_cast<std::int32_t>(piece);
+    counts.labels += has_label ? 1 : 0;
+    counts.documents += i == piece ? 1 : 0;
+  });
+  pad(counts.tokens, first_row, rows);
+  return counts;
 }
 
-std::int64_t Dataset::read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
+SampleCounts Dataset::fill_concatenated(std::int64_t begin, std::int32_t first_row,
+                                        const SampleRows& rows,
+                                        std::span<const std::int64_t> ids) const {
+  const std::int64_t length = options_.sequence_length;
+  SampleCounts counts{.labels = length, .tokens = length};
+  for_tokens(begin, length, [&](std::int64_t i, std::int64_t piece, std::int64_t) {
+    const auto place = static_cast<std::size_t>(i);
+    rows.tokens[place] = static_cast<std::int32_t>(ids[place]);
+    rows.labels[place] = static_cast<std::int32_t>(ids[place + 1]);
+    rows.positions[place] = static_cast<std::int32_t>(i);
+    rows.key_begin[place] = first_row;
+    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
+    rows.documents[place] = first_row + static_cast<std::int32_t>(piece);
+    counts.documents += i == piece ? 1 : 0;
+  });
+  return counts;
+}
+
+SampleCounts Dataset::read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
                            SampleScratch& scratch) const {
   const std::int64_t length = options_.sequence_length;
   ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_,
                    "[data] expected a sample in [0, {}), got {}", num_samples_, sample);
   const std::int64_t begin = sample * length;
   read_stream(begin, std::min(length + 1, num_tokens_ - begin), scratch);
-  if (options_.packing == Packing::kIsolated) {
-    return fill_isolated(begin, first_row, rows, scratch.ids);
-  }
-  for (std::int64_t i = 0; i < length; ++i) {
-    const auto place = static_cast<std::size_t>(i);
-    rows.tokens[place] = static_cast<std::int32_t>(scratch.ids[place]);
-    rows.labels[place] = static_cast<std::int32_t>(scratch.ids[place + 1]);
-    rows.positions[place] = static_cast<std::int32_t>(i);
-    rows.key_begin[place] = first_row;
-    rows.key_end[place] = first_row + static_cast<std::int32_t>(i) + 1;
-  }
-  return length;
+  return options_.packing == Packing::kIsolated
+             ? fill_isolated(begin, first_row, rows, scratch.ids)
+             : fill_concatenated(begin, first_row, rows, scratch.ids);
 }
 
 }  // namespace anabatic::io

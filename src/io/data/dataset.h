@@ -27,7 +27,7 @@ namespace anabatic::io {
 enum class Packing { kIsolated, kConcatenated };
 std::optional<Packing> packing_from_string(std::string_view text);
 
-inline constexpr std::int32_t kIgnoredLabel = -100;
+inline constexpr std::int32_t kIgnoredLabel = -100, kNoDocument = -1;
 
 struct DatasetOptions {
   std::int64_t sequence_length = 512;
@@ -39,6 +39,15 @@ struct DatasetOptions {
 // One sample's rows of a micro-batch, each [L]. Row i attends to rows [key_begin[i], key_end[i]).
 struct SampleRows {
   std::span<std::int32_t> tokens, labels, positions, key_begin, key_end;
+  // The micro-batch's row where the token's document begins in this sample; kNoDocument: padding.
+  std::span<std::int32_t> documents;
+};
+
+// What one sample holds.
+struct SampleCounts {
+  std::int64_t labels = 0;     // that are not ignored
+  std::int64_t tokens = 0;     // that are not padding
+  std::int64_t documents = 0;  // pieces of documents
 };
 
 // Reused between reads, so that reading allocates nothing after the first.
@@ -67,9 +76,9 @@ class Dataset {
   std::span<const TokenFile> files() const { return files_; }
 
   // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
-  // how many labels are not ignored. InvalidArgument naming file, document, offset and id for an id
-  // that is not below vocab_size: what `check_ids` finds before.
-  std::int64_t read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
+  // what it holds. InvalidArgument naming file, document, offset and id for an id that is not below
+  // vocab_size: what `check_ids` finds before.
+  SampleCounts read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
                     SampleScratch& scratch) const;
   // A sample of padding only: fills up a micro-batch.
   void read_padding(std::int32_t first_row, const SampleRows& rows) const;
@@ -81,8 +90,14 @@ class Dataset {
   TokenSource source_of(std::int64_t stream_position) const;
   std::size_t file_of(std::int64_t stream_position) const;
   void read_stream(std::int64_t begin, std::int64_t count, SampleScratch& scratch) const;
-  std::int64_t fill_isolated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
+  // Calls body(i, piece, end) for the tokens i of a sample from stream position `begin` on: where
+  // in the sample their document begins, and where in the stream it ends.
+  template <class Body>
+  void for_tokens(std::int64_t begin, std::int64_t count, Body&& body) const;
+  SampleCounts fill_isolated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
                              std::span<const std::int64_t> ids) const;
+  SampleCounts fill_concatenated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
+                                 std::span<const std::int64_t> ids) const;
   void pad(std::int64_t first, std::int32_t first_row, const SampleRows& rows) const;
 
   std::vector<TokenFile> files_;

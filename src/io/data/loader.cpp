@@ -14,23 +14,26 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
   ANABATIC_REQUIRE(rows <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()),
                    "[data] expected a micro-batch of fewer than 2^31 tokens, got {} samples of {}",
                    samples.size(), length);
-  for (auto* array :
-       {&batch.tokens, &batch.labels, &batch.positions, &batch.key_begin, &batch.key_end}) {
+  for (auto* array : {&batch.tokens, &batch.labels, &batch.positions, &batch.key_begin,
+                      &batch.key_end, &batch.documents}) {
     array->resize(rows);
   }
   batch.samples.assign(samples.begin(), samples.end());
-  batch.unmasked_tokens = 0;
+  batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
   for (std::size_t b = 0; b < samples.size(); ++b) {
     const auto part = [&](std::vector<std::int32_t>& array) {
       return std::span(array).subspan(b * length, length);
     };
-    const SampleRows view{part(batch.tokens), part(batch.labels), part(batch.positions),
-                          part(batch.key_begin), part(batch.key_end)};
+    const SampleRows view{part(batch.tokens),    part(batch.labels),  part(batch.positions),
+                          part(batch.key_begin), part(batch.key_end), part(batch.documents)};
     const auto first_row = static_cast<std::int32_t>(b * length);
     if (samples[b] < 0) {
       dataset.read_padding(first_row, view);
     } else {
-      batch.unmasked_tokens += dataset.read(samples[b], first_row, view, scratch);
+      const SampleCounts counts = dataset.read(samples[b], first_row, view, scratch);
+      batch.unmasked_tokens += counts.labels;
+      batch.real_tokens += counts.tokens;
+      batch.num_documents += counts.documents;
     }
   }
 }
@@ -59,13 +62,15 @@ Loader::~Loader() {
 void Loader::read_step(std::int64_t step, StepBatch& batch) {
   batch.step = -1;  // until the step is whole
   batch.epoch = order_.epoch(step * samples_per_step_);
-  batch.unmasked_tokens = 0;
+  batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
   batch.micro_batches.resize(static_cast<std::size_t>(options_.accumulation_steps));
   std::int64_t slot = 0;
   for (MicroBatch& micro_batch : batch.micro_batches) {
     for (std::int64_t& sample : samples_) sample = sample_index(step, slot++);
     fill_micro_batch(dataset_, samples_, micro_batch, scratch_);
     batch.unmasked_tokens += micro_batch.unmasked_tokens;
+    batch.real_tokens += micro_batch.real_tokens;
+    batch.num_documents += micro_batch.num_documents;
   }
   batch.step = step;
 }

@@ -17,8 +17,11 @@ namespace anabatic::io {
 // All arrays are [T], T = micro_batch_size * sequence_length; sample b has rows [b*L, (b+1)*L).
 struct MicroBatch {
   std::vector<std::int32_t> tokens, labels, positions, key_begin, key_end;
-  std::vector<std::int64_t> samples;  // of the dataset; -1: padding only
-  std::int64_t unmasked_tokens = 0;   // labels that are not ignored
+  std::vector<std::int32_t> documents;  // the row where the token's document begins; -1: padding
+  std::vector<std::int64_t> samples;    // of the dataset; -1: padding only
+  std::int64_t unmasked_tokens = 0;     // labels that are not ignored
+  std::int64_t real_tokens = 0;         // rows that are not padding
+  std::int64_t num_documents = 0;       // pieces of documents, each in one sample
 };
 
 // Reads these samples (-1: padding) into the arrays, which are resized on first use.
@@ -28,7 +31,7 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
 struct StepBatch {
   std::int64_t step = -1;
   std::int64_t epoch = 0;  // of the step's first sample; counts from 0
-  std::int64_t unmasked_tokens = 0;
+  std::int64_t unmasked_tokens = 0, real_tokens = 0, num_documents = 0;
   std::vector<MicroBatch> micro_batches;
 };
 

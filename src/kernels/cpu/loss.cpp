@@ -64,28 +64,41 @@ void cross_entropy_gradient(const Arguments& args) {
   });
 }
 
+// A mean over all rows, or the sum over rows of documents times a scale.
 void router_z_loss(const Arguments& args) {
   const float* logits = args.inputs[0].as<const float>();
+  const auto* documents =
+      args.inputs.size() > 1 ? args.inputs[1].as<const std::int32_t>() : nullptr;
   const std::int64_t num_rows = rows(args.inputs[0]), width = columns(args.inputs[0]);
   auto* squares = reinterpret_cast<double*>(args.workspace);
   args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const double lse = log_sum_exp(logits + t * width, width);
-      squares[t] = lse * lse;
+      squares[t] = documents != nullptr && documents[t] < 0 ? 0.0 : lse * lse;
     }
   });
-  const double sum = sum_ascending(squares, num_rows);
-  *args.outputs[0].as<float>() =
-      num_rows == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(num_rows));
+  double scale = num_rows == 0 ? 0.0 : 1.0 / static_cast<double>(num_rows);
+  if (documents != nullptr) scale = *args.inputs[2].as<const float>();
+  *args.outputs[0].as<float>() = static_cast<float>(scale * sum_ascending(squares, num_rows));
 }
 
 void router_z_loss_gradient(const Arguments& args) {
   const std::int64_t num_rows = rows(args.inputs[0]), width = columns(args.inputs[0]);
-  const double factor = *args.inputs[1].as<const float>() * 2.0 / static_cast<double>(num_rows);
+  const auto* documents =
+      args.inputs.size() > 2 ? args.inputs[2].as<const std::int32_t>() : nullptr;
+  double factor = *args.inputs[1].as<const float>() * 2.0;
+  if (documents != nullptr)
+    factor *= *args.inputs[3].as<const float>();
+  else
+    factor /= static_cast<double>(num_rows);
   args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const float* x = args.inputs[0].as<const float>() + t * width;
       float* y = args.outputs[0].as<float>() + t * width;
+      if (documents != nullptr && documents[t] < 0) {
+        for_lanes(0, width, [&](std::int64_t i, int n) { store(y + i, Floats{}, n); });
+        continue;
+      }
       const double lse = log_sum_exp(x, width);
       const auto shift = static_cast<float>(lse), row_factor = static_cast<float>(factor * lse);
       for_lanes(0, width, [&](std::int64_t i, int n) {

@@ -33,7 +33,8 @@ void choose(const float* logits, const float* probabilities, std::int64_t num_ex
 
 }  // namespace
 
-// Workspace: counts[E] and probability sums[E] of each block of rows, merged in ascending order.
+// Workspace: counts[E] and probability sums[E] of each block of rows, merged in ascending order and
+// in double. Rows of no document (padding) are routed, but counted nowhere.
 void router(const Arguments& args) {
   const float* logits = args.inputs[0].as<const float>();
   float* weights = args.outputs[0].as<float>();
@@ -42,6 +43,8 @@ void router(const Arguments& args) {
   const std::int64_t num_rows = rows(args.inputs[0]), num_experts = columns(args.inputs[0]),
                      top_k = columns(args.outputs[1]), num_blocks = ceil_div(num_rows, kRowBlock);
   const bool normalize = spec::get_bool(*args.attributes, "normalize");
+  const auto* documents =
+      args.inputs.size() > 1 ? args.inputs[1].as<const std::int32_t>() : nullptr;
   float* partials = reinterpret_cast<float*>(args.workspace);
 
   args.team->for_tasks(num_blocks, [&](std::int64_t block) {
@@ -55,30 +58,38 @@ void router(const Arguments& args) {
       for_lanes(0, num_experts, [&](std::int64_t e, int n) {
         const Floats probability = exp(load(x + e, n) - lse);
         store(p + e, probability, n);
-        store(sums + e, load(sums + e, n) + probability, n);
       });
       choose(x, p, num_experts, top_k, normalize, experts + t * top_k, weights + t * top_k);
+      if (documents != nullptr && documents[t] < 0) continue;
+      for_lanes(0, num_experts, [&](std::int64_t e, int n) {
+        store(sums + e, load(sums + e, n) + load(p + e, n), n);
+      });
       for (std::int64_t j = 0; j < top_k; ++j) counts[experts[t * top_k + j]] += 1.0f;
     }
   });
   for (std::int64_t e = 0; e < num_experts; ++e) {
-    float count = 0, sum = 0;
+    double count = 0, sum = 0;
     for (std::int64_t block = 0; block < num_blocks; ++block) {
       count += partials[block * 2 * num_experts + e];
       sum += partials[(block * 2 + 1) * num_experts + e];
     }
-    args.outputs[3].as<float>()[e] = count;
-    args.outputs[4].as<float>()[e] = sum;
+    args.outputs[3].as<float>()[e] = static_cast<float>(count);
+    args.outputs[4].as<float>()[e] = static_cast<float>(sum);
   }
 }
 
 // With S the sum of the chosen probabilities: dL/dp of a chosen expert is dw when weights are the
-// probabilities, and (dw − Σ w·dw) / S when they are divided by S. dsums reaches every expert's p.
-// Then dlogits = p · (dL/dp − Σ p · dL/dp). The output row holds dL/dp until then.
+// probabilities, and (dw − Σ w·dw) / S when they are divided by S. dprobabilities reach every p of
+// a document, row by row [T, E], or all rows alike [E]. Then dlogits = p · (dL/dp − Σ p · dL/dp).
+// The output row holds dL/dp until then.
 void router_gradient(const Arguments& args) {
   const std::int64_t num_experts = columns(args.inputs[0]), top_k = columns(args.inputs[1]);
   const bool normalize = spec::get_bool(*args.attributes, "normalize");
-  const float* dsums = args.inputs.size() > 4 ? args.inputs[4].as<const float>() : nullptr;
+  const float* dprobabilities = args.inputs.size() > 4 ? args.inputs[4].as<const float>() : nullptr;
+  const std::int64_t stride =
+      dprobabilities != nullptr && args.inputs[4].type->ndim() == 2 ? num_experts : 0;
+  const auto* documents =
+      args.inputs.size() > 5 ? args.inputs[5].as<const std::int32_t>() : nullptr;
   const auto run = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       const float* p = args.inputs[0].as<const float>() + t * num_experts;
@@ -91,8 +102,11 @@ void router_gradient(const Arguments& args) {
         sum += p[experts[j]];
         mean += weights[j] * dweights[j];
       }
+      const bool has_more =
+          dprobabilities != nullptr && (documents == nullptr || documents[t] >= 0);
+      const float* more = dprobabilities + t * stride;
       for_lanes(0, num_experts, [&](std::int64_t e, int n) {
-        store(out + e, dsums != nullptr ? load(dsums + e, n) : Floats{}, n);
+        store(out + e, has_more ? load(more + e, n) : Floats{}, n);
       });
       for (std::int64_t j = 0; j < top_k; ++j) out[experts[j]] += (dweights[j] - mean) / sum;
       Floats inner_lanes{};

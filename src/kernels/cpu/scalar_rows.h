@@ -18,6 +18,9 @@ void global_norm(const Arguments& args);
 void load_balancing_loss(const Arguments& args);
 void load_balancing_loss_gradient(const Arguments& args);
 void rope_table(const Arguments& args);
+void sequence_balance_loss(const Arguments& args);
+void sequence_balance_loss_gradient(const Arguments& args);
+std::int64_t sequence_balance_loss_workspace_bytes(const spec::Problem& problem);
 
 // route_sort.cpp
 void route_sort(const Arguments& args);

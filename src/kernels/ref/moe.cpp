@@ -27,6 +27,7 @@ std::int64_t next_expert(const TensorView& logits, const TensorView& experts, st
 
 void router(const Arguments& args) {
   const TensorView &logits = args.inputs[0], &weights = args.outputs[0], &experts = args.outputs[1];
+  const TensorView* documents = args.inputs.size() > 1 ? &args.inputs[1] : nullptr;
   const std::int64_t num_experts = columns(logits), top_k = columns(experts);
   const bool normalize = spec::get_bool(*args.attributes, "normalize");
   for (std::int64_t t = 0; t < rows(logits); ++t) {
@@ -47,22 +48,26 @@ void router(const Arguments& args) {
   }
   for (std::int64_t e = 0; e < num_experts; ++e) {
     double count = 0, sum = 0;
-    for (std::int64_t i = 0; i < size(experts); ++i) count += load_index(experts, i) == e ? 1 : 0;
-    for (std::int64_t t = 0; t < rows(logits); ++t)
+    for (std::int64_t t = 0; t < rows(logits); ++t) {
+      if (documents != nullptr && load_index(*documents, t) < 0) continue;
+      for (std::int64_t j = 0; j < top_k; ++j)
+        count += load_index(experts, t * top_k + j) == e ? 1 : 0;
       sum += std::exp(load(logits, t * num_experts + e) -
                       log_sum_exp(logits, t * num_experts, num_experts));
+    }
     store(args.outputs[3], e, count);
     store(args.outputs[4], e, sum);
   }
 }
 
 // With S the sum of the chosen probabilities: dL/dp of a chosen expert is dw when weights are the
-// probabilities, and (dw − Σ w·dw) / S when they are divided by S. dsums reaches every expert's p.
-// Then dlogits = p · (dL/dp − Σ p · dL/dp).
+// probabilities, and (dw − Σ w·dw) / S when they are divided by S. dprobabilities reach every p of
+// a document, row by row, or all rows alike. Then dlogits = p · (dL/dp − Σ p · dL/dp).
 void router_gradient(const Arguments& args) {
   const TensorView &probabilities = args.inputs[0], &experts = args.inputs[1],
                    &weights = args.inputs[2], &dweights = args.inputs[3];
-  const TensorView* dsums = args.inputs.size() > 4 ? &args.inputs[4] : nullptr;
+  const TensorView* dprobabilities = args.inputs.size() > 4 ? &args.inputs[4] : nullptr;
+  const TensorView* documents = args.inputs.size() > 5 ? &args.inputs[5] : nullptr;
   const std::int64_t num_experts = columns(probabilities), top_k = columns(experts);
   const bool normalize = spec::get_bool(*args.attributes, "normalize");
   for (std::int64_t t = 0; t < rows(probabilities); ++t) {
@@ -75,7 +80,10 @@ void router_gradient(const Arguments& args) {
       }
     }
     const auto dprobability = [&](std::int64_t e) {
-      double gradient = dsums != nullptr ? load(*dsums, e) : 0.0;
+      double gradient = 0.0;
+      if (dprobabilities != nullptr && (documents == nullptr || load_index(*documents, t) >= 0))
+        gradient =
+            load(*dprobabilities, (dprobabilities->type->ndim() == 2 ? t * num_experts : 0) + e);
       for (std::int64_t j = 0; j < top_k; ++j)
         if (load_index(experts, t * top_k + j) == e)
           gradient += (load(dweights, t * top_k + j) - mean) / sum;

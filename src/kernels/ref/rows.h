@@ -65,10 +65,6 @@ void cross_entropy_gradient(const Arguments& args);
 void head_loss(const Arguments& args);
 void head_loss_with_gradient(const Arguments& args);
 std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
-void load_balancing_loss(const Arguments& args);
-void load_balancing_loss_gradient(const Arguments& args);
-void router_z_loss(const Arguments& args);
-void router_z_loss_gradient(const Arguments& args);
 
 // moe.cpp
 void permute(const Arguments& args);
@@ -100,5 +96,13 @@ void sum_squares(const Arguments& args);
 void rope(const Arguments& args);
 void rope_pair(const Arguments& args);
 void rope_table(const Arguments& args);
+
+// router_losses.cpp
+void load_balancing_loss(const Arguments& args);
+void load_balancing_loss_gradient(const Arguments& args);
+void router_z_loss(const Arguments& args);
+void router_z_loss_gradient(const Arguments& args);
+void sequence_balance_loss(const Arguments& args);
+void sequence_balance_loss_gradient(const Arguments& args);
 
 }  // namespace anabatic::kernels::ref

@@ -97,6 +97,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(router_z_loss, nullptr),
     ANABATIC_REF_ROW(router_z_loss_gradient, nullptr),
     ANABATIC_REF_ROW(scale, nullptr),
+    ANABATIC_REF_ROW(sequence_balance_loss, nullptr),
+    ANABATIC_REF_ROW(sequence_balance_loss_gradient, nullptr),
     ANABATIC_REF_ROW(sum_rows, nullptr),
     ANABATIC_REF_ROW(sum_squares, nullptr),
     ANABATIC_REF_ROW(swiglu, nullptr),

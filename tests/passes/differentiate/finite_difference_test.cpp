@@ -30,7 +30,9 @@ std::vector<double> batch_data(std::string_view name) {
   if (name == "positions") return {0, 1, 2, 0, 1, 2};
   if (name == "key_begin") return {0, 0, 0, 3, 3, 3};
   if (name == "key_end") return {1, 2, 3, 4, 5, 6};
-  if (name == "inverse_tokens") return {0.2};
+  if (name == "documents") return {0, 0, -1, 3, 3, 3};
+  if (name == "inverse_tokens" || name == "inverse_real_tokens") return {0.2};
+  if (name == "inverse_documents") return {0.5};
   ADD_FAILURE() << "no data for input " << name;
   return {};
 }
@@ -140,8 +142,8 @@ TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
-                         ::testing::Values("attention_block", "dense_mlp", "moe_layers",
-                                           "tied_embeddings"),
+                         ::testing::Values("attention_block", "dense_mlp", "moe_documents",
+                                           "moe_layers", "tied_embeddings"),
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace

@@ -16,18 +16,22 @@ using Ints = std::vector<std::int32_t>;
 constexpr std::int32_t kPad = 99;
 
 struct Sample {
-  Ints tokens, labels, positions, key_begin, key_end;
-  std::int64_t unmasked = 0;
+  Ints tokens, labels, positions, key_begin, key_end, documents;
+  std::int64_t unmasked = 0, real_tokens = 0, num_documents = 0;
 };
 
 Sample read(const Dataset& dataset, std::int64_t sample, std::int32_t first_row = 0) {
   const auto length = static_cast<std::size_t>(dataset.options().sequence_length);
-  Sample result{Ints(length, -7), Ints(length, -7), Ints(length, -7), Ints(length, -7),
-                Ints(length, -7)};
+  Sample result{Ints(length, -7), Ints(length, -7), Ints(length, -7),
+                Ints(length, -7), Ints(length, -7), Ints(length, -7)};
   SampleScratch scratch;
-  result.unmasked = dataset.read(
-      sample, first_row,
-      {result.tokens, result.labels, result.positions, result.key_begin, result.key_end}, scratch);
+  const SampleCounts counts = dataset.read(sample, first_row,
+                                           {result.tokens, result.labels, result.positions,
+                                            result.key_begin, result.key_end, result.documents},
+                                           scratch);
+  result.unmasked = counts.labels;
+  result.real_tokens = counts.tokens;
+  result.num_documents = counts.documents;
   return result;
 }
 
@@ -66,6 +70,23 @@ TEST_F(DatasetTest, IsolatedFillsSamplesAndRestartsAtDocuments) {
   EXPECT_EQ(second.positions, (Ints{0, 1, 0, 1}));
   EXPECT_EQ(second.key_begin, (Ints{4, 4, 6, 6}));
   EXPECT_EQ(second.key_end, (Ints{5, 6, 7, 8}));
+}
+
+TEST_F(DatasetTest, SaysWhichDocumentATokenIsOfAndWhatIsPadding) {
+  const std::vector<Documents> files{{{1, 2, 3}, {}, {4}, {5, 6}}, {{}, {7, 8}}};
+  const Dataset isolated = make(files, 6, Packing::kIsolated);
+  const Sample first = read(isolated, 0, 6), last = read(isolated, 1, 12);
+  EXPECT_EQ(first.documents, (Ints{6, 6, 6, 9, 10, 10}));
+  EXPECT_EQ(first.real_tokens, 6);
+  EXPECT_EQ(first.num_documents, 3);
+  EXPECT_EQ(last.documents, (Ints{12, 12, -1, -1, -1, -1}));
+  EXPECT_EQ(last.real_tokens, 2);
+  EXPECT_EQ(last.num_documents, 1);
+  const Sample packed = read(make(files, 5, Packing::kConcatenated), 0, 5);
+  EXPECT_EQ(packed.documents, (Ints{5, 5, 5, 8, 9}));
+  EXPECT_EQ(packed.key_begin, (Ints{5, 5, 5, 5, 5}));
+  EXPECT_EQ(packed.real_tokens, 5);
+  EXPECT_EQ(packed.num_documents, 3);
 }
 
 TEST_F(DatasetTest, IsolatedTakesTheLabelFromTheNextSampleOfTheSameDocument) {

@@ -26,8 +26,9 @@ Dataset make_dataset(const TempDirectory& directory, int num_documents, std::int
 
 bool equal(const MicroBatch& a, const MicroBatch& b) {
   return a.tokens == b.tokens && a.labels == b.labels && a.positions == b.positions &&
-         a.key_begin == b.key_begin && a.key_end == b.key_end && a.samples == b.samples &&
-         a.unmasked_tokens == b.unmasked_tokens;
+         a.key_begin == b.key_begin && a.key_end == b.key_end && a.documents == b.documents &&
+         a.samples == b.samples && a.unmasked_tokens == b.unmasked_tokens &&
+         a.real_tokens == b.real_tokens && a.num_documents == b.num_documents;
 }
 
 bool equal(const StepBatch& a, const StepBatch& b) {
@@ -154,6 +155,9 @@ TEST(FillMicroBatch, FillsUpWithPadding) {
   EXPECT_EQ(batch.labels, (std::vector<std::int32_t>(4, -100)));
   EXPECT_EQ(batch.key_begin, (std::vector<std::int32_t>{0, 1, 2, 2}));
   EXPECT_EQ(batch.unmasked_tokens, 0);
+  EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, -1, -1, -1}));
+  EXPECT_EQ(batch.real_tokens, 1);
+  EXPECT_EQ(batch.num_documents, 1);
 }
 
 }  // namespace

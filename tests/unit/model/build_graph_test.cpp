@@ -58,7 +58,7 @@ TEST(BuildGraph, VerifiesForEveryFamilyAndVariant) {
   for (const std::string& json : variants()) {
     const ModelConfig config = config_from(json);
     ir::verify(build_graph(
-        config, {.num_tokens = 7, .with_logits = true, .aux_loss_coef = 0.5, .z_loss_coef = 0.25}));
+        config, {.num_tokens = 7, .with_logits = true, .balance_coef = 0.5, .z_loss_coef = 0.25}));
     ir::verify(build_graph(config, {.num_tokens = 5, .with_loss = false, .with_logits = true}));
     ir::verify(build_graph(
         config, {.num_tokens = 2, .with_loss = false, .with_logits = true, .cache_capacity = 9}));
@@ -101,10 +101,11 @@ TEST(BuildGraph, NamesInputsAndOutputs) {
   const ModelConfig config =
       config_from(small_json("qwen3_moe", R"("decoder_sparse_step": 2, "num_hidden_layers": 4)"));
   const ir::Graph graph = build_graph(
-      config, {.num_tokens = 3, .with_logits = true, .aux_loss_coef = 1, .z_loss_coef = 1});
+      config, {.num_tokens = 3, .with_logits = true, .balance_coef = 1, .z_loss_coef = 1});
   EXPECT_THAT(names_of(graph, graph.batch),
-              ElementsAre("tokens", "positions", "key_begin", "key_end", "labels"));
-  EXPECT_THAT(names_of(graph, graph.step_inputs), ElementsAre("inverse_tokens"));
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "documents", "labels"));
+  EXPECT_THAT(names_of(graph, graph.step_inputs),
+              ElementsAre("inverse_tokens", "inverse_real_tokens"));
   EXPECT_THAT(
       names_of(graph, graph.outputs),
       ElementsAre("loss", "aux_loss", "z_loss", "expert_load.1", "expert_load.3", "logits"));
@@ -124,10 +125,9 @@ TEST(BuildGraph, ObjectiveIsTheLossWithoutCoefficients) {
   EXPECT_FALSE(graph.find_output("z_loss").has_value());
 }
 
-TEST(BuildGraph, ScalesTheAuxiliaryLossByItsCoefficientAndShare) {
+TEST(BuildGraph, ScalesTheAuxiliaryLossByItsCoefficient) {
   const ir::Graph graph =
-      build_graph(config_from(small_json("mixtral")),
-                  {.num_tokens = 3, .aux_loss_coef = 0.5, .aux_loss_scale = 0.25});
+      build_graph(config_from(small_json("mixtral")), {.num_tokens = 3, .balance_coef = 0.125});
   const ir::Node& sum = graph.node(graph.value(*graph.objective).producer);
   ASSERT_EQ(sum.op->name, "add");
   EXPECT_EQ(sum.inputs[0], *graph.find_output("loss"));
@@ -136,12 +136,33 @@ TEST(BuildGraph, ScalesTheAuxiliaryLossByItsCoefficientAndShare) {
   EXPECT_EQ(scaled.inputs[0], *graph.find_output("aux_loss"));
 }
 
-TEST(BuildGraph, BalancesOverAllSparseLayersTogether) {
-  const ir::Graph graph = build_graph(config_from(small_json("mixtral")), {.num_tokens = 3});
-  const ir::Node* loss = first_node(graph, "load_balancing_loss");
-  ASSERT_NE(loss, nullptr);
-  EXPECT_EQ(loss->inputs.size(), 6u);
-  EXPECT_EQ(spec::get_int(loss->attributes, "num_tokens"), 3);
+TEST(BuildGraph, BalancesEachLayerOrDocumentOrAllLayersTogether) {
+  const ModelConfig config = config_from(small_json("mixtral"));
+  const auto counts_of = [&](BalanceLoss kind) {
+    const ir::Graph graph =
+        build_graph(config, {.num_tokens = 3, .balance_loss = kind, .balance_coef = 0.01});
+    ir::verify(graph);
+    EXPECT_EQ(graph.objective == graph.find_output("loss"), kind == BalanceLoss::kNone);
+    return count_ops(graph);
+  };
+  const auto layers = static_cast<int>(config.num_hidden_layers);
+  EXPECT_EQ(counts_of(BalanceLoss::kLayer)["load_balancing_loss"], layers);
+  EXPECT_EQ(counts_of(BalanceLoss::kNone)["load_balancing_loss"], layers);
+  EXPECT_EQ(counts_of(BalanceLoss::kSequence)["sequence_balance_loss"], layers);
+  EXPECT_EQ(counts_of(BalanceLoss::kSequence)["load_balancing_loss"], 0);
+  EXPECT_EQ(counts_of(BalanceLoss::kAllLayers)["load_balancing_loss"], 1);
+}
+
+TEST(BuildGraph, GivesDocumentsToRoutersThatHaveALoss) {
+  const ModelConfig config = config_from(small_json("mixtral"));
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  const ir::Node* router = first_node(graph, "router");
+  ASSERT_EQ(router->inputs.size(), 2u);
+  EXPECT_EQ(text(graph.value(router->inputs[1]).name), "documents");
+  const ir::Graph dense = build_graph(config_from(small_json("llama")), {.num_tokens = 3});
+  EXPECT_THAT(names_of(dense, dense.batch),
+              ElementsAre("tokens", "positions", "key_begin", "key_end", "labels"));
+  EXPECT_THAT(names_of(dense, dense.step_inputs), ElementsAre("inverse_tokens"));
 }
 
 TEST(BuildGraph, TiedHeadReadsTheEmbedding) {
