@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -123,39 +124,103 @@ std::string read_file(const std::filesystem::path& path, std::int64_t limit_byte
 
 namespace {
 
-std::filesystem::path beside(const std::filesystem::path& path) { return path.string() + ".tmp"; }
+// Pipes, devices and open descriptors: bytes go there, a rename would take their place.
+bool is_stream(const std::filesystem::path& path) {
+  const std::string name = path.lexically_normal().string();
+  for (const char* prefix : {"/dev/fd/", "/dev/std", "/proc/"})
+    if (name.starts_with(prefix)) return true;
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
+}
 
-int create(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) throw_errno("create", path);
+int open_stream(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) throw_errno("open", path);
   return file;
 }
 
+void write_all(int file, std::string_view content, const std::filesystem::path& path) {
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t wrote = ::write(file, content.data() + done, content.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) throw_errno("write", path);
+    done += static_cast<std::size_t>(wrote);
+  }
+}
+
+// A file beside another, under a name that no other writer has; removed unless it was renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
+    static std::atomic<int> count = 0;
+    path_ = fmt::format("{}.{}-{}.tmp", target.string(), ::getpid(), count++);
+    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (descriptor_ < 0) throw_errno("create", target_);
+  }
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  void write(std::string_view content) { write_all(descriptor_, content, target_); }
+  // Becomes the target.
+  void finish() {
+    if (::fsync(descriptor_) != 0) throw_errno("fsync", target_);
+    if (::close(std::exchange(descriptor_, -1)) != 0) throw_errno("close", target_);
+    if (::rename(path_.c_str(), target_.c_str()) != 0) throw_errno("rename onto", target_);
+    path_.clear();
+  }
+
+ private:
+  std::filesystem::path target_, path_;
+  int descriptor_ = -1;
+};
+
 }  // namespace
 
-void require_writable(const std::filesystem::path& path) {
-  { const FileDescriptor file(create(beside(path))); }
-  ::unlink(beside(path).c_str());
-  if (std::filesystem::is_directory(path))
+std::filesystem::path replaceable_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error))
     throw ResourceError(
         fmt::format("[file] expected a file to write, got the folder {}", path.string()));
+  if (is_stream(path))
+    throw ResourceError(
+        fmt::format("[file] expected a file to write, got a pipe or device: {}", path.string()));
+  std::filesystem::path target = path;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(target, error); ++links) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    if (error) break;
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return target;
+}
+
+void require_writable(const std::filesystem::path& path) {
+  if (is_stream(path)) {
+    const FileDescriptor file(open_stream(path));
+    return;
+  }
+  const TemporaryFile file(replaceable_file(path));
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  const std::filesystem::path temporary = beside(path);
-  {
-    const FileDescriptor file(create(temporary));
-    std::size_t done = 0;
-    while (done < content.size()) {
-      const ssize_t wrote = ::write(file.get(), content.data() + done, content.size() - done);
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) throw_errno("write", temporary);
-      done += static_cast<std::size_t>(wrote);
-    }
-    if (::fsync(file.get()) != 0) throw_errno("fsync", temporary);
+  if (is_stream(path)) {
+    FileDescriptor file(open_stream(path));
+    write_all(file.get(), content, path);
+    return;
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) throw_errno("rename onto", path);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path target = replaceable_file(path);
+  {
+    TemporaryFile file(target);
+    file.write(content);
+    file.finish();
+  }
+  const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
   const FileDescriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0 || ::fsync(directory.get()) != 0) throw_errno("fsync", folder);
 }

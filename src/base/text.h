@@ -27,11 +27,16 @@ std::optional<std::int64_t> parse_bytes(std::string_view text);
 std::string read_file(const std::filesystem::path& path,
                       std::int64_t limit_bytes = std::int64_t{1} << 30);
 
-// Writes beside the target, fsyncs, renames over it and fsyncs the folder: after a crash the old or
-// the new file is there, whole.
+// Writes beside the target, fsyncs, renames over it and fsyncs the folder: after a crash or an
+// error the old or the new file is there, whole. Behind a symbolic link; a pipe or a device is
+// written to.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
 // ResourceError where write_file_atomically could not begin; what is there stays.
 void require_writable(const std::filesystem::path& path);
+
+// The file that a writer of `path` replaces when it is done: what links lead to. ResourceError for
+// a folder, a pipe or a device, which none may take the place of.
+std::filesystem::path replaceable_file(const std::filesystem::path& path);
 
 }  // namespace anabatic

@@ -5,6 +5,7 @@
 
 #include "bench/report.h"
 #include "cli/verb.h"
+#include "io/gzip.h"
 
 namespace anabatic::cli {
 namespace {
@@ -15,7 +16,7 @@ int run(const Invocation& invocation) {
   options.num_steps = invocation.integer("--steps", options.num_steps);
   options.num_warmup_steps = invocation.integer("--warmup", options.num_warmup_steps);
   // Before anything long: a place that cannot be written to shows at once.
-  if (invocation.has("--trace")) bench::write_trace({}, invocation.value("--trace"));
+  if (invocation.has("--trace")) const io::GzipWriter probe(invocation.value("--trace"));
   const bench::Profile profile =
       bench::profile(train::load_run_config(file, invocation.overrides), options);
   if (invocation.has("--trace")) bench::write_trace(profile, invocation.value("--trace"));

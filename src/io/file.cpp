@@ -112,6 +112,11 @@ void File::sync() const {
   if (::fsync(descriptor_) != 0) fail("sync", path_);
 }
 
+void File::close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && ::close(descriptor) != 0) fail("close", path_);
+}
+
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const File file = File::open(path);
   const auto size = static_cast<std::size_t>(file.size());
@@ -146,6 +151,10 @@ void release_pages(std::span<const std::byte> mapped, std::span<const std::byte>
       (address(mapped.data() + mapped.size()) + kWindowBytes - 1) / kWindowBytes * kWindowBytes,
       address(whole.data() + whole.size()));
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // a hint: may fail
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("rename a file to", to);
 }
 
 void sync_directory(const std::filesystem::path& directory) {

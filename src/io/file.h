@@ -31,6 +31,7 @@ class File {
   void write(std::span<const std::byte> bytes) const;
   void resize(std::int64_t size_bytes) const;
   void sync() const;
+  void close();  // the destructor ignores an error, this does not
   bool is_open() const { return descriptor_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
   int descriptor() const { return descriptor_; }
@@ -63,6 +64,9 @@ class MappedFile {
 // pages around them that the system maps along with a page that is read: they count as resident
 // from then on. A later read fetches them again.
 void release_pages(std::span<const std::byte> mapped, std::span<const std::byte> whole);
+
+// Replaces `to`, which may be there.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Makes renames and new names in this folder durable.
 void sync_directory(const std::filesystem::path& directory);

@@ -4,9 +4,12 @@
 #include <filesystem>
 #include <string_view>
 
+#include "io/file.h"
+
 namespace anabatic::io {
 
-// ResourceError naming the file when the system refuses. A file that was not closed is cut short.
+// ResourceError naming the file when the system refuses. The file appears under its name in
+// close(), whole; before that it ends in ".partial", and goes with a writer that was not closed.
 class GzipWriter {
  public:
   explicit GzipWriter(const std::filesystem::path& file);
@@ -18,7 +21,8 @@ class GzipWriter {
   void close();  // ends the file; nothing may follow
 
  private:
-  std::filesystem::path file_;
+  std::filesystem::path target_;
+  File file_;
   void* stream_ = nullptr;
 };
 

@@ -17,6 +17,7 @@ class JsonLinesWriter {
 
   // Writes the object and "\n" in one system call. Numbers that are not finite become null.
   void write(const nlohmann::ordered_json& object);
+  void sync() const { file_.sync(); }
 
  private:
   File file_;

@@ -24,12 +24,22 @@ std::int64_t checked_bytes(const TensorInfo& info) {
   return bytes;
 }
 
+std::filesystem::path partial(const std::filesystem::path& path) {
+  return path.string() + ".partial";
+}
+
 }  // namespace
+
+SafetensorsWriter::~SafetensorsWriter() {
+  std::error_code ignored;
+  for (const File& file : files_) std::filesystem::remove(file.path(), ignored);
+}
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& directory,
                                      std::vector<TensorInfo> tensors,
                                      const SafetensorsWriterOptions& options)
-    : directory_(directory) {
+    : SafetensorsWriter() {  // so that the destructor runs when this throws
+  directory_ = directory;
   declare(tensors, options.max_shard_bytes);
   if (num_shards_ == 1) {
     shard_names_.push_back(options.stem + ".safetensors");
@@ -46,9 +56,10 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& directory,
 SafetensorsWriter SafetensorsWriter::single_file(const std::filesystem::path& path,
                                                  std::vector<TensorInfo> tensors) {
   SafetensorsWriter writer;
-  writer.directory_ = path.has_parent_path() ? path.parent_path() : ".";
+  const std::filesystem::path target = replaceable_file(path);
+  writer.directory_ = target.has_parent_path() ? target.parent_path() : ".";
   writer.declare(tensors, INT64_MAX);
-  writer.shard_names_.push_back(path.filename().string());
+  writer.shard_names_.push_back(target.filename().string());
   writer.create_shard(0, tensors);
   return writer;
 }
@@ -65,7 +76,8 @@ void SafetensorsWriter::declare(const std::vector<TensorInfo>& tensors,
       ++num_shards_;
       shard_bytes = 0;
     }
-    const bool added = tensors_.try_emplace(info.name, Tensor{num_shards_ - 1, 0, bytes, 0}).second;
+    const bool added =
+        tensors_.try_emplace(info.name, Tensor{num_shards_ - 1, 0, bytes, 0, 0}).second;
     ANABATIC_REQUIRE(added, "[safetensors] the name {} is declared twice", info.name);
     ANABATIC_REQUIRE(!__builtin_add_overflow(total_bytes_, bytes, &total_bytes_),
                      "[safetensors] the sum of all tensors overflows at {}", info.name);
@@ -100,11 +112,17 @@ void SafetensorsWriter::create_shard(std::size_t shard, const std::vector<Tensor
   const std::uint64_t header_bytes = text.size();
   const auto data_begin = static_cast<std::int64_t>(8 + header_bytes);
   for (const TensorInfo* info : order) tensors_.find(info->name)->second.offset += data_begin;
-  File file = File::create(directory_ / shard_names_[shard]);
+  files_.push_back(File::create(partial(directory_ / shard_names_[shard])));
+  const File& file = files_.back();
   file.resize(data_begin + offset);
-  file.write_at(0, std::as_bytes(std::span(&header_bytes, 1)));
-  file.write_at(8, std::as_bytes(std::span(text)));
-  files_.push_back(std::move(file));
+  Checksum sum;
+  const auto put = [&](std::int64_t at, std::span<const std::byte> bytes) {
+    sum.add(bytes);
+    file.write_at(at, bytes);
+  };
+  put(0, std::as_bytes(std::span(&header_bytes, 1)));
+  put(8, std::as_bytes(std::span(text)));
+  checksums_.push_back({.bytes = data_begin + offset, .content = sum.value(), .tensors = {}});
 }
 
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> bytes) {
@@ -117,9 +135,14 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
                    tensor.size_bytes, count, tensor.written_bytes);
   files_[tensor.shard].write_at(tensor.offset + tensor.written_bytes, bytes);
   tensor.written_bytes += count;
+  const auto sum = open_.try_emplace(place->first).first;
+  sum->second.add(bytes);
+  if (tensor.written_bytes < tensor.size_bytes) return;
+  tensor.checksum = sum->second.value();
+  open_.erase(sum);
 }
 
-void SafetensorsWriter::finish() {
+ChecksumManifest SafetensorsWriter::finish() {
   std::string missing;
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.written_bytes == tensor.size_bytes) continue;
@@ -129,7 +152,17 @@ void SafetensorsWriter::finish() {
   ANABATIC_REQUIRE(missing.empty(), "[safetensors] {}: incomplete tensors{}", directory_.string(),
                    missing);
   for (const File& file : files_) file.sync();
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    files_[i].close();
+    rename_file(files_[i].path(), directory_ / shard_names_[i]);
+  }
   files_.clear();
+  const std::uint64_t nothing = Checksum().value();  // of a tensor without elements
+  for (const auto& [name, tensor] : tensors_)
+    checksums_[tensor.shard].tensors[name] = tensor.size_bytes > 0 ? tensor.checksum : nothing;
+  ChecksumManifest manifest;
+  for (std::size_t i = 0; i < checksums_.size(); ++i)
+    manifest[shard_names_[i]] = std::move(checksums_[i]);
   if (!index_name_.empty()) {
     OrderedJson index;
     index["metadata"]["total_parameters"] = num_elements_;
@@ -141,8 +174,10 @@ void SafetensorsWriter::finish() {
       static_cast<OrderedJson::object_t::Container&>(members).emplace_back(
           name, shard_names_[tensor.shard]);
     write_file_atomically(directory_ / index_name_, dump_json(index, 2) + "\n");
+    manifest[index_name_] = checksums_of(directory_ / index_name_);
   }
   sync_directory(directory_);
+  return manifest;
 }
 
 }  // namespace anabatic::io

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checksums.h"
 #include "io/file.h"
 #include "tensor/dtype.h"
 
@@ -29,23 +30,28 @@ struct SafetensorsWriterOptions {
 // All tensors are declared up front, so that names, shards and offsets are known before the first
 // byte. Tensors fill shards in the declared order; one shard is STEM.safetensors, several are
 // STEM-00001-of-0000N.safetensors with STEM.safetensors.index.json. Within a shard wider elements
-// come first, so every tensor is aligned to its element. Not thread-safe.
+// come first, so every tensor is aligned to its element. Files appear under their names in
+// finish(), whole; before that they end in ".partial". Not thread-safe.
 class SafetensorsWriter {
  public:
   // Creates the files. InvalidArgument for double names, names the format reserves, negative or
-  // overflowing shapes.
+  // overflowing shapes. ResourceError where a file cannot stand under its name.
   SafetensorsWriter(const std::filesystem::path& directory, std::vector<TensorInfo> tensors,
                     const SafetensorsWriterOptions& options = {});
-  // One file under exactly this path.
+  // One file under exactly this path, or where it links to.
   static SafetensorsWriter single_file(const std::filesystem::path& path,
                                        std::vector<TensorInfo> tensors);
+
+  ~SafetensorsWriter();  // removes what finish() has not completed
+  SafetensorsWriter(SafetensorsWriter&&) = default;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
   // Appends row-major little-endian bytes to a tensor: whole or in chunks, tensors in any order.
   void write(std::string_view name, std::span<const std::byte> bytes);
 
-  // Checks that every tensor is complete (error lists those that are not), fsyncs, writes the
-  // index.
-  void finish();
+  // Checks that every tensor is complete (error lists those that are not), fsyncs, renames, writes
+  // the index. Returns the checksums of the files.
+  ChecksumManifest finish();
 
  private:
   struct Tensor {
@@ -53,6 +59,7 @@ class SafetensorsWriter {
     std::int64_t offset = 0;  // in the file
     std::int64_t size_bytes = 0;
     std::int64_t written_bytes = 0;
+    std::uint64_t checksum = 0;  // when it is complete
   };
 
   SafetensorsWriter() = default;
@@ -62,7 +69,9 @@ class SafetensorsWriter {
   std::filesystem::path directory_;
   std::string index_name_;  // empty with one shard
   std::vector<std::string> shard_names_;
-  std::vector<File> files_;
+  std::vector<File> files_;  // under their partial names
+  std::vector<FileChecksums> checksums_;
+  std::map<std::string, Checksum, std::less<>> open_;  // of tensors that are begun
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::int64_t total_bytes_ = 0;
   std::int64_t num_elements_ = 0;

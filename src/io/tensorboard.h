@@ -25,6 +25,7 @@ class EventWriter {
   // One event at this step and the present time; written through to the file at once.
   void write(std::int64_t step, std::span<const Scalar> scalars);
 
+  void sync() const { file_.sync(); }
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

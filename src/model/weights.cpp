@@ -2,8 +2,11 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "io/file.h"
 #include "model/float_conversion.h"
 #include "model/parameters.h"
@@ -16,11 +19,13 @@ constexpr std::int64_t kBlock = std::int64_t{1} << 18;
 
 // In blocks whose pages are given back, so that reading needs little memory beside the states.
 void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,
-                const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch) {
+                const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch,
+                io::Checksum& sum) {
   for (std::int64_t done = 0; done < piece.count; done += kBlock) {
     const std::int64_t count = std::min(kBlock, piece.count - done);
     const auto block = data.first(static_cast<std::size_t>(count * size_bytes(dtype)));
     scratch.resize(static_cast<std::size_t>(count));
+    sum.add(block);
     to_floats(dtype, block, scratch);
     write(piece.state, piece.offset + done, scratch);
     files.release(block);
@@ -45,6 +50,48 @@ void write_piece(io::SafetensorsWriter& writer, const std::string& name, DType d
   }
 }
 
+// The checksums that a checkpoint has beside its files.
+class WrittenChecksums {
+ public:
+  explicit WrittenChecksums(const std::filesystem::path& directory) {
+    if (std::filesystem::is_directory(directory)) manifest_ = io::read_checksums(directory);
+  }
+
+  void compare(const io::TensorEntry& entry, std::uint64_t found) {
+    const io::FileChecksums* file = file_of(entry.file);
+    if (file == nullptr) return;
+    const auto written = file->tensors.find(entry.name);
+    ANABATIC_REQUIRE(written == file->tensors.end() || written->second == found,
+                     "[weights] {}: {}; the file is damaged, or, if it was changed on purpose, {} "
+                     "beside it must go",
+                     entry.file.string(), io::checksum_mismatch(entry.name, written->second, found),
+                     io::kChecksumsFile);
+  }
+
+ private:
+  // Null where there are none, or they are of another file.
+  const io::FileChecksums* file_of(const std::filesystem::path& path) {
+    if (!manifest_) return nullptr;
+    const auto [known, is_new] = files_.try_emplace(path, nullptr);
+    if (!is_new) return known->second;
+    const auto written = manifest_->find(path.filename().string());
+    const io::FileChecksums header = io::header_checksum(path);
+    if (written != manifest_->end() && written->second.bytes == header.bytes &&
+        written->second.content == header.content) {
+      known->second = &written->second;
+    } else {
+      log_warning(
+          "[weights] {} is not the file that {} was written for: its tensors are not "
+          "compared with it",
+          path.string(), io::kChecksumsFile);
+    }
+    return known->second;
+  }
+
+  std::optional<io::ChecksumManifest> manifest_;
+  std::map<std::filesystem::path, const io::FileChecksums*> files_;
+};
+
 }  // namespace
 
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
@@ -52,20 +99,25 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
   require_tied_head(config, files, directory);
+  WrittenChecksums checksums(directory);
   std::vector<float> scratch;
   for (const FileTensor& tensor : map.tensors) {
-    std::span<const std::byte> data = files.find(tensor.name)->data;
+    const io::TensorEntry& entry = *files.find(tensor.name);
+    std::span<const std::byte> data = entry.data;
+    io::Checksum sum;
     for (const WeightPiece& piece : tensor.pieces) {
       const auto num_bytes = static_cast<std::size_t>(piece.count * size_bytes(tensor.dtype));
-      read_piece(files, tensor.dtype, data.first(num_bytes), piece, write, scratch);
+      read_piece(files, tensor.dtype, data.first(num_bytes), piece, write, scratch, sum);
       data = data.subspan(num_bytes);
     }
+    checksums.compare(entry, sum.value());
   }
   return map;
 }
 
-void export_weights(const WeightMap& map, const std::filesystem::path& directory, SaveDType dtype,
-                    const StateReader& read, const io::SafetensorsWriterOptions& options) {
+io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
+                                    SaveDType dtype, const StateReader& read,
+                                    const io::SafetensorsWriterOptions& options) {
   const auto written_dtype = [&](const FileTensor& tensor) {
     return dtype == SaveDType::kFloat32 ? DType::kFloat32 : tensor.dtype;
   };
@@ -78,7 +130,7 @@ void export_weights(const WeightMap& map, const std::filesystem::path& directory
   for (const FileTensor& tensor : map.tensors)
     for (const WeightPiece& piece : tensor.pieces)
       write_piece(writer, tensor.name, written_dtype(tensor), piece, read, values, bytes);
-  writer.finish();
+  return writer.finish();
 }
 
 }  // namespace anabatic::model

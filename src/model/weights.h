@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checksums.h"
 #include "io/safetensors_writer.h"
 #include "model/model.h"
 
@@ -58,15 +59,17 @@ using StateReader =
     std::function<void(std::string_view state, std::int64_t first, std::span<float> values)>;
 
 // Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
-// `lm_head.weight` in the files must equal the embedding, or stand in for it.
+// `lm_head.weight` in the files must equal the embedding, or stand in for it. Where the directory
+// has checksums of its files, a tensor that is not as it was written is an error too.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write);
 
 enum class SaveDType : std::uint8_t { kSource, kFloat32 };
 
 // Writes model.safetensors, or shards and an index, into an existing directory. Values round to
-// nearest even.
-void export_weights(const WeightMap& map, const std::filesystem::path& directory, SaveDType dtype,
-                    const StateReader& read, const io::SafetensorsWriterOptions& options = {});
+// nearest even. Returns the checksums of the files.
+io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
+                                    SaveDType dtype, const StateReader& read,
+                                    const io::SafetensorsWriterOptions& options = {});
 
 }  // namespace anabatic::model

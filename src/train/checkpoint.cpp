@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/checksums.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
-#include "train/checkpoint_directory.h"
 #include "train/state_rows.h"
 #include "train/state_tiers.h"
 
@@ -19,11 +19,6 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kFormat = 1;
-constexpr const char* kStates = "training_state.safetensors";
-constexpr const char* kProgress = "training_state.json";
-constexpr const char* kRunConfig = "run_config.yaml";
 
 // Files beside config.json that Hugging Face reads: copied so that a checkpoint is a model
 // directory of its own.
@@ -52,7 +47,7 @@ std::vector<std::int64_t> sizes_of(const TensorType& type) {
 
 // Everything that the next step starts from, under the engine's own names: fp32 masters and
 // moments.
-void write_states(const fs::path& file, ModelSession& session) {
+io::ChecksumManifest write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;
   for (const SavedState& state : session.saved_states())
     infos.push_back({std::string(text(state.name)), state.type.dtype, sizes_of(state.type)});
@@ -61,7 +56,7 @@ void write_states(const fs::path& file, ModelSession& session) {
     for_state_bytes(session.store(), state, [&](std::span<const std::byte> block) {
       writer.write(text(state.name), block);
     });
-  writer.finish();
+  return writer.finish();
 }
 
 void read_states(const fs::path& file, ModelSession& session) {
@@ -95,80 +90,58 @@ void read_states(const fs::path& file, ModelSession& session) {
   }
 }
 
-// Settings that decide which numbers a step computes; the length of the run and its schedule may
-// change on purpose.
-const std::vector<std::string>& binding_keys() {
-  static const std::vector<std::string> keys{"data.train",
-                                             "data.sequence_length",
-                                             "data.packing",
-                                             "data.shuffle",
-                                             "data.append_eos",
-                                             "train.micro_batch_size",
-                                             "train.gradient_accumulation_steps",
-                                             "train.precision",
-                                             "train.balance_loss",
-                                             "train.balance_coef",
-                                             "train.router_z_loss_coef",
-                                             "train.seed",
-                                             "memory.compress",
-                                             "optimizer.state_precision",
-                                             "optimizer.update"};
-  return keys;
-}
+// In the header of a safetensors file and in checksums.json, for one tensor, about.
+constexpr std::int64_t kBytesBesideTensor = 200;
 
-void require_same_run(const fs::path& checkpoint, const RunConfig& run) {
-  const RunConfig saved = load_run_config(checkpoint / kRunConfig, {});
-  std::string problems;
-  for (const ConfigKey& key : config_keys()) {
-    if (std::find(binding_keys().begin(), binding_keys().end(), key.name) == binding_keys().end())
-      continue;
-    if (key.show(saved) != key.show(run))
-      problems += fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name,
-                              key.show(saved), key.show(run));
-  }
-  ANABATIC_REQUIRE(
-      problems.empty(),
-      "[checkpoint] {} cannot be resumed by another run (train.resume: never starts anew):{}",
-      checkpoint.string(), problems);
-}
-
-nlohmann::json read_progress(const fs::path& file) {
-  const auto json = try_parse_json(read_file(file, std::int64_t{1} << 20));
-  const auto has_int = [&](const char* key) {
-    return json.is_object() && json.contains(key) && json[key].is_number_integer();
-  };
-  ANABATIC_REQUIRE(has_int("format") && has_int("step"),
-                   "[checkpoint] expected an object with format and step in {}", file.string());
-  ANABATIC_REQUIRE(json["format"] == kFormat, "[checkpoint] {}: expected format {}, found {}",
-                   file.string(), kFormat, show_json(json["format"]));
-  return json;
+std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : shape) elements *= size;
+  return elements;
 }
 
 }  // namespace
 
 fs::path save_checkpoint(const fs::path& output, ModelSession& session,
-                         const CheckpointState& state) {
+                         const CheckpointProgress& progress, const Retention& retention) {
   const RunConfig& run = session.run();
-  return commit_checkpoint(output, state.step, run.train.keep_last, [&](const fs::path& directory) {
-    session.export_model(directory);
+  return commit_checkpoint(output, progress.step, retention, [&](const fs::path& directory) {
+    io::ChecksumManifest sums = session.export_model(directory);
     copy_companions(model_directory(run.model.path), directory);
     if (!fs::is_directory(run.model.path))  // a config.json of any name
       fs::copy_file(run.model.path, directory / "config.json",
                     fs::copy_options::overwrite_existing);
-    write_states(directory / kStates, session);
-    const nlohmann::ordered_json progress{
-        {"format", kFormat}, {"step", state.step}, {"seed", run.train.seed}};
-    write_file_atomically(directory / kProgress, dump_json(progress, 2) + "\n");
-    write_file_atomically(directory / kRunConfig, to_yaml(run));
+    sums.merge(write_states(directory / kStatesFile, session));
+    write_progress(directory, progress);
+    write_file_atomically(directory / kRunConfigFile, to_yaml(run));
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      const std::string name = entry.path().filename().string();
+      if (sums.count(name) == 0) sums[name] = io::checksums_of(entry.path());
+    }
+    io::write_checksums(directory, sums);
   });
 }
 
-CheckpointState load_checkpoint(const fs::path& directory, ModelSession& session) {
-  require_same_run(directory, session.run());
-  const nlohmann::json progress = read_progress(directory / kProgress);
-  read_states(directory / kStates, session);
+void load_checkpoint(const fs::path& directory, ModelSession& session) {
+  read_states(directory / kStatesFile, session);
   session.adopt_weight_map(directory);
-  return {.step = progress["step"].get<std::int64_t>()};
+}
+
+CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {
+  std::int64_t states = 0, weights = 0, beside = 0;
+  for (const SavedState& state : session.saved_states())
+    states += elements_of(sizes_of(state.type)) * size_bytes(state.type.dtype) + kBytesBesideTensor;
+  const bool is_fp32 = session.run().train.save_dtype == "fp32";
+  for (const model::FileTensor& tensor : session.weight_map().tensors)
+    weights += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +
+               kBytesBesideTensor;
+  for (const char* name : kCompanions) {
+    std::error_code error;
+    const auto size = fs::file_size(model_directory(session.run().model.path) / name, error);
+    if (!error) beside += static_cast<std::int64_t>(size);
+  }
+  return {.total = states + weights + beside,
+          .largest_file =
+              std::max(states, std::min(weights, io::SafetensorsWriterOptions().max_shard_bytes))};
 }
 
 }  // namespace anabatic::train

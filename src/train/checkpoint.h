@@ -3,25 +3,28 @@
 // moments; the step, which is the data cursor and the state of all randomness; the resolved run
 // config.
 #pragma once
-#include <cstdint>
 #include <filesystem>
 
+#include "train/checkpoint_directory.h"
+#include "train/checkpoint_progress.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
 
-struct CheckpointState {
-  std::int64_t step = 0;  // done; data and randomness are pure functions of (seed, step)
-};
-
-// Writes OUTPUT/step-N durably, moves OUTPUT/latest and prunes; returns the directory. Streams from
-// the live states.
+// Writes OUTPUT/step-N durably with the checksums of its files, moves OUTPUT/latest and prunes;
+// returns the directory. Streams from the live states.
 std::filesystem::path save_checkpoint(const std::filesystem::path& output, ModelSession& session,
-                                      const CheckpointState& state);
+                                      const CheckpointProgress& progress,
+                                      const Retention& retention);
 
-// Fills parameters and moments. InvalidArgument listing every state that is missing, surplus or of
-// another shape, and a seed, data or batch setting that differs from the run's (a resumed run must
-// equal an unbroken one; steps and schedules may change).
-CheckpointState load_checkpoint(const std::filesystem::path& directory, ModelSession& session);
+// Fills parameters and moments of a checkpoint that was found whole (train/checkpoint_search).
+// InvalidArgument listing every state that is missing, surplus or of another shape.
+void load_checkpoint(const std::filesystem::path& directory, ModelSession& session);
+
+// Bytes of a checkpoint of this session, and of its largest file.
+struct CheckpointBytes {
+  std::int64_t total = 0, largest_file = 0;
+};
+CheckpointBytes bytes_of_checkpoint(const ModelSession& session);
 
 }  // namespace anabatic::train

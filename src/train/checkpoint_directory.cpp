@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "io/file.h"
+#include "train/checkpoint_progress.h"
 
 namespace anabatic::train {
 namespace {
@@ -18,6 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTemporary = "incomplete-checkpoint";
+constexpr const char* kReplaced = "replaced-checkpoint";
+constexpr std::string_view kPrefix = "step-";
+constexpr std::size_t kDigits = 8;  // at least
 
 void sync_path(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -34,65 +40,50 @@ void sync_path(const fs::path& path) {
 // first.
 void exchange(const fs::path& fresh, const fs::path& old) {
   if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, old.c_str(), RENAME_EXCHANGE) == 0) return;
-  const fs::path aside = old.parent_path() / "replaced-checkpoint";
+  const fs::path aside = old.parent_path() / kReplaced;
   fs::remove_all(aside);
   fs::rename(old, aside);
   fs::rename(fresh, old);
   fs::rename(aside, fresh);
 }
 
-std::vector<fs::path> checkpoints_in(const fs::path& output) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(output)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && name.starts_with("step-") && name.size() == 13)
-      found.push_back(entry.path());
+bool is_of_run(const fs::path& checkpoint, const std::string& run_id) {
+  try {
+    return read_progress(checkpoint).run.id == run_id;
+  } catch (const Error&) {
+    return false;
   }
-  std::sort(found.begin(), found.end());
-  return found;
 }
 
-void prune(const fs::path& output, const fs::path& newest, std::int64_t keep_last) {
-  if (keep_last == 0) return;
-  std::vector<fs::path> old;
-  for (const fs::path& directory : checkpoints_in(output))
-    if (directory != newest) old.push_back(directory);
-  // Later steps than the newest are of a run that this one replaces: they go first.
-  std::stable_partition(old.begin(), old.end(),
-                        [&](const fs::path& directory) { return directory > newest; });
-  const auto keep = static_cast<std::size_t>(keep_last - 1);
-  for (std::size_t i = 0; i + keep < old.size(); ++i) fs::remove_all(old[i]);
+void prune(const fs::path& output, std::int64_t newest, const Retention& retention) {
+  if (retention.keep_last == 0) return;
+  std::vector<NamedCheckpoint> old;
+  for (NamedCheckpoint& checkpoint : checkpoints_of_run(output, retention.run_id)) {
+    std::error_code ignored;
+    if (checkpoint.step == newest ||
+        fs::equivalent(checkpoint.directory, retention.in_use, ignored))
+      continue;
+    old.push_back(std::move(checkpoint));
+  }
+  // Later steps than the newest were passed over by a resume, as they are damaged: they go first.
+  std::stable_partition(old.begin(), old.end(), [&](const NamedCheckpoint& checkpoint) {
+    return checkpoint.step > newest;
+  });
+  const auto keep = static_cast<std::size_t>(retention.keep_last - 1);
+  for (std::size_t i = 0; i + keep < old.size(); ++i) fs::remove_all(old[i].directory);
 }
 
-}  // namespace
-
-fs::path checkpoint_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
-
-std::optional<fs::path> latest_checkpoint(const fs::path& output) {
-  const fs::path pointer = output / "latest";
-  if (!fs::exists(pointer)) return std::nullopt;
-  std::string name = read_file(pointer, 4096);
-  name.erase(name.find_last_not_of(" \n\r\t") + 1);
-  ANABATIC_REQUIRE(!name.empty() && name.find('/') == std::string::npos,
-                   "[checkpoint] expected a directory's name in {}, got '{}'", pointer.string(),
-                   name);
-  ANABATIC_REQUIRE(fs::is_directory(output / name),
-                   "[checkpoint] {} names '{}', which is not a directory of {}", pointer.string(),
-                   name, output.string());
-  return output / name;
-}
-
-fs::path commit_checkpoint(const fs::path& output, std::int64_t step, std::int64_t keep_last,
-                           const std::function<void(const fs::path&)>& write) {
+fs::path commit(const fs::path& output, std::int64_t step, const Retention& retention,
+                const std::function<void(const fs::path&)>& write) {
   fs::create_directories(output);
-  const fs::path temporary = output / kTemporary;
+  const fs::path temporary = output / kTemporary, target = output / checkpoint_name(step);
   fs::remove_all(temporary);
   fs::create_directory(temporary);
   write(temporary);
   for (const auto& entry : fs::directory_iterator(temporary)) sync_path(entry.path());
   sync_path(temporary);
 
-  const fs::path target = output / checkpoint_name(step);
+  if (fs::exists(target) && !is_of_run(target, retention.run_id)) set_aside(target);
   if (fs::exists(target)) {
     exchange(temporary, target);
     fs::remove_all(temporary);
@@ -101,8 +92,132 @@ fs::path commit_checkpoint(const fs::path& output, std::int64_t step, std::int64
   }
   sync_path(output);
   write_file_atomically(output / "latest", target.filename().string() + "\n");
-  prune(output, target, keep_last);
+  prune(output, step, retention);
   return target;
+}
+
+// A checkpoint whose place a newer one was about to take goes back there.
+std::string restore_replaced(const fs::path& output) {
+  const fs::path replaced = output / kReplaced;
+  std::string name;
+  try {
+    // The name is what read_progress compares with: any step's.
+    const Json json = try_parse_json(read_file(replaced / kProgressFile, 1 << 26));
+    if (json.is_object() && json.contains("step") && json["step"].is_number_integer())
+      name = checkpoint_name(json["step"].get<std::int64_t>());
+  } catch (const Error&) {
+  }
+  if (name.empty() || fs::exists(output / name)) {
+    fs::remove_all(replaced);
+    return fmt::format("removed {}, which a save that did not end had left", replaced.string());
+  }
+  fs::rename(replaced, output / name);
+  return fmt::format("put {} back, which a save that did not end had moved", name);
+}
+
+bool is_left_by_a_writer(const fs::path& path) {
+  const std::string name = path.filename().string();
+  for (const char* file : {"latest.", "plan.txt.", "metrics.jsonl.", "validation.jsonl."})
+    if (name.starts_with(file) && name.ends_with(".tmp")) return true;
+  // A scratch file loses its name as soon as it is open.
+  return name.starts_with("anabatic-swap-");
+}
+
+}  // namespace
+
+std::string checkpoint_name(std::int64_t step) {
+  return fmt::format("{}{:0{}}", kPrefix, step, kDigits);
+}
+
+std::vector<NamedCheckpoint> named_checkpoints(const fs::path& output) {
+  std::vector<NamedCheckpoint> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(output, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code ignored;
+    if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kDigits ||
+        !entry->is_directory(ignored))
+      continue;
+    std::int64_t step = 0;
+    const char* last = name.data() + name.size();
+    const auto [stop, problem] = std::from_chars(name.data() + kPrefix.size(), last, step);
+    if (problem == std::errc{} && stop == last && step >= 0 && checkpoint_name(step) == name)
+      found.push_back({step, entry->path()});
+  }
+  std::sort(found.begin(), found.end(),
+            [](const NamedCheckpoint& a, const NamedCheckpoint& b) { return a.step < b.step; });
+  return found;
+}
+
+std::vector<NamedCheckpoint> checkpoints_of_run(const fs::path& output, const std::string& run_id) {
+  std::vector<NamedCheckpoint> found = named_checkpoints(output);
+  std::erase_if(found, [&](const NamedCheckpoint& checkpoint) {
+    return !is_of_run(checkpoint.directory, run_id);
+  });
+  return found;
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& output) {
+  const fs::path pointer = output / "latest";
+  std::error_code ignored;
+  if (!fs::is_regular_file(pointer, ignored)) return std::nullopt;
+  std::string name = read_file(pointer, 4096);
+  name.erase(name.find_last_not_of(" \n\r\t") + 1);
+  if (name.empty() || name.find('/') != std::string::npos ||
+      !fs::is_directory(output / name, ignored))
+    return std::nullopt;
+  return output / name;
+}
+
+fs::path commit_checkpoint(const fs::path& output, std::int64_t step, const Retention& retention,
+                           const std::function<void(const fs::path&)>& write) {
+  const auto clear = [&] {
+    std::error_code ignored;
+    fs::remove_all(output / kTemporary, ignored);
+  };
+  try {
+    return commit(output, step, retention, write);
+  } catch (const fs::filesystem_error& error) {
+    clear();
+    throw ResourceError(fmt::format("[checkpoint] cannot save step {}: {}: {}", step,
+                                    error.path1().string(), error.code().message()));
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+fs::path set_aside(const fs::path& path) {
+  for (std::int64_t k = 1;; ++k) {
+    const fs::path folder = path.parent_path() / fmt::format("before-{}", k);
+    const fs::path place = folder / path.filename();
+    if (fs::exists(fs::symlink_status(place))) continue;
+    fs::create_directories(folder);
+    fs::rename(path, place);
+    return place;
+  }
+}
+
+std::vector<std::string> remove_leftovers(const fs::path& output) {
+  std::vector<std::string> lines;
+  try {
+    if (fs::exists(output / kReplaced)) lines.push_back(restore_replaced(output));
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(output))
+      if (entry.path().filename() == kTemporary || is_left_by_a_writer(entry.path()))
+        left.push_back(entry.path());
+    for (const fs::path& path : left) {
+      fs::remove_all(path);
+      lines.push_back(
+          fmt::format("removed {}, which a save that did not end had left", path.string()));
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw ResourceError(
+        fmt::format("[train] train.output: cannot clear what an earlier run left: {}: {}",
+                    error.path1().string(), error.code().message()));
+  }
+  return lines;
 }
 
 }  // namespace anabatic::train

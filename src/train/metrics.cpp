@@ -100,4 +100,10 @@ void MetricsLog::write_validation(std::int64_t step, const Evaluation& evaluatio
   events_.write(step, scalars);
 }
 
+void MetricsLog::sync() const {
+  lines_.sync();
+  validation_lines_.sync();
+  events_.sync();
+}
+
 }  // namespace anabatic::train

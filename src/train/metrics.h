@@ -20,6 +20,8 @@ class MetricsLog {
 
   void write(const StepMetrics& metrics);
   void write_validation(std::int64_t step, const Evaluation& evaluation);
+  // Makes the files durable: a checkpoint then finds the lines of its steps.
+  void sync() const;
 
  private:
   io::JsonLinesWriter lines_, validation_lines_;

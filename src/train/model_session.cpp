@@ -265,14 +265,15 @@ void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
   has_parameters_ = true;
 }
 
-void ModelSession::export_model(const std::filesystem::path& directory) {
+io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
   const auto dtype =
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
   StateCursor cursor(store_);
-  model::export_weights(weight_map_, directory, dtype,
-                        [&](std::string_view state, std::int64_t first, std::span<float> values) {
-                          cursor.read(intern(state), first, values);
-                        });
+  return model::export_weights(
+      weight_map_, directory, dtype,
+      [&](std::string_view state, std::int64_t first, std::span<float> values) {
+        cursor.read(intern(state), first, values);
+      });
 }
 
 }  // namespace anabatic::train

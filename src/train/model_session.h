@@ -82,8 +82,8 @@ class ModelSession {
   // The spelling and dtypes of the weights in a checkpoint, when its states were loaded instead.
   void adopt_weight_map(const std::filesystem::path& checkpoint);
   // Writes the parameters as Hugging Face safetensors, in the source's spelling and dtype (fp32
-  // under train.save_dtype: fp32).
-  void export_model(const std::filesystem::path& directory);
+  // under train.save_dtype: fp32). Returns the checksums of the files.
+  io::ChecksumManifest export_model(const std::filesystem::path& directory);
 
   // Bytes of states in memory and of the arenas of every program bound so far, as planned.
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }

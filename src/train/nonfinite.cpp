@@ -2,31 +2,34 @@
 #include "train/nonfinite.h"
 
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "base/error.h"
+#include "train/state_tiers.h"
 
 namespace anabatic::train {
 namespace {
 
+bool is_finite(DType dtype, std::span<const std::byte> bytes) {
+  const auto all = [&](auto* values, auto&& to_number) {
+    const std::size_t count = bytes.size() / sizeof(*values);
+    for (std::size_t i = 0; i < count; ++i)
+      if (!std::isfinite(to_number(values[i]))) return false;
+    return true;
+  };
+  if (dtype == DType::kFloat32)
+    return all(reinterpret_cast<const float*>(bytes.data()), [](float value) { return value; });
+  if (dtype == DType::kBFloat16)
+    return all(reinterpret_cast<const BFloat16*>(bytes.data()),
+               [](BFloat16 value) { return to_float(value); });
+  return true;
+}
+
 bool is_finite(const TensorView& view) {
-  const std::int64_t count = view.type->num_elements();
-  switch (view.type->dtype) {
-    case DType::kFloat32: {
-      const float* values = view.as<float>();
-      for (std::int64_t i = 0; i < count; ++i)
-        if (!std::isfinite(values[i])) return false;
-      return true;
-    }
-    case DType::kBFloat16: {
-      const BFloat16* values = view.as<BFloat16>();
-      for (std::int64_t i = 0; i < count; ++i)
-        if (!std::isfinite(to_float(values[i]))) return false;
-      return true;
-    }
-    default:
-      return true;
-  }
+  const auto size = view.type->num_elements() * size_bytes(view.type->dtype);
+  return is_finite(view.type->dtype,
+                   {reinterpret_cast<const std::byte*>(view.data), static_cast<std::size_t>(size)});
 }
 
 // Remembers the first call whose outputs are not finite.
@@ -52,9 +55,8 @@ void require_finite_loss(BoundProgram& program, std::int64_t step, double loss) 
   program.executor->observe({FirstBadCall::observe, &first});
   program.executor->run(spec::Action::kForward);
   program.executor->observe({});
-  throw Error(fmt::format(
-      "[train] step {}: the loss is {}; first in {}; nothing was saved since the last checkpoint",
-      step, loss, first.label.empty() ? "no call of a second forward" : first.label));
+  throw Error(fmt::format("[train] step {}: the loss is {}; first in {}", step, loss,
+                          first.label.empty() ? "no call of a second forward" : first.label));
 }
 
 void require_finite_gradients(const BoundProgram& program, std::int64_t step, double grad_norm) {
@@ -70,10 +72,18 @@ void require_finite_gradients(const BoundProgram& program, std::int64_t step, do
   }
   const bool was_skipped = program.executor->has_action(spec::Action::kUpdate);
   throw Error(fmt::format(
-      "[train] step {}: the gradient's norm is {}; first in the gradients of {}; {} and nothing "
-      "was saved since the last checkpoint",
-      step, grad_norm, tensors.empty() ? "no tensor alone: their sum overflows" : tensors,
+      "[train] step {}: the gradient's norm is {}; first in the gradients of {}; {}", step,
+      grad_norm, tensors.empty() ? "no tensor alone: their sum overflows" : tensors,
       was_skipped ? "the update was skipped" : "the backward had updated weights by then"));
+}
+
+bool states_are_finite(ModelSession& session) {
+  bool are_finite = true;
+  for (const SavedState& state : session.saved_states())
+    for_state_bytes(session.store(), state, [&](std::span<const std::byte> block) {
+      are_finite = are_finite && is_finite(state.type.dtype, block);
+    });
+  return are_finite;
 }
 
 }  // namespace anabatic::train

@@ -15,4 +15,7 @@ void require_finite_loss(BoundProgram& program, std::int64_t step, double loss);
 // moments untouched then, unless it is part of the backward: then they are not fit to be saved.
 void require_finite_gradients(const BoundProgram& program, std::int64_t step, double grad_norm);
 
+// No parameter or moment holds a number that is not finite.
+bool states_are_finite(ModelSession& session);
+
 }  // namespace anabatic::train

@@ -112,8 +112,11 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       string("train.output", "Directory of checkpoints, metrics and logs.", AT(train.output)));
   keys.push_back(choice("train.resume",
-                        "Whether a run goes on from the newest checkpoint in train.output.",
+                        "Whether a run goes on from the newest whole checkpoint in train.output.",
                         {"auto", "never"}, AT(train.resume)));
+  keys.push_back(boolean("train.allow_changed_data",
+                         "A run goes on from its checkpoint though the training data have changed.",
+                         AT(train.allow_changed_data)));
   keys.push_back(integer("train.save_every", "Steps between checkpoints; 0 saves at the end only.",
                          0, AT(train.save_every)));
   keys.push_back(integer("train.validate_every",

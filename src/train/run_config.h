@@ -35,6 +35,7 @@ struct RunConfig {
     std::int64_t seed = 0;
     std::string output;
     std::string resume = "auto";                      // auto | never
+    bool allow_changed_data = false;                  // a resume may find other training data
     std::int64_t save_every = 0, validate_every = 0;  // 0: only at the end
     std::int64_t log_every = 1;                       // steps between plain console lines
     std::int64_t keep_last = 2;                       // checkpoints kept; 0: all

@@ -21,7 +21,10 @@
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"
+#include "train/preflight.h"
+#include "train/run_lock.h"
 #include "train/run_plan.h"
+#include "train/run_start.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
 #include "train/training_step.h"
@@ -49,26 +52,19 @@ void require_keys(const RunConfig& run) {
   ANABATIC_REQUIRE(missing.empty(), "[train] the run config is not complete:{}", missing);
 }
 
-// Before anything long: a place that cannot be written to shows at once.
-void make_output(const RunConfig& run) {
-  std::error_code error;
-  std::filesystem::create_directories(run.train.output, error);
-  if (error)
-    throw ResourceError(fmt::format("[train] train.output: cannot make the directory {}: {}",
-                                    run.train.output, error.message()));
-}
-
 }  // namespace
 
 struct Trainer::Impl {
   RunConfig run;
   RunListener& listener;
+  std::optional<RunLock> lock;  // until the run ends
   // Resident before the plan's memory: code, libraries, tokenizer, data. The last two also
   // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
   std::unique_ptr<ModelSession> owned_session;
   ModelSession& session = *owned_session;
+  RunStart start;
   std::int64_t before_data_bytes = device::current_resident_bytes(), data_bytes = 0;
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
@@ -77,7 +73,10 @@ struct Trainer::Impl {
   std::optional<io::Loader> loader;
   std::optional<MetricsLog> log;
   std::int64_t first_step = 1;
-  std::int64_t saved_step = -1;
+  std::int64_t done_step = 0;     // whose states the session holds
+  std::int64_t saved_step = -1;   // the newest checkpoint's
+  std::int64_t saving_step = -1;  // that a save was begun of
+  bool is_sound = true;           // are the states those of done_step?
   MemoryAccount memory;
   plan::StepPrice price;
   std::vector<double> step_seconds;  // of the last kTimedSteps
@@ -86,9 +85,11 @@ struct Trainer::Impl {
   TrainResult result;
 
   Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
-      : run((require_keys(config), make_output(config), config)),
+      : run((require_keys(config), config)),
         listener(events),
+        lock(std::in_place, run.train.output),
         owned_session(std::make_unique<ModelSession>(run, true, std::move(wrap_swap))),
+        start(begin()),
         dataset(open_dataset(run.data.train, run, session.config())) {
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
@@ -100,6 +101,7 @@ struct Trainer::Impl {
     data_bytes = std::min(data_bytes, baseline_bytes);
     bind();
     restore();
+    require_disk();
     announce();
     session.refresh_derived();
     device::trim_heap();  // of what import leaves between its blocks
@@ -129,18 +131,47 @@ struct Trainer::Impl {
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
+  RunStart begin() {
+    RunStart begun = begin_run(run);
+    lock->sign();
+    if (!lock->former_owner().empty())
+      say("took {} over from {}, which ended without giving it back", run.train.output,
+          lock->former_owner());
+    for (const std::string& message : begun.messages) say("{}", message);
+    return begun;
+  }
+
   void restore() {
-    const std::filesystem::path output = run.train.output;
-    const auto latest = run.train.resume == "auto" ? latest_checkpoint(output) : std::nullopt;
-    if (!latest) {
+    if (!start.checkpoint) {
       session.load_parameters();
       return;
     }
-    const CheckpointState state = load_checkpoint(*latest, session);
-    first_step = state.step + 1;
-    saved_step = state.step;
-    result.checkpoint = *latest;
-    say("resuming from {} (step {})", latest->string(), state.step);
+    load_checkpoint(*start.checkpoint, session);
+    first_step = start.step + 1;
+    done_step = saved_step = start.step;
+    result.checkpoint = *start.checkpoint;
+    say("resuming from {} (step {})", start.checkpoint->string(), start.step);
+    if (is_complete())
+      say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to go on",
+          start.step, run.train.steps);
+  }
+
+  bool is_complete() const { return start.checkpoint && first_step > run.train.steps; }
+
+  void require_disk() const {
+    const CheckpointBytes bytes = bytes_of_checkpoint(session);
+    require_disk_room(
+        run.train.output,
+        {.checkpoint_bytes = bytes.total,
+         .largest_file_bytes = bytes.largest_file,
+         .num_saves =
+             is_complete() ? 0 : count_saves(first_step, run.train.steps, run.train.save_every),
+         .num_present =
+             static_cast<std::int64_t>(checkpoints_of_run(run.train.output, start.run.id).size()),
+         .keep_last = run.train.keep_last,
+         .log_bytes = estimate_log_bytes(run.train.steps - first_step + 1,
+                                         session.config().num_hidden_layers)},
+        disk_room(run.train.output));
   }
 
   // Says before the first step what the run will hold and how long a step will take.
@@ -185,17 +216,23 @@ struct Trainer::Impl {
                   step);
     metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
     double flops = 0;
-    run_training_step(*program, batch, step, metrics.learning_rate,
-                      [&](const io::MicroBatch& micro_batch) {
-                        add_forward_metrics(metrics);
-                        require_finite_loss(*program, step, metrics.loss);
-                        if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
-                      });
+    run_training_step(
+        *program, batch, step, metrics.learning_rate,
+        [&](const io::MicroBatch& micro_batch) {
+          add_forward_metrics(metrics);
+          require_finite_loss(*program, step, metrics.loss);
+          if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
+        },
+        [&] { is_sound = false; });
     if (has_labels) {
       metrics.grad_norm = program->scalar("grad_norm");
+      // An update by a norm that is not finite leaves all as it was.
+      is_sound = program->executor->has_action(spec::Action::kUpdate);
       require_finite_gradients(*program, step, metrics.grad_norm);
     }
     add_expert_metrics(metrics);
+    is_sound = true;
+    done_step = step;
 
     metrics.step_time_s = std::chrono::duration<double>(Clock::now() - begin).count();
     if (step_seconds.size() < kTimedSteps)
@@ -241,9 +278,46 @@ struct Trainer::Impl {
 
   void save(std::int64_t step) {
     if (saved_step == step) return;
-    result.checkpoint = save_checkpoint(run.train.output, session, CheckpointState{.step = step});
+    log->sync();
+    save_pruned(step, run.train.keep_last);
+  }
+
+  void save_pruned(std::int64_t step, std::int64_t keep_last) {
+    const CheckpointProgress progress{
+        .step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
+    saving_step = step;
+    result.checkpoint = save_checkpoint(run.train.output, session, progress,
+                                        {.keep_last = keep_last,
+                                         .run_id = start.run.id,
+                                         .in_use = model_directory(run.model.path)});
     saved_step = step;
     listener.on_checkpoint(step, result.checkpoint.string());
+  }
+
+  // After an error in a step or beside it: saves the last good step where there is one that is not
+  // saved. Returns what became of it, for the error's text.
+  std::string rescue() noexcept {
+    std::string fate;
+    try {
+      fate = save_last_good_step();
+    } catch (const std::exception& error) {
+      fate = fmt::format("step {} could not be saved ({}), ", done_step, error.what());
+    }
+    lock.reset();
+    return fmt::format("; {}the run stops here, {}", fate,
+                       result.checkpoint.empty()
+                           ? "before its first checkpoint"
+                           : fmt::format("its last checkpoint is {}", result.checkpoint.string()));
+  }
+
+  std::string save_last_good_step() {
+    if (done_step < first_step || saved_step == done_step) return "";
+    if (saving_step == done_step) return "";  // the error is that of the save
+    if (!is_sound) return fmt::format("the update after step {} had begun, ", done_step);
+    if (!states_are_finite(session))
+      return fmt::format("step {} left numbers that are not finite and is not saved, ", done_step);
+    save_pruned(done_step, 0);  // whatever is there may still be wanted
+    return fmt::format("step {} is saved, ", done_step);
   }
 
   // What the disk did: its rate while it moved something, and what the run waited for it.
@@ -295,6 +369,7 @@ struct Trainer::Impl {
       std::nth_element(step_seconds.begin(), middle, step_seconds.end());
       result.step_seconds = *middle;
     }
+    lock.reset();
     return result;
   }
 
@@ -312,14 +387,17 @@ Trainer::Trainer(const RunConfig& run, RunListener& listener,
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {
+  const auto text = [&](const std::exception& error) { return error.what() + impl_->rescue(); };
   try {
     return impl_->train();
   } catch (const ResourceError& error) {
-    throw ResourceError(fmt::format(
-        "{}; the run stops here, {}", error.what(),
-        impl_->result.checkpoint.empty()
-            ? "before its first checkpoint"
-            : fmt::format("its last checkpoint is {}", impl_->result.checkpoint.string())));
+    throw ResourceError(text(error));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(text(error));
+  } catch (const InternalError& error) {
+    throw InternalError(text(error));
+  } catch (const std::exception& error) {
+    throw Error(text(error));
   }
 }
 

@@ -32,12 +32,14 @@ void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int
 
 // Forward and backward of every micro-batch, then the update, unless it is part of the backward.
 // Without labels: forwards only.
-// Calls after_forward(micro_batch) after each forward.
-template <class AfterForward>
-void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
-                       double learning_rate, AfterForward&& after_forward) {
+// Calls after_forward(micro_batch) after each forward, before_update() before parameters change.
+template <class AfterForward, class BeforeUpdate = void (*)()>
+void run_training_step(
+    BoundProgram& program, const io::StepBatch& batch, std::int64_t step, double learning_rate,
+    AfterForward&& after_forward, BeforeUpdate&& before_update = [] {}) {
   set_step_inputs(program, batch, step, learning_rate);
   const bool has_labels = batch.unmasked_tokens > 0;
+  const bool has_update = program.executor->has_action(spec::Action::kUpdate);
   bool first = true;
   for (const io::MicroBatch& micro_batch : batch.micro_batches) {
     const bool last = has_labels && &micro_batch == &batch.micro_batches.back();
@@ -45,11 +47,13 @@ void run_training_step(BoundProgram& program, const io::StepBatch& batch, std::i
     program.executor->run(spec::Action::kForward, first, last);
     after_forward(micro_batch);
     if (!has_labels) continue;
+    if (last && !has_update) before_update();
     program.executor->run(spec::Action::kBackward, first, last);
     first = false;
   }
-  if (has_labels && program.executor->has_action(spec::Action::kUpdate))
-    program.executor->run(spec::Action::kUpdate);
+  if (!has_labels || !has_update) return;
+  before_update();
+  program.executor->run(spec::Action::kUpdate);
 }
 
 }  // namespace anabatic::train

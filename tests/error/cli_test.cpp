@@ -3,11 +3,11 @@
 // error, with nothing on standard output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <fstream>
 
 #include "io/safetensors_writer.h"
+#include "support/file_size_limit.h"
 #include "support/run_binary.h"
 
 namespace anabatic::testing {
@@ -50,20 +50,6 @@ TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
   EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),
               HasSubstr("memory.budget: expected bytes such as 6GiB"));
 }
-
-// Of the sizes of files that this process and its children may write.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
 
 TEST(CliErrors, NameTheSwapDirectoryThatCannotHoldTheMoments) {
   const TemporaryDirectory folder;

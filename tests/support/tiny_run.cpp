@@ -105,6 +105,27 @@ std::string checkpoint_bytes(const fs::path& checkpoint) {
   return all;
 }
 
+void go_back_to(const fs::path& output, std::int64_t step) {
+  std::vector<fs::path> later;
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("step-") && std::stoll(name.substr(5)) > step)
+      later.push_back(entry.path());
+  }
+  ANABATIC_CHECK(!later.empty(), "[test] {} holds no step after {}", output.string(), step);
+  for (const fs::path& path : later) fs::remove_all(path);
+  std::ofstream(output / "latest") << fmt::format("step-{:08}\n", step);
+}
+
+void flip_bit(const fs::path& file, std::int64_t from_end) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-from_end, std::ios::end);
+  const int byte = stream.get();
+  ANABATIC_CHECK(byte >= 0, "[test] {} has no byte {} from its end", file.string(), from_end);
+  stream.seekp(-from_end, std::ios::end);
+  stream.put(static_cast<char>(byte ^ 1));
+}
+
 std::vector<nlohmann::json> json_lines(const fs::path& file) {
   std::vector<nlohmann::json> lines;
   std::istringstream text(read_file(file));

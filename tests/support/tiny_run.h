@@ -43,6 +43,12 @@ train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string
 // moments, by name.
 std::string checkpoint_bytes(const std::filesystem::path& checkpoint);
 
+// Removes the checkpoints of OUTPUT behind a step, as before they were written.
+void go_back_to(const std::filesystem::path& output, std::int64_t step);
+
+// Changes one bit of the file, `from_end` bytes ahead of its end.
+void flip_bit(const std::filesystem::path& file, std::int64_t from_end);
+
 // One object a line: metrics.jsonl, validation.jsonl.
 std::vector<nlohmann::json> json_lines(const std::filesystem::path& file);
 

@@ -12,6 +12,7 @@
 #include "anabatic/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/checksums.h"
 #include "io/safetensors.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
@@ -62,7 +63,7 @@ TEST(OptimizerState, GivesEqualBitsWithParametersWholeOrInHalves) {
       const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
       if (!in_halves) whole = bytes;
       EXPECT_TRUE(bytes == whole) << in_panels;
-      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+      anabatic::testing::go_back_to(run.train.output, 3);
       set_passes(!in_halves);
       EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == whole)
           << in_panels << ", resumed";
@@ -115,7 +116,7 @@ void expect_equal_bits_in_any_form(const std::string& precision, const std::stri
     std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (variant == 0) want = bytes;
     EXPECT_TRUE(bytes == want) << precision << ", variant " << variant;
-    write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+    anabatic::testing::go_back_to(run.train.output, 3);
     EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want)
         << precision << ", variant " << variant << ", resumed";
   }
@@ -268,7 +269,7 @@ void expect_equal_resumes_in_backward(const std::string& moments) {
     const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (want.empty()) want = bytes;
     EXPECT_TRUE(bytes == want) << planners;
-    write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+    anabatic::testing::go_back_to(run.train.output, 3);
     EXPECT_TRUE(checkpoint_bytes(Trainer(run).train().checkpoint) == want) << planners;
   }
 }
@@ -296,7 +297,7 @@ TEST(OptimizerState, RefusesToResumeOtherMoments) {
   }
 }
 
-// Sets every element of an f32 tensor in a safetensors file.
+// Sets every element of an f32 tensor in a file of a checkpoint, as if it had been saved so.
 void overwrite(const std::filesystem::path& file, const std::string& tensor, float value) {
   std::string bytes = read_file(file);
   std::uint64_t header = 0;
@@ -306,6 +307,11 @@ void overwrite(const std::filesystem::path& file, const std::string& tensor, flo
   for (std::size_t at = begin; at < end; at += sizeof value)
     std::memcpy(bytes.data() + sizeof header + header + at, &value, sizeof value);
   write_file_atomically(file, bytes);
+  io::ChecksumManifest sums = io::read_checksums(file.parent_path()).value();
+  io::Checksum sum;
+  sum.add(std::as_bytes(std::span(bytes)).subspan(sizeof header + header + begin, end - begin));
+  sums[file.filename().string()].tensors[tensor] = sum.value();
+  io::write_checksums(file.parent_path(), sums);
 }
 
 // The loss is finite; the router's z-loss, which is no part of what is checked after the forward,

@@ -90,7 +90,7 @@ TEST(Trainer, ResumesBitForBit) {
     broken.train.keep_last = 0;
     Trainer(broken).train();
     // As after a crash in step 5 or later: `latest` still names step 3, the metrics run ahead.
-    write_file_atomically(std::filesystem::path(broken.train.output) / "latest", "step-00000003\n");
+    anabatic::testing::go_back_to(broken.train.output, 3);
     const TrainResult resumed = Trainer(broken).train();
     EXPECT_TRUE(checkpoint_bytes(unbroken.checkpoint) == checkpoint_bytes(resumed.checkpoint))
         << precision;
@@ -190,7 +190,7 @@ TEST(Trainer, GivesEqualBitsWithStatesInPanelsOrRows) {
       const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
       if (!in_panels) rows = bytes;
       EXPECT_TRUE(bytes == rows) << precision;
-      write_file_atomically(std::filesystem::path(run.train.output) / "latest", "step-00000003\n");
+      anabatic::testing::go_back_to(run.train.output, 3);
       run.compiler.disable_passes.clear();
       if (in_panels) run.compiler.disable_passes.push_back("panel_states");
       testing::apply_test_config(run);

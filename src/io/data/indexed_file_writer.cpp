@@ -83,7 +83,7 @@ void IndexedFileWriter::flush() {
 }
 
 void IndexedFileWriter::write_index() {
-  const File index = File::create(with_suffix(prefix_, ".idx.partial"));
+  File index = File::create(with_suffix(prefix_, ".idx.partial"));
   const auto put = [&]<class T>(T value) {
     const auto* bytes = reinterpret_cast<const std::byte*>(&value);
     buffer_.insert(buffer_.end(), bytes, bytes + sizeof(T));
@@ -108,6 +108,7 @@ void IndexedFileWriter::write_index() {
   index.write(buffer_);
   buffer_.clear();
   if (is_durable_) index.sync();
+  index.close();
 }
 
 void IndexedFileWriter::finish() {
@@ -115,11 +116,12 @@ void IndexedFileWriter::finish() {
                  open_tokens_);
   flush();
   if (is_durable_) bin_.sync();
+  bin_.close();
   write_index();
   // An index never stands beside a .bin that is not its own.
   std::filesystem::remove(with_suffix(prefix_, ".idx"));
-  std::filesystem::rename(with_suffix(prefix_, ".bin.partial"), with_suffix(prefix_, ".bin"));
-  std::filesystem::rename(with_suffix(prefix_, ".idx.partial"), with_suffix(prefix_, ".idx"));
+  rename_file(with_suffix(prefix_, ".bin.partial"), with_suffix(prefix_, ".bin"));
+  rename_file(with_suffix(prefix_, ".idx.partial"), with_suffix(prefix_, ".idx"));
   finished_ = true;
   if (!is_durable_) return;
   const std::filesystem::path folder = prefix_.parent_path();

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/checkpoint_progress.h"
+
+#include <chrono>
+#include <random>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "train/checkpoint_directory.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr int kFormat = 2;  // 1: without checksums, contents and run
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
+
+}  // namespace
+
+RunIdentity new_run_identity() {
+  std::random_device random;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return {
+      .id = fmt::format("{:08x}{:08x}", random(), random()),
+      .started_milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(now).count()};
+}
+
+void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress) {
+  const OrderedJson json{
+      {"format", kFormat},
+      {"step", progress.step},
+      {"seed", progress.seed},
+      {"run", {{"id", progress.run.id}, {"started", progress.run.started_milliseconds}}},
+      {"contents", progress.contents}};
+  write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
+}
+
+CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
+  const std::filesystem::path file = checkpoint / kProgressFile;
+  ANABATIC_REQUIRE(std::filesystem::exists(file), "{} is missing", kProgressFile);
+  const Json json = try_parse_json(read_file(file, kMostBytes));
+  const auto is_integer = [](const Json& object, const char* key) {
+    return object.is_object() && object.contains(key) && object[key].is_number_integer();
+  };
+  ANABATIC_REQUIRE(is_integer(json, "format") && is_integer(json, "step"),
+                   "expected an object with format and step in {}", kProgressFile);
+  ANABATIC_REQUIRE(json["format"] == kFormat,
+                   "{}: expected format {}, found {}; another version of anabatic wrote it, and "
+                   "only its weights can be used, as model.path",
+                   kProgressFile, kFormat, show_json(json["format"]));
+  const Json run = json.value("run", Json());
+  ANABATIC_REQUIRE(is_integer(json, "seed") && is_integer(run, "started") && run.contains("id") &&
+                       run["id"].is_string() && json.contains("contents"),
+                   "expected seed, run and contents in {}", kProgressFile);
+  CheckpointProgress progress{
+      .step = json["step"].get<std::int64_t>(),
+      .seed = json["seed"].get<std::int64_t>(),
+      .run = {run["id"].get<std::string>(), run["started"].get<std::int64_t>()},
+      .contents = json["contents"]};
+  ANABATIC_REQUIRE(checkpoint.filename() == checkpoint_name(progress.step),
+                   "{} is of step {}, which is not what the directory's name says", kProgressFile,
+                   progress.step);
+  return progress;
+}
+
+}  // namespace anabatic::train

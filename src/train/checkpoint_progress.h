@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// training_state.json of a checkpoint: which run it is of, how far that was, and what it was
+// trained from.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "base/json.h"
+
+namespace anabatic::train {
+
+// A run from its fresh start on, through all its resumes.
+struct RunIdentity {
+  std::string id;                         // random
+  std::int64_t started_milliseconds = 0;  // since 1970: the fresh start
+  bool operator==(const RunIdentity&) const = default;
+};
+RunIdentity new_run_identity();
+
+struct CheckpointProgress {
+  std::int64_t step = 0;  // done; data and randomness are pure functions of (seed, step)
+  std::int64_t seed = 0;
+  RunIdentity run;
+  Json contents;  // train/run_contents
+};
+
+void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);
+// InvalidArgument when it is missing, broken, of another format, or of another step than the
+// directory's name says.
+CheckpointProgress read_progress(const std::filesystem::path& checkpoint);
+
+inline constexpr const char* kProgressFile = "training_state.json";
+inline constexpr const char* kStatesFile = "training_state.safetensors";
+inline constexpr const char* kRunConfigFile = "run_config.yaml";
+
+}  // namespace anabatic::train

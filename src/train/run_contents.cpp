@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_contents.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "io/data/fingerprint.h"
+#include "io/data/token_files.h"
+#include "train/model_session.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;  // of a JSON file
+
+// Of config.json: book-keeping of libraries, and the type of the weights in a file.
+const std::set<std::string, std::less<>>& fields_without_maths() {
+  static const std::set<std::string, std::less<>> fields{"_name_or_path", "_attn_implementation",
+                                                         "architectures", "attn_implementation",
+                                                         "auto_map",      "dtype",
+                                                         "torch_dtype",   "transformers_version",
+                                                         "use_cache"};
+  return fields;
+}
+
+// Of the small JSON files beside a tokenizer: what decides ids. Templates of chats may change.
+constexpr const char* kTokenFields[] = {"add_bos_token",  "add_eos_token", "bos_token",
+                                        "bos_token_id",   "eos_token",     "eos_token_id",
+                                        "tokenizer_class"};
+constexpr const char* kTokenFieldFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                            "generation_config.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                           "merges.txt", "added_tokens.json"};
+
+Json read_object(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return Json::object();
+  Json json = try_parse_json(read_file(file, kMostBytes));
+  return json.is_object() ? std::move(json) : Json::object();
+}
+
+Json config_contents(const RunConfig& run) {
+  const fs::path path = run.model.path;
+  const Json config = read_object(fs::is_directory(path) ? path / "config.json" : path);
+  Json kept = Json::object();
+  for (const auto& [name, value] : config.items())
+    if (!fields_without_maths().contains(name) && !value.is_null()) kept[name] = value;
+  return kept;
+}
+
+Json tokenizer_contents(const RunConfig& run) {
+  const fs::path directory = model_directory(run.model.path);
+  Json contents = Json::object();
+  for (const char* name : kTokenizerFiles) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(directory / name, ignored)) continue;
+    const std::string bytes = read_file(directory / name);
+    contents[name] = fmt::format("{} bytes of hash {}", bytes.size(), io::content_hash(bytes));
+  }
+  for (const char* name : kTokenFieldFiles) {
+    const Json file = read_object(directory / name);
+    for (const char* field : kTokenFields)
+      if (file.contains(field) && !file[field].is_null())
+        contents[fmt::format("{}: {}", name, field)] = file[field];
+  }
+  return contents;
+}
+
+Json data_contents(const std::vector<std::string>& files) {
+  const std::vector<fs::path> paths(files.begin(), files.end());
+  Json list = Json::array();
+  for (const fs::path& path : paths) {
+    std::error_code ignored;
+    if (io::indexed_prefix(path).empty() && !fs::is_regular_file(path, ignored)) return list;
+  }
+  for (const io::FileFingerprint& file : io::data_fingerprints(paths))
+    list.push_back({{"path", file.path.string()}, {"bytes", file.bytes}, {"hash", file.hash}});
+  return list;
+}
+
+std::string shown(const Json* value) { return value == nullptr ? "none" : show_json(*value); }
+
+// One line for each leaf that differs.
+void compare_objects(const std::string& name, const Json* saved, const Json* now,
+                     std::string& lines) {
+  const bool are_objects =
+      saved != nullptr && now != nullptr && saved->is_object() && now->is_object();
+  if (!are_objects) {
+    if (saved == nullptr || now == nullptr || *saved != *now)
+      lines +=
+          fmt::format("\n  {}: the checkpoint has {}, this run {}", name, shown(saved), shown(now));
+    return;
+  }
+  std::set<std::string> keys;
+  for (const Json* object : {saved, now})
+    for (const auto& item : object->items()) keys.insert(item.key());
+  const auto find = [](const Json& object, const std::string& key) {
+    const auto found = object.find(key);
+    return found == object.end() ? nullptr : &*found;
+  };
+  for (const std::string& key : keys)
+    compare_objects(name + key, find(*saved, key), find(*now, key), lines);
+}
+
+struct DataFile {
+  std::string path, content;
+  std::string bytes;
+};
+
+std::vector<DataFile> data_files(const Json& contents, const char* list) {
+  std::vector<DataFile> files;
+  if (!contents.is_object() || !contents.contains(list)) return files;
+  for (const Json& file : contents[list])
+    files.push_back({file.value("path", ""), file.value("hash", ""),
+                     format_bytes(file.value("bytes", std::int64_t{0}))});
+  return files;
+}
+
+// Names the files of two lists that differ in content; paths alone may differ.
+std::string compare_data(const std::vector<DataFile>& saved, const std::vector<DataFile>& now) {
+  const auto same = [](const DataFile& a, const DataFile& b) { return a.content == b.content; };
+  if (std::equal(saved.begin(), saved.end(), now.begin(), now.end(), same)) return "";
+  const auto holds = [](const std::vector<DataFile>& files, auto&& matches) {
+    return std::any_of(files.begin(), files.end(), matches);
+  };
+  std::string lines;
+  for (const DataFile& file : saved) {
+    if (holds(now, [&](const DataFile& other) { return same(file, other); })) continue;
+    const auto changed = std::find_if(
+        now.begin(), now.end(), [&](const DataFile& other) { return other.path == file.path; });
+    lines += changed == now.end() ? fmt::format("\n  {}: removed ({})", file.path, file.bytes)
+                                  : fmt::format("\n  {}: changed (from {} to {})", file.path,
+                                                file.bytes, changed->bytes);
+  }
+  for (const DataFile& file : now) {
+    const bool is_known = holds(
+        saved, [&](const DataFile& other) { return same(file, other) || other.path == file.path; });
+    if (!is_known) lines += fmt::format("\n  {}: added ({})", file.path, file.bytes);
+  }
+  return lines.empty() ? "\n  the same files in another order, or another number of times" : lines;
+}
+
+// Settings that decide which numbers a step computes.
+const std::set<std::string, std::less<>>& binding_keys() {
+  static const std::set<std::string, std::less<>> keys{
+      "data.sequence_length",   "data.packing",
+      "data.shuffle",           "data.append_eos",
+      "train.micro_batch_size", "train.gradient_accumulation_steps",
+      "train.precision",        "train.seed",
+      "train.balance_loss",     "train.balance_coef",
+      "memory.compress",        "optimizer.state_precision",
+      "optimizer.update"};
+  return keys;
+}
+
+// Settings whose change is said: those of the objective and the optimizer.
+bool is_remarkable(const std::string& key) {
+  return key == "train.steps" || key.starts_with("optimizer.") || key.ends_with("_loss_coef");
+}
+
+}  // namespace
+
+Json run_contents(const RunConfig& run) {
+  return {{"config", config_contents(run)},
+          {"tokenizer", tokenizer_contents(run)},
+          {"train", data_contents(run.data.train)},
+          {"validation", data_contents(run.data.validation)}};
+}
+
+ContentsChange compare_contents(const Json& saved, const Json& now) {
+  ContentsChange change;
+  const Json nothing = Json::object();
+  const auto part = [&](const Json& contents, const char* name) -> const Json* {
+    return contents.is_object() && contents.contains(name) ? &contents[name] : &nothing;
+  };
+  compare_objects("config.json: ", part(saved, "config"), part(now, "config"), change.maths);
+  compare_objects("", part(saved, "tokenizer"), part(now, "tokenizer"), change.maths);
+  if (const auto files = data_files(now, "train"); !files.empty())
+    change.data = compare_data(data_files(saved, "train"), files);
+  const std::string validation =
+      compare_data(data_files(saved, "validation"), data_files(now, "validation"));
+  if (!validation.empty())
+    change.remarks.push_back(
+        fmt::format("data.validation is not what it was at that checkpoint:{}", validation));
+  return change;
+}
+
+ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
+  ContentsChange change;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string before = key.show(saved), after = key.show(now);
+    if (before == after) continue;
+    if (binding_keys().contains(key.name)) {
+      change.maths +=
+          fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name, before, after);
+    } else if (is_remarkable(key.name)) {
+      change.remarks.push_back(
+          fmt::format("{} is {} from here on; the checkpoint has {}", key.name, after, before));
+    }
+  }
+  return change;
+}
+
+}  // namespace anabatic::train
