@@ -58,14 +58,14 @@ class WrittenChecksums {
   }
 
   void compare(const io::TensorEntry& entry, std::uint64_t found) {
-    const io::FileChecksums* file = file_of(entry.file);
+    const io::FileChecksums* file = file_of(*entry.file);
     if (file == nullptr) return;
     const auto written = file->tensors.find(entry.name);
     ANABATIC_REQUIRE(written == file->tensors.end() || written->second == found,
                      "[weights] {}: {}; the file is damaged, or, if it was changed on purpose, {} "
                      "beside it must go",
-                     entry.file.string(), io::checksum_mismatch(entry.name, written->second, found),
-                     io::kChecksumsFile);
+                     entry.file->string(),
+                     io::checksum_mismatch(entry.name, written->second, found), io::kChecksumsFile);
   }
 
  private:

@@ -12,7 +12,7 @@
 #include "support/sanitized.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/state_rows.h"
 #include "train/trainer.h"
 

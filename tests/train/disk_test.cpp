@@ -18,7 +18,7 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "tensor/tensor_type.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/state_rows.h"
 #include "train/state_tiers.h"
 #include "train/swap_tier.h"

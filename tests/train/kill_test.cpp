@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "io/safetensors.h"
 #include "support/run_binary.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 
 namespace anabatic::train {
 namespace {

@@ -17,7 +17,7 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {

@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "support/file_size_limit.h"
 #include "support/tiny_run.h"
-#include "train/checkpoint_directory.h"
-#include "train/checkpoint_search.h"
-#include "train/preflight.h"
+#include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/checkpoint/preflight.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {

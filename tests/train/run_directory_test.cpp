@@ -14,9 +14,9 @@
 #include "base/text.h"
 #include "io/safetensors.h"
 #include "support/run_binary.h"
-#include "train/checkpoint_directory.h"
-#include "train/checkpoint_search.h"
-#include "train/run_lock.h"
+#include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/checkpoint/run_lock.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {

@@ -14,7 +14,7 @@
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "support/tiny_run.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {

@@ -16,7 +16,7 @@
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 #include "train/metrics.h"
 
 namespace anabatic::train {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <fmt/ranges.h>
 

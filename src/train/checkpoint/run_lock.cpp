@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_lock.h"
+#include "train/checkpoint/run_lock.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/preflight.h"
+#include "train/checkpoint/preflight.h"
 
 #include <sys/resource.h>
 #include <sys/statvfs.h>

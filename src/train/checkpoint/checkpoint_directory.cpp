@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/file.h"
-#include "train/checkpoint_progress.h"
+#include "train/checkpoint/checkpoint_progress.h"
 
 namespace anabatic::train {
 namespace {

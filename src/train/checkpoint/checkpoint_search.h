@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint_progress.h"
+#include "train/checkpoint/checkpoint_progress.h"
 
 namespace anabatic::train {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_start.h"
+#include "train/checkpoint/run_start.h"
 
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "device/topology.h"
-#include "train/checkpoint_directory.h"
-#include "train/checkpoint_search.h"
-#include "train/run_contents.h"
+#include "device/cpu_limits.h"
+#include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/checkpoint/run_contents.h"
 
 namespace anabatic::train {
 namespace {
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 int num_threads(const RunConfig& run) {
   return run.device.threads > 0 ? static_cast<int>(run.device.threads)
-                                : device::num_allowed_cores();
+                                : device::cpu_limits().num_threads();
 }
 
 // Logs are of one run each; what an earlier one wrote stays readable.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint_progress.h"
+#include "train/checkpoint/checkpoint_progress.h"
 #include "train/run_config.h"
 
 namespace anabatic::train {

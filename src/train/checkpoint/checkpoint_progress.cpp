@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/checkpoint_progress.h"
+#include "train/checkpoint/checkpoint_progress.h"
 
 #include <chrono>
 #include <random>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 
 namespace anabatic::train {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/run_contents.h"
+#include "train/checkpoint/run_contents.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/data/fingerprint.h"
-#include "io/data/token_files.h"
+#include "io/data/indexed_file.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -76,7 +76,7 @@ Json data_contents(const std::vector<std::string>& files) {
   Json list = Json::array();
   for (const fs::path& path : paths) {
     std::error_code ignored;
-    if (io::indexed_prefix(path).empty() && !fs::is_regular_file(path, ignored)) return list;
+    if (!io::indexed_pair(path) && !fs::is_regular_file(path, ignored)) return list;
   }
   for (const io::FileFingerprint& file : io::data_fingerprints(paths))
     list.push_back({{"path", file.path.string()}, {"bytes", file.bytes}, {"hash", file.hash}});

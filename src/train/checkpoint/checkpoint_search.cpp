@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/checkpoint_search.h"
+#include "train/checkpoint/checkpoint_search.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/checksums.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 
 namespace anabatic::train {
 namespace {

@@ -5,8 +5,8 @@
 #pragma once
 #include <filesystem>
 
-#include "train/checkpoint_directory.h"
-#include "train/checkpoint_progress.h"
+#include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_progress.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
