@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/host_tensor.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -39,7 +40,12 @@ HostTensor::HostTensor(TensorType type)
       bytes_(static_cast<std::size_t>(type_->num_bytes())) {}
 
 HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
-  for (std::int64_t i = 0; i < size(); ++i) set(i, values.data[static_cast<std::size_t>(i)]);
+  const std::int64_t count = size();
+  if (type_->layout == kRowMajor && type_->dtype == DType::kFloat32) {  // what long tensors are
+    std::copy_n(values.data.begin(), count, view().as<float>());
+    return;
+  }
+  for (std::int64_t i = 0; i < count; ++i) set(i, values.data[static_cast<std::size_t>(i)]);
 }
 
 double HostTensor::get(std::int64_t i) const {
@@ -97,11 +103,18 @@ void HostTensor::set(std::int64_t i, double value) {
 
 Values HostTensor::values() const {
   Values result{.type = type()};
-  for (std::int64_t i = 0; i < size(); ++i) result.data.push_back(get(i));
+  const std::int64_t count = size();
+  result.data.resize(static_cast<std::size_t>(count));
+  if (type_->layout == kRowMajor && type_->dtype == DType::kFloat32) {
+    std::copy_n(view().as<float>(), count, result.data.begin());
+    return result;
+  }
+  for (std::int64_t i = 0; i < count; ++i) result.data[static_cast<std::size_t>(i)] = get(i);
   return result;
 }
 
 bool HostTensor::padding_is_zero() const {
+  if (type_->layout == kRowMajor) return true;
   const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype);
   std::vector<bool> is_padding(static_cast<std::size_t>(stored), true);
   for (std::int64_t i = 0; i < size(); ++i)

@@ -9,37 +9,56 @@
 namespace anabatic::testing {
 namespace {
 
-// Covers a sum's grouping into vectors, and the rounding of constants.
+// Covers the rounding of constants, and what a value that is added to passes through.
 constexpr double kLinearConstant = 2.0;
+
+// Rows that the sums over all rows take at a time.
+constexpr double kRowsOfPartial = 64;
 
 double dim(const Values& values, std::int64_t axis) {
   return static_cast<double>(values.type.dim(axis));
 }
 
+// Depths of the products behind one output of an op that multiplies matrices; empty for others.
+std::vector<double> depths(const OpCall& call) {
+  const auto& in = call.inputs;
+  const std::string_view op = call.op;
+  if (op.find("linear") == op.npos || op.find("swiglu") != op.npos) return {};
+  if (op.find("weight_gradient") != op.npos) {
+    if (op.starts_with("grouped")) return {std::max(dim(in[0], 0), dim(in[1], 0))};  // or gathered
+    return {dim(in[0], 0)};
+  }
+  if (op.ends_with("many_input_gradient")) {
+    std::vector<double> all;  // one sum over all products
+    for (std::size_t i = 0; i + 1 < in.size(); i += 2) all.push_back(dim(in[i], 1));
+    return all;
+  }
+  return {dim(in[0], 1)};
+}
+
+// Additions of blocks behind one output.
+double num_blocks(std::span<const double> depths) {
+  double blocks = 0;
+  for (const double depth : depths) blocks += std::ceil(depth / kLeastBlockTerms);
+  return blocks;
+}
+
 // Length of the longest chain of operations behind one output, for ops that are sums of products of
-// their inputs; -1 for others.
+// their inputs; -1 for others. A row without multiply-add rounds a product apart; a bias adds one.
 double num_operations(const OpCall& call, std::size_t output) {
   const auto& in = call.inputs;
   const std::string_view op = call.op;
-  if (op == "add" || op == "scale" || op == "rope") return 3;
-  if (op == "linear") return dim(in[0], 1) + 1;
-  if (op == "grouped_linear") return dim(in[0], 1);
-  if (op == "linear_input_gradient" || op == "grouped_linear_input_gradient") return dim(in[0], 1);
-  if (op == "linear_many" || op == "grouped_linear_many") return dim(in[0], 1);
-  if (op == "linear_many_input_gradient" || op == "grouped_linear_many_input_gradient") {
-    double depth = 0;  // one sum over all products
-    for (std::size_t i = 0; i + 1 < in.size(); i += 2) depth += dim(in[i], 1);
-    return depth;
+  if (const std::vector<double> of_products = depths(call); !of_products.empty()) {
+    double terms = 0;
+    for (const double depth : of_products) terms += depth;
+    return std::min(terms, kMostBlockTerms) + num_blocks(of_products) + 2;
   }
-  if (op.starts_with("grouped_linear_weight_gradient"))  // one of them may be gathered
-    return std::max(dim(in[0], 0), dim(in[1], 0));
-  if (op.find("linear_weight_gradient") != op.npos || op == "linear_many_weight_gradient" ||
-      op == "grouped_linear_many_weight_gradient" || op == "sum_rows" ||
-      op == "embedding_weight_gradient")
-    return static_cast<double>(in[op == "embedding_weight_gradient" ? 1 : 0].type.dim(0));
+  if (op == "add" || op == "scale" || op == "rope") return 3;
+  if (op == "sum_rows") return std::min(dim(in[0], 0), kRowsOfPartial) + 2;  // partials in double
+  if (op == "embedding_weight_gradient") return blocked_roundings(dim(in[1], 0), kMostBlockTerms);
   if (op == "permute_gradient") return static_cast<double>(spec::get_int(call.attributes, "top_k"));
   if (op == "unpermute") return dim(in[1], 1);
-  if (op == "unpermute_gradient") return output == 0 ? 1 : dim(in[0], 1);
+  if (op == "unpermute_gradient") return output == 0 ? 1 : row_roundings(dim(in[0], 1)) + 1;
   if (op == "sum_squares") return static_cast<double>(in[0].data.size());
   return -1;
 }
@@ -83,12 +102,15 @@ std::vector<Bound> linear_bounds(const OpCall& call) {
   const std::vector<Values> products = absolute_products(call);
   std::vector<Bound> bounds;
   for (std::size_t o = 0; o < products.size(); ++o) {
-    const double g = kLinearConstant * gamma(num_operations(call, o) + 1, DType::kFloat32);
+    const bool is_double = call.op == "sum_squares";
+    const double g = gamma(num_operations(call, o), is_double ? DType::kFloat64 : DType::kFloat32);
     const std::vector<double> magnitudes =
         call.op == "rope" ? rope_magnitudes(call) : products[o].data;
     Bound bound;
     for (const double magnitude : magnitudes) bound.errors.push_back(g * magnitude);
-    bound.num_additions = std::max(1.0, num_operations(call, o));
+    const std::vector<double> of_products = depths(call);
+    bound.num_additions =
+        std::max(1.0, of_products.empty() ? num_operations(call, o) : num_blocks(of_products));
     bounds.push_back(std::move(bound));
   }
   return bounds;
@@ -130,6 +152,15 @@ double gamma(double num_operations, DType accumulator) {
   const double ku = num_operations * unit_roundoff(accumulator);
   ANABATIC_CHECK(ku < 1, "[tolerance] {} operations are too many for a bound", num_operations);
   return ku / (1 - ku);
+}
+
+double blocked_roundings(double num_terms, double least_block) {
+  return std::min(num_terms, kMostBlockTerms) + std::ceil(num_terms / least_block);
+}
+
+double row_roundings(double width) {
+  constexpr double kMostOfLane = 256, kOfLanes = 8;
+  return std::min(width, kMostOfLane + kOfLanes);
 }
 
 std::vector<std::vector<double>> output_tolerances(const OpCall& call,

@@ -22,6 +22,16 @@ double unit_roundoff(DType dtype);
 // γ_K = K·u / (1 - K·u), u the unit roundoff of the accumulating dtype.
 double gamma(double num_operations, DType accumulator);
 
+// Roundings that a term passes through where a sum goes by blocks of at most kMostBlockTerms, one
+// f32 accumulator a block, and blocks of at least `least_block` but the last one are added up in
+// f32: those of its own block, and one for each of the blocks (docs/numerics.md). A single chain
+// over the whole depth has as many as it has terms.
+inline constexpr double kMostBlockTerms = 512, kLeastBlockTerms = 256;
+double blocked_roundings(double num_terms, double least_block = kLeastBlockTerms);
+// The same of a row whose elements vectors of accumulators share, four or more lanes wide, and
+// double adds up every few thousand.
+double row_roundings(double width);
+
 // Element by element for every output of a call, from its inputs and `wants`, the outputs in
 // double. Kernels accumulate in f32 and round each output once to its dtype. `before`, when given,
 // holds what each output was added to. `row`: the kernel's name, where it allows itself more.

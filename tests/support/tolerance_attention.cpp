@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bounds of attention. With s = scale·q·k and δ = γ_D·scale·Σ|q||k| the error of a score,
-// p = exp(s - lse) has relative error of at most 2δ (numerator and denominator) plus γ_n.
+// p = exp(s - lse) has relative error of at most 2δ (numerator and denominator) plus γ of the sum.
 #include <algorithm>
 #include <cmath>
 
@@ -20,6 +20,13 @@ double exponential_error(std::string_view row) {
 }
 
 double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
+
+// A sum over keys or rows goes by tiles; even pieces have at least half of the smallest.
+double tiled_roundings(std::int64_t num_terms) {
+  constexpr double kMostOfTile = 256, kLeastPiece = 48;
+  const auto terms = static_cast<double>(num_terms);
+  return std::min(terms, kMostOfTile) + std::ceil(terms / kLeastPiece);
+}
 
 struct Shape {
   std::int64_t num_heads, num_kv_heads, key_width, value_width, num_rows, num_keys, window;
@@ -71,12 +78,13 @@ std::vector<Bound> forward_bounds(const OpCall& call, std::span<const Values> wa
   // The largest error of a row's scores first: it reaches every p through the sum.
   for_pairs(call, shape, [&](auto t, auto h, auto, auto, double magnitude, double score) {
     double& error = lse_errors[static_cast<std::size_t>(t * shape.num_heads + h)];
-    error = std::max(error, g(static_cast<double>(shape.key_width) + 2) * magnitude +
-                                4 * kU * (std::abs(score) + 1));
+    error =
+        std::max(error, g(blocked_roundings(static_cast<double>(shape.key_width)) + 2) * magnitude +
+                            4 * kU * (std::abs(score) + 1));
   });
   // A bf16 product rounds p to bf16 first.
   const double operand = unit_roundoff(call.inputs[0].type.dtype) + 2 * exponential;
-  const double sum = g(static_cast<double>(shape.num_keys) + 2 * kFunction);
+  const double sum = g(tiled_roundings(shape.num_keys) + 2 * kFunction);
   for_pairs(call, shape, [&](auto t, auto h, auto s, auto kv, double, double score) {
     const auto row = static_cast<std::size_t>(t * shape.num_heads + h);
     const double p = std::exp(score - wants[1].data[row]);
@@ -102,14 +110,19 @@ std::vector<Bound> gradient_bounds(const OpCall& call, double exponential) {
   for (std::size_t i = 0; i < 3; ++i) bounds[i].errors.assign(call.inputs[i].data.size(), 0.0);
   const Values &out = call.inputs[5], &lse = call.inputs[6], &dout = call.inputs[7];
   const double operand = 2 * unit_roundoff(call.inputs[0].type.dtype) + exponential;
-  const double sums = g(static_cast<double>(
-      shape.key_width + shape.value_width +
-      (shape.num_keys + shape.num_rows) * shape.num_heads / shape.num_kv_heads + 16));
+  // dq sums over keys, dk and dv over the rows of all heads that share them.
+  const double sums =
+      g(blocked_roundings(static_cast<double>(shape.key_width)) +
+        blocked_roundings(static_cast<double>(shape.value_width)) +
+        std::max(tiled_roundings(shape.num_keys),
+                 tiled_roundings(shape.num_rows * shape.num_heads / shape.num_kv_heads)) +
+        16);
   for_pairs(call, shape, [&](auto t, auto h, auto s, auto kv, double magnitude, double score) {
     const std::int64_t row = t * shape.num_heads + h, key = s * shape.num_kv_heads + kv;
     const double p = std::exp(score - at(lse, row));
-    const double error = g(static_cast<double>(shape.key_width) + 2) * magnitude + sums + operand +
-                         4 * kU * (std::abs(score) + std::abs(at(lse, row)) + 1);
+    const double error =
+        g(blocked_roundings(static_cast<double>(shape.key_width)) + 2) * magnitude + sums +
+        operand + 4 * kU * (std::abs(score) + std::abs(at(lse, row)) + 1);
     double terms = 0;
     for (std::int64_t d = 0; d < shape.value_width; ++d) {
       const double o = std::abs(at(dout, row * shape.value_width + d));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bounds of head_loss. With δ the error of a row's logits, p = exp(l - lse) has relative error of
-// at most 2δ (numerator and denominator) plus γ_V, and so has 1 - p of the label, the sum of the
-// other p. A bf16 product rounds p and x to bf16 first.
+// at most 2δ (numerator and denominator) plus γ of the sum, and so has 1 - p of the label, the sum
+// of the other p. A bf16 product rounds p and x to bf16 first.
 #include <algorithm>
 #include <cmath>
 
@@ -21,6 +21,8 @@ struct Row {
 
   Row(const OpCall& call, std::size_t t, std::size_t width, std::size_t classes) {
     const std::vector<double>&x = call.inputs[0].data, &weight = call.inputs[1].data;
+    const double product =
+        gamma(blocked_roundings(static_cast<double>(width)) + 2, DType::kFloat32);
     double largest = -HUGE_VAL, sum = 0;
     for (std::size_t i = 0; i < classes; ++i) {
       double logit = 0, magnitude = 0;
@@ -32,8 +34,7 @@ struct Row {
       logits.push_back(logit);
       largest = std::max(largest, logit);
       // The shift is subtracted before the exponential.
-      error = std::max(
-          error, g(static_cast<double>(width) + 1) * magnitude + 4 * kU * (std::abs(logit) + 1));
+      error = std::max(error, product * magnitude + 4 * kU * (std::abs(logit) + 1));
     }
     for (const double logit : logits) sum += std::exp(logit - largest);
     lse = largest + std::log(sum);
@@ -50,7 +51,15 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   const double scale = std::abs(call.inputs[3].data[0]);
   const double factor = backward ? scale * std::abs(spec::get_double(call.attributes, "dloss")) : 0;
   const double operand = unit_roundoff(x.type.dtype);
-  const double sums = g(static_cast<double>(classes) + kFunction);
+  // Of e: a step's by f32, all steps by double. Of e·w: a step has one block or two. Of rows: the
+  // least block that a shape may ask for.
+  constexpr double kStepClasses = 480, kLeastStepBlock = kStepClasses / 2, kLeastRows = 64;
+  const auto num_classes = static_cast<double>(classes),
+             num_rows = static_cast<double>(labels.data.size());
+  const double sums = g(row_roundings(std::min(num_classes, kStepClasses)) + kFunction),
+               over_classes =
+                   gamma(blocked_roundings(num_classes, kLeastStepBlock) + 4, DType::kFloat32),
+               over_rows = gamma(blocked_roundings(num_rows, kLeastRows) + 4, DType::kFloat32);
   std::vector<Bound> bounds(backward ? 3 : 1);
   if (backward) {
     bounds[1].errors.assign(x.data.size(), 0.0);
@@ -67,10 +76,8 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
     for (std::size_t i = 0; backward && i < classes; ++i) {
       double d = std::exp(row.logits[i] - row.lse);
       if (i == label) d = -std::expm1(row.logits[i] - row.lse);
-      const double to_x = factor * (relative * d + kSmallestNormal);
-      const double to_weight =
-          factor *
-          ((relative + g(static_cast<double>(labels.data.size()) + 4)) * d + kSmallestNormal);
+      const double to_x = factor * ((relative + over_classes) * d + kSmallestNormal);
+      const double to_weight = factor * ((relative + over_rows) * d + kSmallestNormal);
       for (std::size_t k = 0; k < width; ++k) {
         bounds[1].errors[t * width + k] += to_x * std::abs(weight.data[i * width + k]);
         bounds[2].errors[i * width + k] += to_weight * std::abs(x.data[t * width + k]);
@@ -78,10 +85,8 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
     }
   }
   if (backward) {
-    bounds[1].num_additions = static_cast<double>(classes);
-    bounds[2].num_additions = static_cast<double>(labels.data.size());
+    bounds[2].num_additions = std::max(std::ceil(num_rows / kLeastRows), 1.0);
   }
-  bounds[0].num_additions = static_cast<double>(labels.data.size());
   bounds[0].errors = {scale * (loss_error + 4 * kU * magnitude)};
   return bounds;
 }

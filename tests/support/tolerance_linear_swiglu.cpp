@@ -9,7 +9,8 @@
 namespace anabatic::testing {
 namespace {
 
-constexpr double kFunction = 8.0, kSlope = 1.1;
+// kSegment: columns of a partial sum of a weight's gradient, which double adds up.
+constexpr double kFunction = 8.0, kSlope = 1.1, kSegment = 128;
 
 double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
 
@@ -35,7 +36,8 @@ Product product_of(const Values& x, std::size_t row, const Values& weight, std::
     product.value += term;
     magnitude += std::abs(term);
   }
-  product.error = g(static_cast<double>(depth) + 1) * magnitude;
+  product.error =
+      gamma(blocked_roundings(static_cast<double>(depth)) + 2, DType::kFloat32) * magnitude;
   product.error += 2 * unit_roundoff(x.type.dtype) * (std::abs(product.value) + product.error);
   return product;
 }
@@ -161,7 +163,8 @@ std::vector<Bound> gradient_bounds(const OpCall& call) {
       if (weighted)
         bounds[2].errors[slot] +=
             std::abs(gate * up) * s *
-                (dh.error + (c + g(static_cast<double>(width) + kFunction)) * d) +
+                (dh.error +
+                 (c + g(std::min(static_cast<double>(width), kSegment) + kFunction)) * d) +
             d * (of_silu * most_up + std::abs(gate) * s * of_up.error);
       if (call.attributes.contains("activation"))
         bounds.back().errors.push_back(activation_error(of_gate, of_up, factor));

@@ -73,7 +73,7 @@ std::vector<Bound> rope_pair_bounds(const OpCall& call) {
     double error = 0;
     if (call.inputs.size() > 3) {
       const double u = unit_roundoff(x.type.dtype);
-      error = (1 + g(static_cast<double>(head) + kFunction)) * (1 + u) * (1 + u) - 1;
+      error = (1 + g(row_roundings(static_cast<double>(head)) + kFunction)) * (1 + u) * (1 + u) - 1;
       const OpCall norm{"rms_norm",
                         {{"epsilon", spec::get_double(call.attributes, "epsilon")}},
                         {x, call.inputs[3 + o]},
@@ -90,6 +90,9 @@ std::vector<Bound> rope_pair_bounds(const OpCall& call) {
   return bounds;
 }
 
+// Rows that the sums over all rows take at a time; double adds up what they leave.
+constexpr double kRowsOfPartial = 64;
+
 // x·rstd has relative error γ_W (half of the mean's, by the root); its rounding to storage is a
 // second rounding of the output.
 std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> wants) {
@@ -97,7 +100,7 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
   const bool to_weight = call.op == "rms_norm_weight_gradient";
   const auto width = to_weight ? static_cast<std::size_t>(spec::get_int(call.attributes, "width"))
                                : call.inputs[1].data.size();
-  const double w = static_cast<double>(width) + kFunction;
+  const double w = row_roundings(static_cast<double>(width)) + kFunction;
   if (call.op == "add_rms_norm") {
     // The sum is rounded once; y scales with it, and its mean square too.
     Bound sum, y = relative(wants[1], g(w) + 2 * unit_roundoff(call.inputs[0].type.dtype));
@@ -123,8 +126,8 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
     const double rstd = 1 / std::sqrt(squares / static_cast<double>(width) + epsilon);
     if (to_weight) {
       for (std::size_t j = 0; j < width; ++j)
-        bound.errors[j] +=
-            (g(w + num_runs) + operand) * std::abs(dy[begin + j] * x[begin + j]) * rstd;
+        bound.errors[j] += (g(w + std::min(num_runs, kRowsOfPartial) + 2) + operand) *
+                           std::abs(dy[begin + j] * x[begin + j]) * rstd;
       continue;
     }
     const Data& weight = call.inputs[1].data;
@@ -155,10 +158,10 @@ Softmax softmax_of(const Values& logits, std::size_t t) {
   return {largest + std::log(sum), largest};
 }
 
-// log-sum-exp: the sum has relative error γ_V + u·(range), which the logarithm turns absolute, and
-// the result is rounded.
+// log-sum-exp: the sum has relative error γ of the roundings of a row + u·(range), which the
+// logarithm turns absolute, and the result is rounded.
 double lse_error(const Softmax& s, double width) {
-  return g(width + kFunction) + 4 * kU * (std::abs(s.largest) + std::abs(s.lse) + 1);
+  return g(row_roundings(width) + kFunction) + 4 * kU * (std::abs(s.largest) + std::abs(s.lse) + 1);
 }
 
 // exp(l - lse): the difference's rounding and the error of lse turn relative.
@@ -193,7 +196,7 @@ std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
     }
   }
   if (!backward)
-    bounds[0].errors = {factor * (loss_error + g(static_cast<double>(num_rows) + 4) * magnitude)};
+    bounds[0].errors = {factor * (loss_error + g(4) * magnitude)};  // double adds up losses
   return bounds;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes beyond one block of the engines, on whole numbers: every order of summation gives the same
-// bits, so results are compared exactly.
+// Sizes beyond one block of the engines, on whole numbers, on which every order of summation gives
+// the same bits; and on fractions, against the order that the engines promise.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <vector>
 
@@ -19,19 +20,26 @@ namespace {
 
 using Int = std::int64_t;
 
+constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16;
+
 struct Case {
   Int rows, columns, depth;
   DType a, b, c;
   bool a_by_columns, b_by_columns, has_bias, accumulate;
+  Int sum_terms = 0;
 };
 
-// A matrix of whole numbers in [-2, 2], stored either way round.
+// Whole numbers in [-2, 2], or fractions in [0.5, 1.5) that use all bits of the dtype.
+enum class Numbers { kWhole, kFractions };
+
+// A matrix of them, stored either way round.
 struct Operand {
   std::vector<float> values;  // [rows, columns]
   std::vector<std::byte> bytes;
   Matrix matrix;
 
-  Operand(Int rows, Int columns, DType dtype, bool by_columns, std::uint64_t stream) {
+  Operand(Int rows, Int columns, DType dtype, bool by_columns, std::uint64_t stream,
+          Numbers numbers = Numbers::kWhole) {
     const auto count = static_cast<std::size_t>(rows * columns);
     values.resize(count);
     bytes.resize(count * 4);
@@ -42,7 +50,12 @@ struct Operand {
     for (Int i = 0; i < rows; ++i)
       for (Int j = 0; j < columns; ++j) {
         const auto at = static_cast<std::uint64_t>(i * columns + j);
-        const float value = static_cast<float>(random_below(1, stream, at, 5)) - 2.0f;
+        const bool is_wide = dtype == DType::kFloat32;
+        const float value =
+            numbers == Numbers::kWhole
+                ? static_cast<float>(random_below(1, stream, at, 5)) - 2.0f
+                : 0.5f + static_cast<float>(random_below(1, stream, at, is_wide ? 1 << 23 : 128)) *
+                             (is_wide ? 0x1p-23f : 0x1p-7f);
         values[at] = value;
         const Int to = i * matrix.row_stride + j * matrix.column_stride;
         if (dtype == DType::kFloat32) {
@@ -112,7 +125,8 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
                   .c_stride = c.columns,
                   .accumulate = c.accumulate,
                   .further = further.data(),
-                  .num_further = static_cast<Int>(further.size())};
+                  .num_further = static_cast<Int>(further.size()),
+                  .sum_terms = c.sum_terms};
   device::ThreadTeam team(num_threads);
   constexpr Int kGuard = 4096;
   const Int booked = engine.workspace_bytes(gemm) * num_threads;
@@ -127,8 +141,6 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
   if (!is_f32) std::transform(rounded.begin(), rounded.end(), sums.begin(), to_float);
   return sums;
 }
-
-constexpr DType kF32 = DType::kFloat32, kBf16 = DType::kBFloat16;
 
 std::vector<const GemmEngine*> engines() {
   const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
@@ -220,6 +232,93 @@ TEST(GemmEngine, SumsFurtherProductsBeforeItRounds) {
         }
       }
   EXPECT_GE(num_runs, 24);
+}
+
+// The sum of a block's terms as the engine forms it: from zero, in ascending order, each product
+// added with one rounding where the instruction set has that; of a bf16 pair the odd one first.
+float sum_of_block(const GemmEngine& engine, const Operand& a, const Operand& b, Int row,
+                   Int column, Int begin, Int end, Int depth, Int columns) {
+  const std::string_view isa = engine.isa != nullptr ? engine.isa : "portable";
+  float sum = 0;
+  const auto add = [&](Int k) {
+    if (k >= end) return;
+    const float left = a.values[static_cast<std::size_t>(row * depth + k)],
+                right = b.values[static_cast<std::size_t>(k * columns + column)];
+    sum = isa == "portable" ? sum + left * right : std::fma(left, right, sum);
+  };
+  for (Int k = begin; k < end; k += 2) {
+    add(isa == "avx512_bf16" ? k + 1 : k);
+    add(isa == "avx512_bf16" ? k : k + 1);
+  }
+  return sum;
+}
+
+// What products sum up to, block by block.
+struct Promise {
+  const GemmEngine& engine;
+  const Case& c;
+  std::span<const Operand> a, b;
+  Int terms;  // of a block
+
+  std::vector<float> sums(const std::vector<float>& bias) const {
+    std::vector<float> sums;
+    for (Int i = 0; i < c.rows; ++i)
+      for (Int j = 0; j < c.columns; ++j) {
+        float sum = c.accumulate ? 3.0f : 0.0f;
+        for (std::size_t p = 0; p < a.size(); ++p) {
+          const Int depth = static_cast<Int>(a[p].values.size()) / c.rows;
+          for (Int k = 0; k < depth; k += terms)
+            sum += sum_of_block(engine, a[p], b[p], i, j, k, std::min(depth, k + terms), depth,
+                                c.columns);
+        }
+        if (c.has_bias) sum += bias[static_cast<std::size_t>(j)];
+        sums.push_back(c.c == kBf16 ? to_float(to_bfloat16(sum)) : sum);
+      }
+    return sums;
+  }
+};
+
+TEST(GemmEngine, AddsUpBlocksOfTheDepthInAscendingOrder) {
+  std::vector<Case> cases{
+      {19, 53, 2051, kF32, kF32, kF32, false, true, true, false},      // forward
+      {19, 53, 2051, kBf16, kBf16, kBf16, false, true, true, false},   // rounded once
+      {19, 53, 4096, kBf16, kBf16, kF32, false, false, false, false},  // input-gradient
+      {37, 53, 1301, kF32, kF32, kF32, true, false, false, true},      // weight-gradient, +=
+      {37, 53, 1301, kBf16, kBf16, kF32, true, false, false, true},
+      {19, 53, 1100, kBf16, kF32, kF32, false, false, false, true, 64},  // shorter blocks
+      {19, 53, 1100, kBf16, kBf16, kF32, false, false, false, true, 128},
+      {2, 5, 49152, kF32, kF32, kF32, false, true, false, false},
+      {2, 5, 49152, kBf16, kBf16, kBf16, false, true, false, false}};
+  int num_runs = 0;
+  for (const Case& c : cases) {
+    const Operand a(c.rows, c.depth, c.a, c.a_by_columns, 1, Numbers::kFractions),
+        b(c.depth, c.columns, c.b, c.b_by_columns, 2, Numbers::kFractions),
+        more_a(c.rows, 700, c.a, c.a_by_columns, 3, Numbers::kFractions),
+        more_b(700, c.columns, c.b, c.b_by_columns, 4, Numbers::kFractions);
+    const Operand lefts[] = {a, more_a}, rights[] = {b, more_b};
+    const Packed packed(b, c.depth, c.columns), more_packed(more_b, 700, c.columns);
+    const std::vector<float> bias(static_cast<std::size_t>(c.columns), 1.0f / 3);
+    for (const GemmEngine* engine : engines()) {
+      if (!engine->accepts(c.a, c.b)) continue;
+      const Int terms = engine->sum_terms({.a = a.matrix, .b = b.matrix, .sum_terms = c.sum_terms});
+      EXPECT_LE(terms, c.sum_terms > 0 ? c.sum_terms : kMostSumTerms);
+      EXPECT_GE(terms, c.sum_terms > 0 ? c.sum_terms : 256);
+      for (const bool is_packed : {false, true})
+        for (const std::size_t count : {1, 2}) {
+          ++num_runs;
+          const Promise promise{*engine, c, {lefts, count}, {rights, count}, terms};
+          const Operands further{.a = more_a.matrix,
+                                 .b = is_packed ? more_packed.matrix : more_b.matrix,
+                                 .depth = 700};
+          EXPECT_EQ(computed(*engine, c, a, is_packed ? packed.matrix : b.matrix, bias, 2,
+                             {&further, count - 1}),
+                    promise.sums(bias))
+              << (engine->isa != nullptr ? engine->isa : "portable") << ", depth " << c.depth
+              << ", " << count << " products" << (is_packed ? ", packed" : "");
+        }
+    }
+  }
+  EXPECT_GE(num_runs, 4 * static_cast<int>(cases.size()));
 }
 
 }  // namespace

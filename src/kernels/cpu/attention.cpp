@@ -101,7 +101,7 @@ struct Forward {
   void write_rows(const ForwardBlock& block, std::int64_t t, int count, std::int64_t head,
                   std::int64_t row) const {
     float totals[kLanes], logs[kLanes], inverses[kLanes];
-    for (int i = 0; i < count; ++i) totals[i] = sum_lanes(load(block.totals(row + i)));
+    for (int i = 0; i < count; ++i) totals[i] = static_cast<float>(block.buffers.totals[row + i]);
     const Floats total = load(totals, count);
     store(logs, log2(total));
     store(inverses, 1.0f / total);

@@ -40,13 +40,20 @@ struct ForwardBlock {
   float* scores(std::int64_t tile) const {
     return buffers.scores + tile % (kStripRows / kRows) * kRows * kScoreStride;
   }
-  // Lanes of the sum of a row's exponentials.
-  float* totals(std::int64_t row) const { return buffers.totals + row * kLanes; }
+  // Lanes of the sum of a row's exponentials over the tile of keys.
+  float* tile_total(std::int64_t row) const {
+    return buffers.tile_totals + row % kStripRows * kLanes;
+  }
+  // Of the strip of row tiles [first, last), when all of its scores of a tile of keys are there.
+  void add_tile_totals(std::int64_t first, std::int64_t last) const {
+    for (std::int64_t row = first * kRows; row < last * kRows; ++row)
+      buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
+  }
 
   // Before the first tile of keys.
   void clear() const {
     std::fill(buffers.sums, buffers.sums + num_rows() * value_width(), 0.0f);
-    std::fill(buffers.totals, buffers.totals + num_rows() * kLanes, 0.0f);
+    std::fill(buffers.totals, buffers.totals + num_rows(), 0.0);
     std::fill(buffers.minus_largest, buffers.minus_largest + num_rows(), 0.0f);
   }
   // Rows of a head, as those from `at` on.
@@ -99,7 +106,7 @@ struct ForwardBlock {
     if (!is_small(added)) return fold_row(row, {0, kPanel, false}, before, scores);
     store(scores, first);
     store(scores + kLanes, second);
-    store(totals(row), load(totals(row)) + added);
+    store(tile_total(row), load(tile_total(row)) + added);
   }
 
   void fold_masked(std::int64_t tile, std::int64_t key, std::int64_t before, float* scores) const {
@@ -148,12 +155,13 @@ struct ForwardBlock {
       added = exponentials(more);
     }
     buffers.minus_largest[row] -= more;
-    store(totals(row), load(totals(row)) + added);
+    store(tile_total(row), load(tile_total(row)) + added);
   }
 
   // What a row has summed so far, and the scores of this strip that are not in its sums yet.
   void scale_row(std::int64_t row, float factor, std::int64_t before, float* scores) const {
-    store(totals(row), factor * load(totals(row)));
+    buffers.totals[row] *= double{factor};
+    store(tile_total(row), factor * load(tile_total(row)));
     for (std::int64_t j = 0; j < value_width(); j += kLanes) {
       float* sum = buffers.sums + (j / kPanel * num_rows() + row) * kPanel + j % kPanel;
       store(sum, factor * load(sum));
@@ -164,6 +172,7 @@ struct ForwardBlock {
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
+    std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
     const auto first_panel = [&](const TileRange& sees) {
       return std::max(sees.begin / kPanel * kPanel - key, std::int64_t{0});
     };
@@ -184,6 +193,7 @@ struct ForwardBlock {
           fold_masked(tile, panel, j - first_panel(sees), scores(tile) + j);
       }
     }
+    add_tile_totals(first, last);
     for (std::int64_t j = 0; j < value_width(); j += kPanel)
       for (std::int64_t tile = first; tile < last; ++tile) {
         const std::int64_t begin = first_panel(range(tile)),

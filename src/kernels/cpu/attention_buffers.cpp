@@ -12,7 +12,8 @@ AttentionBuffers::AttentionBuffers(const AttentionShape& shape, Pieces& pieces)
       scores(pieces.take(kStripRows * kScoreStride)),
       sums(pieces.take(kBlocking.rows * shape.padded_value_width())),
       minus_largest(pieces.take(kBlocking.rows)),
-      totals(pieces.take(kBlocking.rows * kWidestPanel / 2)),
+      tile_totals(pieces.take(kStripRows * kWidestPanel / 2)),
+      totals(pieces.take<double>(kBlocking.rows)),
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
       tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)) {}
@@ -42,7 +43,8 @@ AttentionPairBuffers::AttentionPairBuffers(const AttentionShape& shape, Pieces& 
       scores(pieces.take(kTileRows * kPairScores)),
       sums(pieces.take(kBlocking.rows * shape.padded_value_width())),
       minus_largest(pieces.take(kBlocking.rows)),
-      totals(pieces.take(kBlocking.rows * kPairPanel)),
+      tile_totals(pieces.take(kStripRows * kPairPanel)),
+      totals(pieces.take<double>(kBlocking.rows)),
       begins(pieces.take<std::int32_t>(kBlocking.rows)),
       ends(pieces.take<std::int32_t>(kBlocking.rows)),
       tiles(pieces.take<TileRange>(kBlocking.rows / kTileRows)) {}

@@ -13,7 +13,8 @@ inline constexpr std::int64_t kScoreStride = kFloatBlocking.keys + 16,
 struct AttentionBuffers {
   static constexpr AttentionBlocking kBlocking = kFloatBlocking;
 
-  float *queries, *keys, *values, *scores, *sums, *minus_largest, *totals;
+  float *queries, *keys, *values, *scores, *sums, *minus_largest, *tile_totals;
+  double* totals;
   std::int32_t *begins, *ends;
   TileRange* tiles;
   AttentionBuffers(const AttentionShape& shape, Pieces& pieces);
@@ -52,7 +53,8 @@ struct AttentionPairBuffers {
   static constexpr AttentionBlocking kBlocking = kPairBlocking;
 
   Word *queries, *keys, *values, *weights;
-  float *scores, *sums, *minus_largest, *totals;
+  float *scores, *sums, *minus_largest, *tile_totals;
+  double* totals;
   std::int32_t *begins, *ends;
   TileRange* tiles;
   AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces);

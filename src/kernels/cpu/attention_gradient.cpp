@@ -58,13 +58,13 @@ struct Gradient {
         for (std::int64_t head = first_head(); head < end_kv_head * shape.group(); ++head) {
           const T *out = HeadRows<const T>(args.inputs[5], head, shape.value_width).row(t),
                   *dout = douts<T>(head).row(t);
-          Floats sum{};
-          for_lanes(0, shape.value_width, [&](std::int64_t j, int n) {
-            sum = madd(load(out + j, n), load(dout + j, n), sum);
-          });
+          const double sum =
+              sum_of_row(shape.value_width, [&](std::int64_t j, int n, Floats before) {
+                return madd(load(out + j, n), load(dout + j, n), before);
+              });
           const std::int64_t at = space_row(head, t);
           space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
-          space.minus_delta[at] = -sum_lanes(sum);
+          space.minus_delta[at] = static_cast<float>(-sum);
         }
         if (is_empty)
           std::fill_n(args.outputs[0].as<T>() + t * columns(args.outputs[0]),

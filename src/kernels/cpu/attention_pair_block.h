@@ -36,14 +36,21 @@ struct ForwardBlock {
   Word* weights(std::int64_t tile) const {
     return buffers.weights + tile % (kStripRows / kRows) * kRows * kPairStride;
   }
-  // Lanes of the sum of a row's exponentials.
-  float* totals(std::int64_t row) const { return buffers.totals + row * kLanes; }
+  // Lanes of the sum of a row's exponentials over the tile of keys.
+  float* tile_total(std::int64_t row) const {
+    return buffers.tile_totals + row % kStripRows * kLanes;
+  }
+  // Of the strip of row tiles [first, last), when all of its scores of a tile of keys are there.
+  void add_tile_totals(std::int64_t first, std::int64_t last) const {
+    for (std::int64_t row = first * kRows; row < last * kRows; ++row)
+      buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
+  }
   Floats to_base_2() const { return broadcast(shape.scale * kLog2E); }
 
   // Before the first tile of keys.
   void clear() const {
     std::fill(buffers.sums, buffers.sums + num_rows() * value_width(), 0.0f);
-    std::fill(buffers.totals, buffers.totals + num_rows() * kLanes, 0.0f);
+    std::fill(buffers.totals, buffers.totals + num_rows(), 0.0);
     std::fill(buffers.minus_largest, buffers.minus_largest + num_rows(), 0.0f);
   }
   // Rows of a head, as those from `at` on.
@@ -64,9 +71,9 @@ struct ForwardBlock {
   // sums := queries of a row tile · keys from `j` of the tile of keys on.
   template <int kCount>
   ANABATIC_INLINE void score(std::int64_t tile, std::int64_t j, PairSums<kCount>& sums) const {
-    multiply_add<kCount>(sums, buffers.queries + tile * kRows * key_words(), key_words(), 1,
-                         buffers.keys + j * key_words(), kPairPanel * key_words(),
-                         ceil_div(shape.key_width, 2));
+    multiply_add_rows<kCount>(sums, buffers.queries + tile * kRows * key_words(), key_words(),
+                              buffers.keys + j * key_words(), kPairPanel * key_words(),
+                              ceil_div(shape.key_width, 2));
   }
 
   // The scores of a row tile and 16 · kCount keys from `j` on: exponentials to weights, and added
@@ -100,7 +107,7 @@ struct ForwardBlock {
     if (!is_small(top)) return false;
 #pragma GCC unroll 6
     for (int i = 0; i < kRows; ++i) {
-      float* total = totals(tile * kRows + i);
+      float* total = tile_total(tile * kRows + i);
       store(total, load(total) + added[i]);
     }
     return true;
@@ -175,14 +182,15 @@ struct ForwardBlock {
         buffers.minus_largest[row] = minus_top;
         added = exponentials();
       }
-      store(totals(row), load(totals(row)) + added);
+      store(tile_total(row), load(tile_total(row)) + added);
     }
   }
 
   // By 2^exponent, what a row has summed so far.
   void scale_row(std::int64_t row, float exponent) const {
     const Floats factor = exp2_roughly(broadcast(exponent));
-    store(totals(row), factor * load(totals(row)));
+    buffers.totals[row] *= double{factor[0]};
+    store(tile_total(row), factor * load(tile_total(row)));
     float* sums = buffers.sums + row * value_width();
     for (std::int64_t j = 0; j < value_width(); j += kLanes)
       store(sums + j, factor * load(sums + j));
@@ -226,12 +234,14 @@ struct ForwardBlock {
   // The strip of row tiles [first, last) against the packed tile of keys [key, key + count).
   void fold_strip(std::int64_t first, std::int64_t last, std::int64_t key,
                   std::int64_t count) const {
+    std::fill(buffers.tile_totals, buffers.tile_totals + kStripRows * kLanes, 0.0f);
     std::int64_t begins[kStripRows / kRows];  // of the weights that no sum holds yet
     for (std::int64_t tile = first; tile < last; ++tile)
       begins[tile - first] = std::max(range(tile).begin - key, std::int64_t{0}) / 2 * 2;
     for (std::int64_t j = 0; j < count; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)
         fold_keys(tile, j, key + j, begins[tile - first]);
+    add_tile_totals(first, last);
     for (std::int64_t j = 0; j < shape.value_width; j += kPairScores)
       for (std::int64_t tile = first; tile < last; ++tile)
         add_values(tile, j, begins[tile - first],

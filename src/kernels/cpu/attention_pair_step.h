@@ -82,9 +82,9 @@ struct GradientStep {
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     Floats p[kRows][kCount];
     PairSums<kCount> sums = {};
-    multiply_add<kCount>(sums, b.query_rows + row * key_words, key_words, 1,
-                         b.keys_across + key * key_words, kPairPanel * key_words,
-                         ceil_div(shape.key_width, 2));
+    multiply_add_rows<kCount>(sums, b.query_rows + row * key_words, key_words,
+                              b.keys_across + key * key_words, kPairPanel * key_words,
+                              ceil_div(shape.key_width, 2));
     const Floats factor = broadcast(shape.scale * kLog2E);
     const auto weight = [&](int i, int v, std::uint64_t sees) {
       const Floats x = madd(sums[i][v], factor, broadcast(b.minus_lse[row + i]));
@@ -105,9 +105,9 @@ struct GradientStep {
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) sums[i][v] = broadcast(b.minus_delta[row + i]);
-    multiply_add<kCount>(sums, b.dout_rows + row * value_words, value_words, 1,
-                         b.values_across + key * value_words, kPairPanel * value_words,
-                         ceil_div(shape.value_width, 2));
+    multiply_add_rows<kCount>(sums, b.dout_rows + row * value_words, value_words,
+                              b.values_across + key * value_words, kPairPanel * value_words,
+                              ceil_div(shape.value_width, 2));
 #pragma GCC unroll 3
     for (int i = 0; i < kRows; i += 2)
 #pragma GCC unroll 4

@@ -133,9 +133,9 @@ inline void write_sums(const float* sums, float factor, const HeadRows<BFloat16>
 
 // sums += A · B over `depth` > 0 words; `panel` words from one panel of B to the next.
 template <int kCount>
-ANABATIC_INLINE void multiply_add(PairSums<kCount>& sums, const Word* a, std::int64_t row_stride,
-                                  std::int64_t depth_stride, const Word* b, std::int64_t panel,
-                                  std::int64_t depth) {
+ANABATIC_INLINE void multiply_add_words(PairSums<kCount>& sums, const Word* a,
+                                        std::int64_t row_stride, std::int64_t depth_stride,
+                                        const Word* b, std::int64_t panel, std::int64_t depth) {
   do {
     __m512i right[kCount];
 #pragma GCC unroll 4
@@ -152,22 +152,48 @@ ANABATIC_INLINE void multiply_add(PairSums<kCount>& sums, const Word* a, std::in
   } while (--depth > 0);
 }
 
-// C[kRows, 16 · kCount] = A · B, or += : A[i, k] at a[i · kRow + k · kDepth], rows of C `stride`
-// apart.
+// What lies beyond the first kSumWords words of the depth, in blocks of so many.
+inline constexpr std::int64_t kSumWords = kMostSumTerms / 2;
+template <int kCount>
+__attribute__((noinline, cold)) void add_more_words(PairSums<kCount>& sums, const Word* a,
+                                                    std::int64_t row_stride, const Word* b,
+                                                    std::int64_t panel, std::int64_t depth) {
+  for (std::int64_t k = kSumWords; k < depth; k += kSumWords) {
+    PairSums<kCount> block = {};
+    multiply_add_words<kCount>(block, a + k, row_stride, 1, b + k * kPairPanel, panel,
+                               std::min(depth - k, kSumWords));
+    for (int i = 0; i < kRows; ++i)
+      for (int v = 0; v < kCount; ++v) sums[i][v] += block[i][v];
+  }
+}
+
+// The same along the width of rows of A. No head is usually so wide that there are more words.
+template <int kCount>
+ANABATIC_INLINE void multiply_add_rows(PairSums<kCount>& sums, const Word* a,
+                                       std::int64_t row_stride, const Word* b, std::int64_t panel,
+                                       std::int64_t depth) {
+  multiply_add_words<kCount>(sums, a, row_stride, 1, b, panel, std::min(depth, kSumWords));
+  if (depth <= kSumWords) return;
+  PairSums<kCount> all;  // a copy: what has an address stands in no register
+  std::memcpy(&all, &sums, sizeof all);
+  add_more_words<kCount>(all, a, row_stride, b, panel, depth);
+  std::memcpy(&sums, &all, sizeof all);
+}
+
+// C[kRows, 16 · kCount] = A · B, or +=, where the product is summed from zero and added once:
+// A[i, k] at a[i · kRow + k · kDepth], rows of C `stride` apart.
 template <int kCount, std::int64_t kRow, std::int64_t kDepth, bool kAdd>
 __attribute__((noinline)) void multiply(const Word* a, const Word* b, std::int64_t panel,
                                         std::int64_t depth, float* c, std::int64_t stride) {
   PairSums<kCount> sums = {};
-  if constexpr (kAdd)
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-      for (int v = 0; v < kCount; ++v) sums[i][v] = load(c + i * stride + v * kLanes);
-  multiply_add<kCount>(sums, a, kRow, kDepth, b, panel, depth);
+  multiply_add_words<kCount>(sums, a, kRow, kDepth, b, panel, depth);
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 4
-    for (int v = 0; v < kCount; ++v) store(c + i * stride + v * kLanes, sums[i][v]);
+    for (int v = 0; v < kCount; ++v) {
+      float* at = c + i * stride + v * kLanes;
+      store(at, kAdd ? load(at) + sums[i][v] : sums[i][v]);
+    }
 }
 
 // Calls body<kCount>() for as many panels as hold `columns` > 0 columns, at most four.

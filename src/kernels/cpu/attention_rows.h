@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/attention_shape.h"
+#include "kernels/cpu/sums.h"
 #include "kernels/cpu/vector_math.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {

@@ -136,8 +136,8 @@ ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b, st
 }
 
 // The same with A from panels of `rows` rows, over `width` > 0 columns of it.
-ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_t rows,
-                                         const float* b, std::int64_t width) {
+ANABATIC_INLINE void multiply_add_columns(Sums& sums, const float* a, std::int64_t rows,
+                                          const float* b, std::int64_t width) {
   do {
     multiply_add<kPanel, 1, kPanel>(sums, a, b);
     a += rows * kPanel;
@@ -146,20 +146,43 @@ ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_
   } while (width > 0);
 }
 
-// C[kRows, kPanel] = A · B, or += .
+// What lies beyond the first kMostSumTerms columns, in blocks of so many.
+__attribute__((noinline, cold)) inline void add_more_columns(Sums& sums, const float* a,
+                                                             std::int64_t rows, const float* b,
+                                                             std::int64_t width) {
+  static_assert(kMostSumTerms % kPanel == 0);
+  for (std::int64_t k = kMostSumTerms; k < width; k += kMostSumTerms) {
+    Sums block = {};
+    multiply_add_columns(block, a + k * rows, rows, b + k * kPanel,
+                         std::min(width - k, kMostSumTerms));
+    for (int i = 0; i < kRows; ++i)
+      for (int v = 0; v < kVectors; ++v) sums[i][v] += block[i][v];
+  }
+}
+
+// sums += A · B over all columns. No head is usually so wide that there are more of them.
+ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_t rows,
+                                         const float* b, std::int64_t width) {
+  multiply_add_columns(sums, a, rows, b, std::min(width, kMostSumTerms));
+  if (width <= kMostSumTerms) return;
+  Sums all;  // a copy: what has an address stands in no register
+  std::memcpy(&all, &sums, sizeof all);
+  add_more_columns(all, a, rows, b, width);
+  std::memcpy(&sums, &all, sizeof all);
+}
+
+// C[kRows, kPanel] = A · B, or += : the product is summed from zero and added once.
 template <int kRow, int kDepth, bool kAdd>
 void multiply(const float* a, const float* b, std::int64_t depth, float* c) {
   Sums sums = {};
-  if constexpr (kAdd)
-#pragma GCC unroll 6
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = load(c + i * kPanel + v * kLanes);
   multiply_add<kRow, kDepth>(sums, a, b, depth);
 #pragma GCC unroll 6
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) store(c + i * kPanel + v * kLanes, sums[i][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = c + i * kPanel + v * kLanes;
+      store(at, kAdd ? load(at) + sums[i][v] : sums[i][v]);
+    }
 }
 
 // 2^x with a relative error below 2e-7: a minimax polynomial around the nearest whole number, 1 for

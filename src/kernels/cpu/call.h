@@ -30,6 +30,10 @@ void require_index(const char* what, std::int64_t index, std::int64_t size);
 // As above; kIgnoredLabel passes.
 void require_label(std::int64_t label, std::int64_t num_classes);
 
+// order[begin, end) := the places [begin, end) of `indices` by index, those of one ascending.
+void sort_by_index(const std::int32_t* indices, std::int64_t begin, std::int64_t end,
+                   std::int32_t* order);
+
 inline std::int64_t rows(const TensorView& view) { return view.type->dim(0); }
 inline std::int64_t columns(const TensorView& view) { return view.type->dim(-1); }
 inline std::int64_t size(const TensorView& view) { return view.type->num_elements(); }

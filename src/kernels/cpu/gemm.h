@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products on blocks of C, one engine an instruction set. An element of C sums over the
-// depth in an order that depends on the depth, B's dtype and the engine alone: not on the block,
-// nor on its place, nor on whether B came packed.
+// depth in blocks of GemmEngine::sum_terms: each starts from zero, and is then added to the sums of
+// those before it. The order depends on the products, their dtypes and the engine alone: not on the
+// block of C, nor on its place, nor on whether B came packed. Calls that share a depth out at
+// multiples of the blocks, and add to one C, have the bits of one call.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/sums.h"
 #include "spec/device_spec.h"
 #include "tensor/dtype.h"
 
@@ -66,6 +69,8 @@ struct Gemm {
   // A is that of the last call on this workspace, for the same rows of a block: where its copy is
   // still whole, it is not made again.
   bool repeats_a = false;
+  // Terms of a block of the sums at most, an even number; 0: as many as the engine takes.
+  std::int64_t sum_terms = 0;
   // C is not read again before it has left the caches: whole tiles pass them by. Of f32 C without
   // bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
   bool streams = false;
@@ -87,6 +92,7 @@ struct GemmEngine {
   const char* isa;  // its name in DeviceSpec::instruction_sets; null: runs everywhere
   bool (*accepts)(DType a, DType b);
   Blocking (*blocking)(const Gemm&);
+  std::int64_t (*sum_terms)(const Gemm&);  // of the depth, in one accumulator
   // Of one thread, a multiple of 64; never falls as rows, columns or depths grow.
   std::int64_t (*workspace_bytes)(const Gemm&);
   // The block is at most `blocking` large; the workspace is 64-byte aligned.

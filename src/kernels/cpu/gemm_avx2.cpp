@@ -90,6 +90,7 @@ struct Avx2 {
 constexpr GemmEngine kEngine{.isa = "avx2",
                              .accepts = [](DType, DType) { return true; },
                              .blocking = &GemmBlock<Avx2>::blocking,
+                             .sum_terms = &GemmBlock<Avx2>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx2>::workspace_bytes,
                              .compute = &GemmBlock<Avx2>::compute};
 

@@ -44,6 +44,7 @@ struct Avx512 {
 constexpr GemmEngine kEngine{.isa = "avx512f",
                              .accepts = [](DType, DType) { return true; },
                              .blocking = &GemmBlock<Avx512>::blocking,
+                             .sum_terms = &GemmBlock<Avx512>::sum_terms,
                              .workspace_bytes = &GemmBlock<Avx512>::workspace_bytes,
                              .compute = &GemmBlock<Avx512>::compute};
 

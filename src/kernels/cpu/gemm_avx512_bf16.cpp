@@ -43,6 +43,7 @@ constexpr GemmEngine kEngine{
     .isa = "avx512_bf16",
     .accepts = [](DType a, DType b) { return a == DType::kBFloat16 && b == DType::kBFloat16; },
     .blocking = &GemmBlock<Avx512Bf16>::blocking,
+    .sum_terms = &GemmBlock<Avx512Bf16>::sum_terms,
     .workspace_bytes = &GemmBlock<Avx512Bf16>::workspace_bytes,
     .compute = &GemmBlock<Avx512Bf16>::compute};
 

@@ -66,6 +66,7 @@ struct GemmBlock {
     Int panel_bytes;  // from one panel to the next
     const std::byte* ahead;
     Int ahead_step;
+    Int sum_units;    // that one accumulator sums at most
     Floats from, to;  // sums so far (null: none), and where they go
     Floats next;      // sums so far of the next tile, fetched a row at a time; null: none
   };
@@ -78,17 +79,6 @@ struct GemmBlock {
     constexpr Int kRowStep = kInterleaved ? 1 : A::kRowStride;
     constexpr Int kUnitStep = kInterleaved ? kRows : 1;
     Vector sum[R][V];
-    if (in.from.data == nullptr) {
-#pragma GCC unroll 16
-      for (int i = 0; i < R; ++i)
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) sum[i][v] = Isa::zero();
-    } else {
-#pragma GCC unroll 16
-      for (int i = 0; i < R; ++i)
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) sum[i][v] = Isa::load_sums(in.from.vector(i, v));
-    }
     const auto add = [&](const Unit* a, const typename Isa::Packed* right)
         __attribute__((always_inline)) {
 #pragma GCC unroll 16
@@ -130,23 +120,43 @@ struct GemmBlock {
         ahead += ahead_step;
       }
     };
-    // All rows of the next tile at once would fill the processor's list of lines under way, and the
-    // products would wait.
-    const int parts = in.next.data == nullptr ? 1 : R;
-    Int left = in.units;
-    for (int part = 0; part < parts; ++part) {
-      if (parts > 1)
-#pragma GCC unroll 3
-        for (int p = 0; p < kTilePanels; ++p)
-          __builtin_prefetch(in.next.vector(part, p * kPanelVectors), 1);
-      const Int units = left / (parts - part);
-      left -= units;
-      run(units);
-    }
+    // Accumulators start at zero: what was summed before is added once, behind their terms.
+    const auto clear = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i)
+      for (int i = 0; i < R; ++i)
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) Isa::store_sums(in.to.vector(i, v), sum[i][v]);
+        for (int v = 0; v < V; ++v) sum[i][v] = Isa::zero();
+    };
+    const auto store = [&](const Floats* before) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) {
+          if (before != nullptr) sum[i][v] = Isa::load_sums(before->vector(i, v)) + sum[i][v];
+          Isa::store_sums(in.to.vector(i, v), sum[i][v]);
+        }
+    };
+    const Floats* before = in.from.data == nullptr ? nullptr : &in.from;
+    Int left = in.units;
+    do {
+      Int of_sum = smaller(left, in.sum_units);
+      left -= of_sum;
+      clear();
+      // All rows of the next tile at once would fill the processor's list of lines under way, and
+      // the products would wait.
+      const int parts = in.next.data == nullptr || left > 0 ? 1 : R;
+      for (int part = 0; part < parts; ++part) {
+        if (parts > 1)
+#pragma GCC unroll 3
+          for (int p = 0; p < kTilePanels; ++p)
+            __builtin_prefetch(in.next.vector(part, p * kPanelVectors), 1);
+        const Int units = of_sum / (parts - part);
+        of_sum -= units;
+        run(units);
+      }
+      before == nullptr ? store(nullptr) : store(before);
+      before = &in.to;
+    } while (left > 0);
   }
 
   template <class BUnit, int V, int... R>
@@ -171,13 +181,15 @@ struct GemmBlock {
   static bool interleaves(const Gemm& gemm) { return gemm.a.column_stride != 1; }
   static constexpr Int unit_depth(DType b) { return b == DType::kFloat32 ? 1 : 2; }
 
-  // The depth is cut evenly into blocks that fill an L1-sized panel and a row of units.
-  static Int depth_step(const Gemm& gemm) {
-    const Int longest = interleaves(gemm)                 ? Isa::kGradientDepth
-                        : gemm.b.dtype == DType::kFloat32 ? Isa::kFloatDepth
-                                                          : Isa::kPairDepth;
-    if (gemm.depth <= longest) return larger<Int>(round_up(gemm.depth, 2), 2);
-    return round_up(blocks_of(gemm.depth, blocks_of(gemm.depth, longest)), 2);
+  // Blocks of the depth fill an L1-sized panel and a row of units.
+  static constexpr Int packed_depth(const Gemm& gemm) {
+    return interleaves(gemm)                 ? Isa::kGradientDepth
+           : gemm.b.dtype == DType::kFloat32 ? Isa::kFloatDepth
+                                             : Isa::kPairDepth;
+  }
+  static Int sum_terms(const Gemm& gemm) {
+    const Int most = smaller(packed_depth(gemm), kMostSumTerms);
+    return gemm.sum_terms > 0 ? smaller(gemm.sum_terms, most) : most;
   }
 
   // Of weight-gradients: rows of A packed at a time, beside panels of B that many such parts read.
@@ -217,8 +229,8 @@ struct GemmBlock {
                                           : rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
-    const bool has_partial =
-        gemm.c_dtype != DType::kFloat32 && (gemm.num_further > 0 || gemm.depth > depth_step(gemm));
+    const bool has_partial = gemm.c_dtype != DType::kFloat32 &&
+                             (gemm.num_further > 0 || gemm.depth > packed_depth(gemm));
     const Int partial_bytes = has_partial ? rows * round_up(columns, kTileColumns) * 4 : 0;
     const Int bytes = a_bytes + b_bytes + partial_bytes;
     if (base == nullptr) return {.a = nullptr, .b = nullptr, .partial = nullptr, .bytes = bytes};
@@ -409,6 +421,7 @@ struct GemmBlock {
     const Int rows = step.row_end - step.row_begin;
     const Int tiles = blocks_of(rows, kRows);
     const Int a_units = A::units_of(step.depth);
+    const Int sum_units = sum_terms(step.gemm) / unit_depth(step.gemm.b.dtype);
     // B's lanes beyond its last column are zero, and so become those of C's panels.
     const Int column_end =
         step.gemm.c_in_panels ? round_up(block.column_end, kPanel) : block.column_end;
@@ -431,6 +444,7 @@ struct GemmBlock {
         const bool is_whole = columns % kPanel == 0 && (!kInterleaved || count == kRows);
         TileCall call;
         call.units = step.units;
+        call.sum_units = sum_units;
         call.a = kInterleaved ? a + t * A::tile_stride(a_units) : a + i * A::kRowStride;
         call.b = b;
         call.panel_bytes = panel_bytes;
@@ -465,7 +479,7 @@ struct GemmBlock {
   static void add_product(const Gemm& gemm, const Block& block, const Workspace& space,
                           bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
-    const Int longest = depth_step(gemm);
+    const Int longest = packed_depth(gemm);
     const Int part_rows = interleaves(gemm) ? gradient_rows() : blocking(gemm).rows;
     Int k0 = 0;
     do {

@@ -52,6 +52,7 @@ struct Portable {
 constexpr GemmEngine kEngine{.isa = nullptr,
                              .accepts = [](DType, DType) { return true; },
                              .blocking = &GemmBlock<Portable>::blocking,
+                             .sum_terms = &GemmBlock<Portable>::sum_terms,
                              .workspace_bytes = &GemmBlock<Portable>::workspace_bytes,
                              .compute = &GemmBlock<Portable>::compute};
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows that have a GEMM engine each, behind table.cpp: linear and grouped_linear (linear.cpp),
 // those of several weights (linear_many.cpp), those with swiglu or its gradient behind a product
-// (linear_swiglu.cpp), the head with its loss (head_loss.cpp).
+// (linear_swiglu.cpp), the head with its loss (head/head_loss.cpp).
 #pragma once
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/head_stage.h"
+#include "kernels/cpu/head/head_stage.h"
 #include "kernels/cpu/swiglu_stage.h"
 #include "kernels/kernel.h"
 

@@ -243,9 +243,9 @@ class Gradient {
     args_.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
       for (Int row = first + begin; row < first + end; ++row) {
         const float* partials = space_.shared() + row * num_segments_;
-        float sum = 0;
-        for (Int s = 0; s < num_segments_; ++s) sum += partials[s];
-        dweights[row_map_[row]] = sum;
+        double sum = 0;
+        for (Int s = 0; s < num_segments_; ++s) sum += static_cast<double>(partials[s]);
+        dweights[row_map_[row]] = static_cast<float>(sum);
       }
     });
   }

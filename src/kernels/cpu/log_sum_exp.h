@@ -25,9 +25,9 @@ double log_sum_exp(const T* x, std::int64_t count) {
         count, [&](std::int64_t j, int n, Floats before) { return before + load(x + j, n); }));
     return total != total ? total : -kInfinity;
   }
-  double sum = sum_lanes(sum_over_lanes(whole, [&](std::int64_t j, int, Floats before) {
+  double sum = sum_of_row(whole, [&](std::int64_t j, int, Floats before) {
     return before + exp(load(x + j) - largest);
-  }));
+  });
   const Floats tail_exp = exp(tail - largest);
   for (int j = 0; j < count - whole; ++j) sum += tail_exp[j];
   return largest + std::log(sum);

@@ -86,13 +86,12 @@ void unpermute_gradient(const Arguments& args) {
         const T* dout = args.inputs[0].as<const T>() + slot / top_k * width;
         const T* y = args.inputs[1].as<const T>() + slots[slot] * width;
         T* dy = args.outputs[0].as<T>() + slots[slot] * width;
-        Floats sum{};
-        for_lanes(0, width, [&](std::int64_t i, int n) {
+        const double sum = sum_of_row(width, [&](std::int64_t i, int n, Floats before) {
           const Floats d = load(dout + i, n);
-          sum = madd(d, load(y + i, n), sum);
           store(dy + i, weights[slot] * d, n);
+          return madd(d, load(y + i, n), before);
         });
-        args.outputs[1].as<float>()[slot] = sum_lanes(sum);
+        args.outputs[1].as<float>()[slot] = static_cast<float>(sum);
       }
     };
     args.team->for_range(size(args.inputs[3]), row_grain(width), run);

@@ -44,7 +44,7 @@ template <bool kStreams, bool kAdds, class T>
 void input_gradient(const T* x, const float* weight, const T* dy, const T* residual,
                     std::int64_t width, double epsilon, T* dx) {
   const float rstd = reciprocal_rms(x, width, epsilon);
-  const Floats sums = sum_pairs(
+  const double sums = sum_pairs(
       width,
       [&](std::int64_t i, Floats& first, Floats& second) {
         const Pair w = load_pair(weight + i), d = load_pair(dy + i), v = load_pair(x + i);
@@ -54,7 +54,7 @@ void input_gradient(const T* x, const float* weight, const T* dy, const T* resid
       [&](std::int64_t i, int n, Floats& sum) {
         sum = madd(load(weight + i, n) * load(dy + i, n), load(x + i, n) * rstd, sum);
       });
-  const float mean = sum_lanes(sums) / static_cast<float>(width);
+  const auto mean = static_cast<float>(sums / static_cast<double>(width));
   const auto of = [=](Floats w, Floats d, Floats value) {
     return rstd * (w * d - value * rstd * mean);
   };
@@ -76,8 +76,9 @@ void input_gradient(const T* x, const float* weight, const T* dy, const T* resid
   });
 }
 
-// Sums rows by fixed blocks, then the blocks in ascending order. add_row(row, partial) adds one
-// row to partial[width], finish(partial) ends a block. Workspace: column_partials_workspace_bytes.
+// Sums rows by fixed blocks, then the blocks in ascending order, in double. add_row(row, partial)
+// adds one row to partial[width], finish(partial) ends a block. Workspace:
+// column_partials_workspace_bytes.
 template <class AddRow, class Finish>
 void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t width,
                    AddRow&& add_row, Finish&& finish) {
@@ -94,10 +95,10 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
   const bool add = adds(args, 0);
   args.team->for_range(width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(begin, end, [&](std::int64_t i, int n) {
-      Floats sum{};
+      WideSums sums;
       for (std::int64_t block = 0; block < num_blocks; ++block)
-        sum += load(partials + block * width + i, n);
-      store(out + i, add ? load(out + i, n) + sum : sum, n);
+        sums.add(load(partials + block * width + i, n));
+      store(out + i, add ? load(out + i, n) + sums.rounded() : sums.rounded(), n);
     });
   });
 }

@@ -8,25 +8,40 @@
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
-// Σ term(i, count) over [0, width), in an order that depends on width alone: pair(i) gives the
-// terms of a whole pair, lanes(i, count) those of at most a vector.
+// Σ term(i, count) over [begin, end): pair(i) gives the terms of a whole pair, lanes(i, count)
+// those of at most a vector.
 template <class PairTerms, class LaneTerms>
-ANABATIC_INLINE Floats sum_pairs(std::int64_t width, PairTerms&& pair, LaneTerms&& lanes) {
+ANABATIC_INLINE float sum_block_of_pairs(std::int64_t begin, std::int64_t end, PairTerms& pair,
+                                         LaneTerms& lanes) {
   Floats sums[4] = {};
-  std::int64_t i = 0;
-  for (; i + 2 * kPair <= width; i += 2 * kPair) {
+  std::int64_t i = begin;
+  for (; i + 2 * kPair <= end; i += 2 * kPair) {
     pair(i, sums[0], sums[1]);
     pair(i + kPair, sums[2], sums[3]);
   }
-  for (; i + kPair <= width; i += kPair) pair(i, sums[0], sums[1]);
-  for_lanes(i, width, [&](std::int64_t j, int n) { lanes(j, n, sums[2]); });
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  for (; i + kPair <= end; i += kPair) pair(i, sums[0], sums[1]);
+  for_lanes(i, end, [&](std::int64_t j, int n) { lanes(j, n, sums[2]); });
+  return sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// The same over [0, width), in blocks that a double adds up: in an order that depends on width
+// alone.
+template <class PairTerms, class LaneTerms>
+ANABATIC_INLINE double sum_pairs(std::int64_t width, PairTerms&& pair, LaneTerms&& lanes) {
+  static_assert(kSumElements % (2 * kPair) == 0);
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < width; begin += kSumElements) {
+    const std::int64_t left = width - begin;
+    sum += static_cast<double>(
+        sum_block_of_pairs(begin, left < kSumElements ? width : begin + kSumElements, pair, lanes));
+  }
+  return sum;
 }
 
 // 1 / sqrt(mean square + epsilon) of x[width].
 template <class T>
 float reciprocal_rms(const T* x, std::int64_t width, double epsilon) {
-  const double sum = sum_lanes(sum_pairs(
+  const double sum = sum_pairs(
       width,
       [&](std::int64_t i, Floats& first, Floats& second) {
         const Pair value = load_pair(x + i);
@@ -36,7 +51,7 @@ float reciprocal_rms(const T* x, std::int64_t width, double epsilon) {
       [&](std::int64_t i, int n, Floats& sum_of_lanes) {
         const Floats value = load(x + i, n);
         sum_of_lanes = madd(value, value, sum_of_lanes);
-      }));
+      });
   return static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon));
 }
 

@@ -6,7 +6,7 @@ set(cpu_vector_sources
     attention_gradient.cpp
     elementwise.cpp
     embedding.cpp
-    head_stage.cpp
+    head/head_stage.cpp
     loss.cpp
     moe.cpp
     norm.cpp
@@ -27,7 +27,8 @@ set(cpu_sources
     cpu/gemm_avx512.cpp
     cpu/gemm_avx512_bf16.cpp
     cpu/gemm_portable.cpp
-    cpu/head_loss.cpp
+    cpu/head/head_loss.cpp
+    cpu/head/head_tiling.cpp
     cpu/linear.cpp
     cpu/linear_many.cpp
     cpu/linear_swiglu.cpp
@@ -55,7 +56,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
   set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512_bf16}")
-  set_source_files_properties(cpu/head_loss.cpp cpu/linear_swiglu.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
+  set_source_files_properties(cpu/head/head_loss.cpp cpu/linear_swiglu.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
 endif()
 foreach(variant IN LISTS cpu_variants)
   set(variant_sources ${cpu_vector_sources})

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/cpu/sums.h"
 #include "tensor/dtype.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
@@ -247,5 +248,36 @@ ANABATIC_INLINE Floats sum_over_lanes(std::int64_t size, Body&& body) {
   for_lanes(i, size, [&](std::int64_t j, int n) { sums[0] = body(j, n, sums[0]); });
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
+
+// The same of a row of any size, in blocks that a double adds up.
+template <class Body>
+ANABATIC_INLINE double sum_of_row(std::int64_t size, Body&& body) {
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < size; begin += kSumElements) {
+    const std::int64_t left = size - begin;
+    sum += static_cast<double>(sum_lanes(sum_over_lanes(
+        left < kSumElements ? left : kSumElements,
+        [&](std::int64_t i, int n, Floats before) { return body(begin + i, n, before); })));
+  }
+  return sum;
+}
+
+// Lane by lane sums in double.
+struct WideSums {
+  Doubles halves[2] = {};
+
+  ANABATIC_INLINE void add(Floats x) {
+    FewFloats parts[2];
+    std::memcpy(parts, &x, sizeof x);
+    for (int i = 0; i < 2; ++i) halves[i] += __builtin_convertvector(parts[i], Doubles);
+  }
+  ANABATIC_INLINE Floats rounded() const {
+    FewFloats parts[2];
+    for (int i = 0; i < 2; ++i) parts[i] = __builtin_convertvector(halves[i], FewFloats);
+    Floats x;
+    std::memcpy(&x, parts, sizeof x);
+    return x;
+  }
+};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

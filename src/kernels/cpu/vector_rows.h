@@ -76,6 +76,7 @@ std::int64_t attention_gradient_pairs_workspace_bytes(const spec::Problem& probl
 // workspace.cpp
 std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem);
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem);
+std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem);
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
 std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem);
 std::int64_t router_workspace_bytes(const spec::Problem& problem);

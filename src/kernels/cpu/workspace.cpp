@@ -18,6 +18,11 @@ std::int64_t column_partials_workspace_bytes(const spec::Problem& problem) {
          std::int64_t{sizeof(float)};
 }
 
+// A place in an order for each token.
+std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem) {
+  return problem.inputs[0].num_elements() * std::int64_t{sizeof(std::int32_t)};
+}
+
 // The norm's weight, for rows of bf16.
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem) {
   if (problem.inputs[0].dtype != DType::kBFloat16) return 0;

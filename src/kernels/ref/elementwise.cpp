@@ -97,7 +97,8 @@ void embedding_weight_gradient(const Arguments& args) {
   for (std::int64_t t = 0; t < num_tokens; ++t) {
     const std::int64_t row = checked_row(indices, t, rows(args.outputs[0]));
     bool seen_before = row == padding;
-    for (std::int64_t s = 0; s < t; ++s) seen_before |= load_index(indices, s) == row;
+    for (std::int64_t s = 0; s < t && !seen_before; ++s)
+      seen_before = load_index(indices, s) == row;
     if (seen_before) continue;
     for (std::int64_t h = 0; h < width; ++h) {
       double sum = 0;

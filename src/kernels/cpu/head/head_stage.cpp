@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/head_stage.h"
+#include "kernels/cpu/head/head_stage.h"
 
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/pack_panels.h"
@@ -23,7 +23,7 @@ float copy_row(const std::byte* x, const std::byte* weight, DType dtype, std::in
   with_float_type(dtype, [&]<class X>(X*) {
     with_float_type(copies.dtype, [&]<class C>(C*) {
       C* copy = row_of<C>(copies, to);
-      product = sum_lanes(sum_over_lanes(width, [&](std::int64_t i, int n, Floats before) {
+      product = static_cast<float>(sum_of_row(width, [&](std::int64_t i, int n, Floats before) {
         const Floats value = load(at<X>(x) + i, n);
         store(copy + i, value, n);
         return madd(value, load(at<X>(weight) + i, n), before);

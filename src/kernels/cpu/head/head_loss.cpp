@@ -25,257 +25,17 @@
 #include <optional>
 
 #include "kernels/cpu/call.h"
+#include "kernels/cpu/head/head_tiling.h"
 #include "kernels/cpu/linear_rows.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
 
-using Int = std::int64_t;
+using namespace head;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kMostSum = 1e18;
-// Columns of logits in flight; rows are cut at multiples of every vector, blocks of them also at
-// multiples of every register tile; rows that share a block's products.
-constexpr Int kStepColumns = 480, kRowUnit = 16, kTileRows = 48, kMostBlockRows = 240;
-// Rows of a chunk that are worth packing the weights for.
-constexpr Int kRowsAPacking = kMostBlockRows / 2;
-// What the exponentials of a chunk may take beside the weight-gradient, and the rows beyond which
-// more at a time gain nothing.
-constexpr Int kChunkBytes = Int{48} << 20, kMostRowsAtOnce = 1152;
-// Classes whose exponentials a thread copies at least, to write their weight-gradient over them.
-constexpr Int kLeastCopiedClasses = 16;
-// What the packed weights of a stretch may take, unless a step takes more: of more, some would
-// leave a core's cache before it is read.
-constexpr Int kStretchBytes = Int{1} << 20;
-// A vocabulary of two parts has at least so many classes. Like the place where it is cut, this
-// decides how results are rounded, so neither depends on threads or tiles.
-constexpr Int kLeastClassesInParts = 2048, kPartUnit = 64;
-
-struct Shape {
-  Int rows, width, classes;
-  DType dtype;
-  bool with_gradient;
-  Int slices;  // workspace as for so many chunks
-};
-
-Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
-               const spec::Attributes& attributes) {
-  return {.rows = x.dim(0),
-          .width = x.dim(1),
-          .classes = weight.dim(0),
-          .dtype = x.dtype,
-          .with_gradient = with_gradient,
-          .slices = spec::get_int_or(attributes, "slices", 1)};
-}
-
-// The next odd number of cache lines: rows of a power of two would share few cache sets.
-Int spread(Int elements, Int element_bytes) {
-  const Int line = 64 / element_bytes;
-  return round_up(elements + line, 2 * line) - line;
-}
-
-// The stride of rows that are read in place where they are short enough.
-Int operand_stride(Int elements, DType dtype) {
-  const Int bytes = size_bytes(dtype);
-  return elements * bytes < kInPlaceRowBytes ? kInPlaceRowBytes / bytes : spread(elements, bytes);
-}
-
-// What follows from shape, engine, threads and rows at a time. No sum depends on it but for the
-// parts, which follow from the shape alone: chunks of whole pairs of rows go on with the sums of
-// those before.
-struct Tiling {
-  Int rows;                 // at a time, at most
-  Int depth;                // of the weight-gradient, at most
-  bool is_held;             // exponentials stand in the weight-gradient
-  Int parts, part_columns;  // of the vocabulary
-  // Of threads that share a part's blocks out among them; each has all parts, one after the other,
-  // where threads cannot be shared out alike.
-  Int lanes;
-  bool packs_apart;  // each thread for itself
-  DType operand;     // of what the engine multiplies with x or e
-  Int exponential_bytes;
-  Int block_rows;  // at most
-  Int x_stride, step_stride, rounded_stride;
-  // Packed weights of a step: columns of the logits, then depth of the input-gradient.
-  Int step_bytes, step_depth_offset;
-  Int stretch_steps;
-  Int most_packings;  // side by side, by a team of any size up to this one
-  // Of exponentials, of all classes or, where they are held, of those that a thread copies; 0
-  // without gradients.
-  Int turned_stride;
-
-  Tiling(const Shape& shape, const GemmEngine& engine, int num_threads, Int rows_at_once,
-         Int most_depth, bool holds)
-      : rows(rows_at_once),
-        depth(most_depth),
-        is_held(holds),
-        parts(shape.classes >= kLeastClassesInParts ? 2 : 1),
-        part_columns(parts == 1 ? shape.classes
-                                : round_up(ceil_div(shape.classes, parts), kPartUnit)),
-        lanes(num_threads % parts == 0 ? num_threads / parts : num_threads),
-        operand(engine.accepts(DType::kFloat32, DType::kFloat32) ? DType::kFloat32
-                                                                 : DType::kBFloat16),
-        exponential_bytes(size_bytes(shape.dtype)),
-        block_rows(std::min(kMostBlockRows, rows)) {
-    const Int columns = std::min(kStepColumns, shape.classes);
-    x_stride = operand_stride(shape.width, operand);
-    step_stride = operand_stride(columns, DType::kFloat32);
-    rounded_stride = operand_stride(columns, DType::kBFloat16);
-    step_depth_offset = panel_shape(shape.dtype, columns, shape.width, false).num_elements() *
-                        size_bytes(shape.dtype);
-    step_bytes = step_depth_offset;
-    if (shape.with_gradient)
-      step_bytes += panel_shape(shape.dtype, columns, shape.width, true).num_elements() *
-                    size_bytes(shape.dtype);
-    stretch_steps = std::clamp(kStretchBytes / std::max<Int>(step_bytes, 1), Int{1},
-                               std::max<Int>(ceil_div(part_columns, kStepColumns), 1));
-    const Int most_lanes = std::max<Int>(rows / kRowsAPacking, 1);
-    packs_apart = lanes <= most_lanes;
-    most_packings = std::min<Int>(parts * most_lanes, num_threads);
-    turned_stride = shape.with_gradient ? spread(depth, exponential_bytes) : 0;
-  }
-
-  Int stretch_columns() const { return stretch_steps * kStepColumns; }
-  Int stretch_bytes() const { return stretch_steps * step_bytes; }
-  Int turned_row_bytes() const { return turned_stride * exponential_bytes; }
-  // What packing takes of rows at a time, in passes over the vocabulary: threads that read what
-  // others packed take as much again.
-  Int passes() const { return packs_apart ? lanes : 2; }
-};
-
-Matrix matrix(const void* data, DType dtype, Int row_stride, Int column_stride) {
-  return {.data = static_cast<const std::byte*>(data),
-          .dtype = dtype,
-          .row_stride = row_stride,
-          .column_stride = column_stride};
-}
-
-Matrix packed(DType dtype) { return {.dtype = dtype, .is_packed = true}; }
-
-// The three products; operands' data is filled in by the caller.
-Gemm logits_product(const Shape& shape, const Tiling& tiling, Int rows) {
-  return {.rows = rows,
-          .columns = std::min(kStepColumns, shape.classes),
-          .depth = shape.width,
-          .a = matrix(nullptr, tiling.operand, tiling.x_stride, 1),
-          .b = packed(shape.dtype),
-          .c_stride = tiling.step_stride};
-}
-
-Gemm input_gradient_product(const Shape& shape, const Tiling& tiling, Int rows) {
-  return {.rows = rows,
-          .columns = shape.width,
-          .depth = std::min(kStepColumns, shape.classes),
-          .a = tiling.operand == DType::kFloat32
-                   ? matrix(nullptr, DType::kFloat32, tiling.step_stride, 1)
-                   : matrix(nullptr, DType::kBFloat16, tiling.rounded_stride, 1),
-          .b = packed(shape.dtype),
-          .c_stride = shape.width};
-}
-
-Gemm weight_gradient_product(const Shape& shape, const Tiling& tiling, Int rows, Int stride) {
-  return {.rows = shape.classes,
-          .columns = shape.width,
-          .depth = rows,
-          .a = matrix(nullptr, shape.dtype, stride, 1),
-          .b = packed(tiling.operand),
-          .c_stride = shape.width};
-}
-
-// All of the call's memory, in the order of a struct; a null base only counts.
-struct Space {
-  Int bytes = 0;
-  std::int32_t* live;  // rows with a label, ascending
-  double* losses;      // of the live rows
-  float *of_label, *shift;
-  float* largest;  // [parts, rows], like the next
-  double* sums;
-  std::byte *x, *x_panels, *turned, *weight_panels;
-  float* input_gradient;  // [parts, rows, width]
-  std::byte* threads;     // a part for each
-  Int thread_bytes, rounded_offset, engine_offset;
-
-  Space(const Shape& shape, const Tiling& tiling, const GemmEngine& engine, int num_threads,
-        std::byte* base) {
-    const auto take = [&]<class T>(T*& pointer, Int count, Int element_bytes = sizeof(T)) {
-      pointer = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
-      bytes += round_up(count * element_bytes, 64);
-    };
-    const Int rows = tiling.rows;
-    take(live, shape.rows);
-    take(losses, shape.rows);
-    take(of_label, rows);
-    take(shift, rows);
-    take(largest, tiling.parts * rows);
-    take(sums, tiling.parts * rows);
-    take(x, rows * tiling.x_stride, size_bytes(tiling.operand));
-    take(x_panels,
-         shape.with_gradient
-             ? panel_shape(tiling.operand, tiling.depth, shape.width, true).num_elements()
-             : 0,
-         size_bytes(tiling.operand));
-    take(weight_panels, tiling.stretch_bytes() * tiling.most_packings, 1);
-    take(turned, tiling.is_held ? 0 : tiling.turned_row_bytes() * shape.classes, 1);
-    take(input_gradient, shape.with_gradient ? tiling.parts * rows * shape.width : 0);
-    rounded_offset = tiling.block_rows * tiling.step_stride * 4;
-    engine_offset = rounded_offset;
-    if (tiling.operand == DType::kBFloat16)
-      engine_offset += tiling.block_rows * tiling.rounded_stride * 2;
-    if (tiling.is_held)  // copies of exponentials, when the logits are gone
-      engine_offset =
-          round_up(std::max(engine_offset, kLeastCopiedClasses * tiling.turned_row_bytes()), 64);
-    Int engine_bytes = engine.workspace_bytes(logits_product(shape, tiling, tiling.block_rows));
-    if (shape.with_gradient)
-      engine_bytes = std::max(
-          {engine_bytes,
-           engine.workspace_bytes(input_gradient_product(shape, tiling, tiling.block_rows)),
-           engine.workspace_bytes(
-               weight_gradient_product(shape, tiling, tiling.depth, tiling.turned_stride))});
-    thread_bytes = engine_offset + engine_bytes;
-    take(threads, thread_bytes * num_threads);
-  }
-};
-
-// How rows are cut.
-struct Cut {
-  std::optional<Tiling> held, rest;  // the first chunk, where the weight-gradient holds it; others
-};
-
-// `rows` in as few parts as `most` allows; a short last one would pack the weights for few rows.
-Int even_rows(Int rows, Int most) {
-  return round_up(ceil_div(rows, ceil_div(rows, most)), kRowUnit);
-}
-
-// `adds`: to a weight-gradient that is there.
-Cut cut_rows(const Shape& shape, const GemmEngine& engine, int num_threads, bool adds) {
-  const Int all = round_up(std::max<Int>(shape.rows, 1), kRowUnit);
-  if (!shape.with_gradient) {
-    const Int rows = std::min(kMostBlockRows * std::max(4, 2 * num_threads), all);
-    return {.held = std::nullopt, .rest = Tiling(shape, engine, num_threads, rows, rows, false)};
-  }
-  Cut cut;
-  const Int element_bytes = size_bytes(shape.dtype);
-  const Int of_slice = even_rows(all, ceil_div(all, shape.slices));
-  const Int fitting = kChunkBytes / std::max<Int>(shape.classes * element_bytes, 1) - 32;
-  const Int most =
-      std::min(std::clamp(fitting / kRowUnit * kRowUnit, kRowUnit, kMostRowsAtOnce), of_slice);
-  Int held = shape.width * Int{sizeof(float)} / element_bytes / kRowUnit * kRowUnit;
-  held = adds || held < std::min(most, all) ? 0 : std::min(held, all);
-  if (held < all) {
-    const Int rows = even_rows(all - held, most);
-    cut.rest.emplace(shape, engine, num_threads, rows, rows, false);
-  }
-  if (held == 0) return cut;
-  // As many at a time as need no more than the chunks behind them.
-  const Int bytes = cut.rest ? Space(shape, *cut.rest, engine, num_threads, nullptr).bytes : 0;
-  for (Int parts = ceil_div(held, kMostRowsAtOnce);; ++parts) {
-    const Int rows = round_up(ceil_div(held, parts), kRowUnit);
-    cut.held.emplace(shape, engine, num_threads, rows, held, true);
-    if (rows <= of_slice || Space(shape, *cut.held, engine, num_threads, nullptr).bytes <= bytes)
-      return cut;
-  }
-}
 
 // Runs `gemm` in blocks that the engine takes, on one thread.
 void multiply(const GemmEngine& engine, const Gemm& gemm, std::byte* workspace) {
@@ -315,7 +75,7 @@ class HeadLoss {
     if (num_live_ > held) {
       lay_out(*cut_.rest);
       turned_ = {space_->turned, tiling_->turned_stride};
-      const Int rows = even_rows(num_live_ - held, tiling_->rows);
+      const Int rows = even_rows(num_live_ - held, tiling_->rows, shape_.sum_terms);
       for (Int first = held; first < num_live_; first += rows)
         run_chunk(first, std::min(rows, num_live_ - first));
     }
@@ -371,7 +131,7 @@ class HeadLoss {
   // The first one: exponentials of class c stand in the first bytes of dweight's row c.
   void run_held_chunk(Int held) {
     const Int stride = shape_.width * Int{sizeof(float)} / tiling_->exponential_bytes;
-    const Int most_rows = even_rows(held, tiling_->rows);
+    const Int most_rows = even_rows(held, tiling_->rows, kRowUnit);
     for (Int first = 0; first < held; first += most_rows) {
       const Int rows = std::min(most_rows, held - first);
       turned_ = {args_.outputs[2].data + first * tiling_->exponential_bytes, stride};
@@ -723,8 +483,8 @@ class HeadLoss {
 };
 
 Shape shape_of(const spec::Problem& problem) {
-  return shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1,
-                  *problem.attributes);
+  return head::shape_of(problem.inputs[0], problem.inputs[1], problem.outputs.size() > 1,
+                        *problem.attributes);
 }
 
 }  // namespace

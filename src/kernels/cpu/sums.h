@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long sums are cut: docs/numerics.md has the bounds that follow.
+#pragma once
+#include <cstdint>
+
+namespace anabatic::kernels::cpu {
+
+// Terms that one f32 accumulator sums at most. Such a block starts from zero, and is then added to
+// the sum of those before it: a rounding a block beside it, instead of one a term.
+inline constexpr std::int64_t kMostSumTerms = 512;
+
+// Elements of a row that four vectors of accumulators sum side by side, before a double adds them
+// to those before: even vectors of four lanes get half of kMostSumTerms each.
+inline constexpr std::int64_t kSumElements = 4096;
+
+}  // namespace anabatic::kernels::cpu
