@@ -24,7 +24,7 @@ const Verb& gradients_verb() {
       "loss, logits and every gradient of given tokens, to compare with anything",
       "MODEL_DIR",
       {{.name = "--tokens",
-        .help = "safetensors with int64 input_ids and labels [B,S]",
+        .help = "safetensors: int64 input_ids, labels [B,S]; also attention_mask, position_ids",
         .required = true},
        {.name = "--output", .help = "safetensors to write", .required = true},
        {.name = "--precision", .help = "fp32 or bf16"}},

@@ -8,10 +8,9 @@
 
 namespace anabatic::train {
 
-// `tokens` holds int64 `input_ids` [B,S] and `labels` [B,S] in Hugging Face's meaning: the shift is
-// done here, -100 is ignored. Writes `loss` f32[] (with the auxiliary loss when the config sets
-// output_router_logits, as transformers returns it), `logits` f32[B,S,V] and `grad.<tensor>` f32
-// for every tensor of the model. InvalidArgument lists what is missing or misshapen in `tokens`.
+// `tokens` holds what read_gradient_tokens says. Writes `loss` f32[] (with the auxiliary loss when
+// the config sets output_router_logits, as transformers returns it), `logits` f32[B,S,V], zero at
+// padding, and `grad.<tensor>` f32 for every tensor of the model.
 void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                      const std::filesystem::path& output);
 

@@ -216,6 +216,23 @@ TEST(CliErrors, SayWhatIsWrongWithTheTokensOfGradients) {
               HasSubstr("input_ids[1]: expected an id"));
   EXPECT_THAT(message({{"input_ids", i64, {0, 3}}, {"labels", i64, {0, 3}}}, {}),
               HasSubstr("at least one token"));
+  const io::TensorInfo ids{"input_ids", i64, {1, 3}}, labels{"labels", i64, {1, 3}};
+  EXPECT_THAT(message({ids, labels, {"token_type_ids", i64, {1, 3}}}, fine),
+              HasSubstr("token_type_ids: expected only input_ids, labels, attention_mask and"));
+  EXPECT_THAT(message({ids, labels, {"attention_mask", i64, {1, 1, 3, 3}}}, Ids(9, 1)),
+              HasSubstr("attention_mask: expected int64 or bool [B,S], found I64 with 4"));
+  EXPECT_THAT(message({ids, labels, {"attention_mask", DType::kFloat32, {1, 3}}}, fine),
+              HasSubstr("attention_mask: expected int64 or bool [B,S], found F32"));
+  EXPECT_THAT(message({ids, labels, {"attention_mask", i64, {3, 1}}}, fine),
+              HasSubstr("attention_mask: expected the shape of input_ids, [1,3], got [3,1]"));
+  EXPECT_THAT(message({ids, labels, {"attention_mask", i64, {1, 3}}}, fine),
+              HasSubstr("attention_mask[1]: expected 0 or 1, got 2"));
+  EXPECT_THAT(message({ids, labels, {"attention_mask", i64, {1, 3}}}, {0, 1, 1}),
+              HasSubstr("labels[0]: expected -100 where attention_mask is 0, got 0"));
+  EXPECT_THAT(message({ids, labels, {"position_ids", i64, {2, 3}}}, Ids(6, 1)),
+              HasSubstr("position_ids: expected the shape of input_ids, [1,3], got [2,3]"));
+  EXPECT_THAT(message({ids, labels, {"position_ids", DType::kInt32, {1, 3}}}, fine),
+              HasSubstr("position_ids: expected int64 [B,S], found I32"));
   EXPECT_THAT(failure({"gradients", model, "--tokens", file, "--output", folder.path() / "out",
                        "--precision", "fp8"},
                       kUsage),

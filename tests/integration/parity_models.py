@@ -32,10 +32,10 @@ def run_gradients(binary, directory, tokens, precision):
     return load_file(output)
 
 
-def run_torch(model, input_ids, labels, autocast):
+def run_torch(model, input_ids, labels, autocast, **more):
     model.zero_grad(set_to_none=True)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        result = model(input_ids, labels=labels)
+        result = model(input_ids, labels=labels, **more)
     result.loss.backward()
     gradients = {}
     for name, parameter in model.named_parameters():
@@ -136,6 +136,8 @@ def check_model(binary, folder, name, report):
         f" {bounds['gradient']:.2g}, all gradients {our_error:.3g} (torch {peer_error:.3g})",
         flush=True,
     )
+    if name in ("llama_plain", "mistral_window", "qwen3_plain", "mixtral_plain", "qwen3_moe_odd"):
+        check_given(binary, folder, name, model, input_ids, labels, names, report)
     if models.is_moe(model.config):
         check_fused(binary, folder, name, model, tokens, exact, report)
     if name in ("llama_llama3", "mixtral_plain", "qwen3_moe_plain"):
@@ -157,6 +159,47 @@ def check_fused(binary, folder, name, model, tokens, exact, report):
         if key.startswith("grad."):
             same = torch.equal(gradient_of_file_tensor(key.removeprefix("grad."), gradients), exact[key])
             report.require(same, f"{name} fused: {key} differs from the per-expert spelling")
+
+
+def given_tensors(input_ids, labels, has_window):
+    """Masks and positions as users give them: padding on the right, on the left and between, positions that start again."""
+    rows, length = input_ids.shape
+    column = torch.arange(length)
+    right, left = (column < length - 7)[None].repeat(rows, 1), (column >= 5)[None].repeat(rows, 1)
+    right[0], left[1] = True, True
+    between = right.clone()
+    between[1:, 4:6] = False
+    counted = (left.long().cumsum(-1) - 1).clamp(min=0)
+    restarted = torch.cat([torch.arange(10), torch.arange(3, length - 7)])[None]
+
+    def ignored(mask):
+        made = labels.clone()
+        made[~mask] = -100
+        made[:, 1:][~mask[:, :-1]] = -100  # padding predicts nothing
+        return made
+
+    yield "right", ignored(right), {"attention_mask": right.long()}
+    yield "left", ignored(left), {"attention_mask": left.long(), "position_ids": counted}
+    yield "restarted", labels, {"position_ids": restarted.repeat(rows, 1)}
+    yield "one row of positions", labels, {"position_ids": (column + 9)[None]}
+    if not has_window:
+        yield "between", ignored(between), {"attention_mask": between}
+
+
+def check_given(binary, folder, name, model, input_ids, labels, names, report):
+    """attention_mask and position_ids beside the tokens."""
+    layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
+    bounds = tolerance.parity_bounds(layers, hidden, torch.float32)
+    tokens = folder / f"{name}.given.safetensors"
+    for label, given_labels, given in given_tensors(input_ids, labels, getattr(model.config, "sliding_window", None)):
+        save_file({"input_ids": input_ids, "labels": given_labels} | {n: v.contiguous() for n, v in given.items()}, tokens)
+        ours = run_gradients(binary, folder / name, tokens, "fp32")
+        masks = {n: v.long() if n == "attention_mask" else v for n, v in given.items()}
+        reference = run_torch(model, input_ids, given_labels, False, **masks)
+        mask = masks.get("attention_mask", torch.ones_like(input_ids)).bool()
+        report.require(not ours["logits"][~mask].any(), f"{name} {label}: logits at padding are not zero")
+        reference[1][~mask] = 0
+        compare(report, f"{name} {label} fp32", ours, reference, names, bounds)
 
 
 def check_old_config(binary, directory, tokens, exact, report):
