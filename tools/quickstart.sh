@@ -84,19 +84,14 @@ steps=$(sed -n 's/.*"step_time_s": *\([0-9.e+-]*\).*/\1/p' "$home/probe/metrics.
   awk -v s="$seconds" 'NR == 2 {n = int(s / $1)} END {print n < 20 ? 20 : n}')
 rm -rf "$home/probe"
 
-echo "training $steps steps"
+echo "training a Mixtral of 4 layers and 8 experts for $steps steps, some $seconds s"
 train "$run" "$steps" 2>&1
 trained=$run/$(cat "$run/latest")
-before=$("$anabatic" evaluate --model.path "$model" --model.init random --data.validation "$data/validation" --data.sequence_length 256 --json)
-after=$("$anabatic" evaluate --model.path "$trained" --data.validation "$data/validation" --data.sequence_length 256 --json)
-echo
-echo "held-out chapters before training: $before"
-echo "held-out chapters after training:  $after"
-echo
-echo "a sample:"
-printf '%s' "$prompt"
+printf '\na sample: %s' "$prompt"
 "$anabatic" generate --model.path "$trained" --prompt "$prompt" --generate.max_new_tokens 96 --generate.temperature 0.7 --generate.seed 1
-echo
+before=$(sed -n '1s/.*"loss": *\([0-9.]*\).*/\1/p' "$run/validation.jsonl")
+printf '\n\nheld-out chapters: loss %s before training, after it\n' "$before"
+"$anabatic" evaluate --model.path "$trained" --data.validation "$data/validation" --data.sequence_length 256
 cat <<END
 
 text            $data/text.txt

@@ -26,8 +26,8 @@ struct StepMetrics {
   double aux_loss = 0;  // unweighted, of train.balance_loss; 0 without MoE layers
   std::optional<double> z_loss;  // unweighted, when it is part of the objective
   double grad_norm = 0, learning_rate = 0;
-  double step_time_s = 0, tokens_per_second = 0, tflops = 0,
-         mfu = 0;                      // tokens_per_second counts input tokens
+  double step_time_s = 0, tokens_per_second = 0, tflops = 0;  // counts input tokens
+  std::optional<double> mfu;           // none: what the machine does at best is not known
   std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
   std::int64_t planned_memory_bytes = 0;
   std::vector<LayerBalance> experts;  // a MoE layer, of all micro-batches together
@@ -41,13 +41,23 @@ struct EvaluationSummary {
   std::vector<LayerBalance> experts{};  // a MoE layer
 };
 
+// What one kind of consumer holds: "parameters", "saved activations".
+struct MemoryShare {
+  std::string name;
+  std::int64_t bytes = 0;
+};
+
 // What a run will hold and how long a step will take, known before the first one.
 struct PlanSummary {
   std::int64_t peak_memory_bytes = 0;
   bool counts_process = true;  // false: peak_memory_bytes is beside what the process itself takes
+  std::vector<MemoryShare> memory;  // largest first; sums to the peak of the account
+  std::int64_t num_choices = 0;     // values made again, compressed or on disk to save memory
+  std::string disk;                 // what stands on disk and what that costs; empty: not asked
   double step_seconds = 0;
-  std::string text;  // every consumer of memory, what a budget gave up, the price of a step
-  std::string file;  // that holds the same, and bytes by layer
+  std::string price_source;  // of step_seconds
+  std::string text;          // all of it: every consumer, every choice
+  std::string file;          // that holds the same, and bytes by layer
 };
 
 class RunListener {

@@ -3,21 +3,18 @@
 
 #include <fmt/core.h>
 
-#include "base/log.h"
+#include <algorithm>
+#include <filesystem>
+
 #include "base/text.h"
+#include "cli/progress.h"
 #include "train/expert_balance.h"
 
 namespace anabatic::cli {
 namespace {
 
 constexpr const char* kClearLine = "\r\033[K";
-
-std::string progress_bar(const StepMetrics& metrics) {
-  constexpr std::int64_t kWidth = 20;
-  const std::int64_t filled = metrics.steps > 0 ? kWidth * metrics.step / metrics.steps : kWidth;
-  return "[" + std::string(static_cast<std::size_t>(filled), '#') +
-         std::string(static_cast<std::size_t>(kWidth - filled), '.') + "] ";
-}
+constexpr std::size_t kLargest = 4;  // consumers of memory that are named
 
 const char* prefix(Severity severity) {
   return severity == Severity::kWarning ? "warning: "
@@ -37,26 +34,44 @@ std::string format_peak(std::int64_t peak_memory_bytes) {
 
 std::string console_line(const StepMetrics& m) {
   std::string line = fmt::format(
-      "step {}/{} | loss {:.4f} | grad_norm {:.3f} | lr {:.3e} | {:.0f} tokens/s | {:.3f} TFLOP/s "
-      "| MFU {:.1f}%",
-      m.step, m.steps, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second, m.tflops,
-      100 * m.mfu);
-  line += fmt::format(" | memory {}/{}", format_peak(m.peak_memory_bytes),
-                      format_bytes(m.planned_memory_bytes));
+      "step {}/{} | loss {:.4f} | grad_norm {:.3f} | lr {:.2e} | {:.0f} tokens/s | MFU {}", m.step,
+      m.steps, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second,
+      m.mfu ? fmt::format("{:.1f} %", 100 * *m.mfu) : "n/a");
   if (!m.experts.empty()) line += " | " + train::worst_to_string(m.experts);
   return line;
 }
 
-void Console::print(const std::string& line) {
-  fmt::print(out_, "{}{}\n", has_bar_ ? kClearLine : "", line);
-  has_bar_ = false;
-  std::fflush(out_);
+std::string plan_to_string(const PlanSummary& plan) {
+  std::string parts;
+  std::int64_t rest = plan.peak_memory_bytes;
+  for (std::size_t i = 0; i < std::min(kLargest, plan.memory.size()); ++i) {
+    parts += fmt::format("{} {}, ", plan.memory[i].name, format_bytes(plan.memory[i].bytes));
+    rest -= plan.memory[i].bytes;
+  }
+  std::string text = fmt::format("memory: predicted peak {}{}\n",
+                                 format_bytes(plan.peak_memory_bytes), beside(plan.counts_process));
+  if (!parts.empty())
+    text += fmt::format("  of which {}other {}\n", parts,
+                        format_bytes(std::max<std::int64_t>(rest, 0)));
+  if (plan.num_choices > 0)
+    text += fmt::format(
+        "  {} values are not kept for the backward: made again, compressed or on disk\n",
+        plan.num_choices);
+  if (!plan.disk.empty()) text += fmt::format("on disk: {}\n", plan.disk);
+  return text + fmt::format("step: predicted {:.3g} s ({}); {} has every byte", plan.step_seconds,
+                            plan.price_source, plan.file);
 }
 
-void Console::end_bar() {
+void Console::clear_bar() {
   if (!has_bar_) return;
-  fmt::print(out_, "\n");
+  fmt::print(out_, "{}", kClearLine);
+  std::fflush(out_);
   has_bar_ = false;
+}
+
+void Console::print(const std::string& line) {
+  clear_bar();
+  fmt::print(out_, "{}\n", line);
   std::fflush(out_);
 }
 
@@ -64,23 +79,27 @@ void Console::on_message(Severity severity, const std::string& text) {
   print(prefix(severity) + text);
 }
 
-void Console::on_plan(const PlanSummary& plan) {
-  print(fmt::format("memory: predicted peak {}{}, of which\n{}",
-                    format_bytes(plan.peak_memory_bytes), beside(plan.counts_process),
-                    plan.text.substr(0, plan.text.find_last_not_of('\n') + 1)));
-}
+void Console::on_plan(const PlanSummary& plan) { print(plan_to_string(plan)); }
+
+double Console::elapsed() const { return 1e-9 * static_cast<double>(options_.now() - begin_); }
 
 void Console::on_step(const StepMetrics& m) {
-  const bool is_last = m.step == m.steps;
-  if (is_terminal_) {
-    fmt::print(out_, "{}{}{}", has_bar_ ? kClearLine : "", progress_bar(m), console_line(m));
-    has_bar_ = true;
-    std::fflush(out_);
-    if (is_last) end_bar();
-  } else if (is_last || !has_stepped_ || m.step % log_every_ == 0) {
-    print(console_line(m));
+  if (first_step_ == 0) {
+    first_step_ = m.step;
+    begin_ = options_.now() - static_cast<std::int64_t>(1e9 * m.step_time_s);
   }
-  has_stepped_ = true;
+  if (!options_.is_terminal) {
+    if (is_shown(m.step, first_step_, options_.last_step, options_.log_every))
+      print(console_line(m));
+    return;
+  }
+  clear_bar();
+  std::string line = progress_bar(m.step, options_.last_step, m.step - first_step_ + 1, elapsed());
+  const std::string metrics = console_line(m);
+  line += metrics.substr(metrics.find(" | "));
+  fmt::print(out_, "{}", line.substr(0, options_.columns - 1));  // a line that wraps stays behind
+  std::fflush(out_);
+  has_bar_ = true;
 }
 
 void Console::on_validation(std::int64_t step, const EvaluationSummary& evaluation) {
@@ -89,10 +108,16 @@ void Console::on_validation(std::int64_t step, const EvaluationSummary& evaluati
 }
 
 void Console::on_end(const train::TrainResult& result) {
-  end_bar();
+  clear_bar();
   if (result.interrupted)
     print(fmt::format("stopped after step {}; the same command goes on from {}", result.step,
                       result.checkpoint.string()));
+  if (first_step_ > 0)
+    print(fmt::format("trained steps {} to {} in {}, loss of the last {:.4f}", first_step_,
+                      result.step, format_duration(elapsed()), result.loss));
+  if (result.before && result.after)
+    print(fmt::format("validation loss {:.4f} before, {:.4f} after", result.before->loss,
+                      result.after->loss));
   if (result.expert_steps > 0 && !result.experts.empty())
     print(train::table_to_string(result.experts, train::over_last_steps(result.expert_steps)));
   if (!result.disk.empty()) print("disk: " + result.disk);
@@ -102,13 +127,21 @@ void Console::on_end(const train::TrainResult& result) {
   if (result.step_seconds > 0)
     print(fmt::format("step: predicted {:.3g} s, measured {:.3g} s (median)",
                       result.planned_step_seconds, result.step_seconds));
+  print_files(result);
 }
 
-void print_messages_to_standard_error() {
-  set_log_sink([](Severity severity, const std::string& text) {
-    const std::string line = fmt::format("{}{}\n", prefix(severity), text);
-    std::fwrite(line.data(), 1, line.size(), stderr);
-  });
+void Console::print_files(const train::TrainResult& result) {
+  const std::filesystem::path output = options_.output;
+  if (!result.checkpoint.empty())
+    print(fmt::format("model: {}, which Hugging Face loads too", result.checkpoint.string()));
+  std::string metrics = (output / "metrics.jsonl").string();
+  if (result.after) metrics += " and " + (output / "validation.jsonl").string();
+  print(fmt::format("metrics: {}; TensorBoard reads {}", metrics, output.string()));
+}
+
+void print_message(Severity severity, const std::string& text) {
+  const std::string line = fmt::format("{}{}\n", prefix(severity), text);
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 }  // namespace anabatic::cli

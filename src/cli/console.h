@@ -7,6 +7,7 @@
 
 #include "anabatic/events.h"
 #include "cli/interrupt.h"
+#include "device/clock.h"
 #include "train/trainer.h"
 
 namespace anabatic::cli {
@@ -14,15 +15,23 @@ namespace anabatic::cli {
 // "1.5 GiB", or "unknown" for 0.
 std::string format_peak(std::int64_t peak_memory_bytes);
 
-// "step 3/100 | loss 5.1234 | grad_norm 1.20 | lr 3.00e-04 | ...".
+// "step 3/100 | loss 5.1234 | grad_norm 1.200 | lr 3.00e-04 | ...".
 std::string console_line(const StepMetrics& metrics);
+// What is predicted, in a few lines: the whole account is in the plan's file.
+std::string plan_to_string(const PlanSummary& plan);
+
+struct ConsoleOptions {
+  bool is_terminal = false;    // lines may be rewritten: a bar instead of a line a step
+  std::size_t columns = 100;   // of the terminal
+  std::int64_t log_every = 0;  // steps between plain lines; 0: thinning, see cli/progress
+  std::int64_t last_step = 0;  // of the run
+  std::string output;          // directory of the run
+  device::Clock now = device::wall_nanoseconds;
+};
 
 class Console : public RunListener {
  public:
-  // Writes to `out`, where lines may be rewritten if it `is_terminal`; elsewhere a step's line
-  // comes every `log_every` steps.
-  Console(std::FILE* out, bool is_terminal, std::int64_t log_every)
-      : out_(out), is_terminal_(is_terminal), log_every_(log_every) {}
+  Console(std::FILE* out, ConsoleOptions options) : out_(out), options_(std::move(options)) {}
 
   // Ends the run when it is requested; `interrupt` must outlive the run.
   void set_interrupt(const InterruptGuard& interrupt) { interrupt_ = &interrupt; }
@@ -33,22 +42,28 @@ class Console : public RunListener {
   void on_validation(std::int64_t step, const EvaluationSummary& evaluation) override;
   bool stop_requested() override { return interrupt_ != nullptr && interrupt_->requested(); }
 
-  // The run's last lines.
+  // Takes the bar away, for another stream's line on the same terminal.
+  void clear_bar();
+
+  // The run's last lines: losses, memory, pace, and where the files lie.
   void on_end(const train::TrainResult& result);
 
  private:
   void print(const std::string& line);
-  void end_bar();
+
+  // Seconds since this step began, as far as it is the first one.
+  double elapsed() const;
+  void print_files(const train::TrainResult& result);
 
   std::FILE* out_;
-  bool is_terminal_;
-  std::int64_t log_every_;
+  ConsoleOptions options_;
   const InterruptGuard* interrupt_ = nullptr;
-  bool has_bar_ = false;      // on the terminal's last line
-  bool has_stepped_ = false;  // the first step always has its line
+  bool has_bar_ = false;         // on the terminal's last line
+  std::int64_t first_step_ = 0;  // that was seen; 0: none
+  std::int64_t begin_ = 0;       // of that step, on the clock
 };
 
-// Messages of this process to standard error, "warning: ..." where they are.
-void print_messages_to_standard_error();
+// To standard error, "warning: ..." where it is one.
+void print_message(Severity severity, const std::string& text);
 
 }  // namespace anabatic::cli

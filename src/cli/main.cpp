@@ -7,6 +7,7 @@
 
 #include "anabatic/version.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/arguments.h"
 #include "cli/console.h"
 #include "cli/help.h"
@@ -165,7 +166,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   anabatic::device::return_freed_memory();
-  anabatic::cli::print_messages_to_standard_error();
+  anabatic::set_log_sink(anabatic::cli::print_message);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
     return anabatic::cli::run(argc, argv);

@@ -70,6 +70,14 @@ double best_of(int rounds, Measure&& measure) {
   return best;
 }
 
+// FLOP/s of all threads; `flops` has room for what each of them does.
+double rate_of(ThreadTeam& team, Loop loop, long rounds, Clock now, std::vector<double>& flops) {
+  const std::int64_t begin = now();
+  team.run([&](int thread) { flops[static_cast<std::size_t>(thread)] = loop(rounds); });
+  const double elapsed = seconds_since(now, begin);
+  return std::accumulate(flops.begin(), flops.end(), 0.0) / elapsed;
+}
+
 }  // namespace
 
 struct PeakProbe::Impl {
@@ -91,12 +99,7 @@ struct PeakProbe::Impl {
         target(copy_bytes(spec)),
         flops(static_cast<std::size_t>(the_team.num_threads())) {}
 
-  double rate(Loop loop, long rounds) {
-    const std::int64_t begin = now();
-    team.run([&](int thread) { flops[static_cast<std::size_t>(thread)] = loop(rounds); });
-    const double elapsed = seconds_since(now, begin);
-    return std::accumulate(flops.begin(), flops.end(), 0.0) / elapsed;
-  }
+  double rate(Loop loop, long rounds) { return rate_of(team, loop, rounds, now, flops); }
 };
 
 PeakProbe::PeakProbe(ThreadTeam& team, const spec::DeviceSpec& spec, Clock now)
@@ -123,6 +126,13 @@ ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {
     result.bf16_flops_per_second = best_of(5, [&] { return probe.bf16_flops_per_second(); });
   result.copy_bytes_per_second = best_of(3, [&] { return probe.copy_bytes_per_second(); });
   return result;
+}
+
+double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16) {
+  const Loop loop = is_bf16 ? bf16_loop(spec) : fp32_loop(spec);
+  const long rounds = rounds_of(loop);
+  std::vector<double> flops(static_cast<std::size_t>(team.num_threads()));
+  return best_of(5, [&] { return rate_of(team, loop, rounds, wall_nanoseconds, flops); });
 }
 
 // Eight chains of four lanes: enough for the baseline vector unit of any 64-bit machine.

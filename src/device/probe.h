@@ -38,6 +38,10 @@ class PeakProbe {
 // Takes the best of a few short rounds. Allocates two buffers for the copy and frees them.
 ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
 
+// The rate of fp32 or, where `is_bf16`, bf16 multiply-adds alone: the best of a few rounds, some
+// 40 ms in all, in no memory.
+double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16);
+
 // One thread's loop of `rounds` rounds; returns the multiply-add FLOPs it did. One translation unit
 // an instruction set.
 double fp32_loop_portable(long rounds);

@@ -163,6 +163,22 @@ std::int64_t bytes_beside_disk() {
   return runtime::swap::kStagingBytes + kCursorBytes + kBytesAThread;
 }
 
+std::vector<MemoryShare> shares(const MemoryAccount& account) {
+  std::vector<MemoryShare> result;
+  for (const MemoryRow& row : account.rows) {
+    const auto known = std::find_if(result.begin(), result.end(), [&](const MemoryShare& share) {
+      return share.name == row.name;
+    });
+    if (known != result.end())
+      known->bytes += row.bytes;
+    else
+      result.push_back({row.name, row.bytes});
+  }
+  std::stable_sort(result.begin(), result.end(),
+                   [](const MemoryShare& a, const MemoryShare& b) { return a.bytes > b.bytes; });
+  return result;
+}
+
 std::string to_string(const MemoryAccount& account) {
   std::string out;
   for (const MemoryRow& row : account.rows) out += row_line(row, account.peak_bytes);

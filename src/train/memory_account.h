@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "anabatic/events.h"
 #include "lower/compile.h"
 #include "plan/account.h"
 #include "train/run_config.h"
@@ -37,6 +38,9 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
 
 // What states on disk take beside the step: staging and their thread.
 std::int64_t bytes_beside_disk();
+
+// The rows of each name together, largest first.
+std::vector<MemoryShare> shares(const MemoryAccount& account);
 
 // One line a row, largest unit first, and the peak's moment: for people.
 std::string to_string(const MemoryAccount& account);

@@ -64,7 +64,7 @@ void MetricsLog::write(const StepMetrics& m) {
   object["tokens_per_second"] = m.tokens_per_second;
   object["step_time_s"] = m.step_time_s;
   object["tflops"] = m.tflops;
-  object["mfu"] = m.mfu;
+  object["mfu"] = m.mfu ? nlohmann::ordered_json(*m.mfu) : nlohmann::ordered_json();
   object["peak_memory_bytes"] = m.peak_memory_bytes > 0
                                     ? nlohmann::ordered_json(m.peak_memory_bytes)
                                     : nlohmann::ordered_json();
@@ -77,8 +77,8 @@ void MetricsLog::write(const StepMetrics& m) {
   std::vector<io::Scalar> scalars{{"train/loss", m.loss},
                                   {"train/grad_norm", m.grad_norm},
                                   {"train/learning_rate", m.learning_rate},
-                                  {"speed/tokens_per_second", m.tokens_per_second},
-                                  {"speed/mfu", m.mfu}};
+                                  {"speed/tokens_per_second", m.tokens_per_second}};
+  if (m.mfu) scalars.push_back({"speed/mfu", *m.mfu});
   if (m.peak_memory_bytes > 0)
     scalars.push_back({"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)});
   if (!m.experts.empty()) {

@@ -122,8 +122,11 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(integer("train.validate_every",
                          "Steps between validations; 0 validates at the end only.", 0,
                          AT(train.validate_every)));
-  keys.push_back(integer("train.log_every", "Steps between plain lines on the console.", 1,
-                         AT(train.log_every)));
+  keys.push_back(
+      or_word(integer("train.log_every",
+                      "Steps between plain lines on the console; auto thins them out on long runs.",
+                      1, AT(train.log_every)),
+              "auto", RunConfig::Train::kThinning, AT(train.log_every)));
   keys.push_back(integer("train.keep_last", "Checkpoints that are kept; 0 keeps all.", 0,
                          AT(train.keep_last)));
   keys.push_back(choice("train.save_dtype",

@@ -37,7 +37,8 @@ struct RunConfig {
     std::string resume = "auto";                      // auto | never
     bool allow_changed_data = false;                  // a resume may find other training data
     std::int64_t save_every = 0, validate_every = 0;  // 0: only at the end
-    std::int64_t log_every = 1;                       // steps between plain console lines
+    static constexpr std::int64_t kThinning = 0;      // of log_every: fewer lines on long runs
+    std::int64_t log_every = kThinning;               // steps between plain console lines
     std::int64_t keep_last = 2;                       // checkpoints kept; 0: all
     std::string save_dtype = "source";                // source | fp32
     std::string balance_loss = "layer";               // layer | sequence | all_layers | none

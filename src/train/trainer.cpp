@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "device/memory.h"
+#include "device/probe.h"
 #include "runtime/swap/swap_space.h"
 #include "train/budget.h"
 #include "train/calibration.h"
@@ -28,6 +29,7 @@
 #include "train/schedule.h"
 #include "train/swap_tier.h"
 #include "train/training_step.h"
+#include "train/utilization.h"
 
 namespace anabatic::train {
 namespace {
@@ -35,6 +37,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kTimedSteps = 1024;  // that the median of step times looks at
+
+Utilization utilization_of(const RunConfig& run, ModelSession& session) {
+  const bool is_bf16 = run.train.precision == "bf16";
+  const spec::DeviceSpec& device = session.device();
+  return {is_bf16 ? device.bf16_flops_per_second : device.fp32_flops_per_second,
+          [&session, is_bf16] {
+            return device::peak_flops_per_second(session.team(), session.device(), is_bf16);
+          }};
+}
 
 RunListener& silence() {
   static RunListener listener;  // has no state
@@ -71,6 +82,7 @@ struct Trainer::Impl {
   std::unique_ptr<BoundProgram> program;
   std::unique_ptr<Evaluator> evaluator;
   std::optional<io::Loader> loader;
+  Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
   std::int64_t first_step = 1;
   std::int64_t done_step = 0;     // whose states the session holds
@@ -186,8 +198,8 @@ struct Trainer::Impl {
     if (const std::string choices = plan::to_string(training.memory); !choices.empty())
       text += fmt::format("not kept for the backward, but made again, compressed or on disk:\n{}",
                           choices);
-    if (const std::string disk = disk_to_string(run, training, price); !disk.empty())
-      text += fmt::format("on disk: {}\n", disk);
+    const std::string disk = disk_to_string(run, training, price);
+    if (!disk.empty()) text += fmt::format("on disk: {}\n", disk);
     text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
     const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
     write_file_atomically(file,
@@ -196,7 +208,11 @@ struct Trainer::Impl {
                                       text, places_to_string(memory.step)));
     listener.on_plan({.peak_memory_bytes = planned_bytes(),
                       .counts_process = baseline_bytes > 0,
+                      .memory = shares(memory),
+                      .num_choices = static_cast<std::int64_t>(training.memory.choices.size()),
+                      .disk = disk,
                       .step_seconds = price.seconds,
+                      .price_source = calibration.source,
                       .text = text,
                       .file = file.string()});
   }
@@ -243,9 +259,7 @@ struct Trainer::Impl {
                                 run.train.gradient_accumulation_steps;
     metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_time_s;
     metrics.tflops = flops / metrics.step_time_s * 1e-12;
-    const double peak = run.train.precision == "bf16" ? session.device().bf16_flops_per_second
-                                                      : session.device().fp32_flops_per_second;
-    metrics.mfu = peak > 0 ? flops / metrics.step_time_s / peak : 0;
+    metrics.mfu = utilization.of(flops / metrics.step_time_s);
     metrics.peak_memory_bytes = device::peak_resident_bytes();
     metrics.planned_memory_bytes = planned_bytes();
     return metrics;

@@ -55,8 +55,10 @@ std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
 }
 
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {
-  return model::training_flops(config, static_cast<std::int64_t>(batch.tokens.size()),
-                               unmasked_pairs(config, batch));
+  const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
+  const auto ignored = static_cast<double>(tokens - batch.unmasked_tokens);
+  return model::training_flops(config, tokens, unmasked_pairs(config, batch)) -
+         6.0 * ignored * static_cast<double>(config.vocab_size * config.hidden_size);
 }
 
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,

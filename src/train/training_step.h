@@ -13,7 +13,8 @@ namespace anabatic::train {
 // The program of the session's run: its micro-batch, losses and optimizer.
 std::unique_ptr<BoundProgram> bind_training(ModelSession& session);
 
-// Model FLOPs of forward and backward over this micro-batch: attention counts unmasked pairs only.
+// Model FLOPs of forward and backward over this micro-batch: attention counts unmasked pairs only,
+// the head tokens with a label only, for nothing else is computed.
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch);
 
 // A step of the run's size that needs no data: tokens drawn by (seed, place), one document a
