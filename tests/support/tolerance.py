@@ -12,6 +12,8 @@ WORSE_THAN_PEER = 2.0
 TRAINING_LOSS = 1e-4
 # A gradient's error is about its own size times that of a loss, and a norm sums all of them.
 TRAINING_GRADIENT_NORM = 1e-3
+# Of each gradient of a pretrained model, fp32 against double: its largest error over its largest element.
+REAL_MODEL_GRADIENT = 1e-4
 
 
 def parity_bounds(num_layers, hidden_size, dtype):
@@ -44,3 +46,11 @@ def relative_error(got, want):
     if size == 0:
         return 0.0 if difference == 0 else math.inf
     return difference / size
+
+
+def largest_relative_error(got, want):
+    """The largest error over the largest element, in double; infinite for NaN or another shape."""
+    got, want = got.double(), want.double()
+    if got.shape != want.shape or not torch.isfinite(got).all():
+        return math.inf
+    return ((got - want).abs().max() / want.abs().max()).item()
