@@ -23,12 +23,8 @@ constexpr std::int64_t kPageBytes = 4096;
 // 400 to 3,000 nodes: between 2.0 and 2.9 KiB a node.
 constexpr std::int64_t kProgramBytesANode = 3072;
 
-// Regions, windows, points and slots of a state on disk, and the spelling of a tensor of a file.
-constexpr std::int64_t kBytesAStateOnDisk = 1024, kBytesAFileTensor = 384;
-
-// Import, checkpoint and export pass states through blocks of 2^18 elements, at most two of 4 bytes
-// at a time: values as f32 and as the file has them, or a page of the file.
-constexpr std::int64_t kStagingBytes = std::int64_t{2} << 20;
+// Regions, windows, points and slots of a state on disk.
+constexpr std::int64_t kBytesAStateOnDisk = 1024;
 
 // Touched of the stacks of a worker and of its allocations.
 constexpr std::int64_t kBytesAThread = std::int64_t{192} << 10;

@@ -13,6 +13,15 @@
 
 namespace anabatic::train {
 
+// Import, checkpoint and export pass states through blocks of 2^18 elements, at most two of 4 bytes
+// at a time: values as f32 and as the file has them, or a page of the file.
+inline constexpr std::int64_t kStagingBytes = std::int64_t{2} << 20;
+
+// Of a tensor of the model's files, beside its values: its spelling, shape, place and checksum in
+// the weight map, and again in the header, the manifest and their text while files are read or
+// written.
+inline constexpr std::int64_t kBytesAFileTensor = 1152;
+
 struct MemoryRow {
   std::string name;  // "parameters", "saved activations", "batches", ...
   std::string what;  // "f32 panels"; "" where the name says all
