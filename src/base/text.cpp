@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -95,6 +96,30 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
     if (unit == name && value >= 0 && value * factor <= 0x1p62)
       return static_cast<std::int64_t>(value * factor);
   return std::nullopt;
+}
+
+std::string_view unit_of_bytes(std::string_view text) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} ? text.substr(static_cast<std::size_t>(stop - text.data())) : "";
+}
+
+std::string format_bytes_up(std::int64_t bytes, std::string_view unit) {
+  const std::int64_t factor = parse_bytes("1" + std::string(unit)).value_or(1);
+  if (factor == 1) return fmt::format("{}{}", bytes, unit);
+  const double value =
+      static_cast<double>(std::max<std::int64_t>(bytes, 0)) / static_cast<double>(factor);
+  int decimals = 0;
+  double scale = 1;
+  for (; value * scale < 100 && decimals < 6; ++decimals) scale *= 10;
+  const double whole = std::floor(value * scale);
+  const bool is_exact = whole == value * scale;
+  std::string number = fmt::format("{:.{}f}", (is_exact ? whole : whole + 1) / scale, decimals);
+  if (is_exact && decimals > 0) {
+    number.erase(number.find_last_not_of('0') + 1);
+    if (number.back() == '.') number.pop_back();
+  }
+  return number + std::string(unit);
 }
 
 std::string read_file(const std::filesystem::path& path, std::int64_t limit_bytes) {

@@ -23,6 +23,13 @@ std::string format_bytes(std::int64_t bytes);
 // any case. Nothing for another text, or beyond 2^62.
 std::optional<std::int64_t> parse_bytes(std::string_view text);
 
+// The unit of such a text as it stands there, " MB" or "GiB"; "" where it is a plain number.
+std::string_view unit_of_bytes(std::string_view text);
+
+// Bytes in a unit that unit_of_bytes gives, with three digits at least and rounded up: a budget of
+// this text is no smaller. Whole bytes in none.
+std::string format_bytes_up(std::int64_t bytes, std::string_view unit);
+
 // The whole file; ResourceError naming the path if it cannot be read or exceeds limit_bytes.
 std::string read_file(const std::filesystem::path& path,
                       std::int64_t limit_bytes = std::int64_t{1} << 30);

@@ -177,7 +177,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kBudgetError;
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: [memory] the machine has not enough memory for this\n");
+    std::fprintf(
+        stderr,
+        "error: [memory] expected more memory, got none from the system; a smaller memory.budget "
+        "keeps a run within less (anabatic plan says what it takes)\n");
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -36,7 +36,7 @@ std::int64_t Invocation::integer(std::string_view option, std::int64_t fallback)
   std::int64_t number = -1;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   ANABATIC_REQUIRE(error == std::errc{} && stop == text.data() + text.size() && number >= 0,
-                   "{}: expected an integer >= 0, got '{}'", option, text);
+                   "[arguments] {}: expected an integer >= 0, got '{}'", option, text);
   return number;
 }
 

@@ -70,14 +70,13 @@ void keep_again(const Attempt& attempt, const plan::MemoryDecider& decider, cons
 
 [[noreturn]] void refuse(const Attempt& attempt, const Compiled& result, std::int64_t smallest) {
   const CompileOptions& options = attempt.options();
-  throw plan::BudgetError(
-      fmt::format("[memory] expected a step of at most {}, got {} at the least",
-                  format_bytes(attempt.budget_bytes()), format_bytes(smallest)),
-      smallest + options.memory.budget_bytes - attempt.budget_bytes(),
-      fmt::format("; largest are {}{}", plan::largest_consumers(result.graph, result.plan),
-                  options.disk_choice.refusal.empty()
-                      ? ""
-                      : "; the optimizer's state on disk: " + options.disk_choice.refusal));
+  std::vector<plan::Consumer> consumers = plan::largest_consumers(result.graph, result.plan);
+  if (!options.disk_choice.refusal.empty())
+    consumers.push_back({"the optimizer's state on disk", 0, options.disk_choice.refusal});
+  throw plan::BudgetError(fmt::format("[memory] expected a step of at most {}, got {} at the least",
+                                      format_bytes(attempt.budget_bytes()), format_bytes(smallest)),
+                          smallest + options.memory.budget_bytes - attempt.budget_bytes(),
+                          std::move(consumers));
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ class Search {
                     "memory.swap_directory, got {}; memory.budget {} does not hold it in memory",
                     format_bytes(plan.disk_bytes), format_bytes(options_.disk_choice.free_bytes),
                     format_bytes(options_.memory.budget_bytes)),
-        0, "; largest are " + plan::largest_consumers(graph, plan));
+        0, plan::largest_consumers(graph, plan));
   }
 
   // Where a budget is given: with both packings of the weights, then with one, whichever costs

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/largest_consumers.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <string_view>
 #include <vector>
 
-#include "base/text.h"
 #include "ir/op_schema.h"
 #include "plan/account.h"
 #include "plan/offload.h"
@@ -46,13 +43,12 @@ bool has_second_packings(const ir::Graph& graph) {
   });
 }
 
-std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
-  struct Consumer {
+std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan) {
+  struct Taker {
     std::string_view name, remedy;
     std::vector<Use> uses;
-    std::int64_t bytes = 0;
   };
-  std::vector<Consumer> consumers{
+  const std::vector<Taker> takers{
       {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
       {"gradients",
        plan.single_micro_batch && !updates_in_backward(graph)
@@ -68,19 +64,20 @@ std::string largest_consumers(const ir::Graph& graph, const Plan& plan) {
       {"packings and copies of weights",
        has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",
        {Use::kPackings}},
-      {"activations and workspaces",
+      {kActivations,
        "a smaller train.micro_batch_size or data.sequence_length",
        {Use::kSaved, Use::kScratch, Use::kWorkspace, Use::kSlack}}};
   const Account account = make_account(graph, plan);
-  for (Consumer& consumer : consumers)
-    for (const Use use : consumer.uses) consumer.bytes += account.bytes(use);
+  std::vector<Consumer> consumers;
+  for (const Taker& taker : takers) {
+    std::int64_t bytes = 0;
+    for (const Use use : taker.uses) bytes += account.bytes(use);
+    if (bytes > account.peak_bytes / 100)
+      consumers.push_back({std::string(taker.name), bytes, std::string(taker.remedy)});
+  }
   std::stable_sort(consumers.begin(), consumers.end(),
-                   [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
-  std::string result;
-  for (std::size_t i = 0; i < 3; ++i)
-    result += fmt::format("{}{} {} ({})", i > 0 ? ", " : "", consumers[i].name,
-                          format_bytes(consumers[i].bytes), consumers[i].remedy);
-  return result;
+                   [](const Consumer& x, const Consumer& y) { return x.bytes > y.bytes; });
+  return consumers;
 }
 
 }  // namespace anabatic::plan

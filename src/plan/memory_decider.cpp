@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "plan/hints.h"
 

@@ -7,26 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "plan/budget_error.h"
 #include "plan/memory_menu.h"
 
 namespace anabatic::plan {
-
-// Nothing that the planner may do keeps the step within the budget.
-class BudgetError : public ResourceError {
- public:
-  explicit BudgetError(const std::string& text, std::int64_t smallest_bytes = 0,
-                       const std::string& consumers = "")
-      : ResourceError(text + consumers), smallest_bytes_(smallest_bytes), consumers_(consumers) {}
-  // Of the plans that were tried, in the terms of whoever throws; 0: unknown.
-  std::int64_t smallest_bytes() const { return smallest_bytes_; }
-  // The end of the text: "; largest are ...", and what keeps them in memory.
-  const std::string& consumers() const { return consumers_; }
-
- private:
-  std::int64_t smallest_bytes_;
-  std::string consumers_;
-};
 
 struct MemoryOptions {
   std::int64_t budget_bytes = 0;  // for arenas and states of the program; 0: no budget

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/largest_consumers.h"
 #include "train/plan_file.h"
 #include "train/swap_tier.h"
 
@@ -24,20 +26,58 @@ MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::
                         device.num_threads, limits.process_bytes, limits.data_bytes);
 }
 
-// As format_bytes, rounded up in its last digit: a budget of this text is no smaller.
-std::string rounded_up(std::int64_t bytes) {
-  std::int64_t unit = 1;
-  while (bytes / unit >= 1024) unit *= 1024;
-  return format_bytes(unit == 1 ? bytes : bytes + unit / 200 + 1);
+// Bytes in the unit of memory.budget, which may be that of plain numbers.
+std::string in_unit(const RunConfig& run, std::int64_t bytes) {
+  const std::string& unit = run.memory.budget_unit;
+  return unit.empty() ? fmt::format("{} ({})", bytes, format_bytes(bytes))
+                      : format_bytes_up(bytes, unit);
 }
 
 // What is said must do too, a little more though it is, and a plan may not keep every budget above
 // the smallest.
-std::string text_that_holds(std::int64_t bytes, const std::function<bool(std::int64_t)>& holds) {
+std::string text_that_holds(const RunConfig& run, std::int64_t bytes,
+                            const std::function<bool(std::int64_t)>& holds) {
   for (const std::int64_t more : {bytes, bytes + bytes / 200})
-    if (const std::string text = rounded_up(more); holds(parse_bytes(text).value_or(0)))
-      return text;
+    if (const std::string text = format_bytes_up(more, run.memory.budget_unit);
+        holds(parse_bytes(text).value_or(0)))
+      return run.memory.budget_unit.empty() ? in_unit(run, more) : text;
   return std::to_string(bytes);
+}
+
+std::string remedy_of_activations(const RunConfig& run) {
+  const std::int64_t samples = run.train.micro_batch_size,
+                     micro_batches = run.train.gradient_accumulation_steps;
+  std::string text =
+      samples % 2 == 0
+          ? fmt::format(
+                "train.micro_batch_size: {} with train.gradient_accumulation_steps: {} "
+                "about halves them",
+                samples / 2, 2 * micro_batches)
+      : samples > 1
+          ? fmt::format("train.micro_batch_size: 1 with train.gradient_accumulation_steps: {}",
+                        samples * micro_batches)
+          : fmt::format("data.sequence_length: {} about halves them",
+                        std::max<std::int64_t>(run.data.sequence_length / 2, 1));
+  if (run.memory.activations == "resident") text += ", memory.activations: disk may move them";
+  if (run.memory.compress == "off") text += ", memory.compress: bf16 or int8 shrinks saved ones";
+  return text;
+}
+
+// Those of the step, as the planner names them, and what a process holds beside it.
+std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::BudgetError& error,
+                                         const MemoryAccount& account) {
+  std::vector<plan::Consumer> consumers = error.consumers();
+  for (plan::Consumer& consumer : consumers)
+    if (consumer.name == plan::kActivations) consumer.remedy = remedy_of_activations(run);
+  const std::string_view text(error.what());
+  if (text.find("memory.swap_directory") != std::string_view::npos)  // what the disk lacks
+    consumers.push_back({std::string(text.substr(0, text.find('\n'))), 0, ""});
+  const std::int64_t validation = account.bytes("validation");
+  if (validation > account.peak_bytes / 100)
+    consumers.push_back({"validation", validation, "data.validation: [] leaves it out"});
+  consumers.push_back({"code, libraries, data, staging and threads",
+                       account.beside_step() - validation, "of any run of this model"});
+  return consumers;
 }
 
 // A run config whose plans leave no traces.
@@ -90,12 +130,25 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   }
 }
 
+// "got 1800MB", or how much there is where nobody said.
+std::string budget_text(const RunConfig& run, bool is_auto) {
+  return is_auto ? fmt::format("available are {}, which memory.budget: auto keeps to",
+                               format_bytes(run.memory.budget))
+                 : fmt::format("got {}", in_unit(run, run.memory.budget));
+}
+
 [[noreturn]] void refuse(const RunConfig& run, const model::ModelConfig& config,
                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                         const BudgetLimits& limits, const std::string& note,
-                         const plan::BudgetError& error) {
-  const std::string lead = note.empty() ? "" : note + "; ";
-  if (!limits.finds_smallest) throw plan::BudgetError(lead + error.what());
+                         const BudgetLimits& limits, bool is_auto, const plan::BudgetError& error) {
+  const auto show = [&](std::int64_t bytes) {
+    const std::string& unit = run.memory.budget_unit;
+    return unit.empty() ? format_bytes(bytes) : format_bytes_up(bytes, unit);
+  };
+  if (!limits.finds_smallest)
+    throw plan::BudgetError(
+        fmt::format("[memory] memory.budget: expected one that a plan keeps, {}",
+                    budget_text(run, is_auto)),
+        error.smallest_bytes(), error.consumers(), show);
   RunConfig trial = quiet(run);
   trial.memory.budget = 0;
   const RunPlan whole = plan_run(trial, config, device, efficiency);
@@ -119,9 +172,10 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, may_try, holds);
   throw plan::BudgetError(
-      fmt::format("{}{}; the smallest memory.budget that would do is {}{}", lead, error.what(),
-                  text_that_holds(smallest.bytes, holds), smallest.is_smallest ? "" : " or less"),
-      smallest.bytes);
+      fmt::format("[memory] memory.budget: this run needs {}{}, {}",
+                  text_that_holds(run, smallest.bytes, holds),
+                  smallest.is_smallest ? "" : " or less", budget_text(run, is_auto)),
+      smallest.bytes, consumers_of(run, error, account), show);
 }
 
 BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
@@ -135,9 +189,9 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
     throw plan::BudgetError(
-        fmt::format("[memory] expected a saved plan of at most {}, got {} for that of {}: {} more",
-                    format_bytes(budget), format_bytes(result.memory.peak_bytes), run.memory.plan,
-                    format_bytes(result.memory.peak_bytes - budget)),
+        fmt::format("[memory] memory.budget: the choices of {} need {}, got {}; without "
+                    "memory.plan the planner chooses anew",
+                    run.memory.plan, in_unit(run, result.memory.peak_bytes), in_unit(run, budget)),
         result.memory.peak_bytes);
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
@@ -168,11 +222,7 @@ BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
   try {
     result.plan = plan_within_budget(asked, config, device, efficiency, limits.process_bytes);
   } catch (const plan::BudgetError& error) {
-    refuse(asked, config, device, efficiency, limits,
-           is_auto ? fmt::format("without a memory.budget, a run keeps to what is available, {}",
-                                 format_bytes(asked.memory.budget))
-                   : "",
-           error);
+    refuse(asked, config, device, efficiency, limits, is_auto, error);
   }
   result.memory = account_of(asked, result.plan, device, limits);
   if (is_auto && result.plan.step_bytes > 0)

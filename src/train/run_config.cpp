@@ -29,6 +29,7 @@ ConfigKey budget_key() {
                                  text);
                 config.memory.budget =
                     text == "auto" ? RunConfig::Memory::kAvailable : value.value_or(0);
+                if (value) config.memory.budget_unit = unit_of_bytes(text);
               },
           .show = [](const RunConfig& config) -> std::string {
             if (config.memory.budget < 0) return "auto";

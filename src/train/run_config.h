@@ -62,6 +62,7 @@ struct RunConfig {
     // Bytes of the whole process; 0: no budget.
     static constexpr std::int64_t kAvailable = -1;  // those that are available when the run begins
     std::int64_t budget = kAvailable;
+    std::string budget_unit = " GiB";          // that it was given in, "MB"; for messages
     std::vector<std::string> recompute, keep;  // hints to the planner
     std::vector<std::string> hot, cold;        // likewise, of states too
     std::string plan;                          // a file of choices to replay; empty: none

@@ -88,8 +88,8 @@ namespace {
 // What a budget holds beside the step.
 constexpr const char* kBesideStep = "code, libraries, batches, staging and validation";
 
-std::string consumers_of(const RunPlan& plan) {
-  return "; largest are " + plan::largest_consumers(plan.training.graph, plan.training.plan);
+std::vector<plan::Consumer> consumers_of(const RunPlan& plan) {
+  return plan::largest_consumers(plan.training.graph, plan.training.plan);
 }
 
 // What a plan anew could make use of: the smallest choice, and a thousandth of the step.

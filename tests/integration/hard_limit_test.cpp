@@ -98,7 +98,7 @@ TEST_F(HardLimit, IsNotMetByABudgetThatIsRefused) {
   const Outcome outcome =
       run_limited({"train", file_, "--memory.budget", std::to_string(peak / 2)}, peak);
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("the smallest memory.budget that would do is"));
+  EXPECT_THAT(outcome.err, HasSubstr("memory.budget: this run needs"));
 }
 
 }  // namespace

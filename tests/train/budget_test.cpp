@@ -71,9 +71,17 @@ TEST(DefaultBudget, RefusesWhatNothingFits) {
     plan(wide_run(folder.path()), {.available_bytes = 1 << 20});
     FAIL() << "planned";
   } catch (const plan::BudgetError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("keeps to what is available, 9.00 MiB"));
-    EXPECT_THAT(error.what(), HasSubstr("the smallest memory.budget that would do is"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("available are 9.00 MiB, which memory.budget: auto keeps to"));
+    EXPECT_THAT(error.what(), HasSubstr("memory.budget: this run needs"));
   }
+}
+
+// "20.3MB" of "[memory] memory.budget: this run needs 20.3MB or less, got 9MB".
+std::string needed_of(const std::string& text) {
+  const std::string lead = "this run needs ";
+  const std::string rest = text.substr(text.find(lead) + lead.size());
+  return rest.substr(0, std::min(rest.find(','), rest.find(" or less")));
 }
 
 // Asks far too little, then what the refusal names, then 2 % less.
@@ -86,8 +94,7 @@ void expect_smallest(RunConfig run) {
   } catch (const plan::BudgetError& error) {
     smallest = error.smallest_bytes();
     const std::string text = error.what();
-    const std::string lead = "would do is ";
-    const auto named = parse_bytes(text.substr(text.find(lead) + lead.size()));
+    const auto named = parse_bytes(needed_of(text));
     ASSERT_TRUE(named.has_value()) << text;
     EXPECT_GE(*named, smallest);
     EXPECT_LE(static_cast<double>(*named), 1.01 * static_cast<double>(smallest));
@@ -100,6 +107,51 @@ void expect_smallest(RunConfig run) {
   EXPECT_LE(fits.memory.peak_bytes, smallest);
   run.memory.budget = smallest - (smallest + 49) / 50;
   EXPECT_THROW(plan(run, {.finds_smallest = false}), plan::BudgetError);
+}
+
+// The refusal of a budget that is far too small, as the user typed it.
+std::string refusal_of(RunConfig run, const std::string& budget) {
+  run.memory = load_run_config("", {{"memory.budget", {budget}}}).memory;
+  try {
+    plan(run, {});
+  } catch (const plan::BudgetError& error) {
+    return error.what();
+  }
+  return "planned";
+}
+
+TEST(BudgetRefusal, BeginsWithTheNeededNumberInTheUnitThatWasTyped) {
+  const TemporaryDirectory folder;
+  const RunConfig run = wide_run(folder.path());
+  for (const auto& [typed, unit] :
+       {std::pair<std::string, std::string>{"9MB", "MB"}, {"0.01 GiB", " GiB"}}) {
+    const std::string text = refusal_of(run, typed);
+    EXPECT_TRUE(text.starts_with("[memory] memory.budget: this run needs ")) << text;
+    EXPECT_THAT(text, HasSubstr(", got " + typed + "\n"));
+    EXPECT_EQ(unit_of_bytes(needed_of(text)), unit) << text;
+    EXPECT_EQ(refusal_of(run, needed_of(text)), "planned") << text;
+  }
+  EXPECT_THAT(refusal_of(run, "9000000"), HasSubstr(", got 9000000 (8.58 MiB)\n"));
+}
+
+TEST(BudgetRefusal, HasALineForEachConsumerWithKeysThatShrinkIt) {
+  const TemporaryDirectory folder;
+  RunConfig run = wide_run(folder.path());
+  run.train.micro_batch_size = 6;
+  run.train.gradient_accumulation_steps = 2;
+  run.data.sequence_length = 512;
+  const std::string text = refusal_of(run, "9MB");
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  int consumers = 0;
+  for (; std::getline(lines, line); ++consumers)
+    EXPECT_THAT(line, ::testing::MatchesRegex("  [a-z].* [0-9.]+MB: .*")) << text;
+  EXPECT_GE(consumers, 3);
+  EXPECT_THAT(text, HasSubstr("optimizer.state_precision: bf16 halves it"));
+  EXPECT_THAT(text,
+              HasSubstr("train.micro_batch_size: 3 with train.gradient_accumulation_steps: 4"));
+  EXPECT_THAT(text, HasSubstr("code, libraries, data, staging and threads "));
 }
 
 TEST(SmallestBudget, DoesAndTwoPercentLessDoesNot) {

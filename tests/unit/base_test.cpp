@@ -48,6 +48,21 @@ TEST(Text, ParseBytesTakesBothKindsOfUnits) {
     EXPECT_EQ(parse_bytes(wrong), std::nullopt) << wrong;
 }
 
+TEST(Text, BytesAreWrittenInTheUnitOfAnotherTextAndNeverTooFew) {
+  EXPECT_EQ(unit_of_bytes("1800MB"), "MB");
+  EXPECT_EQ(unit_of_bytes("1.5 GiB"), " GiB");
+  EXPECT_EQ(unit_of_bytes("4096"), "");
+  EXPECT_EQ(format_bytes_up(2'139'400'001, "MB"), "2140MB");
+  EXPECT_EQ(format_bytes_up(3'000'000, "MB"), "3MB");
+  EXPECT_EQ(format_bytes_up(std::int64_t{3} << 29, " GiB"), "1.5 GiB");
+  EXPECT_EQ(format_bytes_up((std::int64_t{3} << 29) + 1, "gib"), "1.51gib");
+  EXPECT_EQ(format_bytes_up(12345, ""), "12345");
+  EXPECT_EQ(format_bytes_up(0, "GB"), "0GB");
+  for (const char* unit : {"", "B", "KiB", " MiB", "gb", "TiB"})
+    for (std::int64_t bytes = 1; bytes < std::int64_t{1} << 45; bytes = 3 * bytes + 1)
+      EXPECT_GE(parse_bytes(format_bytes_up(bytes, unit)).value_or(0), bytes) << unit;
+}
+
 TEST(Text, AtomicWriteReplacesWholeFile) {
   const auto path = std::filesystem::temp_directory_path() / "anabatic_text_test";
   write_file_atomically(path, "first");
