@@ -90,7 +90,7 @@ trained=$run/$(cat "$run/latest")
 printf '\na sample: %s' "$prompt"
 "$anabatic" generate --model.path "$trained" --prompt "$prompt" --generate.max_new_tokens 96 --generate.temperature 0.7 --generate.seed 1
 before=$(sed -n '1s/.*"loss": *\([0-9.]*\).*/\1/p' "$run/validation.jsonl")
-printf '\n\nheld-out chapters: loss %s before training, after it\n' "$before"
+printf '\n\nheld-out chapters: loss %.4f before training, after it\n' "$before"
 "$anabatic" evaluate --model.path "$trained" --data.validation "$data/validation" --data.sequence_length 256
 cat <<END
 

@@ -37,7 +37,9 @@ std::string console_line(const StepMetrics& m) {
       "step {}/{} | loss {:.4f} | grad_norm {:.3f} | lr {:.2e} | {:.0f} tokens/s | MFU {}", m.step,
       m.steps, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second,
       m.mfu ? fmt::format("{:.1f} %", 100 * *m.mfu) : "n/a");
-  if (!m.experts.empty()) line += " | " + train::worst_to_string(m.experts);
+  double busiest = 0;
+  for (const LayerBalance& layer : m.experts) busiest = std::max(busiest, layer.max_over_mean);
+  if (!m.experts.empty()) line += fmt::format(" | load {:.2f}", busiest);
   return line;
 }
 

@@ -15,7 +15,8 @@ namespace anabatic::cli {
 // "1.5 GiB", or "unknown" for 0.
 std::string format_peak(std::int64_t peak_memory_bytes);
 
-// "step 3/100 | loss 5.1234 | grad_norm 1.200 | lr 3.00e-04 | ...".
+// "step 3/100 | loss 5.1234 | grad_norm 1.200 | lr 3.00e-04 | ...", in 100 columns. Load: of the
+// busiest expert of any layer, over the mean.
 std::string console_line(const StepMetrics& metrics);
 // What is predicted, in a few lines: the whole account is in the plan's file.
 std::string plan_to_string(const PlanSummary& plan);

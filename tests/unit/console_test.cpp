@@ -104,21 +104,23 @@ TEST(Console, WritesMessagesBesideTheBarOfATerminal) {
 TEST(Console, WritesPlainLinesThatFitElsewhere) {
   Output output;
   Console console(output.file(), {.last_step = 123456});
-  StepMetrics metrics{.step = 123456,
-                      .steps = 123456,
-                      .loss = 10.1234,
-                      .grad_norm = 1.234,
-                      .learning_rate = 1e-3,
-                      .tokens_per_second = 12345,
-                      .mfu = 0.701};
+  StepMetrics metrics{
+      .step = 123456,
+      .steps = 123456,
+      .loss = 10.1234,
+      .grad_norm = 1.234,
+      .learning_rate = 1e-3,
+      .tokens_per_second = 12345,
+      .mfu = 0.701,
+      .experts = {{.layer = 0, .max_over_mean = 1.5}, {.layer = 1, .max_over_mean = 2.25}}};
   console.on_step(metrics);
   metrics.mfu.reset();
   console.on_step(metrics);
   EXPECT_EQ(output.text(),
             "step 123456/123456 | loss 10.1234 | grad_norm 1.234 | lr 1.00e-03 | 12345 tokens/s | "
-            "MFU 70.1 %\n"
+            "MFU 70.1 % | load 2.25\n"
             "step 123456/123456 | loss 10.1234 | grad_norm 1.234 | lr 1.00e-03 | 12345 tokens/s | "
-            "MFU n/a\n");
+            "MFU n/a | load 2.25\n");
 }
 
 TEST(Console, NamesTheLargestConsumersAndTheFileWithAllOfThem) {
