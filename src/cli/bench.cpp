@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "bench/benchmark.h"
 #include "bench/report.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/topology.h"
 
@@ -25,8 +26,8 @@ bench::Settings settings_of(const Invocation& invocation) {
 }
 
 void print_line(const std::string& text) {
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  print_output("{}\n", text);
+  flush_output();
 }
 
 // One round for every line of standard input, so that another program may take turns.

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "cli/progress.h"
+#include "cli/standard_output.h"
 #include "train/expert_balance.h"
 
 namespace anabatic::cli {
@@ -66,15 +67,13 @@ std::string plan_to_string(const PlanSummary& plan) {
 
 void Console::clear_bar() {
   if (!has_bar_) return;
-  fmt::print(out_, "{}", kClearLine);
-  std::fflush(out_);
+  write_progress(out_, kClearLine);
   has_bar_ = false;
 }
 
 void Console::print(const std::string& line) {
   clear_bar();
-  fmt::print(out_, "{}\n", line);
-  std::fflush(out_);
+  write_progress(out_, line + "\n");
 }
 
 void Console::on_message(Severity severity, const std::string& text) {
@@ -99,8 +98,7 @@ void Console::on_step(const StepMetrics& m) {
   std::string line = progress_bar(m.step, options_.last_step, m.step - first_step_ + 1, elapsed());
   const std::string metrics = console_line(m);
   line += metrics.substr(metrics.find(" | "));
-  fmt::print(out_, "{}", line.substr(0, options_.columns - 1));  // a line that wraps stays behind
-  std::fflush(out_);
+  write_progress(out_, line.substr(0, options_.columns - 1));  // a line that wraps stays behind
   has_bar_ = true;
 }
 

@@ -6,6 +6,7 @@
 #include "anabatic/version.h"
 #include "base/environment.h"
 #include "base/text.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/cpu_limits.h"
 #include "device/memory.h"
@@ -59,22 +60,22 @@ int run(const Invocation& invocation) {
   const device::CpuLimits limits = device::cpu_limits();
   device::ThreadTeam team(static_cast<int>(config.device.threads), limits);
   const spec::DeviceSpec spec = device::probe_cpu(team, true);
-  fmt::print("anabatic    {}\n", kVersion);
-  fmt::print("cpu         {}\n", spec.model);
-  fmt::print("cores       {}; {} threads in the team\n", to_string(limits), spec.num_threads);
-  fmt::print("caches      L1 {}, L2 {}, L3 {}\n", format_bytes(spec.l1_bytes),
-             format_bytes(spec.l2_bytes), format_bytes(spec.l3_bytes));
-  fmt::print("memory      {} available to this process\n", format_bytes(spec.tiers[0].bytes));
-  fmt::print("bandwidth   {:.1f} GB/s copy (read + written), all threads\n",
-             spec.tiers[0].bytes_per_second * 1e-9);
-  fmt::print("disk        {}\n", disk_of(config));
-  fmt::print("peak fp32   {:.0f} GFLOP/s, all threads\n", spec.fp32_flops_per_second * 1e-9);
-  fmt::print("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);
+  print_output("anabatic    {}\n", kVersion);
+  print_output("cpu         {}\n", spec.model);
+  print_output("cores       {}; {} threads in the team\n", to_string(limits), spec.num_threads);
+  print_output("caches      L1 {}, L2 {}, L3 {}\n", format_bytes(spec.l1_bytes),
+               format_bytes(spec.l2_bytes), format_bytes(spec.l3_bytes));
+  print_output("memory      {} available to this process\n", format_bytes(spec.tiers[0].bytes));
+  print_output("bandwidth   {:.1f} GB/s copy (read + written), all threads\n",
+               spec.tiers[0].bytes_per_second * 1e-9);
+  print_output("disk        {}\n", disk_of(config));
+  print_output("peak fp32   {:.0f} GFLOP/s, all threads\n", spec.fp32_flops_per_second * 1e-9);
+  print_output("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);
   for (const Feature& feature : kFeatures)
-    fmt::print("{:<11} {}\n", feature.instruction_set, why(spec, feature));
-  fmt::print("spinning    {}\n", spinning(team, limits));
-  fmt::print("cuda        off  not built\n");
-  fmt::print("mpi         off  not built\n");
+    print_output("{:<11} {}\n", feature.instruction_set, why(spec, feature));
+  print_output("spinning    {}\n", spinning(team, limits));
+  print_output("cuda        off  not built\n");
+  print_output("mpi         off  not built\n");
   return 0;
 }
 

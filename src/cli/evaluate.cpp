@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/json.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 
 namespace anabatic::cli {
@@ -22,12 +23,12 @@ int run(const Invocation& invocation) {
                                  {"max_over_mean", layer.max_over_mean},
                                  {"min_over_mean", layer.min_over_mean},
                                  {"below_10_percent", layer.below_tenth}});
-    fmt::print("{}\n", dump_json(json));
+    print_output("{}\n", dump_json(json));
   } else {
-    fmt::print("loss {:.6f} | perplexity {:.4f} | {} tokens\n", result.loss, result.perplexity,
-               result.tokens);
+    print_output("loss {:.6f} | perplexity {:.4f} | {} tokens\n", result.loss, result.perplexity,
+                 result.tokens);
     if (!result.experts.empty())
-      fmt::print("{}\n", train::table_to_string(result.experts, "expert load, by layer"));
+      print_output("{}\n", train::table_to_string(result.experts, "expert load, by layer"));
   }
   return 0;
 }

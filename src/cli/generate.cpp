@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/generate.h"
 
-#include <cstdio>
-
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 
 namespace anabatic::cli {
@@ -11,8 +10,8 @@ namespace {
 int run(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   train::generate_text(config, invocation.value("--prompt"), [](const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    write_output(text);
+    flush_output();
   });
   return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/gradients.h"
 
+#include "base/text.h"
 #include "cli/verb.h"
 
 namespace anabatic::cli {
@@ -11,6 +12,8 @@ int run(const Invocation& invocation) {
   overrides["model.path"] = invocation.positionals;
   if (invocation.has("--precision"))
     overrides["train.precision"] = {invocation.value("--precision")};
+  // Before anything long: a place that cannot be written to shows at once.
+  require_writable(replaceable_file(invocation.value("--output")));
   train::write_gradients(train::load_run_config("", overrides), invocation.value("--tokens"),
                          invocation.value("--output"));
   return 0;

@@ -8,6 +8,7 @@
 #include "anabatic/version.h"
 #include "base/error.h"
 #include "cli/arguments.h"
+#include "cli/standard_output.h"
 #include "train/key_verbs.h"
 
 namespace anabatic::cli {
@@ -148,9 +149,9 @@ int run(const Invocation& invocation) {
   const bool has_verb = !invocation.positionals.empty();
   ANABATIC_REQUIRE(!invocation.has("--markdown") || !has_verb,
                    "[help] expected a verb or --markdown, got both");
-  fmt::print("{}", invocation.has("--markdown") ? keys_markdown()
-                   : has_verb                   ? help_of(find_verb(invocation.positionals[0]))
-                                                : overview());
+  print_output("{}", invocation.has("--markdown") ? keys_markdown()
+                     : has_verb                   ? help_of(find_verb(invocation.positionals[0]))
+                                                  : overview());
   return 0;
 }
 

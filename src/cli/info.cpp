@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "model/model.h"
 
@@ -22,22 +23,23 @@ int run(const Invocation& invocation) {
         {"active_parameters", counts.active}, {"training_flops_per_token", per_token},
         {"flops_context", context},           {"fp32_bytes", 4 * counts.total},
         {"bf16_bytes", 2 * counts.total}};
-    fmt::print("{}\n", dump_json(json));
+    print_output("{}\n", dump_json(json));
     return 0;
   }
-  fmt::print("family      {}\n", config.model_type);
-  fmt::print("layers      {} x {} wide, vocabulary {}\n", config.num_hidden_layers,
-             config.hidden_size, config.vocab_size);
+  print_output("family      {}\n", config.model_type);
+  print_output("layers      {} x {} wide, vocabulary {}\n", config.num_hidden_layers,
+               config.hidden_size, config.vocab_size);
   if (config.num_experts > 0)
-    fmt::print("experts     {} of {} a token, {} wide\n", config.num_experts_per_tok,
-               config.num_experts, config.moe_intermediate_size);
-  fmt::print("parameters  {} total, {} active a token\n", counts.total, counts.active);
-  fmt::print("FLOPs       {:.4g} a token of training at {} tokens of context\n", per_token,
-             context);
-  fmt::print("bytes       {} in fp32, {} in bf16\n", format_bytes(4 * counts.total),
-             format_bytes(2 * counts.total));
-  fmt::print("training    {} of weights, gradients and AdamW moments (fp32 masters, bf16 copies)\n",
-             format_bytes(18 * counts.total));
+    print_output("experts     {} of {} a token, {} wide\n", config.num_experts_per_tok,
+                 config.num_experts, config.moe_intermediate_size);
+  print_output("parameters  {} total, {} active a token\n", counts.total, counts.active);
+  print_output("FLOPs       {:.4g} a token of training at {} tokens of context\n", per_token,
+               context);
+  print_output("bytes       {} in fp32, {} in bf16\n", format_bytes(4 * counts.total),
+               format_bytes(2 * counts.total));
+  print_output(
+      "training    {} of weights, gradients and AdamW moments (fp32 masters, bf16 copies)\n",
+      format_bytes(18 * counts.total));
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "cli/arguments.h"
 #include "cli/console.h"
 #include "cli/help.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/memory.h"
 #include "plan/memory_decider.h"
@@ -135,7 +136,7 @@ PlainArguments plain_arguments(std::vector<std::string> arguments) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print("{}", overview());
+    print_output("{}", overview());
     return 0;
   }
   CLI::App app;
@@ -148,7 +149,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(std::vector<std::string>(arguments.known.rbegin(), arguments.known.rend()));
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", first.starts_with("-") ? overview() : help_of(find_verb(first)));
+    print_output("{}", first.starts_with("-") ? overview() : help_of(find_verb(first)));
     return 0;
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
@@ -165,11 +166,14 @@ int run(int argc, char** argv) {
 }  // namespace anabatic::cli
 
 int main(int argc, char** argv) {
+  anabatic::cli::prepare_standard_streams();
   anabatic::device::return_freed_memory();
   anabatic::set_log_sink(anabatic::cli::print_message);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
-    return anabatic::cli::run(argc, argv);
+    const int exit_code = anabatic::cli::run(argc, argv);
+    anabatic::cli::finish_output();
+    return exit_code;
   } catch (const anabatic::InvalidArgument& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kUsageError;

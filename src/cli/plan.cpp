@@ -10,6 +10,7 @@
 #include "cli/calibrate_once.h"
 #include "cli/plan_model.h"
 #include "cli/plan_offsets.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/topology.h"
 #include "plan/timeline_svg.h"
@@ -56,8 +57,8 @@ int print_other_settings(const Invocation& invocation, const train::RunConfig& c
     if (invocation.has(written))
       log_warning("[plan] {} {}: not written, for the setting asked for does not fit", written,
                   invocation.value(written));
-  fmt::print("{}",
-             invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
+  print_output(
+      "{}", invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
   return 0;
 }
 
@@ -65,8 +66,8 @@ int run(const Invocation& invocation) {
   if (invocation.has("--offsets")) return plan_offsets(invocation);
   const std::vector<std::string> compared = compared_files(invocation);
   if (compared.size() == 2) {
-    fmt::print("{}", train::difference(train::read_plan_file(compared[0]),
-                                       train::read_plan_file(compared[1])));
+    print_output("{}", train::difference(train::read_plan_file(compared[0]),
+                                         train::read_plan_file(compared[1])));
     return 0;
   }
   const train::RunConfig config = run_config(invocation);
@@ -101,7 +102,7 @@ int run(const Invocation& invocation) {
                                        config.train.micro_batch_size, config.data.sequence_length,
                                        config.train.precision)));
   if (before) {
-    fmt::print("{}", train::difference(*before, plan_file(planned)));
+    print_output("{}", train::difference(*before, plan_file(planned)));
     return 0;
   }
   std::optional<train::SettingsFound> settings;
@@ -109,8 +110,8 @@ int run(const Invocation& invocation) {
     settings = find_settings(
         config, config.memory.budget > 0 ? config.memory.budget : planned.available_bytes);
   const train::SettingsFound* found = settings ? &*settings : nullptr;
-  fmt::print("{}",
-             invocation.has("--json") ? to_json(planned, found) + "\n" : to_table(planned, found));
+  print_output(
+      "{}", invocation.has("--json") ? to_json(planned, found) + "\n" : to_table(planned, found));
   return 0;
 }
 

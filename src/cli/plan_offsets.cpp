@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/standard_output.h"
 #include "plan/offset_search.h"
 
 namespace anabatic::cli {
@@ -196,7 +197,7 @@ int plan_offsets(const Invocation& invocation) {
     fmt::print(stderr, "error: [plan] {}: {}\n", file, found.reason);
     return 1;
   }
-  fmt::print("{}", found.csv);
+  print_output("{}", found.csv);
   return 0;
 }
 

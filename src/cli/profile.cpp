@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "bench/report.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "io/gzip.h"
 
@@ -20,7 +21,8 @@ int run(const Invocation& invocation) {
   const bench::Profile profile =
       bench::profile(train::load_run_config(file, invocation.overrides), options);
   if (invocation.has("--trace")) bench::write_trace(profile, invocation.value("--trace"));
-  fmt::print("{}\n", invocation.has("--json") ? bench::to_json(profile) : bench::to_table(profile));
+  print_output("{}\n",
+               invocation.has("--json") ? bench::to_json(profile) : bench::to_table(profile));
   return 0;
 }
 

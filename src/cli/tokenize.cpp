@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/cpu_limits.h"
 #include "io/data/tokenize_files.h"
@@ -58,7 +59,7 @@ int train_tokenizer(const Invocation& invocation, const train::RunConfig& config
   log_sources(files);
   io::write_tokenizer(options, io::train_bpe(options, train::texts_of(files)),
                       invocation.value("--output"));
-  fmt::print("wrote {}/tokenizer.json\n", invocation.value("--output"));
+  print_output("wrote {}/tokenizer.json\n", invocation.value("--output"));
   return 0;
 }
 
@@ -72,7 +73,7 @@ int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer) {
     for (const std::int32_t id :
          tokenizer.encode(std::string_view(text).substr(begin, end - begin), false))
       line += (line.size() > 1 ? "," : "") + std::to_string(id);
-    fmt::print("{}]\n", line);
+    print_output("{}]\n", line);
     begin = end + 1;
   }
   return 0;
@@ -86,8 +87,8 @@ int write_token_files(const Invocation& invocation, const train::RunConfig& conf
   const auto counts =
       io::tokenize_files(files, train::tokenize_callback(tokenizer), invocation.value("--output"),
                          train::tokenize_options(tokenizer, config, num_threads(config)));
-  fmt::print("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
-             format_bytes(counts.text_bytes));
+  print_output("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
+               format_bytes(counts.text_bytes));
   return 0;
 }
 
