@@ -107,7 +107,7 @@ std::unique_ptr<Benchmark> make_norm(const train::RunConfig& run, Settings& sett
                  .width = settings.integer("width", 512),
                  .head_dim = 0,
                  .top_k = 0,
-                 .element = run.train.precision == "bf16" ? 2.0 : 4.0};
+                 .element = train::uses_bf16(run) ? 2.0 : 4.0};
   if (sizes.op == "rope") {
     sizes.head_dim = settings.integer("head_dim", std::min<std::int64_t>(64, sizes.width));
     ANABATIC_REQUIRE(sizes.width % sizes.head_dim == 0 && sizes.head_dim % 2 == 0,

@@ -14,7 +14,7 @@ double product(std::int64_t a, std::int64_t b, std::int64_t c = 1) {
   return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c);
 }
 
-double element_bytes(const train::RunConfig& run) { return run.train.precision == "bf16" ? 2 : 4; }
+double element_bytes(const train::RunConfig& run) { return train::uses_bf16(run) ? 2 : 4; }
 
 struct GemmSizes {
   std::int64_t rows, in, out;
@@ -66,7 +66,7 @@ struct OptimizerSizes {
 double update_bytes(const train::RunConfig& run) {
   const std::string& moments = run.optimizer.state_precision;
   const double moment = moments == "int8" ? 1 + 4.0 / 256 : moments == "bf16" ? 2 : 4;
-  return 12 + 4 * moment + (run.train.precision == "bf16" ? 2 : 0);
+  return 12 + 4 * moment + (train::uses_bf16(run) ? 2 : 0);
 }
 
 // A chain of products, back and forth between both widths.

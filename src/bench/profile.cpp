@@ -370,7 +370,7 @@ Profile profile(const train::RunConfig& run, const ProfileOptions& options) {
   ANABATIC_REQUIRE(options.num_steps > 0 && options.num_warmup_steps >= 0,
                    "[profile] expected at least one measured step, got {} after {} of warm-up",
                    options.num_steps, options.num_warmup_steps);
-  return Profiler(run, options).run();
+  return Profiler(train::with_training_precision(run), options).run();
 }
 
 }  // namespace anabatic::bench

@@ -80,10 +80,10 @@ class StepBenchmark final : public Benchmark {
         run.data.sequence_length, std::clamp(static_cast<std::int64_t>(kCheckFlops / flops_a_token),
                                              std::int64_t{2}, kMostTokens));
     const Gradients got(run, ""), want(run, "ref");
-    Comparison comparison(relative_bound(want.program->compiled.graph,
-                                         run.train.precision == "bf16" ? spec::Precision::kBf16
-                                                                       : spec::Precision::kFp32),
-                          run.data.sequence_length);
+    Comparison comparison(
+        relative_bound(want.program->compiled.graph,
+                       train::uses_bf16(run) ? spec::Precision::kBf16 : spec::Precision::kFp32),
+        run.data.sequence_length);
     const auto got_loss = static_cast<float>(got.program->scalar("loss")),
                want_loss = static_cast<float>(want.program->scalar("loss"));
     comparison.add("loss", {&got_loss, 1}, {&want_loss, 1});

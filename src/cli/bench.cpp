@@ -54,7 +54,8 @@ void measure(bench::Benchmark& benchmark, bench::Result& result) {
 }
 
 int run(const Invocation& invocation) {
-  const train::RunConfig config = train::load_run_config("", invocation.overrides);
+  const train::RunConfig config =
+      train::with_training_precision(train::load_run_config("", invocation.overrides));
   bench::Result result{.kind = invocation.positionals.at(0),
                        .precision = config.train.precision,
                        .settings = settings_of(invocation),

@@ -30,7 +30,7 @@ const Verb& gradients_verb() {
         .help = "safetensors: int64 input_ids, labels [B,S]; also attention_mask, position_ids",
         .required = true},
        {.name = "--output", .help = "safetensors to write", .required = true},
-       {.name = "--precision", .help = "fp32 or bf16"}},
+       {.name = "--precision", .help = "fp32 or bf16; that of the weights where it is left out"}},
       true,
       run};
   return verb;

@@ -6,12 +6,14 @@
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "model/model.h"
+#include "train/checkpoint/checkpoint_search.h"
 
 namespace anabatic::cli {
 namespace {
 
 int run(const Invocation& invocation) {
-  const model::ModelConfig config = model::load_config(invocation.positionals.at(0));
+  const model::ModelConfig config =
+      model::load_config(train::model_path_of(invocation.positionals.at(0)));
   const model::ParameterCounts counts = model::count_parameters(config);
   const double context =
       static_cast<double>(std::min<std::int64_t>(config.max_position_embeddings, 4096));

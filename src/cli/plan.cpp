@@ -23,10 +23,10 @@ namespace {
 train::RunConfig run_config(const Invocation& invocation) {
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
   if (file.ends_with(".yaml") || file.ends_with(".yml"))
-    return train::load_run_config(file, invocation.overrides);
-  train::RunConfig run = train::load_run_config("", invocation.overrides);
-  if (!file.empty()) run.model.path = file;
-  return run;
+    return train::with_training_precision(train::load_run_config(file, invocation.overrides));
+  train::Overrides overrides = invocation.overrides;
+  if (!file.empty()) overrides["model.path"] = {file};
+  return train::with_training_precision(train::load_run_config("", overrides));
 }
 
 void calibrate(const train::RunConfig& run) {

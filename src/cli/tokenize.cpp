@@ -63,16 +63,18 @@ int train_tokenizer(const Invocation& invocation, const train::RunConfig& config
   return 0;
 }
 
-// One JSON array of ids a line of the file, no special tokens added.
-int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer) {
+// One JSON array of ids a line of the file, with the tokens that the tokenizer puts around a text.
+int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer,
+              const io::SpecialTokens& special) {
   const std::string text = read_file(invocation.value("--ids"));
   std::size_t begin = 0;
   while (begin < text.size()) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::vector<std::int32_t> ids =
+        tokenizer.encode(std::string_view(text).substr(begin, end - begin), false);
+    special.text.put_behind(ids, special.text.put_before(ids, 0));
     std::string line = "[";
-    for (const std::int32_t id :
-         tokenizer.encode(std::string_view(text).substr(begin, end - begin), false))
-      line += (line.size() > 1 ? "," : "") + std::to_string(id);
+    for (const std::int32_t id : ids) line += (line.size() > 1 ? "," : "") + std::to_string(id);
     print_output("{}]\n", line);
     begin = end + 1;
   }
@@ -80,13 +82,13 @@ int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer) {
 }
 
 int write_token_files(const Invocation& invocation, const train::RunConfig& config,
-                      const io::Tokenizer& tokenizer) {
+                      const io::Tokenizer& tokenizer, const io::SpecialTokens& special) {
   ANABATIC_REQUIRE(invocation.has("--output"), "[tokenize] --input needs --output PREFIX");
   const std::vector<io::DataFile> files = data_files(invocation, "--input", config);
   log_sources(files);
   const auto counts =
       io::tokenize_files(files, train::tokenize_callback(tokenizer), invocation.value("--output"),
-                         train::tokenize_options(tokenizer, config, num_threads(config)));
+                         train::tokenize_options(tokenizer, special, num_threads(config)));
   print_output("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
                format_bytes(counts.text_bytes));
   return 0;
@@ -101,8 +103,10 @@ int run(const Invocation& invocation) {
   ANABATIC_REQUIRE(!config.model.path.empty(),
                    "[tokenize] expected --model.path DIR, which holds tokenizer.json");
   const io::Tokenizer tokenizer = io::Tokenizer::load(config.model.path);
-  return invocation.has("--ids") ? print_ids(invocation, tokenizer)
-                                 : write_token_files(invocation, config, tokenizer);
+  const io::SpecialTokens special = train::special_tokens_of(config, &tokenizer);
+  train::log_warnings(special);
+  return invocation.has("--ids") ? print_ids(invocation, tokenizer, special)
+                                 : write_token_files(invocation, config, tokenizer, special);
 }
 
 }  // namespace
@@ -115,7 +119,9 @@ const Verb& tokenize_verb() {
       {{.name = "--input", .help = "text and JSON files, also gzipped", .is_list = true},
        {.name = "--output",
         .help = "prefix of .bin/.idx, or the directory of the trained tokenizer"},
-       {.name = "--ids", .help = "print the ids of each line of this file"},
+       {.name = "--ids",
+        .help = "print the ids of each line of this file, with the tokens that the tokenizer puts "
+                "around a text"},
        {.name = "--train",
         .help = "text and JSON files to train a BPE tokenizer on",
         .is_list = true},

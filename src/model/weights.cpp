@@ -17,6 +17,20 @@ namespace {
 
 constexpr std::int64_t kBlock = std::int64_t{1} << 18;
 
+DType saved_dtype(const FileTensor& tensor, SaveDType dtype) {
+  return dtype == SaveDType::kFloat32 ? DType::kFloat32 : tensor.dtype;
+}
+
+// Of elements counted by dtype.
+DType most_of(const std::map<DType, std::int64_t>& elements) {
+  return std::max_element(elements.begin(), elements.end(),
+                          [](const auto& a, const auto& b) {
+                            return std::pair(a.second, size_bytes(a.first)) <
+                                   std::pair(b.second, size_bytes(b.first));
+                          })
+      ->first;
+}
+
 // In blocks whose pages are given back, so that reading needs little memory beside the states.
 void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,
                 const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch,
@@ -115,21 +129,51 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
   return map;
 }
 
+DType dominant_dtype(const WeightMap& map, SaveDType dtype) {
+  std::map<DType, std::int64_t> elements;
+  for (const FileTensor& tensor : map.tensors)
+    for (const WeightPiece& piece : tensor.pieces)
+      elements[saved_dtype(tensor, dtype)] += piece.count;
+  return most_of(elements);
+}
+
+std::optional<DType> stored_dtype(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / "model.safetensors") &&
+      !std::filesystem::exists(directory / "model.safetensors.index.json"))
+    return std::nullopt;
+  std::map<DType, std::int64_t> elements;
+  const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
+  for (const auto& [name, entry] : files.entries())
+    if (entry.dtype && is_weight_dtype(*entry.dtype))
+      elements[*entry.dtype] += entry.num_elements();
+  return elements.empty() ? std::nullopt : std::optional(most_of(elements));
+}
+
+std::string_view config_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kFloat64:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
 io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
                                     SaveDType dtype, const StateReader& read,
                                     const io::SafetensorsWriterOptions& options) {
-  const auto written_dtype = [&](const FileTensor& tensor) {
-    return dtype == SaveDType::kFloat32 ? DType::kFloat32 : tensor.dtype;
-  };
   std::vector<io::TensorInfo> infos;
   for (const FileTensor& tensor : map.tensors)
-    infos.push_back({tensor.name, written_dtype(tensor), tensor.shape});
+    infos.push_back({tensor.name, saved_dtype(tensor, dtype), tensor.shape});
   io::SafetensorsWriter writer(directory, std::move(infos), options);
   std::vector<float> values;
   std::vector<std::byte> bytes;
   for (const FileTensor& tensor : map.tensors)
     for (const WeightPiece& piece : tensor.pieces)
-      write_piece(writer, tensor.name, written_dtype(tensor), piece, read, values, bytes);
+      write_piece(writer, tensor.name, saved_dtype(tensor, dtype), piece, read, values, bytes);
   return writer.finish();
 }
 

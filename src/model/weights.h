@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,6 +66,13 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
                          const StateWriter& write);
 
 enum class SaveDType : std::uint8_t { kSource, kFloat32 };
+
+// The dtype that most elements are saved in; of equals the wider one.
+DType dominant_dtype(const WeightMap& map, SaveDType dtype);
+// Likewise of the files in DIR; nothing when there are none, or none in a dtype of weights.
+std::optional<DType> stored_dtype(const std::filesystem::path& directory);
+// A dtype as config.json spells it: "bfloat16".
+std::string_view config_name(DType dtype);
 
 // Writes model.safetensors, or shards and an index, into an existing directory. Values round to
 // nearest even. Returns the checksums of the files.

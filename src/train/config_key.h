@@ -119,6 +119,29 @@ ConfigKey boolean(std::string name, std::string help, At at) {
           .allowed = "true | false"};
 }
 
+// auto, or true and false as booleans are written.
+template <class At>
+ConfigKey add_token(std::string name, std::string help, At at) {
+  using enum io::AddToken;
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .set =
+              [=](RunConfig& config, Values values) {
+                const std::string& text = only(values);
+                const auto value = parse_boolean(text);
+                ANABATIC_REQUIRE(value.has_value() || text == "auto",
+                                 "expected auto, true or false, got '{}'", text);
+                at(config) = !value ? kAuto : *value ? kAlways : kNever;
+              },
+          .show =
+              [=](const RunConfig& config) {
+                const io::AddToken value = at(const_cast<RunConfig&>(config));
+                return value == kAuto ? "auto" : value == kAlways ? "true" : "false";
+              },
+          .type = "word",
+          .allowed = "auto | true | false"};
+}
+
 template <class At>
 ConfigKey string(std::string name, std::string help, At at) {
   return {

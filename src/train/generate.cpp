@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/tokenize.h"
 
@@ -76,13 +77,6 @@ std::span<const float> Decoder::append(std::span<const std::int32_t> tokens) {
   return logits;
 }
 
-std::vector<std::int64_t> stop_tokens(const std::filesystem::path& directory,
-                                      const model::ModelConfig& config) {
-  const auto file = directory / "generation_config.json";
-  const auto stops = read_eos_ids(file);
-  return stops.empty() ? config.eos_token_ids : stops;
-}
-
 void generate(ModelSession& session, std::span<const std::int32_t> prompt,
               std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit) {
   const RunConfig::Generate& options = session.run().generate;
@@ -104,6 +98,11 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
     emit(token);
     if (i + 1 < room) logits = decoder.append(std::span(&token, 1));
   }
+  if (room < options.max_new_tokens)
+    log_warning(
+        "[generate] stopped after {} of {} new tokens: with the {} of the prompt they fill the "
+        "model's max_position_embeddings {}",
+        room, options.max_new_tokens, length, longest);
 }
 
 void generate_text(const RunConfig& run, const std::string& prompt,
@@ -117,14 +116,19 @@ void generate_text(ModelSession& session, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit) {
   const auto directory = model_directory(session.run().model.path);
   const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
-  const std::vector<std::int32_t> ids = tokenizer.encode(prompt, true);
+  RunConfig rules = session.run();
+  rules.data.append_eos = io::AddToken::kNever;  // a prompt goes on
+  const io::SpecialTokens special =
+      special_tokens_of(rules, &tokenizer, session.config().eos_token_ids);
+  log_warnings(special);
+  std::vector<std::int32_t> ids = tokenizer.encode(prompt, false);
+  special.document.put_before(ids, 0);
   // The prompt goes through the stream too, unprinted: a tokenizer may drop the space that begins a
   // text.
   io::TokenStream stream(tokenizer, true);
   for (const std::int32_t id : ids) stream.push(id);
   stream.finish();  // a prompt may end in U+FFFD, which the stream takes for half a character
-  generate(session, ids, stop_tokens(directory, session.config()),
-           [&](std::int32_t token) { emit(stream.push(token)); });
+  generate(session, ids, special.stops, [&](std::int32_t token) { emit(stream.push(token)); });
   emit(stream.finish());
 }
 

@@ -39,19 +39,14 @@ class Decoder {
   std::vector<std::int32_t> positions_, key_begin_, key_end_;
 };
 
-// The ids that end a generation: of generation_config.json beside the model, else of its
-// config.json.
-std::vector<std::int64_t> stop_tokens(const std::filesystem::path& model_directory,
-                                      const model::ModelConfig& config);
-
 // Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence; calls
 // `emit` with each id as it comes. The session's parameters are used as they are, or those of
 // run.model.path loaded where it has none.
 void generate(ModelSession& session, std::span<const std::int32_t> prompt,
               std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit);
 
-// As above from text to text: tokenises with the model directory's tokenizer, special tokens added,
-// and calls `emit` with each piece of the continuation.
+// As above from text to text, with the tokenizer of the model directory and the special tokens of
+// io/tokenizer/special_tokens.h. Calls `emit` with each piece of the continuation.
 void generate_text(const RunConfig& run, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit);
 void generate_text(ModelSession& session, const std::string& prompt,

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "device/topology.h"
 #include "model/initialize.h"
 #include "model/weights.h"
@@ -60,8 +61,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request) {
   const RunConfig::Optimizer& optimizer = run.optimizer;
   lower::CompileOptions options;
-  options.precision =
-      run.train.precision == "bf16" ? lower::Precision::kBf16 : lower::Precision::kFp32;
+  options.precision = uses_bf16(run) ? lower::Precision::kBf16 : lower::Precision::kFp32;
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;
@@ -157,7 +157,21 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
       wrap_swap_(std::move(wrap_swap)),
       config_(model::load_config(run.model.path)),
       team_(static_cast<int>(run.device.threads)) {
+  if (run_.train.precision == "auto") take_precision_of_files();
   device_ = device::probe_cpu(team_, measure);
+}
+
+void ModelSession::take_precision_of_files() {
+  const std::filesystem::path directory = model_directory(run_.model.path);
+  const bool is_random = run_.model.init == "random";
+  const auto stored = is_random ? std::nullopt : model::stored_dtype(directory);
+  const std::string dtype(stored ? model::config_name(*stored) : config_.dtype);
+  run_.train.precision = dtype == "bfloat16" ? "bf16" : "fp32";
+  const std::string why = stored          ? fmt::format("the weights of it are {}", dtype)
+                          : dtype.empty() ? "config.json names no dtype"
+                                          : fmt::format("config.json says {}", dtype);
+  log_info("{}: computing in {}, for {} (train.precision)", directory.string(),
+           run_.train.precision, why);
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
@@ -265,15 +279,22 @@ void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
   has_parameters_ = true;
 }
 
+void ModelSession::prepare_export() { files_ = std::make_unique<ModelFiles>(run_, config_); }
+
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
+  if (files_ == nullptr) prepare_export();
+  // A head that stood for a tied embedding is written as what older readers look for.
+  if (config_.tie_word_embeddings) weight_map_.tensors.front().name = "model.embed_tokens.weight";
   const auto dtype =
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
   StateCursor cursor(store_);
-  return model::export_weights(
+  io::ChecksumManifest sums = model::export_weights(
       weight_map_, directory, dtype,
       [&](std::string_view state, std::int64_t first, std::span<float> values) {
         cursor.read(intern(state), first, values);
       });
+  files_->write(directory, weight_map_, dtype);
+  return sums;
 }
 
 }  // namespace anabatic::train

@@ -19,6 +19,7 @@
 #include "runtime/state_store.h"
 #include "runtime/swap/block_device.h"
 #include "spec/device_spec.h"
+#include "train/checkpoint/model_files.h"
 #include "train/run_config.h"
 #include "train/state_tiers.h"
 
@@ -81,14 +82,20 @@ class ModelSession {
   const model::WeightMap& weight_map() const { return weight_map_; }
   // The spelling and dtypes of the weights in a checkpoint, when its states were loaded instead.
   void adopt_weight_map(const std::filesystem::path& checkpoint);
-  // Writes the parameters as Hugging Face safetensors, in the source's spelling and dtype (fp32
-  // under train.save_dtype: fp32). Returns the checksums of the files.
+  // Reads what a checkpoint holds beside the weights, and says what disagrees in it: what cannot be
+  // exported shows here rather than in the first export_model().
+  void prepare_export();
+  // Writes a Hugging Face model directory: the parameters in the source's spelling and dtype (fp32
+  // under train.save_dtype: fp32), and files that agree with them. Returns the checksums of the
+  // weights' files.
   io::ChecksumManifest export_model(const std::filesystem::path& directory);
 
   // Bytes of states in memory and of the arenas of every program bound so far, as planned.
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
+  // What train.precision: auto means for a model that is not trained: no rounding of its weights.
+  void take_precision_of_files();
   void add_saved_states(const ir::Graph& graph);
 
   RunConfig run_;
@@ -101,6 +108,7 @@ class ModelSession {
   std::set<Name> updated_;                       // states that some program writes
   std::vector<SavedState> saved_states_;
   model::WeightMap weight_map_;
+  std::unique_ptr<ModelFiles> files_;
   std::int64_t planned_arena_bytes_ = 0;
   bool has_parameters_ = false;
 };

@@ -38,6 +38,11 @@ io::DataFormat format_of(const RunConfig& run) {
   return *format;
 }
 
+bool are_text(const std::vector<std::string>& files) {
+  return !std::ranges::all_of(
+      files, [](const std::string& file) { return io::indexed_pair(file).has_value(); });
+}
+
 int num_threads(const RunConfig& run) {
   if (run.device.threads > 0) return static_cast<int>(run.device.threads);
   return device::cpu_limits().num_threads();
@@ -88,7 +93,8 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
                      "[data] the tokenizer in {} has {} ids, the model's vocab_size is {}",
                      directory.string(), tokenizer->vocabulary_size(), config.vocab_size);
     callback = tokenize_callback(*tokenizer);
-    options = tokenize_options(*tokenizer, run, num_threads(run));
+    options = tokenize_options(
+        *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads(run));
     fingerprint = io::content_hash(read_file(directory / "tokenizer.json"));
     cache = cache_of(run);
   }
@@ -112,12 +118,22 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
                                           const RunConfig& run, const model::ModelConfig& config) {
   const io::DataFormat format = format_of(run);
-  const bool are_all = (format == io::DataFormat::kAuto || format == io::DataFormat::kTokens) &&
-                       std::ranges::all_of(files, [](const std::string& file) {
-                         return io::indexed_pair(file).has_value();
-                       });
-  if (files.empty() || !are_all) return std::nullopt;
+  const bool may_be_all = format == io::DataFormat::kAuto || format == io::DataFormat::kTokens;
+  if (files.empty() || !may_be_all || are_text(files)) return std::nullopt;
   return open_dataset(files, run, config);
+}
+
+void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& config) {
+  if (!are_text(run.data.validation)) return;
+  if (const auto tokenizer = find_tokenizer(model_directory(run.model.path)))
+    log_warnings(special_tokens_of(run, &*tokenizer, config.eos_token_ids));
+}
+
+void warn_of_long_samples(const RunConfig& run, const model::ModelConfig& config) {
+  const std::int64_t longest = config.max_position_embeddings;
+  if (longest > 0 && run.data.sequence_length > longest)
+    log_warning("[data] data.sequence_length {} goes beyond the model's max_position_embeddings {}",
+                run.data.sequence_length, longest);
 }
 
 }  // namespace anabatic::train

@@ -22,4 +22,11 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
 std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
                                           const RunConfig& run, const model::ModelConfig& config);
 
+// A warning for what the model's files say differently of BOS and EOS, where data.validation is
+// text that they go into.
+void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& config);
+
+// A warning where data.sequence_length goes beyond the positions that the model was made for.
+void warn_of_long_samples(const RunConfig& run, const model::ModelConfig& config);
+
 }  // namespace anabatic::train

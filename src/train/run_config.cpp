@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "passes/pipelines.h"
+#include "train/checkpoint/checkpoint_search.h"
 #include "train/config_key.h"
 
 namespace anabatic::train {
@@ -86,8 +87,14 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
                         {"isolated", "concatenated"}, AT(data.packing)));
   keys.push_back(
       boolean("data.shuffle", "Samples are shuffled, anew in each epoch.", AT(data.shuffle)));
-  keys.push_back(
-      boolean("data.append_eos", "Text and JSON documents end with EOS.", AT(data.append_eos)));
+  keys.push_back(add_token("data.add_bos",
+                           "Text and JSON documents, and prompts, begin with BOS, once; auto: "
+                           "where the tokenizer's own rules say so.",
+                           AT(data.add_bos)));
+  keys.push_back(add_token("data.append_eos",
+                           "Text and JSON documents end with EOS, once; auto: where the model's "
+                           "files name one.",
+                           AT(data.append_eos)));
   keys.push_back(choice("data.format",
                         "What data files hold; auto: their suffix says it in any case, else their "
                         "content; bin: pairs of .bin/.idx.",
@@ -106,8 +113,9 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(integer("train.gradient_accumulation_steps", "Micro-batches of a step.", 1,
                          AT(train.gradient_accumulation_steps)));
   keys.push_back(choice("train.precision",
-                        "Arithmetic of matrix products and of what is saved for the backward.",
-                        {"bf16", "fp32"}, AT(train.precision)));
+                        "Arithmetic of matrix products and of what is saved for the backward; "
+                        "auto: bf16 to train, else that of the weights' files.",
+                        {"auto", "bf16", "fp32"}, AT(train.precision)));
   keys.push_back(
       integer("train.seed", "Seed of random weights and of shuffling.", 0, AT(train.seed)));
   keys.push_back(
@@ -406,6 +414,13 @@ std::optional<bool> parse_boolean(std::string_view text) {
   return std::nullopt;
 }
 
+bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }
+
+RunConfig with_training_precision(RunConfig config) {
+  if (config.train.precision == "auto") config.train.precision = "bf16";
+  return config;
+}
+
 std::vector<std::string> problems_of(const RunConfig& config) {
   std::vector<std::string> problems;
   const auto& optimizer = config.optimizer;
@@ -418,13 +433,12 @@ std::vector<std::string> problems_of(const RunConfig& config) {
         fmt::format("train.balance_coef: expected auto or 0 with train.balance_loss: none, got {}",
                     config.train.balance_coef));
   const RunConfig::Memory& memory = config.memory;
-  if (memory.masters == "disk" &&
-      (memory.optimizer_state == "resident" || config.train.precision != "bf16"))
+  if (memory.masters == "disk" && (memory.optimizer_state == "resident" || !uses_bf16(config)))
     problems.push_back(
         fmt::format("memory.masters: disk puts lower halves of bf16 parameters beside the moments; "
                     "expected memory.optimizer_state: disk or auto and train.precision: bf16, got "
                     "{} and {}",
-                    memory.optimizer_state, config.train.precision));
+                    memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
   if (memory.parameters == "disk" && memory.optimizer_state == "resident")
     problems.push_back(
         "memory.parameters: disk puts parameters beside the moments; expected "
@@ -457,6 +471,7 @@ RunConfig load_run_config(const std::filesystem::path& file, const Overrides& ov
     for (const std::string& problem : problems) text += "\n  " + problem;
     throw InvalidArgument(text);
   }
+  config.model.path = model_path_of(config.model.path);
   return config;
 }
 

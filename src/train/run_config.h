@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "io/document_ends.h"
+
 namespace anabatic::train {
 
 struct RunConfig {
@@ -25,13 +27,14 @@ struct RunConfig {
     std::int64_t sequence_length = 512;
     std::string packing = "isolated";  // isolated | concatenated
     bool shuffle = true;
-    bool append_eos = true;
-    std::string format = "auto";  // auto | text | jsonl | json | bin
-    std::string cache;            // of token ids; empty: the user's; none: none
+    io::AddToken add_bos = io::AddToken::kAuto;     // in front of text and JSON documents, prompts
+    io::AddToken append_eos = io::AddToken::kAuto;  // behind text and JSON documents
+    std::string format = "auto";                    // auto | text | jsonl | json | bin
+    std::string cache;                              // of token ids; empty: the user's; none: none
   } data;
   struct Train {
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
-    std::string precision = "bf16";  // bf16 | fp32
+    std::string precision = "auto";  // auto | bf16 | fp32
     std::int64_t seed = 0;
     std::string output;
     std::string resume = "auto";                      // auto | never
@@ -125,6 +128,11 @@ RunConfig load_run_config(const std::filesystem::path& file, const Overrides& ov
 
 // Range checks of what `load_run_config` cannot see from one key alone; returns every problem.
 std::vector<std::string> problems_of(const RunConfig& config);
+
+// Does it compute in bf16? Where train.precision is auto, a training step does.
+bool uses_bf16(const RunConfig& config);
+// With what train.precision: auto means for a training step.
+RunConfig with_training_precision(RunConfig config);
 
 // The resolved config as YAML; load_run_config of it gives the same config.
 std::string to_yaml(const RunConfig& config);

@@ -2,49 +2,10 @@
 #include "train/tokenize.h"
 
 #include "base/error.h"
-#include "base/json.h"
-#include "base/text.h"
+#include "base/log.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
-namespace {
-
-std::int32_t eos_of(const io::Tokenizer& tokenizer, const RunConfig& run) {
-  if (const auto eos = tokenizer.eos_id()) return *eos;
-  const std::vector<std::int64_t> ids =
-      read_eos_ids(model_directory(run.model.path) / "config.json");
-  ANABATIC_REQUIRE(!ids.empty(),
-                   "[tokenize] {}: expected an eos_token in tokenizer_config.json or an "
-                   "eos_token_id in config.json, found neither; data.append_eos: false joins "
-                   "documents without one",
-                   run.model.path);
-  ANABATIC_REQUIRE(ids.front() >= 0 && ids.front() < tokenizer.vocabulary_size(),
-                   "[tokenize] {}: expected an eos_token_id below {}, the tokenizer's size, got {}",
-                   run.model.path, tokenizer.vocabulary_size(), ids.front());
-  return static_cast<std::int32_t>(ids.front());
-}
-
-}  // namespace
-
-std::vector<std::int64_t> read_eos_ids(const std::filesystem::path& json_file) {
-  if (!std::filesystem::exists(json_file)) return {};
-  const auto json = try_parse_json(read_file(json_file, std::int64_t{1} << 24));
-  ANABATIC_REQUIRE(json.is_object(), "[config] expected a JSON object in {}", json_file.string());
-  const auto found = json.find("eos_token_id");
-  if (found == json.end() || found->is_null()) return {};
-  std::vector<std::int64_t> ids;
-  const auto add = [&](const nlohmann::json& id) {
-    ANABATIC_REQUIRE(id.is_number_integer(), "[config] {}: eos_token_id: expected integers, got {}",
-                     json_file.string(), show_json(id));
-    ids.push_back(id.get<std::int64_t>());
-  };
-  if (found->is_array()) {
-    for (const auto& id : *found) add(id);
-  } else {
-    add(*found);
-  }
-  return ids;
-}
 
 io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer) {
   return [&tokenizer](std::string_view chunk, bool begins, std::vector<std::int32_t>& ids) {
@@ -56,15 +17,37 @@ io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer) {
   };
 }
 
-io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer, const RunConfig& run,
-                                     int threads) {
+std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / "tokenizer.json")) return std::nullopt;
+  try {
+    return io::Tokenizer::load(directory);
+  } catch (const Unsupported&) {
+    return std::nullopt;
+  }
+}
+
+io::SpecialTokens special_tokens_of(const RunConfig& run, const io::Tokenizer* tokenizer,
+                                    std::vector<std::int64_t> default_eos) {
+  const std::filesystem::path path = run.model.path;
+  const std::filesystem::path directory = model_directory(run.model.path);
+  return io::resolve_special_tokens({.directory = directory,
+                                     .config_file = path == directory ? "" : path,
+                                     .tokenizer = tokenizer,
+                                     .add_bos = run.data.add_bos,
+                                     .append_eos = run.data.append_eos,
+                                     .default_eos = std::move(default_eos)});
+}
+
+void log_warnings(const io::SpecialTokens& special) {
+  for (const std::string& warning : special.warnings) log_warning("[special tokens] {}", warning);
+}
+
+io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
+                                     const io::SpecialTokens& special, int threads) {
   io::TokenizeOptions options;
   options.vocab_size = tokenizer.vocabulary_size();
-  options.append_eos = run.data.append_eos;
+  options.ends = special.document;
   options.threads = threads;
-  if (run.data.append_eos) {
-    options.eos_id = eos_of(tokenizer, run);
-  }
   return options;
 }
 

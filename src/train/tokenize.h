@@ -3,9 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "io/data/tokenize_files.h"
+#include "io/tokenizer/special_tokens.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/run_config.h"
 
@@ -14,13 +16,20 @@ namespace anabatic::train {
 // Appends ids without special tokens. `tokenizer` must outlive the callback.
 io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer);
 
-// `eos_token_id`, a number or a list, of a config.json or generation_config.json; empty when there
-// is no such file or field. InvalidArgument when it holds anything else.
-std::vector<std::int64_t> read_eos_ids(const std::filesystem::path& json_file);
+// The tokenizer.json of a model directory; nothing when there is none, or one of a kind that
+// nothing here implements and data that is tokens already does not need.
+std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory);
 
-// Documents end with the EOS of tokenizer_config.json, or else the first of config.json, unless
-// data.append_eos is off. InvalidArgument when it is on and the model directory names no EOS.
-io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer, const RunConfig& run,
-                                     int threads);
+// The special tokens of run.model.path, under data.add_bos and data.append_eos. `tokenizer` may be
+// null; `default_eos` are the ids that the model's family takes when config.json has no field.
+io::SpecialTokens special_tokens_of(const RunConfig& run, const io::Tokenizer* tokenizer,
+                                    std::vector<std::int64_t> default_eos = {});
+
+// A warning for each disagreement of the model's files, and for an EOS that is missing.
+void log_warnings(const io::SpecialTokens& special);
+
+// Documents stand between the special tokens of `special`.
+io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
+                                     const io::SpecialTokens& special, int threads);
 
 }  // namespace anabatic::train

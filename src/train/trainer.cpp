@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kTimedSteps = 1024;  // that the median of step times looks at
 
 Utilization utilization_of(const RunConfig& run, ModelSession& session) {
-  const bool is_bf16 = run.train.precision == "bf16";
+  const bool is_bf16 = uses_bf16(run);
   const spec::DeviceSpec& device = session.device();
   return {is_bf16 ? device.bf16_flops_per_second : device.fp32_flops_per_second,
           [&session, is_bf16] {
@@ -76,7 +76,8 @@ struct Trainer::Impl {
   std::unique_ptr<ModelSession> owned_session;
   ModelSession& session = *owned_session;
   RunStart start;
-  std::int64_t before_data_bytes = device::current_resident_bytes(), data_bytes = 0;
+  std::int64_t before_data_bytes = (device::trim_heap(), device::current_resident_bytes());
+  std::int64_t data_bytes = 0;
   io::Dataset dataset;
   std::optional<io::Dataset> validation;
   std::unique_ptr<BoundProgram> program;
@@ -97,12 +98,13 @@ struct Trainer::Impl {
   TrainResult result;
 
   Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
-      : run((require_keys(config), config)),
+      : run((require_keys(config), with_training_precision(config))),
         listener(events),
         lock(std::in_place, run.train.output),
         owned_session(std::make_unique<ModelSession>(run, true, std::move(wrap_swap))),
-        start(begin()),
+        start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
+    warn_of_long_samples(run, session.config());
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
     data_bytes = std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0);

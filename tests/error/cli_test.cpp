@@ -79,7 +79,7 @@ TEST(CliErrors, ListEveryConfigProblemAtOnce) {
               AllOf(HasSubstr("[config] "),
                     HasSubstr("data.sequence_lenght: unknown key; did you mean "
                               "data.sequence_length?"),
-                    HasSubstr("train.precision: expected one of [bf16, fp32], got 'fp8'"),
+                    HasSubstr("train.precision: expected one of [auto, bf16, fp32], got 'fp8'"),
                     HasSubstr("train.stepz: unknown key; did you mean train.steps?"),
                     HasSubstr("data.shuffle: expected true or false, got 'perhaps'"),
                     HasSubstr("optimizer.betas: expected two numbers, got 1"),
@@ -238,7 +238,7 @@ TEST(CliErrors, SayWhatIsWrongWithTheTokensOfGradients) {
   EXPECT_THAT(failure({"gradients", model, "--tokens", file, "--output", folder.path() / "out",
                        "--precision", "fp8"},
                       kUsage),
-              HasSubstr("train.precision: expected one of [bf16, fp32], got 'fp8'"));
+              HasSubstr("train.precision: expected one of [auto, bf16, fp32], got 'fp8'"));
 }
 
 }  // namespace

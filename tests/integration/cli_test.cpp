@@ -74,7 +74,7 @@ TEST_F(Cli, TokenizesToIdsAndToFiles) {
   const io::IndexedFile file(prefix);
   EXPECT_EQ(file.num_documents(), 2);
   std::vector<std::int32_t> want = tokenizer.encode(text_of(60), false);
-  want.push_back(*tokenizer.eos_id());
+  want.push_back(0);  // <|endoftext|>
   EXPECT_EQ(file.num_tokens(), 2 * static_cast<std::int64_t>(want.size()));
 }
 
@@ -102,13 +102,17 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(lines[1]["step"], 4);
 
   EXPECT_THAT(log, HasSubstr("expert load over the last 4 steps, by layer"));
+  // The run itself names its newest checkpoint, and fp32 weights are computed with in fp32.
   std::vector<std::string> evaluate{"evaluate", "--model.path",
-                                    checkpoint, "--data.validation",
+                                    run_,       "--data.validation",
                                     text_,      "--data.sequence_length",
-                                    "16",       "--train.precision",
-                                    "fp32",     "--train.micro_batch_size",
+                                    "16",       "--train.micro_batch_size",
                                     "2",        "--json"};
-  const auto result = parse_json(succeed(evaluate));
+  const Outcome evaluated = run_binary(evaluate);
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.err, HasSubstr("step-00000004, the newest checkpoint of "));
+  EXPECT_THAT(evaluated.err, HasSubstr("computing in fp32, for the weights of it are float32"));
+  const auto result = parse_json(evaluated.out);
   EXPECT_EQ(result["loss"], lines[1]["loss"]);
   EXPECT_EQ(result["tokens"], lines[1]["tokens"]);
   EXPECT_EQ(result["perplexity"].get<double>(), std::exp(result["loss"].get<double>()));
@@ -130,6 +134,43 @@ TEST_F(Cli, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(succeed(generate), continuation);
   EXPECT_FALSE(io::find_invalid_utf8(continuation).has_value());
   EXPECT_THAT(continuation, Not(HasSubstr("In line")));
+}
+
+TEST_F(Cli, WarnsOfSamplesBeyondTheModelsPositions) {
+  const Outcome train = run_binary({"train", config_, "--data.sequence_length", "65"});
+  EXPECT_EQ(train.exit_code, 0) << train.err;
+  const std::string warning =
+      "data.sequence_length 65 goes beyond the model's max_position_embeddings 64";
+  EXPECT_THAT(train.err, HasSubstr(warning));
+  EXPECT_THAT(run_binary({"evaluate", "--model.path", run_, "--data.validation", text_,
+                          "--data.sequence_length", "65"})
+                  .err,
+              HasSubstr(warning));
+  EXPECT_THAT(run_binary({"evaluate", "--model.path", run_, "--data.validation", text_,
+                          "--data.sequence_length", "64"})
+                  .err,
+              Not(HasSubstr("goes beyond")));
+}
+
+TEST_F(Cli, TokenizesAsTheTokenizersOwnRulesSay) {
+  std::string config = read_file(model_ / "tokenizer_config.json");
+  config.replace(config.find('{'), 1, "{\"add_bos_token\": true,");
+  std::ofstream(model_ / "tokenizer_config.json") << config;
+  const fs::path line = folder_.path() / "line.txt", prefix = folder_.path() / "tokens";
+  std::ofstream(line) << "In line";
+  const auto ids = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"tokenize", "--model.path", model_, "--ids", line};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return parse_json(succeed(arguments)).get<std::vector<std::int32_t>>();
+  };
+  const auto plain = io::Tokenizer::load(model_).encode("In line", false);
+  std::vector<std::int32_t> want = plain;
+  want.insert(want.begin(), 0);  // <|endoftext|>
+  EXPECT_EQ(ids({}), want);
+  EXPECT_EQ(ids({"--data.add_bos", "true"}), want);
+  EXPECT_EQ(ids({"--data.add_bos", "false"}), plain);
+  succeed({"tokenize", "--model.path", model_, "--input", line, "--output", prefix});
+  EXPECT_EQ(io::IndexedFile(prefix).num_tokens(), static_cast<std::int64_t>(want.size()) + 1);
 }
 
 TEST_F(Cli, WritesEveryArtifactAndExplainsDispatch) {

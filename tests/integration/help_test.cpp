@@ -107,7 +107,7 @@ TEST(Help, SaysTypeValuesDefaultAndOneSentenceOfEachKey) {
   };
   EXPECT_EQ(at("  --train.steps  integer (>= 0), default 100"),
             "      Optimizer steps of the whole run, from its very start.");
-  at("  --train.precision  word (bf16 | fp32), default bf16");
+  at("  --train.precision  word (auto | bf16 | fp32), default auto");
   at("  --data.train  list of text, default empty");
   at("  --optimizer.betas  list of numbers (two in [0, 1)), default [0.9, 0.95]");
   at("  --memory.budget  bytes (auto | none | such as 6GiB or 500MB), default auto");

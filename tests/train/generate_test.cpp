@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <numeric>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "support/tiny_run.h"
 
@@ -161,7 +161,14 @@ TEST(Generate, EndsAtTheModelsLongestSequence) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());  // 64 positions
   run.generate.max_new_tokens = 1000000;
-  EXPECT_EQ(generated(run, 60).size(), 4u);
+  std::string said;
+  {
+    const LogScope scope([&](Severity, const std::string& message) { said += message; });
+    EXPECT_EQ(generated(run, 60).size(), 4u);
+  }
+  EXPECT_THAT(said,
+              HasSubstr("stopped after 4 of 1000000 new tokens: with the 60 of the prompt they "
+                        "fill the model's max_position_embeddings 64"));
   run.generate.max_new_tokens = 0;
   EXPECT_EQ(generated(run, 60).size(), 0u);
   try {
@@ -170,24 +177,6 @@ TEST(Generate, EndsAtTheModelsLongestSequence) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("the prompt has 64 tokens, the model takes 64"));
   }
-}
-
-TEST(StopTokens, ComeFromTheGenerationConfigThenFromTheConfig) {
-  const TemporaryDirectory folder;
-  model::ModelConfig config;
-  config.eos_token_ids = {3};
-  const auto file = folder.path() / "generation_config.json";
-  EXPECT_EQ(stop_tokens(folder.path(), config), (std::vector<std::int64_t>{3}));
-  const auto stops = [&](const std::string& text) {
-    std::ofstream(file) << text;
-    return stop_tokens(folder.path(), config);
-  };
-  EXPECT_EQ(stops("{}"), (std::vector<std::int64_t>{3}));
-  EXPECT_EQ(stops("{\"eos_token_id\": null}"), (std::vector<std::int64_t>{3}));
-  EXPECT_EQ(stops("{\"eos_token_id\": 7}"), (std::vector<std::int64_t>{7}));
-  EXPECT_EQ(stops("{\"eos_token_id\": [7, 9]}"), (std::vector<std::int64_t>{7, 9}));
-  EXPECT_THROW(stops("{\"eos_token_id\": \"x\"}"), InvalidArgument);
-  EXPECT_THROW(stops("[1]"), InvalidArgument);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(OpenDataset, TokenisesTextAndJsonLinesOnce) {
   EXPECT_EQ(first.size(), 2u);
   open_dataset(run.data.train, run, config);
   EXPECT_EQ(cached(), first);
-  run.data.append_eos = false;  // other ids, other files
+  run.data.append_eos = io::AddToken::kNever;  // other ids, other files
   open_dataset(run.data.train, run, config);
   EXPECT_EQ(cached().size(), 4u);
   std::ofstream(tokenizer, std::ios::app) << "\n";  // another tokenizer
@@ -133,19 +133,46 @@ TEST(OpenDataset, KeepsNoTokensWithoutACache) {
   EXPECT_TRUE(fs::is_directory(folder.path() / "xdg" / "anabatic" / "tokens"));
 }
 
-TEST(TokenizeOptions, NeedAnEosUnlessDocumentsAreJoined) {
+TEST(OpenDataset, BeginsDocumentsWithBosWhereTheTokenizerDoes) {
   const TemporaryDirectory folder;
-  RunConfig run = tiny_run(folder.path(), "\"eos_token_id\": null");
-  const io::Tokenizer tokenizer = io::Tokenizer::parse(metaspace_tokenizer());
-  try {
-    tokenize_options(tokenizer, run, 1);
-    FAIL() << "expected an error";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected an eos_token in tokenizer_config.json or an "
-                                        "eos_token_id in config.json"));
+  RunConfig run = tiny_run(folder.path(), "\"vocab_size\": 300, \"eos_token_id\": 1");
+  std::string tokenizer = metaspace_tokenizer();
+  const std::string none = "\"post_processor\": null";
+  tokenizer.replace(tokenizer.find(none), none.size(),
+                    R"("post_processor": {"type": "TemplateProcessing", "single": [
+      {"SpecialToken": {"id": "<unk>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+      "pair": [], "special_tokens": {"<unk>": {"id": "<unk>", "ids": [0], "tokens": ["<unk>"]}}})");
+  std::ofstream(fs::path(run.model.path) / "tokenizer.json") << tokenizer;
+  std::ofstream(folder.path() / "a.jsonl") << "{\"text\": \"ab\"}\n{\"text\": \"a b\"}\n";
+  run.data.train = {folder.path() / "a.jsonl"};
+  const auto tokens_of = [&](io::AddToken bos, const char* packing) {
+    run.data.add_bos = bos;
+    run.data.packing = packing;
+    run.data.sequence_length = 4;
+    const io::Dataset dataset =
+        open_dataset(run.data.train, run, model::load_config(run.model.path));
+    io::MicroBatch batch;
+    io::SampleScratch scratch;
+    std::vector<std::int32_t> got;
+    for (std::int64_t sample = 0; sample < dataset.num_samples(); ++sample) {
+      io::fill_micro_batch(dataset, std::array{sample}, batch, scratch);
+      got.insert(got.end(), batch.tokens.begin(), batch.tokens.end());
+    }
+    return got;
+  };
+  const auto text = io::Tokenizer::parse(metaspace_tokenizer());
+  std::vector<std::int32_t> want;
+  for (const char* document : {"ab", "a b"}) {
+    want.push_back(0);
+    text.encode_append(document, false, want);
+    want.push_back(1);
   }
-  run.data.append_eos = false;
-  EXPECT_FALSE(tokenize_options(tokenizer, run, 1).append_eos);
+  for (const char* packing : {"isolated", "concatenated"}) {
+    std::vector<std::int32_t> got = tokens_of(io::AddToken::kAuto, packing);
+    got.resize(8);  // two samples; both packings have these
+    EXPECT_EQ(got, std::vector<std::int32_t>(want.begin(), want.begin() + 8)) << packing;
+  }
+  EXPECT_EQ(tokens_of(io::AddToken::kNever, "isolated").front(), want[1]);
 }
 
 }  // namespace

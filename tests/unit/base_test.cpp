@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_edit.h"
 #include "base/log.h"
 #include "base/name.h"
 #include "base/philox.h"
@@ -133,6 +134,20 @@ TEST(VisitMembers, TellsDoubleNamesDepthAndBrokenText) {
   for (const char* broken : {"", "{", "{\"a\": }", "{\"a\": 1} x", "{\"a\": 1,}", "{\"\xff\": 1}"})
     EXPECT_THROW(members_of(broken), Json::parse_error) << broken;
   EXPECT_THROW(members_of("{\"a\": 1e999}"), InvalidArgument);
+}
+
+TEST(JsonEdit, ChangesOneMemberAndNothingElse) {
+  const std::string text =
+      "{\n \"a\" : {\"b\": [1, \"}\", {\"b\": 2}]},\n \"b\":10000000000000000000000001,\n "
+      "\"c\\\"\": "
+      "\"\\\\\"\n}\n";
+  EXPECT_EQ(with_member(text, "b", "[5]"),
+            "{\n \"a\" : {\"b\": [1, \"}\", {\"b\": 2}]},\n \"b\":[5],\n \"c\\\"\": \"\\\\\"\n}\n");
+  EXPECT_EQ(parse_json(with_member(text, "a", "null"))["a"], nullptr);
+  EXPECT_EQ(parse_json(with_member(text, "c\"", "1"))["c\""], 1);
+  EXPECT_EQ(with_member(text, "d", "1"), text.substr(0, text.size() - 3) + ",\n \"d\": 1\n}\n");
+  EXPECT_EQ(with_member("{}", "d", "1"), "{\"d\": 1}");
+  EXPECT_EQ(with_member("{\"a\":1,\"a\":2}", "a", "3"), "{\"a\":3,\"a\":3}");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/data/token_cache.h"
 
+#include <fmt/ranges.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -127,9 +128,10 @@ void make_entry(const fs::path& entry, int threads, const MakeTokens& make) {
 std::string TokenCacheKey::hash() const {
   // Every field of TokenizeOptions that changes ids.
   return content_hash(fmt::format(
-      "{}\ncontent {}\nformat {}\ntokenizer {}\nvocabulary {}\neos {} {}\nfield {}\n", kFormat,
-      content, to_string(format), tokenizer, options.vocab_size, options.append_eos,
-      options.append_eos ? options.eos_id : -1, options.json_field));
+      "{}\ncontent {}\nformat {}\ntokenizer {}\nvocabulary {}\nbefore {}\nbehind {}\nfield {}\n",
+      kFormat, content, to_string(format), tokenizer, options.vocab_size,
+      fmt::join(options.ends.prefix, " "), fmt::join(options.ends.suffix, " "),
+      options.json_field));
 }
 
 CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key, int threads,

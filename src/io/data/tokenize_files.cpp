@@ -35,6 +35,7 @@ struct Job {
   bool ends_document = true;
 
   std::vector<std::int32_t> ids;
+  std::size_t text_begin = 0;              // in ids, of the document that is being read
   std::vector<std::size_t> document_ends;  // positions in ids
   std::exception_ptr error;
   bool is_done = false;
@@ -49,7 +50,7 @@ void check_ids(const std::vector<std::int32_t>& ids, std::size_t first, std::int
 }
 
 void end_document(Job& job, const TokenizeOptions& options) {
-  if (options.append_eos) job.ids.push_back(options.eos_id);
+  options.ends.put_behind(job.ids, job.text_begin);
   job.document_ends.push_back(job.ids.size());
 }
 
@@ -58,6 +59,7 @@ void tokenize_chunk(std::string_view chunk, bool begins, Job& job, const Tokeniz
   const std::size_t first = job.ids.size();
   if (!chunk.empty()) tokenize(chunk, begins, job.ids);
   check_ids(job.ids, first, options.vocab_size);
+  if (begins) job.text_begin = first + options.ends.put_before(job.ids, first);
 }
 
 void run_json(Job& job, const Tokenize& tokenize, const TokenizeOptions& options) {
@@ -243,10 +245,13 @@ TokenizeCounts tokenize_files(std::span<const DataFile> files, const Tokenize& t
                               const TokenizeOptions& options) {
   ANABATIC_REQUIRE(options.vocab_size > 0, "[data] expected a vocabulary size above 0, got {}",
                    options.vocab_size);
-  ANABATIC_REQUIRE(
-      !options.append_eos || (options.eos_id >= 0 && options.eos_id < options.vocab_size),
-      "[data] expected an EOS id in [0, {}), got {}; documents end with it (append_eos)",
-      options.vocab_size, options.eos_id);
+  for (const auto* ids : {&options.ends.prefix, &options.ends.suffix})
+    for (const std::int32_t id : *ids)
+      ANABATIC_REQUIRE(
+          id >= 0 && id < options.vocab_size,
+          "[data] expected a special token's id in [0, {}), got {}; documents begin or "
+          "end with it",
+          options.vocab_size, id);
   const int threads = std::max(options.threads, 1);
   IndexedFileWriter writer(output_prefix, token_type_for(options.vocab_size), options.is_durable);
   JobReader reader(files, options);

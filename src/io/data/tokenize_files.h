@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "io/data/data_format.h"
+#include "io/document_ends.h"
 
 namespace anabatic::io {
 
 // Appends the ids of one chunk of text to `ids`, without the special tokens of a post-processor.
+// TokenizeOptions::ends says which of them stand around a document.
 // `begins_document` is false for later chunks of a cut document, where a tokenizer that marks the
 // start of a text (Metaspace's prefix) must not do so. Called from several threads at once.
 using Tokenize = std::function<void(std::string_view chunk, bool begins_document,
@@ -21,8 +23,7 @@ using Tokenize = std::function<void(std::string_view chunk, bool begins_document
 
 struct TokenizeOptions {
   std::int64_t vocab_size = 0;  // ids must lie below; also picks uint16 or int32
-  std::int32_t eos_id = -1;     // needed if append_eos
-  bool append_eos = true;       // after each document
+  DocumentEnds ends{};          // put around each document, once
   int threads = 1;              // changes nothing but the time
   bool is_durable = true;       // the output is on disk when it has its name
   std::string json_field = "text";
@@ -31,7 +32,7 @@ struct TokenizeOptions {
 
 struct TokenizeCounts {
   std::int64_t documents = 0;
-  std::int64_t tokens = 0;      // EOS included
+  std::int64_t tokens = 0;      // with those that are put around documents
   std::int64_t text_bytes = 0;  // read from the files
 };
 

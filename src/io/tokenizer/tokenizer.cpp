@@ -54,7 +54,6 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   bool has_decoder = false;
   Decoders decoders;
-  std::optional<std::int32_t> bos, eos, pad;
 
   // Caches and buffers that no call uses now. A call takes one and gives it back, so a thread that
   // encodes document after document keeps finding warm caches.
@@ -150,16 +149,6 @@ struct Tokenizer::Impl {
     const std::string* text = added.text_of(id);
     return text ? text : model.token(id);
   }
-
-  // "eos_token": "</s>" or {"content": "</s>", ...}
-  std::optional<std::int32_t> configured_id(const JsonNode& config, std::string_view key) const {
-    const auto node = config.find(key);
-    if (!node) return std::nullopt;
-    const std::string token =
-        node->value().is_object() ? node->at("content").as_string() : node->as_string();
-    const auto id = added.id_of(token);
-    return id ? id : model.id_of(token);
-  }
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -176,16 +165,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(folder_or_file, error);
   const auto file = is_folder ? folder_or_file / "tokenizer.json" : folder_or_file;
-  Tokenizer tokenizer = parse(read_file(file), file.string());
-  const auto config_file = file.parent_path() / "tokenizer_config.json";
-  if (!std::filesystem::exists(config_file, error)) return tokenizer;
-  const nlohmann::json document = parse_json(read_file(config_file), config_file.string());
-  const JsonNode config(document, config_file.string() + ":");
-  Impl& impl = *tokenizer.impl_;
-  impl.bos = impl.configured_id(config, "bos_token");
-  impl.eos = impl.configured_id(config, "eos_token");
-  impl.pad = impl.configured_id(config, "pad_token");
-  return tokenizer;
+  return parse(read_file(file), file.string());
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
@@ -248,8 +228,11 @@ bool Tokenizer::is_special(std::int32_t id) const {
   return text && impl_->added.is_special_text(*text);
 }
 
-std::optional<std::int32_t> Tokenizer::bos_id() const { return impl_->bos; }
-std::optional<std::int32_t> Tokenizer::eos_id() const { return impl_->eos; }
-std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->pad; }
+std::span<const std::int32_t> Tokenizer::special_prefix() const {
+  return impl_->post_processor.before;
+}
+std::span<const std::int32_t> Tokenizer::special_suffix() const {
+  return impl_->post_processor.after;
+}
 
 }  // namespace anabatic::io

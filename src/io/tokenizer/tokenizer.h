@@ -20,9 +20,8 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 // many threads at once. `truncation` and `padding` of the file are not applied.
 class Tokenizer {
  public:
-  // A folder with tokenizer.json (and, for the special tokens, tokenizer_config.json) or the
-  // tokenizer.json itself. InvalidArgument names the place of a bad field, Unsupported the
-  // component or field that nothing here implements.
+  // A folder with tokenizer.json or that file itself. InvalidArgument names the place of a bad
+  // field, Unsupported the component or field that nothing here implements.
   static Tokenizer load(const std::filesystem::path& folder_or_file);
 
   // From the text of a tokenizer.json; `name` stands for the file in errors.
@@ -53,10 +52,10 @@ class Tokenizer {
   std::string id_to_token(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
 
-  // From tokenizer_config.json; nothing when it names none or the vocabulary lacks it.
-  std::optional<std::int32_t> bos_id() const;
-  std::optional<std::int32_t> eos_id() const;
-  std::optional<std::int32_t> pad_id() const;
+  // What the post-processor puts in front of a text and behind it. Which of these a document or
+  // prompt gets is the business of special_tokens.h.
+  std::span<const std::int32_t> special_prefix() const;
+  std::span<const std::int32_t> special_suffix() const;
 
  private:
   struct Impl;

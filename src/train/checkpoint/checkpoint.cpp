@@ -20,25 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files beside config.json that Hugging Face reads: copied so that a checkpoint is a model
-// directory of its own.
-constexpr const char* kCompanions[] = {"config.json",
-                                       "generation_config.json",
-                                       "tokenizer.json",
-                                       "tokenizer_config.json",
-                                       "special_tokens_map.json",
-                                       "tokenizer.model",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       "added_tokens.json",
-                                       "chat_template.jinja"};
-
-void copy_companions(const fs::path& from, const fs::path& to) {
-  for (const char* name : kCompanions)
-    if (fs::exists(from / name))
-      fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing);
-}
-
 std::vector<std::int64_t> sizes_of(const TensorType& type) {
   std::vector<std::int64_t> sizes;
   for (const Dim& dim : type.shape) sizes.push_back(dim.bound);
@@ -106,10 +87,6 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
   const RunConfig& run = session.run();
   return commit_checkpoint(output, progress.step, retention, [&](const fs::path& directory) {
     io::ChecksumManifest sums = session.export_model(directory);
-    copy_companions(model_directory(run.model.path), directory);
-    if (!fs::is_directory(run.model.path))  // a config.json of any name
-      fs::copy_file(run.model.path, directory / "config.json",
-                    fs::copy_options::overwrite_existing);
     sums.merge(write_states(directory / kStatesFile, session));
     write_progress(directory, progress);
     write_file_atomically(directory / kRunConfigFile, to_yaml(run));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "io/checksums.h"
 #include "train/checkpoint/checkpoint_directory.h"
@@ -130,6 +131,19 @@ CheckpointSearch find_newest_checkpoint(const fs::path& output, CheckpointDepth 
   if (std::string remark = remark_on_latest(output, search.newest->directory); !remark.empty())
     search.remarks.push_back(std::move(remark));
   return search;
+}
+
+std::string model_path_of(const std::string& path) {
+  std::error_code ignored;
+  if (path.empty() || !fs::is_directory(path, ignored) ||
+      fs::exists(fs::path(path) / "config.json"))
+    return path;
+  const CheckpointSearch found = find_newest_checkpoint(path, CheckpointDepth::kFiles, 1);
+  if (!found.newest) return path;
+  for (const std::string& remark : found.remarks) log_warning("[checkpoint] {}", remark);
+  const std::string newest = found.newest->directory.string();
+  log_info("model: {}, the newest checkpoint of {}", newest, path);
+  return newest;
 }
 
 }  // namespace anabatic::train

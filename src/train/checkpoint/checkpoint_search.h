@@ -36,4 +36,8 @@ CheckpointSearch find_newest_checkpoint(const std::filesystem::path& output, Che
 std::vector<std::string> problems_of_checkpoint(const std::filesystem::path& checkpoint,
                                                 CheckpointDepth depth, int threads);
 
+// `path`, or the newest whole checkpoint in it where it is the output directory of a run, and says
+// which: what a user may name as a model.
+std::string model_path_of(const std::string& path);
+
 }  // namespace anabatic::train

@@ -147,14 +147,20 @@ std::string compare_data(const std::vector<DataFile>& saved, const std::vector<D
 
 // Settings that decide which numbers a step computes.
 const std::set<std::string, std::less<>>& binding_keys() {
-  static const std::set<std::string, std::less<>> keys{
-      "data.sequence_length",   "data.packing",
-      "data.shuffle",           "data.append_eos",
-      "train.micro_batch_size", "train.gradient_accumulation_steps",
-      "train.precision",        "train.seed",
-      "train.balance_loss",     "train.balance_coef",
-      "memory.compress",        "optimizer.state_precision",
-      "optimizer.update"};
+  static const std::set<std::string, std::less<>> keys{"data.sequence_length",
+                                                       "data.packing",
+                                                       "data.shuffle",
+                                                       "data.add_bos",
+                                                       "data.append_eos",
+                                                       "train.micro_batch_size",
+                                                       "train.gradient_accumulation_steps",
+                                                       "train.precision",
+                                                       "train.seed",
+                                                       "train.balance_loss",
+                                                       "train.balance_coef",
+                                                       "memory.compress",
+                                                       "optimizer.state_precision",
+                                                       "optimizer.update"};
   return keys;
 }
 

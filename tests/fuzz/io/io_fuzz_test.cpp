@@ -156,7 +156,7 @@ TEST(Fuzz, JsonLines) {
     try_one(outcome, round, [&] {
       const DataFile source = detect_format(file, DataFormat::kAuto);
       tokenize_files(std::span(&source, 1), tokenize_bytes, directory / "out",
-                     {.vocab_size = 257, .eos_id = 256, .threads = 1});
+                     {.vocab_size = 257, .ends = {.suffix = {256}}, .threads = 1});
       IndexedFile{directory / "out"};
     });
   }
@@ -178,7 +178,7 @@ TEST(Fuzz, ContentOfDataFiles) {
     try_one(outcome, round, [&] {
       const DataFile source = detect_format(file, DataFormat::kAuto);
       tokenize_files(std::span(&source, 1), tokenize_bytes, directory / "out",
-                     {.vocab_size = 257, .eos_id = 256, .threads = 1});
+                     {.vocab_size = 257, .ends = {.suffix = {256}}, .threads = 1});
       IndexedFile{directory / "out"};
     });
   }

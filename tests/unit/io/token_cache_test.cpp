@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using anabatic::testing::ScopedVariable;
 using ::testing::HasSubstr;
 
-const TokenizeOptions kOptions = {.vocab_size = 300, .eos_id = 256};
+const TokenizeOptions kOptions = {.vocab_size = 300, .ends = {.suffix = {256}}};
 
 TEST(OpenTokenFiles, TokenisesTextOnceUntilSomethingChanges) {
   const TempDirectory directory;
@@ -137,10 +137,10 @@ TEST_F(TokenCache, DependsOnWhatTheIdsFollowFrom) {
   options.threads = 3;
   open(options);
   EXPECT_EQ(calls_, 1) << "threads change nothing";
-  options.append_eos = false;
+  options.ends.suffix = {};
   EXPECT_EQ(open(options), (Documents{{'w', 'o', 'r', 'd', 's'}}));
   options = kOptions;
-  options.eos_id = 257;
+  options.ends.suffix = {257};
   open(options);
   EXPECT_EQ(calls_, 3);
 }
@@ -175,7 +175,7 @@ TEST_F(TokenCache, LeavesNothingOfATokenizationThatFails) {
   write_text(directory_ / "a.txt", "words");
   TokenizeOptions options = kOptions;
   options.vocab_size = 20;
-  options.eos_id = 2;
+  options.ends.suffix = {2};
   EXPECT_THAT(error_of([&] { open(options); }), HasSubstr("the tokenizer gave the id 119"));
   EXPECT_TRUE(fs::is_empty(directory_ / "cache"));
   // What a run that was killed leaves.

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const TokenizeOptions kOptions = {.vocab_size = 300, .eos_id = 256};
+const TokenizeOptions kOptions = {.vocab_size = 300, .ends = {.suffix = {256}}};
 
 TokenizeCounts tokenize(const TempDirectory& directory, std::vector<std::string> names,
                         const TokenizeOptions& options, const Tokenize& function = tokenize_bytes) {
@@ -68,8 +68,7 @@ TEST(TokenizeFiles, LeavesEosOutOnRequest) {
   const TempDirectory directory;
   write_text(directory / "a.jsonl", "{\"body\": \"xy\"}\n{\"body\": \"\"}\n");
   TokenizeOptions options = kOptions;
-  options.append_eos = false;
-  options.eos_id = -1;
+  options.ends = {};
   options.json_field = "body";
   tokenize(directory, {"a.jsonl"}, options);
   EXPECT_EQ(documents_of(IndexedFile(directory / "out")), (Documents{{'x', 'y'}, {}}));
@@ -148,11 +147,46 @@ TEST(TokenizeFiles, RefusesIdsOutsideTheVocabulary) {
   write_text(directory / "a.txt", "abc");
   TokenizeOptions options = kOptions;
   options.vocab_size = 99;
-  options.eos_id = 0;
+  options.ends = {};
   EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }),
               HasSubstr("a.txt at byte 0: the tokenizer gave the id 99"));
-  options.eos_id = 99;
-  EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }), HasSubstr("EOS id"));
+  options.ends.prefix = {99};
+  EXPECT_THAT(error_of([&] { tokenize(directory, {"a.txt"}, options); }),
+              HasSubstr("a special token's id in [0, 99), got 99"));
+}
+
+TEST(TokenizeFiles, PutsSpecialTokensAroundEachDocumentOnce) {
+  const TempDirectory directory;
+  TokenizeOptions options = kOptions;
+  options.ends = {.prefix = {'<'}, .suffix = {'>'}};
+  write_text(directory / "a.jsonl",
+             "{\"text\": \"ab\"}\n{\"text\": \"<c\"}\n{\"text\": \"d>\"}\n{\"text\": \"\"}\n"
+             "{\"text\": \"<>\"}\n");
+  write_text(directory / "b.txt", "<e");
+  tokenize(directory, {"a.jsonl", "b.txt"}, options);
+  EXPECT_EQ(documents_of(IndexedFile(directory / "out")), (Documents{{'<', 'a', 'b', '>'},
+                                                                     {'<', 'c', '>'},
+                                                                     {'<', 'd', '>'},
+                                                                     {'<', '>'},
+                                                                     {'<', '>'},
+                                                                     {'<', 'e', '>'}}));
+}
+
+TEST(TokenizeFiles, PutsSpecialTokensAtTheEndsOfADocumentThatIsCut) {
+  const TempDirectory directory;
+  std::string text;
+  while (text.size() < (std::size_t{5} << 19)) text += "a line\n";
+  write_text(directory / "a.txt", text);
+  TokenizeOptions options = kOptions;
+  options.ends = {.prefix = {'<'}, .suffix = {'>'}};
+  options.threads = 2;
+  tokenize(directory, {"a.txt"}, options);
+  const Documents documents = documents_of(IndexedFile(directory / "out"));
+  ASSERT_EQ(documents.size(), 1u);
+  EXPECT_EQ(documents[0].size(), text.size() + 2);
+  EXPECT_EQ(documents[0].front(), '<');
+  EXPECT_EQ(documents[0].back(), '>');
+  EXPECT_EQ(std::ranges::count(documents[0], '<'), 1);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "anabatic/error.h"
 #include "base/text.h"
 #include "io/tokenizer/bpe_trainer.h"
+#include "io/tokenizer/special_tokens.h"
 #include "io/tokenizer/tokenizer.h"
 
 namespace anabatic::io {
@@ -73,7 +74,7 @@ TEST_F(TrainerFiles, TheResultDoesNotDependOnThreadsAndLoads) {
             read_file(folder_ / "three" / "tokenizer.json"));
   const Tokenizer tokenizer = Tokenizer::load(folder_ / "one");
   EXPECT_EQ(tokenizer.vocabulary_size(), 600);
-  EXPECT_EQ(tokenizer.eos_id(), 0);
+  EXPECT_EQ(resolve_special_tokens({.directory = folder_ / "one", .tokenizer = &tokenizer}).eos, 0);
   EXPECT_TRUE(tokenizer.is_special(0));
   const std::string sample = "word12 naïve 😀\n\n<|endoftext|>x";
   const auto ids = tokenizer.encode(sample, false);

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes one member of a JSON object's text and leaves every other byte as it is: order, spacing
+// and numbers that a parser would round.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace anabatic {
+
+// `object` with the member `key` set to `value`, which is JSON text; a member that is new comes
+// last, on a line of its own where the others have theirs. `object` must be valid JSON.
+std::string with_member(std::string_view object, std::string_view key, std::string_view value);
+
+}  // namespace anabatic

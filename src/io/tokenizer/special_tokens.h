@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which special tokens stand around documents and prompts, and which end a generation: decided here
+// for every verb, from the files of one model directory.
+//
+// EOS, the token that ends a document, is the first that is named, in this order:
+//   1. eos_token of special_tokens_map.json, where tokenizer_config.json has no
+//   added_tokens_decoder
+//      (as transformers reads them);
+//   2. eos_token of tokenizer_config.json, then of special_tokens_map.json;
+//   3. eos_token_id of generation_config.json: of a list, the one that config.json names too, or
+//      else its first;
+//   4. eos_token_id of config.json.
+// A generation ends at EOS and at every id of 3, or of 4 when there is no 3. Where nothing names an
+// EOS, documents have none, and a generation ends at what transformers takes for the model's
+// family. BOS is found alike.
+//
+// What stands in front of a document or prompt: what the post-processor of tokenizer.json puts
+// there; if it puts nothing there, BOS where tokenizer_config.json says add_bos_token: true.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/document_ends.h"
+#include "io/tokenizer/tokenizer.h"
+
+namespace anabatic::io {
+
+struct SpecialTokenRequest {
+  std::filesystem::path directory;      // of the model; each of its files may be missing
+  std::filesystem::path config_file{};  // empty: config.json of that directory
+  // Of that directory; null: ids of config.json and generation_config.json are all there is.
+  const Tokenizer* tokenizer = nullptr;
+  AddToken add_bos = AddToken::kAuto;
+  AddToken append_eos = AddToken::kAuto;
+  // What the model's family takes for eos_token_id when config.json has no such field.
+  std::vector<std::int64_t> default_eos{};
+};
+
+struct SpecialTokens {
+  DocumentEnds document{};  // around a document; a prompt has its prefix alone
+  DocumentEnds text{};      // around a text that is not to end: the tokenizer's own suffix
+  std::optional<std::int32_t> bos, eos;
+  std::vector<std::int64_t> stops{};  // ids that end a generation
+
+  // What eos_token_id of config.json and generation_config.json should say, empty: what they do.
+  std::vector<std::int64_t> exported_eos{};
+  // The prefix comes from elsewhere than the post-processor of tokenizer.json.
+  bool post_processor_lacks_prefix = false;
+  // One sentence for each disagreement of the files, with what is done about it, and for an EOS
+  // that nothing names.
+  std::vector<std::string> warnings{};
+};
+
+// InvalidArgument naming the file and field for a token that the tokenizer lacks, an id outside the
+// vocabulary, and for a BOS or EOS that is asked for and not named.
+SpecialTokens resolve_special_tokens(const SpecialTokenRequest& request);
+
+}  // namespace anabatic::io
