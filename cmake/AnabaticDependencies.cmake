@@ -12,6 +12,9 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(oniguruma REQUIRED IMPORTED_TARGET oniguruma)
+# It exports regcomp and other POSIX names with structures of its own: the C library's have to be found first. (A plain -lc moves to
+# the end: g++ does that.)
+set_property(TARGET PkgConfig::oniguruma PROPERTY INTERFACE_LINK_LIBRARIES -Wl,-lc ${oniguruma_LINK_LIBRARIES})
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 

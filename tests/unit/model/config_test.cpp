@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/log.h"
 #include "unit/model/model_files.h"
 
 namespace anabatic::model {
@@ -202,11 +203,11 @@ TEST(Config, TakesEachFamilysNeutralValues) {
 }
 
 TEST(Config, WarnsOfFieldsThatNothingReads) {
-  testing::internal::CaptureStderr();
+  std::string said;
+  const LogScope scope([&](Severity, const std::string& text) { said += text + '\n'; });
   config_from(small_json("llama", R"("gated_memory": false, "some_tool": 0, "other": null,
                                      "use_cache": true)"));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::HasSubstr("are ignored: gated_memory, some_tool\n"));
+  EXPECT_THAT(said, testing::HasSubstr("are ignored: gated_memory, some_tool\n"));
 }
 
 TEST(Config, ReadsAFileAsWellAsItsFolder) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/tokenizer/regex.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <regex.h>
 
 #include <functional>
 #include <optional>
@@ -169,6 +171,14 @@ TEST(Regex, RefusesWhatItCannotCompile) {
   EXPECT_THAT([] { matches("a\\", ""); },
               ThrowsMessage<Unsupported>(HasSubstr("end pattern at escape")));
   EXPECT_THROW(matches(std::string(100, '['), ""), Unsupported);
+}
+
+// libonig exports POSIX names with structures of its own; whoever else is in the process means the
+// C library's.
+TEST(Regex, LeavesThePosixFunctionsToTheCLibrary) {
+  Dl_info info{};
+  ASSERT_NE(::dladdr(reinterpret_cast<void*>(&::regcomp), &info), 0);
+  EXPECT_THAT(info.dli_fname, HasSubstr("libc"));
 }
 
 }  // namespace
