@@ -279,6 +279,10 @@ void ModelSession::adopt_weight_map(const std::filesystem::path& checkpoint) {
   has_parameters_ = true;
 }
 
+std::int64_t ModelSession::bytes_beside_weights() const {
+  return files_ == nullptr ? 0 : files_->num_bytes();
+}
+
 void ModelSession::prepare_export() { files_ = std::make_unique<ModelFiles>(run_, config_); }
 
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {

@@ -85,6 +85,8 @@ class ModelSession {
   // Reads what a checkpoint holds beside the weights, and says what disagrees in it: what cannot be
   // exported shows here rather than in the first export_model().
   void prepare_export();
+  // Of the files that export_model() writes beside the weights, about; after prepare_export().
+  std::int64_t bytes_beside_weights() const;
   // Writes a Hugging Face model directory: the parameters in the source's spelling and dtype (fp32
   // under train.save_dtype: fp32), and files that agree with them. Returns the checksums of the
   // weights' files.

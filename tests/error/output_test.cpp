@@ -12,7 +12,7 @@
 #include "io/safetensors_writer.h"
 #include "support/file_size_limit.h"
 #include "support/run_binary.h"
-#include "train/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_directory.h"
 
 namespace anabatic::testing {
 namespace {

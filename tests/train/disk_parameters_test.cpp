@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs whose parameters are on disk between their readers: the bits of resident runs in steps,
 // validation, import and resume, and disks that fail.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run and its directory: who owns it, which checkpoint a run goes on from, what of an earlier run
 // stays, and what a checkpoint binds.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

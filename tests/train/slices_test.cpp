@@ -2,6 +2,7 @@
 // Calls that run in slices: equal bits in less memory.
 #include "analysis/slices.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "base/text.h"

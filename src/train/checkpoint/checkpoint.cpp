@@ -104,19 +104,14 @@ void load_checkpoint(const fs::path& directory, ModelSession& session) {
 }
 
 CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {
-  std::int64_t states = 0, weights = 0, beside = 0;
+  std::int64_t states = 0, weights = 0;
   for (const SavedState& state : session.saved_states())
     states += elements_of(sizes_of(state.type)) * size_bytes(state.type.dtype) + kBytesBesideTensor;
   const bool is_fp32 = session.run().train.save_dtype == "fp32";
   for (const model::FileTensor& tensor : session.weight_map().tensors)
     weights += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +
                kBytesBesideTensor;
-  for (const char* name : kCompanions) {
-    std::error_code error;
-    const auto size = fs::file_size(model_directory(session.run().model.path) / name, error);
-    if (!error) beside += static_cast<std::int64_t>(size);
-  }
-  return {.total = states + weights + beside,
+  return {.total = states + weights + session.bytes_beside_weights(),
           .largest_file =
               std::max(states, std::min(weights, io::SafetensorsWriterOptions().max_shard_bytes))};
 }

@@ -127,6 +127,17 @@ std::string ModelFiles::with_special_tokens(const File& file) const {
   return text;
 }
 
+std::int64_t ModelFiles::num_bytes() const {
+  std::int64_t bytes = 0;
+  for (const File& file : files_) bytes += static_cast<std::int64_t>(file.text.size());
+  for (const char* copied : kCopied) {
+    std::error_code absent;
+    const auto size = fs::file_size(source_ / copied, absent);
+    if (!absent) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
 void ModelFiles::write(const fs::path& directory, const model::WeightMap& map,
                        model::SaveDType dtype) const {
   const std::string name =

@@ -20,6 +20,7 @@ class ModelFiles {
   ModelFiles(const RunConfig& run, const model::ModelConfig& config);
 
   const io::SpecialTokens& special_tokens() const { return special_; }
+  std::int64_t num_bytes() const;  // that write() writes, about
 
   // config.json with the dtype that the weights are saved in, EOS and BOS alike in every file, and
   // a tokenizer that puts in front of a text what stood in front of the documents. `map` and
