@@ -2,9 +2,12 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "anabatic/error.h"
 #include "anabatic/version.h"
 #include "base/environment.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
@@ -34,18 +37,27 @@ std::string why(const spec::DeviceSpec& spec, const Feature& feature) {
   return "off  this CPU lacks it";
 }
 
-std::string disk_of(const train::RunConfig& config) {
+// Of the directory that a run would put its scratch file in: the current one, unless keys name one.
+std::string disk_of(train::RunConfig config) {
   constexpr std::int64_t kProbeBytes = std::int64_t{128} << 20;
+  if (config.train.output.empty()) config.train.output = std::filesystem::current_path().string();
+  const train::SwapPlace place = train::find_swap_place(config);
+  if (!place.refusal.empty()) return fmt::format("off  {}", place.refusal);
+  runtime::swap::SwapProbe probe;
   try {
-    const auto probe =
-        runtime::swap::probe_swap({.directory = train::swap_directory(config)}, kProbeBytes);
-    train::store_disk_speed(train::swap_directory(config),
-                            {probe.read_bytes_per_second, probe.written_bytes_per_second});
-    return fmt::format("{}: {:.2f} GB/s read, {:.2f} GB/s written", probe.description,
-                       1e-9 * probe.read_bytes_per_second, 1e-9 * probe.written_bytes_per_second);
+    probe = runtime::swap::probe_swap({.directory = place.directory},
+                                      std::min(kProbeBytes, place.free_bytes / 4));
   } catch (const ResourceError& error) {
     return fmt::format("off  {}", error.what());
   }
+  try {
+    train::store_disk_speed(place.directory,
+                            {probe.read_bytes_per_second, probe.written_bytes_per_second});
+  } catch (const Error& error) {  // it is usable all the same
+    log_warning("[doctor] the speed of the disk is not kept: {}", error.what());
+  }
+  return fmt::format("{}: {:.2f} GB/s read, {:.2f} GB/s written", probe.description,
+                     1e-9 * probe.read_bytes_per_second, 1e-9 * probe.written_bytes_per_second);
 }
 
 std::string spinning(const device::ThreadTeam& team, const device::CpuLimits& limits) {

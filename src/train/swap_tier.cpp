@@ -87,8 +87,9 @@ SwapPlace find_swap_place(const RunConfig& run) {
   if (::statfs(directory.c_str(), &system) != 0 || ::statvfs(directory.c_str(), &space) != 0)
     return refuse(fmt::format("tells nothing of its file system: {}", std::strerror(errno)));
   if (system.f_type == kMemoryFileSystem) return refuse("lies in memory (tmpfs)");
-  return {.free_bytes = static_cast<std::int64_t>(space.f_bavail) *
-                        static_cast<std::int64_t>(space.f_frsize)};
+  return {.free_bytes =
+              static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize),
+          .directory = directory};
 }
 
 DiskMeasurement stored_disk_speed(const RunConfig& run) {

@@ -16,6 +16,7 @@ std::filesystem::path swap_directory(const RunConfig& run);
 struct SwapPlace {
   std::string refusal{};  // why the planner may not choose it; empty: it may
   std::int64_t free_bytes = 0;
+  std::filesystem::path directory{};  // that exists, at or above the one that was asked for
 };
 // Of swap_directory(run), or of the nearest directory above it that exists. Writes nothing.
 SwapPlace find_swap_place(const RunConfig& run);

@@ -15,6 +15,8 @@
 #include "io/data/indexed_file.h"
 #include "io/tokenizer/tokenizer.h"
 #include "support/run_binary.h"
+#include "support/scoped_variable.h"
+#include "train/swap_tier.h"
 
 namespace anabatic::testing {
 namespace {
@@ -210,6 +212,18 @@ TEST(CliWithoutModel, DescribesTheMachineAndItself) {
   const Outcome help = run_binary({"train", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("--optimizer.min_learning_rate"));
+}
+
+// A directory that a run will make, and a cache that nothing can be kept in.
+TEST_F(Cli, DoctorCallsADiskUsableThatIs) {
+  train::RunConfig run;
+  run.train.output = folder_.path() / "not" / "there";
+  const bool is_usable = train::find_swap_place(run).refusal.empty();
+  const ScopedVariable cache("XDG_CACHE_HOME", "/dev/null");
+  const std::string said =
+      succeed({"doctor", "--device.threads", "1", "--train.output", run.train.output});
+  EXPECT_EQ(said.find("disk        off") == std::string::npos, is_usable) << said;
+  EXPECT_FALSE(fs::exists(folder_.path() / "not"));
 }
 
 }  // namespace
