@@ -115,7 +115,7 @@ std::string format_bytes_up(std::int64_t bytes, std::string_view unit) {
   const double whole = std::floor(value * scale);
   const bool is_exact = whole == value * scale;
   std::string number = fmt::format("{:.{}f}", (is_exact ? whole : whole + 1) / scale, decimals);
-  if (is_exact && decimals > 0) {
+  if (decimals > 0) {
     number.erase(number.find_last_not_of('0') + 1);
     if (number.back() == '.') number.pop_back();
   }

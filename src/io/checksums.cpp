@@ -120,7 +120,13 @@ void write_checksums(const std::filesystem::path& directory, const ChecksumManif
     OrderedJson& file = files[name];
     file["bytes"] = sums.bytes;
     file[is_safetensors(sums) ? "header" : "content"] = hexadecimal(sums.content);
-    for (const auto& [tensor, sum] : sums.tensors) file["tensors"][tensor] = hexadecimal(sum);
+    if (!is_safetensors(sums)) continue;
+    // Names are unique: as of a list, without a search for each.
+    file["tensors"] = OrderedJson::object();
+    auto& members = file["tensors"].get_ref<OrderedJson::object_t&>();
+    for (const auto& [tensor, sum] : sums.tensors)
+      static_cast<OrderedJson::object_t::Container&>(members).emplace_back(tensor,
+                                                                           hexadecimal(sum));
   }
   const OrderedJson json{{"format", kFormat}, {"hash", kHash}, {"files", std::move(files)}};
   write_file_atomically(directory / kChecksumsFile, dump_json(json, 1) + "\n");

@@ -46,7 +46,7 @@ TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
                                       "--device.calibrate", "false"});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
   EXPECT_THAT(outcome.err, ::testing::ContainsRegex(
-                               "^error: .memory. memory.budget: this run needs [0-9.]+MB, got 3MB\n"
+                               "error: .memory. memory.budget: this run needs [0-9.]+MB, got 3MB\n"
                                "  [a-z]+"));
   EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));
   EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),

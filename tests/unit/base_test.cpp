@@ -57,6 +57,7 @@ TEST(Text, BytesAreWrittenInTheUnitOfAnotherTextAndNeverTooFew) {
   EXPECT_EQ(format_bytes_up(3'000'000, "MB"), "3MB");
   EXPECT_EQ(format_bytes_up(std::int64_t{3} << 29, " GiB"), "1.5 GiB");
   EXPECT_EQ(format_bytes_up((std::int64_t{3} << 29) + 1, "gib"), "1.51gib");
+  EXPECT_EQ(format_bytes_up(parse_bytes("0.01GiB").value(), "GiB"), "0.01GiB");
   EXPECT_EQ(format_bytes_up(12345, ""), "12345");
   EXPECT_EQ(format_bytes_up(0, "GB"), "0GB");
   for (const char* unit : {"", "B", "KiB", " MiB", "gb", "TiB"})
