@@ -151,8 +151,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForHelp&) {
     print_output("{}", first.starts_with("-") ? overview() : help_of(find_verb(first)));
     return 0;
+  } catch (const CLI::CallForVersion& version) {
+    print_output("{}\n", version.what());
+    return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
     if (!arguments.unknown.empty()) reject_unknown(find_verb(first), arguments);
     throw InvalidArgument(
         fmt::format("[{0}] {1}; `anabatic {0} --help` lists what it takes", first, error.what()));

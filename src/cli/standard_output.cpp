@@ -53,8 +53,8 @@ void flush_output() {
 void write_progress(std::FILE* out, std::string_view text) noexcept { write_all(out, text, true); }
 
 void finish_output() {
+  write_all(stdout, "", true);  // ahead of the stream that shares its buffer: it knows the reason
   std::cout.flush();
-  write_all(stdout, "", true);
   if (first_error == 0 && std::ferror(stdout) != 0) first_error = EIO;
   errno = 0;
   if (std::fclose(stdout) != 0 && first_error == 0) first_error = errno;

@@ -122,7 +122,7 @@ TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
   const std::string file = folder.path() / "plan.json";
   const auto plan = [&](std::int64_t budget) {
     return json::parse(
-        succeed({"plan", model, "--data.sequence_length", "256", "--train.micro_batch_size", "4",
+        succeed({"plan", model, "--data.sequence_length", "64", "--train.micro_batch_size", "4",
                  "--train.gradient_accumulation_steps", "3", "--train.precision", "fp32",
                  "--device.threads", "2", "--device.calibrate", "false", "--memory.budget",
                  std::to_string(budget), "--save", file, "--json"}));
@@ -139,7 +139,7 @@ TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
   const json profile = json::parse(succeed({"profile", "--model.path",
                                             model,     "--model.init",
                                             "random",  "--data.sequence_length",
-                                            "256",     "--train.micro_batch_size",
+                                            "64",      "--train.micro_batch_size",
                                             "4",       "--train.gradient_accumulation_steps",
                                             "3",       "--train.precision",
                                             "fp32",    "--device.threads",

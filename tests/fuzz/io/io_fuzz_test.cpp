@@ -129,12 +129,10 @@ TEST(Fuzz, IndexOfTokens) {
       std::vector<TokenFile> files;
       files.push_back({{.path = "a"}, IndexedFile(directory / "a")});
       const Dataset dataset(std::move(files), {.sequence_length = 4, .vocab_size = 1 << 16});
-      std::vector<std::int32_t> rows[5] = {
-          std::vector<std::int32_t>(4), std::vector<std::int32_t>(4), std::vector<std::int32_t>(4),
-          std::vector<std::int32_t>(4), std::vector<std::int32_t>(4)};
+      std::vector<std::vector<std::int32_t>> rows(6, std::vector<std::int32_t>(4));
       SampleScratch scratch;
       for (std::int64_t s = 0; s < dataset.num_samples(); ++s) {
-        dataset.read(s, 0, {rows[0], rows[1], rows[2], rows[3], rows[4]}, scratch);
+        dataset.read(s, 0, {rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]}, scratch);
         for (std::int64_t i = 0; i < 4; ++i) dataset.locate(s, i);
       }
     });

@@ -44,6 +44,7 @@ void train(const anabatic::Settings& settings) {
   anabatic::Settings saved = settings;
   saved["model.path"] = {summary.checkpoint};
   saved["model.init"] = {"pretrained"};
+  saved["train.precision"] = {"bf16"};  // as trained; fp32 weights are evaluated in fp32 unasked
   expect(anabatic::Engine(saved).evaluate().loss == loss, "the loss of the checkpoint");
   std::printf("anabatic %s: step %lld, loss %f\n", anabatic::kVersion,
               static_cast<long long>(whole.step), whole.loss);

@@ -119,12 +119,12 @@ TEST(PairPool, ReadsADatasetOfManyFiles) {
   EXPECT_LE(PairPool::instance().num_open(), 32);
   const Dataset dataset(std::move(files), {.sequence_length = 3, .vocab_size = 1000});
   ASSERT_EQ(dataset.num_samples(), kFiles);
-  std::array<std::vector<std::int32_t>, 5> rows;
+  std::array<std::vector<std::int32_t>, 6> rows;
   for (auto& row : rows) row.resize(3);
   SampleScratch scratch;
   for (int i = 0; i < kFiles; ++i) {
     const int f = i * 71 % kFiles;
-    dataset.read(f, 0, {rows[0], rows[1], rows[2], rows[3], rows[4]}, scratch);
+    dataset.read(f, 0, {rows[0], rows[1], rows[2], rows[3], rows[4], rows[5]}, scratch);
     EXPECT_EQ(rows[0], (std::vector<std::int32_t>{f, f + 1, f + 2}));
     EXPECT_EQ(rows[2], (std::vector<std::int32_t>{0, 1, 0}));
   }
