@@ -41,7 +41,8 @@ TEST(RunPlan, PlansWhatASessionThenAllocates) {
     const auto evaluation = session.bind(evaluation_request(run));
     const auto arenas = [](const BoundProgram& program) { return program.executor->arena_bytes(); };
     const std::int64_t beside = account.bytes("batches") + account.bytes("staging") +
-                                account.bytes("programs") + account.bytes("threads");
+                                account.bytes("programs") + account.bytes("threads") +
+                                account.bytes("metrics");
     const std::int64_t pages = account.peak_bytes - beside - session.store().allocated_bytes() -
                                arenas(*training) - arenas(*evaluation);
     EXPECT_GE(pages, 0) << precision;
