@@ -178,7 +178,7 @@ TEST(Regex, RefusesWhatItCannotCompile) {
 TEST(Regex, LeavesThePosixFunctionsToTheCLibrary) {
   Dl_info info{};
   ASSERT_NE(::dladdr(reinterpret_cast<void*>(&::regcomp), &info), 0);
-  EXPECT_THAT(info.dli_fname, HasSubstr("libc"));
+  EXPECT_EQ(std::string(info.dli_fname).find("onig"), std::string::npos) << info.dli_fname;
 }
 
 }  // namespace
