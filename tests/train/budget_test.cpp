@@ -130,11 +130,13 @@ TEST(BudgetRefusal, BeginsWithTheNeededNumberInTheUnitThatWasTyped) {
     EXPECT_THAT(text, HasSubstr(", got " + typed + "\n"));
     EXPECT_EQ(unit_of_bytes(needed_of(text)), unit) << text;
     EXPECT_EQ(refusal_of(run, needed_of(text)), "planned") << text;
+    if (kIsSanitized) return;  // one search shows what memory it touches
   }
   EXPECT_THAT(refusal_of(run, "9000000"), HasSubstr(", got 9000000 (8.58 MiB)\n"));
 }
 
 TEST(BudgetRefusal, HasALineForEachConsumerWithKeysThatShrinkIt) {
+  if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
   run.train.micro_batch_size = 6;
