@@ -45,9 +45,8 @@ TEST(CliErrors, LeaveWithThreeWhereABudgetCannotBeKept) {
   const Outcome outcome = run_binary({"train", folder.path() / "run.yaml", "--memory.budget", "3MB",
                                       "--device.calibrate", "false"});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_THAT(outcome.err, ::testing::ContainsRegex(
-                               "error: .memory. memory.budget: this run needs [0-9.]+MB, got 3MB\n"
-                               "  [a-z]+"));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: [memory] memory.budget: this run needs "),
+                                 HasSubstr("MB, got 3MB\n  ")));
   EXPECT_FALSE(fs::exists(folder.path() / "run/metrics.jsonl"));
   EXPECT_THAT(failure({"train", folder.path() / "run.yaml", "--memory.budget", "3 apples"}, kUsage),
               HasSubstr("memory.budget: expected bytes such as 6GiB"));
