@@ -153,7 +153,7 @@ TEST(BudgetRefusal, HasALineForEachConsumerWithKeysThatShrinkIt) {
     EXPECT_GT(parse_bytes(taker.substr(taker.rfind(' ') + 1)).value_or(0), 0) << line;
     EXPECT_GT(line.size(), taker.size() + 2) << line;
   }
-  EXPECT_GE(consumers, 2);
+  EXPECT_GE(consumers, testing::is_plain_test_config() ? 2 : 3);
   // Trivial planners let activations take nearly all.
   if (!testing::is_plain_test_config()) {
     EXPECT_THAT(text, HasSubstr("optimizer.state_precision: bf16 halves it"));
