@@ -11,6 +11,7 @@
 #include "io/tokenizer/added_vocabulary.h"
 #include "io/tokenizer/bpe.h"
 #include "io/tokenizer/decoder.h"
+#include "io/tokenizer/known_fields.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/post_processor.h"
 #include "io/tokenizer/pre_tokenizer.h"
@@ -84,6 +85,7 @@ struct Tokenizer::Impl {
       decoders = load_decoders(*node);
       has_decoder = true;
     }
+    warn_of_unknown_fields(root);
   }
 
   std::unique_ptr<EncodeScratch> take_scratch() const {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "anabatic/error.h"
+#include "base/log.h"
 #include "small_tokenizers.h"
 
 namespace anabatic::io {
@@ -134,6 +135,27 @@ TEST(Tokenizer, NamesThePlaceOfWhatIsWrong) {
       ThrowsMessage<InvalidArgument>(HasSubstr("post_processor: expected ids of tokens, not 77")));
   EXPECT_THAT(parse(document({.added_tokens = R"([{"id": 7}])", .model = abc_model()})),
               ThrowsMessage<InvalidArgument>(HasSubstr("added_tokens[0]")));
+}
+
+std::string warnings_of(const Parts& parts) {
+  std::string said;
+  const LogScope scope([&](Severity, const std::string& text) { said += text + '\n'; });
+  (void)Tokenizer::parse(document(parts), "t.json");
+  return said;
+}
+
+TEST(Fields, ThatNothingReadsAreNamed) {
+  EXPECT_EQ(warnings_of({.model = abc_model()}), "");
+  EXPECT_EQ(warnings_of({.added_tokens = R"([{"id": 7, "content": "x", "single_word": false,
+                             "lstrip": false, "rstrip": false, "normalized": false,
+                             "special": false, "colour": 1}])",
+                         .normalizer = R"({"type": "Sequence", "normalizers": [
+                             {"type": "Lowercase", "locale": "tr"}]})",
+                         .decoder = R"({"type": "Fuse", "content": "y"})",
+                         .model = abc_model(R"(, "max_input_chars_per_word": 100)")}),
+            "[tokenizer] t.json: model.max_input_chars_per_word, t.json: added_tokens[0].colour, "
+            "t.json: normalizer.normalizers[0].locale, t.json: decoder.content: not known here, "
+            "has no effect\n");
 }
 
 }  // namespace
