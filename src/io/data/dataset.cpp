@@ -111,7 +111,16 @@ void Dataset::pad(std::int64_t first, std::int32_t first_row, const SampleRows& 
   }
 }
 
+void Dataset::require_room(const SampleRows& rows) const {
+  const auto length = static_cast<std::size_t>(options_.sequence_length);
+  for (const auto& row :
+       {rows.tokens, rows.labels, rows.positions, rows.key_begin, rows.key_end, rows.documents})
+    ANABATIC_REQUIRE(row.size() == length, "[data] expected rows of {} tokens, got {}", length,
+                     row.size());
+}
+
 void Dataset::read_padding(std::int32_t first_row, const SampleRows& rows) const {
+  require_room(rows);
   pad(0, first_row, rows);
 }
 
@@ -190,6 +199,7 @@ SampleCounts Dataset::read(std::int64_t sample, std::int32_t first_row, const Sa
   const std::int64_t length = options_.sequence_length;
   ANABATIC_REQUIRE(sample >= 0 && sample < num_samples_,
                    "[data] expected a sample in [0, {}), got {}", num_samples_, sample);
+  require_room(rows);
   const std::int64_t begin = sample * length;
   read_stream(begin, std::min(length + 1, num_tokens_ - begin), scratch);
   return options_.packing == Packing::kIsolated

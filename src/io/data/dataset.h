@@ -77,7 +77,7 @@ class Dataset {
 
   // Fills the rows of one sample, which start at row `first_row` of the micro-batch, and returns
   // what it holds. InvalidArgument naming file, document, offset and id for an id that is not below
-  // vocab_size: what `check_ids` finds before.
+  // vocab_size: what `check_ids` finds before; also for rows that are not of [L].
   SampleCounts read(std::int64_t sample, std::int32_t first_row, const SampleRows& rows,
                     SampleScratch& scratch) const;
   // A sample of padding only: fills up a micro-batch.
@@ -98,6 +98,7 @@ class Dataset {
                              std::span<const std::int64_t> ids) const;
   SampleCounts fill_concatenated(std::int64_t begin, std::int32_t first_row, const SampleRows& rows,
                                  std::span<const std::int64_t> ids) const;
+  void require_room(const SampleRows& rows) const;
   void pad(std::int64_t first, std::int32_t first_row, const SampleRows& rows) const;
 
   std::vector<TokenFile> files_;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "anabatic/error.h"
 #include "unit/io/test_files.h"
 
@@ -206,6 +208,20 @@ TEST_F(DatasetTest, NamesTheNumbersWhenTheDataIsTooShort) {
   EXPECT_THAT(error_of([&] { make({{{}}}, 3, Packing::kIsolated); }),
               HasSubstr("with isolated packing, got 0 tokens"));
   EXPECT_THAT(error_of([&] { make({}, 3, Packing::kIsolated); }), HasSubstr("0 files"));
+}
+
+TEST_F(DatasetTest, RefusesRowsOfAnotherLength) {
+  const Dataset dataset = make({{{1, 2, 3, 4}}}, 4, Packing::kIsolated);
+  Ints whole(4), parts(3);
+  SampleScratch scratch;
+  for (int part = 0; part < 6; ++part) {
+    SampleRows rows{whole, whole, whole, whole, whole, whole};
+    *std::array{&rows.tokens,    &rows.labels,  &rows.positions,
+                &rows.key_begin, &rows.key_end, &rows.documents}[static_cast<std::size_t>(part)] =
+        parts;
+    EXPECT_THROW(dataset.read(0, 0, rows, scratch), InvalidArgument) << part;
+    EXPECT_THROW(dataset.read_padding(0, rows), InvalidArgument) << part;
+  }
 }
 
 TEST_F(DatasetTest, NamesFileDocumentOffsetAndIdOutsideTheVocabulary) {
