@@ -258,6 +258,9 @@ TEST(BalanceLoss, IsBoundByCheckpoints) {
   other = run;
   other.train.balance_coef = 0.25;
   EXPECT_THROW(Trainer{other}, InvalidArgument);
+  other = run;
+  other.train.router_z_loss_coef = 0.25;
+  EXPECT_THROW(Trainer{other}, InvalidArgument);
   EXPECT_NO_THROW(Trainer{run});
 }
 

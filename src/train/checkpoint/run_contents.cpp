@@ -158,15 +158,16 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "train.seed",
                                                        "train.balance_loss",
                                                        "train.balance_coef",
+                                                       "train.router_z_loss_coef",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};
   return keys;
 }
 
-// Settings whose change is said: those of the objective and the optimizer.
+// Settings whose change is said: those of the optimizer and its schedule.
 bool is_remarkable(const std::string& key) {
-  return key == "train.steps" || key.starts_with("optimizer.") || key.ends_with("_loss_coef");
+  return key == "train.steps" || key.starts_with("optimizer.");
 }
 
 }  // namespace
