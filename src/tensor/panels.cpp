@@ -30,14 +30,14 @@ std::int64_t stored_elements(const TensorType& type) {
   return type.num_bytes() / size_bytes(type.dtype);
 }
 
-std::int64_t element_offset(const TensorType& type, std::int64_t i) {
-  if (type.layout == kRowMajor || !is_panels(type.layout)) return i;
-  const PanelShape shape = panel_shape(type);
-  const std::int64_t columns = type.dim(-1), elements = type.dim(-2) * columns;
-  const std::int64_t matrix = i / elements, row = i % elements / columns, column = i % columns;
-  return matrix * shape.num_elements() + (type.layout == panels_layout(true)
-                                              ? shape.offset(column, row)
-                                              : shape.offset(row, column));
+std::int64_t packed_offset(const TensorType& type, std::int64_t i) {
+  const bool is_transposed = type.layout == panels_layout(true);
+  if (!is_transposed && type.layout != panels_layout(false)) return i;
+  const std::int64_t rows = type.dim(-2), columns = type.dim(-1);
+  const PanelShape shape = panel_shape(type.dtype, rows, columns, is_transposed);
+  const std::int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
+  return matrix * shape.num_elements() +
+         (is_transposed ? shape.offset(column, row) : shape.offset(row, column));
 }
 
 }  // namespace anabatic

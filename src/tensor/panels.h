@@ -44,7 +44,11 @@ PanelShape panel_shape(const TensorType& type);
 // Elements that the bytes of a type hold: with what lies beyond the sides of panels.
 std::int64_t stored_elements(const TensorType& type);
 
-// Where the i-th element in row-major order lies, in elements: i itself unless the type is packed.
-std::int64_t element_offset(const TensorType& type, std::int64_t i);
+// Where the i-th element in row-major order of a packed type lies, in elements.
+std::int64_t packed_offset(const TensorType& type, std::int64_t i);
+// The same of any type: i itself unless it is packed.
+inline std::int64_t element_offset(const TensorType& type, std::int64_t i) {
+  return type.layout == kRowMajor ? i : packed_offset(type, i);
+}
 
 }  // namespace anabatic
