@@ -216,7 +216,7 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
               .workspace = workspace.data(),
               .prepared = prepared.size() > 0 ? prepared.data() : nullptr,
               .accumulate = {accumulate.get(), call.outputs.size()},
-              .team = &team_of(options.num_threads),
+              .team = kernel.name.starts_with("ref:") ? nullptr : &team_of(options.num_threads),
               .watch = options.is_watched && watched_outputs != 0 ? &watch : nullptr});
   result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
   if (options.is_watched && watched_outputs != 0 && result.violation.empty())
