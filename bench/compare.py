@@ -27,7 +27,7 @@ CASE_LIMIT, MEAN_LIMIT = 1.10, 1.02
 
 def gemm_cases():
     return {f"gemm {rows} x {k} x {n}": ("gemm", {"rows": rows, "in": k, "out": n})
-            for rows in (16, 64, 1024) for k, n in ((512, 512), (512, 2048), (2048, 512))}
+            for rows in (16, 64, 1024) for k, n in ((512, 512), (512, 2048), (2048, 512), (4096, 512))}
 
 
 QUICK = {
