@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/json.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -102,6 +103,19 @@ bool visit_members(std::string_view text, int most_deep, const MemberVisitor& vi
 
 Json parse_json(std::string_view text, const Json::parser_callback_t& check) {
   return Json::parse(text.begin(), text.end(), check);
+}
+
+Json parse_json_object(std::string_view text, std::string_view place) {
+  Json json;
+  try {
+    json = parse_json(text);
+  } catch (const Json::exception& error) {
+    std::string_view what = error.what();  // [json.exception.parse_error.101] parse error at ...
+    what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
+    throw InvalidArgument(fmt::format("{}: expected a JSON object, got: {}", place, what));
+  }
+  ANABATIC_REQUIRE(json.is_object(), "{}: expected a JSON object, got {}", place, show_json(json));
+  return json;
 }
 
 Json try_parse_json(std::string_view text) {

@@ -19,6 +19,9 @@ using OrderedJson = nlohmann::ordered_json;
 // event and may throw.
 Json parse_json(std::string_view text, const Json::parser_callback_t& check = nullptr);
 
+// InvalidArgument beginning with `place`, with line and column, unless `text` is a JSON object.
+Json parse_json_object(std::string_view text, std::string_view place);
+
 // is_discarded() when `text` is not JSON.
 Json try_parse_json(std::string_view text);
 

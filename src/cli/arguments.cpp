@@ -100,6 +100,7 @@ void reject_unknown(const Verb& verb, const PlainArguments& arguments) {
     const auto nearest = nearest_word(flag, known);
     text += "\n  " + flag + (nearest ? fmt::format("; did you mean {}?", *nearest) : "");
   }
+  text += fmt::format("\n`anabatic {} --help` names all that it takes", verb.name);
   throw InvalidArgument(text);
 }
 

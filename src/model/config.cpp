@@ -192,10 +192,14 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   const std::filesystem::path file = std::filesystem::is_directory(directory_or_file, ignored)
                                          ? directory_or_file / "config.json"
                                          : directory_or_file;
-  const std::string text = read_file(file, kLargestFile);
-  const nlohmann::json json = try_parse_json(text);
-  ANABATIC_REQUIRE(json.is_object(), "[config] {}: expected a JSON object, got {}", file.string(),
-                   json.is_discarded() ? "text that is not JSON" : shown(json));
+  if (!std::filesystem::exists(file, ignored))
+    throw ResourceError(
+        fmt::format("[config] {}: expected a model directory with a config.json, or such a file "
+                    "(model.path), found {}",
+                    directory_or_file.string(),
+                    file == directory_or_file ? "nothing of that name" : "no config.json in it"));
+  const nlohmann::json json =
+      parse_json_object(read_file(file, kLargestFile), fmt::format("[config] {}", file.string()));
   const Family& family = required_family(json, file);
   ConfigReader reader(json);
   ModelConfig config{.model_type = std::string(family.model_type)};

@@ -21,8 +21,11 @@ std::string unsupported(const std::string& json) {
 
 TEST(ConfigErrors, NameWhatCannotBeRead) {
   EXPECT_THAT(message_of<ResourceError>([] { load_config("/nonexistent/model"); }),
-              HasSubstr("/nonexistent/model"));
-  EXPECT_THAT(invalid("{\"model_type\": \"llama\""), HasSubstr("text that is not JSON"));
+              AllOf(HasSubstr("/nonexistent/model"), HasSubstr("model.path")));
+  EXPECT_THAT(invalid("{\"model_type\": \"llama\""),
+              HasSubstr("expected a JSON object, got: parse error at line 1, column 23"));
+  EXPECT_THAT(invalid("{\"rms_norm_eps\": 1e999}"),
+              HasSubstr("expected a JSON object, got: number"));
   EXPECT_THAT(invalid("[1, 2]"), HasSubstr("expected a JSON object, got [1,2]"));
   EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of llama, mistral"));
 }

@@ -23,10 +23,8 @@ constexpr const char* kGenerationConfig = "generation_config.json";
 
 Json read_object(const fs::path& file) {
   if (!fs::exists(file)) return Json::object();
-  Json json = try_parse_json(read_file(file, kLargestFile));
-  ANABATIC_REQUIRE(json.is_object(), "[special tokens] {}: expected a JSON object, got {}",
-                   file.string(), json.is_discarded() ? "text that is not JSON" : show_json(json));
-  return json;
+  return parse_json_object(read_file(file, kLargestFile),
+                           fmt::format("[special tokens] {}", file.string()));
 }
 
 bool contains(const Ids& ids, std::int64_t id) {
