@@ -194,10 +194,14 @@ MemoryDecision MemoryDecider::priced(const MenuChoice& choice) const {
   MemoryDecision result{.decisions = menu_.decisions(choice.chosen),
                         .added_seconds = choice.outcome.seconds,
                         .holds = choice.holds || options_.budget_bytes == 0};
+  // A price is what would be won without the choice, not with another that it has replaced.
   std::vector<bool> others = choice.chosen;
+  for (std::size_t i = 0; i < rules_.size(); ++i)
+    others[i] = others[i] && is_effective(menu_.items()[i], result.decisions);
+  const std::vector<bool> effective = others;
   for (std::size_t i = 0; i < rules_.size(); ++i) {
     const MenuItem& item = menu_.items()[i];
-    if (!choice.chosen[i] || !is_effective(item, result.decisions)) continue;
+    if (!effective[i]) continue;
     others[i] = false;  // seconds are those of any budget
     result.choices.push_back(
         {item, item.bytes, choice.outcome.seconds - menu_.evaluate(others, 0).seconds, i});

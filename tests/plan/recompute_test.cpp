@@ -8,8 +8,11 @@
 #include "analysis/rebuild.h"
 #include "base/philox.h"
 #include "device/topology.h"
+#include "model/model.h"
+#include "plan/memory_decider.h"
 #include "plan/memory_menu.h"
 #include "plan/training_fixture.h"
+#include "support/tiny_run.h"
 
 namespace anabatic::testing {
 namespace {
@@ -145,6 +148,34 @@ TEST(Recompute, MakesNothingAgainThatTheBudgetHasRoomFor) {
     }
   }
   EXPECT_GT(num_choices, 20);
+}
+
+// Some of these frames have the search cut the head into a few slices first, and into more then.
+TEST(Recompute, HasOnePriceInASearchAndInItsReplay) {
+  const TemporaryDirectory folder;
+  const model::ModelConfig config = model::load_config(
+      write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512"));
+  const spec::DeviceSpec device = plan::with_peaks(device::describe_cpu(2));
+  const lower::Compiled whole =
+      lower::compile(model::build_graph(config, {.num_tokens = 4096}),
+                     {.precision = lower::Precision::kBf16, .micro_batches = 1}, device);
+  const plan::OpEfficiency efficiency = plan::default_efficiency();
+  const plan::MemoryMenu menu(whole.graph, whole.plan, device, efficiency);
+  int num_sliced = 0;
+  for (std::int64_t i = 650; i < 800; ++i) {
+    const plan::MemoryDecision found =
+        plan::MemoryDecider(menu, {.budget_bytes = 1}).decide(whole.plan.frame_bytes * i / 1000);
+    const plan::MemoryDecision again =
+        plan::MemoryDecider(menu, {.replay = found.decisions}).decide(0);
+    ASSERT_EQ(again.choices.size(), found.choices.size()) << i;
+    for (std::size_t c = 0; c < found.choices.size(); ++c) {
+      EXPECT_EQ(again.choices[c].label(), found.choices[c].label()) << i;
+      EXPECT_EQ(again.choices[c].seconds, found.choices[c].seconds)
+          << i << ": " << found.choices[c].label();
+    }
+    num_sliced += found.decisions.slices.empty() ? 0 : 1;
+  }
+  EXPECT_GT(num_sliced, 0);
 }
 
 TEST(Recompute, TrainsWithinABudgetWithEqualBits) {
