@@ -30,9 +30,6 @@ bool holds(const std::vector<int>& list, std::size_t i) {
   return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
 }
 
-// Rows of `ref` get no team at all.
-bool is_reference(const kernels::Kernel& kernel) { return kernel.name.starts_with("ref:"); }
-
 // That another run of a row is on. A sanitizer finds on three what it finds on fewer.
 std::vector<int> thread_counts(const kernels::Kernel& kernel) {
   if (is_reference(kernel)) return {1};

@@ -173,6 +173,8 @@ std::string check_buffers(const std::vector<HostTensor>& inputs,
 
 }  // namespace
 
+bool is_reference(const kernels::Kernel& kernel) { return kernel.name.starts_with("ref:"); }
+
 int aliased_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
   const int must = entry(schema.must_alias, output), may = entry(schema.may_alias, output);
   const int input = must >= 0 ? must : may;
@@ -216,7 +218,7 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
               .workspace = workspace.data(),
               .prepared = prepared.size() > 0 ? prepared.data() : nullptr,
               .accumulate = {accumulate.get(), call.outputs.size()},
-              .team = kernel.name.starts_with("ref:") ? nullptr : &team_of(options.num_threads),
+              .team = is_reference(kernel) ? nullptr : &team_of(options.num_threads),
               .watch = options.is_watched && watched_outputs != 0 ? &watch : nullptr});
   result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
   if (options.is_watched && watched_outputs != 0 && result.violation.empty())

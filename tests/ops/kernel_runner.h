@@ -22,6 +22,9 @@ struct RunResult {
   std::string violation;  // empty: stayed within its buffers
 };
 
+// A row of `ref`, which gets no thread team.
+bool is_reference(const kernels::Kernel& kernel);
+
 RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, const OpCall& call,
                      const RunOptions& options = {});
 
