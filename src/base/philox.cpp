@@ -62,4 +62,10 @@ std::uint64_t random_below(std::uint64_t seed, std::uint64_t stream, std::uint64
       static_cast<UInt128>(random_bits(seed, stream, element)) * bound >> 64);
 }
 
+std::uint64_t stream_of(std::string_view name) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
 }  // namespace anabatic

@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace anabatic {
 
@@ -22,5 +23,7 @@ double random_normal(std::uint64_t seed, std::uint64_t stream,
                      std::uint64_t element);  // mean 0, deviation 1
 std::uint64_t random_below(std::uint64_t seed, std::uint64_t stream, std::uint64_t element,
                            std::uint64_t bound);
+// The stream of a name, in every process the same: its FNV-1a hash of 64 bits.
+std::uint64_t stream_of(std::string_view name);
 
 }  // namespace anabatic

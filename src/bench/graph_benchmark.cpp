@@ -41,8 +41,8 @@ struct Instance {
     program.compiled = lower::compile(made.graph, options, device);
     program.executor = std::make_unique<runtime::Executor>(program.compiled.program, store, team);
     for (const ir::State& state : program.compiled.graph.states) {
-      if (state.kind == ir::StateKind::kParameter) parameters.push_back(state.name);
-      if (state.kind == ir::StateKind::kDerived) derived.push_back(state);
+      if (state.kind() == ir::StateKind::kParameter) parameters.push_back(state.name);
+      if (state.kind() == ir::StateKind::kDerived) derived.push_back(state);
     }
     for (const auto& [name, values] : made.batch) program.set(name, values);
   }
@@ -87,7 +87,8 @@ struct Instance {
   }
 
   std::span<const float> gradient(Name parameter) const {
-    const TensorView view = program.executor->output(passes::gradient_state_name(text(parameter)));
+    const TensorView view =
+        program.executor->output(spec::state_name(spec::StateRole::kGradient, text(parameter)));
     return {view.as<const float>(), static_cast<std::size_t>(view.type->num_elements())};
   }
 };
@@ -169,8 +170,8 @@ class GraphBenchmark final : public Benchmark {
 
   void compare(Comparison& comparison, Instance& reference, Name name) {
     if (!instance_.made.with_update) {
-      comparison.add(passes::gradient_state_name(text(name)), instance_.gradient(name),
-                     reference.gradient(name));
+      comparison.add(spec::state_name(spec::StateRole::kGradient, text(name)),
+                     instance_.gradient(name), reference.gradient(name));
       return;
     }
     const auto values_of = [&](Instance& side, Name state) {
@@ -187,8 +188,8 @@ class GraphBenchmark final : public Benchmark {
     };
     comparison.add(fmt::format("the change of {}", text(name)), changes(instance_),
                    changes(reference));
-    for (const char* moment : {"first_moment", "second_moment"}) {
-      const Name state = intern(fmt::format("{}.{}", moment, text(name)));
+    for (const auto moment : {spec::StateRole::kFirstMoment, spec::StateRole::kSecondMoment}) {
+      const Name state = intern(spec::state_name(moment, text(name)));
       // Codes of 8 bits may be neighbours; tests/ops compares them.
       if (reference.store.find(state).type->dtype == DType::kUInt8) continue;
       comparison.add(text(state), values_of(instance_, state), values_of(reference, state));

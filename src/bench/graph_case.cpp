@@ -15,13 +15,6 @@ namespace {
 
 constexpr std::int32_t kIgnored = -100;
 
-// FNV-1a: the same stream for a name in every process.
-std::uint64_t stream_of(std::string_view name) {
-  std::uint64_t hash = 14695981039346656037ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
-
 std::vector<std::int32_t> count_up(std::int64_t count) {
   std::vector<std::int32_t> values(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i)
@@ -62,7 +55,7 @@ ir::ValueId CaseBuilder::parameter(std::string_view name, const std::vector<std:
   deviations_[std::string(name)] =
       shape.size() < 2 ? 0.0f
                        : static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.back())));
-  return builder_.state(name, tensor_type(DType::kFloat32, shape), ir::StateKind::kParameter);
+  return builder_.state(name, tensor_type(DType::kFloat32, shape), ir::StateRole::kParameter);
 }
 
 ir::ValueId CaseBuilder::rows(std::string_view name, std::int64_t width) {

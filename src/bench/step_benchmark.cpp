@@ -88,7 +88,7 @@ class StepBenchmark final : public Benchmark {
                want_loss = static_cast<float>(want.program->scalar("loss"));
     comparison.add("loss", {&got_loss, 1}, {&want_loss, 1});
     for (const train::SavedState& state : session_.saved_states()) {
-      const std::string name = passes::gradient_state_name(text(state.name));
+      const std::string name = spec::state_name(spec::StateRole::kGradient, text(state.name));
       if (want.program->executor->has_output(name))
         comparison.add_to_sum(got.gradient(name), want.gradient(name));
     }

@@ -58,13 +58,20 @@ ValueId GraphBuilder::step_input(std::string_view name, TensorType type) {
   return id;
 }
 
-ValueId GraphBuilder::state(std::string_view name, TensorType type, StateKind kind) {
+ValueId GraphBuilder::state(std::string_view name, TensorType type, StateRole role, Name owner) {
   const Name interned = intern(name);
   ANABATIC_REQUIRE(graph_.find_state(interned) == nullptr,
                    "[builder] expected a new state, got '{}' twice", name);
   const ValueId id = graph_.add_value(std::move(type), interned);
-  graph_.states.push_back({.name = interned, .kind = kind, .before = id, .after = id});
+  State state{{.role = role, .owner = owner}};
+  state.name = interned;
+  state.before = state.after = id;
+  graph_.states.push_back(state);
   return id;
+}
+
+ValueId GraphBuilder::state_of(Name owner, StateRole role, TensorType type) {
+  return state(spec::state_name(role, text(owner)), std::move(type), role, owner);
 }
 
 void GraphBuilder::output(ValueId value, std::string_view name) {

@@ -28,22 +28,6 @@ std::string_view to_string(Phase phase) {
   ANABATIC_CHECK(false, "[phase] unknown code {}", static_cast<int>(phase));
 }
 
-std::string_view to_string(StateKind kind) {
-  switch (kind) {
-    case StateKind::kParameter:
-      return "parameter";
-    case StateKind::kOptimizer:
-      return "optimizer";
-    case StateKind::kGradient:
-      return "gradient";
-    case StateKind::kDerived:
-      return "derived";
-    case StateKind::kCache:
-      return "cache";
-  }
-  ANABATIC_CHECK(false, "[state kind] unknown code {}", static_cast<int>(kind));
-}
-
 ValueId Graph::add_value(TensorType type, Name value_name, NodeId producer) {
   ANABATIC_CHECK(values.size() < index(kNoValue), "[graph] more values than ids");
   values.push_back({.type = std::move(type), .producer = producer, .name = value_name});
@@ -58,6 +42,13 @@ const State* Graph::find_state(Name state) const {
 
 State* Graph::find_state(Name state) {
   return const_cast<State*>(static_cast<const Graph*>(this)->find_state(state));
+}
+
+const State* Graph::find_state(StateRole role, Name owner) const {
+  const auto found = std::find_if(states.begin(), states.end(), [&](const State& candidate) {
+    return candidate.role == role && candidate.owner == owner && candidate.rows.is_whole();
+  });
+  return found != states.end() ? &*found : nullptr;
 }
 
 std::optional<ValueId> Graph::find_output(std::string_view output_name) const {

@@ -12,6 +12,7 @@
 #include "base/name.h"
 #include "base/strong_id.h"
 #include "spec/attributes.h"
+#include "spec/state.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::ir {
@@ -53,28 +54,18 @@ struct Value {
   Name name{};  // empty, or stable across passes where the meaning is: "layers.3.experts.gate"
 };
 
-enum class StateKind : std::uint8_t {
-  kParameter,  // trained, saved and exported
-  kOptimizer,  // moments: saved, not exported
-  kGradient,   // from first write to update; never saved
-  kDerived,    // bf16 copies and packings: rebuilt from `derived_from`, never saved
-  kCache       // KV caches of generation; never saved
-};
-std::string_view to_string(
-    StateKind kind);  // "parameter", "optimizer", "gradient", "derived", "cache"
+using spec::StateKind;
+using spec::StateRole;
 
 // A pair of the value that a step begins with and the one it ends with; both live at one address,
 // so every reader of `before` precedes the writer of `after`. In a graph that only reads the state,
 // after == before.
-struct State {
+struct State : spec::StatePart {
   Name name{};
-  StateKind kind = StateKind::kParameter;
   ValueId before = kNoValue, after = kNoValue;
-  std::optional<Name> derived_from{};  // kDerived only
+  bool is_trainable = true;  // kParameter, kUpper; a frozen parameter gets no gradient
+  spec::Init init{};
 };
-
-// "NAME.slice.N" is a part of a state that takes part in a step by itself.
-inline constexpr std::string_view kStateSlice = ".slice.";
 
 class Graph {
  public:
@@ -100,6 +91,8 @@ class Graph {
   ValueId add_value(TensorType type, Name value_name = {}, NodeId producer = kNoNode);
   const State* find_state(Name state) const;  // null when absent
   State* find_state(Name state);
+  // The whole one of that role and owner; null when absent or in slices.
+  const State* find_state(StateRole role, Name owner) const;
   std::optional<ValueId> find_output(std::string_view output_name) const;  // by value name
 };
 

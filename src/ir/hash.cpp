@@ -90,9 +90,15 @@ class Bytes {
   void add(const State& state) {
     define(state.before, state.name);
     add(state.name);
-    add(state.kind);
-    add(state.derived_from.has_value());
-    if (state.derived_from) add(*state.derived_from);
+    add(state.role);
+    add(state.owner);
+    add(state.rows.first);
+    add(state.rows.count);
+    add(state.rows.total);
+    add(state.is_trainable);
+    add(state.init.rule);
+    add(state.init.deviation);
+    add(state.init.zero_row);
     refer(state.after);
   }
 

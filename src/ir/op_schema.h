@@ -76,8 +76,9 @@ class GraphBuilder {
 
   ValueId batch_input(std::string_view name, TensorType type);
   ValueId step_input(std::string_view name, TensorType type);
-  ValueId state(std::string_view name, TensorType type,
-                StateKind kind);                      // before == after until a pass writes it
+  // before == after until a pass writes it.
+  ValueId state(std::string_view name, TensorType type, StateRole role, Name owner = {});
+  ValueId state_of(Name owner, StateRole role, TensorType type);  // likewise, named by its role
   void output(ValueId value, std::string_view name);  // names the value and lists it as an output
 
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }

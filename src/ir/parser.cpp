@@ -104,10 +104,13 @@ class Parser {
     const std::size_t at = lexer_.position();
     parsed.before = parsed.after = definition(kNoNode);
     parsed.name = graph_.value(parsed.before).name;
-    if (lexer_.accept("of")) parsed.name = intern(lexer_.string("the state's name in quotes"));
+    if (lexer_.accept("named")) parsed.name = intern(lexer_.string("the state's name in quotes"));
     if (parsed.name == Name{}) lexer_.fail(at, "expected a name for the state, got none");
-    parsed.kind = state_kind();
-    if (lexer_.accept("from")) parsed.derived_from = intern(lexer_.string("a state's name"));
+    parsed.role = state_role();
+    if (lexer_.accept("of")) parsed.owner = intern(lexer_.string("a parameter's name in quotes"));
+    if (lexer_.accept("rows")) parsed.rows = rows();
+    if (lexer_.accept("frozen")) parsed.is_trainable = false;
+    if (lexer_.accept("init")) parsed.init = init();
     if (lexer_.accept("->")) {
       const std::size_t position = lexer_.position();
       pending_.push_back({position, value_number(), graph_.states.size(), {}});
@@ -115,13 +118,41 @@ class Parser {
     graph_.states.push_back(parsed);
   }
 
-  StateKind state_kind() {
-    static constexpr std::array kKinds{StateKind::kParameter, StateKind::kOptimizer,
-                                       StateKind::kGradient, StateKind::kDerived,
-                                       StateKind::kCache};
-    for (const StateKind kind : kKinds)
-      if (lexer_.accept(to_string(kind))) return kind;
-    lexer_.fail_expected("a kind of state");
+  StateRole state_role() {
+    for (const StateRole role : spec::kStateRoles)
+      if (lexer_.accept(to_string(role))) return role;
+    lexer_.fail_expected("a state's role");
+  }
+
+  std::int64_t count(const char* what) { return static_cast<std::int64_t>(lexer_.number(what)); }
+
+  spec::Rows rows() {
+    spec::Rows parsed;
+    parsed.first = count("the first row");
+    lexer_.expect("+");
+    parsed.count = count("a number of rows");
+    lexer_.expect("/");
+    parsed.total = count("the whole's number of rows");
+    return parsed;
+  }
+
+  spec::Init init() {
+    using enum spec::Init::Rule;
+    spec::Init parsed;
+    if (lexer_.accept(to_string(kOnes))) {
+      parsed.rule = kOnes;
+    } else if (lexer_.accept(to_string(kNormal))) {
+      parsed.rule = kNormal;
+      const std::size_t at = lexer_.position();
+      const std::string_view written = lexer_.attribute();
+      parsed.deviation = located(at, [&] {
+        return spec::get_double({{"deviation", spec::parse_attribute(written)}}, "deviation");
+      });
+      if (lexer_.accept("zero_row")) parsed.zero_row = count("a row");
+    } else {
+      lexer_.fail_expected("'ones' or 'normal'");
+    }
+    return parsed;
   }
 
   void symbol() {

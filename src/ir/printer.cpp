@@ -63,12 +63,24 @@ class Printer {
     append("  state {}", definition(state.before, state.name));
     if (index(state.before) < graph_.values.size()) {
       const Name name = graph_.value(state.before).name;
-      if (name != Name{} && name != state.name) append(" of {}", quote(text(state.name)));
+      if (name != Name{} && name != state.name) append(" named {}", quote(text(state.name)));
     }
-    append("  {}", to_string(state.kind));
-    if (state.derived_from) append(" from {}", quote(text(*state.derived_from)));
+    append("  {}", to_string(state.role));
+    if (state.owner != Name{}) append(" of {}", quote(text(state.owner)));
+    if (const spec::Rows& rows = state.rows; !rows.is_whole())
+      append(" rows {}+{}/{}", rows.first, rows.count, rows.total);
+    if (!state.is_trainable) append(" frozen");
+    print_init(state.init);
     if (state.after != state.before) append(" -> {}", reference(state.after));
     out_ += '\n';
+  }
+
+  void print_init(const spec::Init& init) {
+    if (init.rule == spec::Init::Rule::kZeros) return;
+    append(" init {}", to_string(init.rule));
+    if (init.rule != spec::Init::Rule::kNormal) return;
+    append(" {}", spec::to_string(init.deviation));
+    if (init.zero_row >= 0) append(" zero_row {}", init.zero_row);
   }
 
   void print_node(const Node& node) {

@@ -4,14 +4,17 @@
 //
 //   text   := "graph" STRING item*
 //   item   := "batch" value | "step_input" value
-//           | "state" value ["of" STRING] KIND ["from" STRING] ["->" REF]
+//           | "state" value ["named" STRING] ROLE ["of" STRING] ["rows" DIGITS "+" DIGITS "/"
+//           DIGITS]
+//             ["frozen"] ["init" ("ones" | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
 //           | "symbol" WORD "=" REF | "output" REF | "objective" REF
 //           | value ("," value)* "=" OP "(" [REF ("," REF)*] ")" ["{" WORD "=" ATTRIBUTE, ... "}"]
 //             PHASE ["layer=" INTEGER] ["segment=" (WORD | STRING)]
 //   value  := REF [STRING] ":" TYPE            REF := "%" DIGITS
 //
-// White space separates; `#` outside a string starts a comment that ends with its line. `of` names
-// a state whose value is named otherwise.
+// White space separates; `#` outside a string starts a comment that ends with its line. `named`
+// names a state whose value has another name; `of` names its owner. `rows 4+2/8`: rows 4 and 5
+// of 8.
 #pragma once
 #include <string>
 #include <string_view>

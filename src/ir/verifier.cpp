@@ -162,7 +162,9 @@ class Verifier {
   }
 
   void check_states() {
-    std::set<Name> names;
+    std::set<Name> names, parameters;
+    for (const State& state : graph_.states)
+      if (state.kind() == StateKind::kParameter) parameters.insert(state.name);
     std::set<ValueId> ends;
     for (const State& state : graph_.states) {
       const std::string where = place(state);
@@ -177,20 +179,24 @@ class Verifier {
       check(graph_.value(state.before).type == graph_.value(state.after).type, "states paired",
             where, "begins as {}, ends as {}", to_string(graph_.value(state.before).type),
             to_string(graph_.value(state.after).type));
-      check_source(state, where);
+      check_part(state, parameters, where);
     }
   }
 
-  void check_source(const State& state, const std::string& where) const {
-    check(state.derived_from.has_value() == (state.kind == StateKind::kDerived), "states derived",
-          where, "a {} state {} a source", to_string(state.kind),
-          state.derived_from ? "has" : "lacks");
-    const State* source = &state;
-    for (std::size_t steps = 0; source->derived_from; ++steps) {
-      check(steps <= graph_.states.size(), "states derived", where, "it is derived from itself");
-      source = graph_.find_state(*source->derived_from);
-      check(source != nullptr, "states derived", where, "a source of it is not a state");
-    }
+  void check_part(const State& state, const std::set<Name>& parameters,
+                  const std::string& where) const {
+    const std::string_view role = to_string(state.role);
+    check((state.owner != Name{}) == spec::has_owner(state.role), "states owned", where,
+          "a {} {} an owner", role, state.owner != Name{} ? "has" : "lacks");
+    check(state.owner == Name{} || parameters.contains(state.owner), "states owned", where,
+          "its owner \"{}\" is no parameter", text(state.owner));
+    const spec::Rows& rows = state.rows;
+    check(rows == spec::Rows{} || (rows.first >= 0 && rows.count > 0 && rows.first < rows.total &&
+                                   rows.count < rows.total - rows.first + 1),
+          "states' rows", where, "it has {} rows from {} on, of {}", rows.count, rows.first,
+          rows.total);
+    check(state.is_trainable || state.kind() == StateKind::kParameter, "states owned", where,
+          "a {} is frozen", role);
   }
 
   void check_used(ValueId id, const std::string& where) const {

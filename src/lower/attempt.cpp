@@ -21,7 +21,7 @@ passes::StateNames parameters_on_disk(const CompileOptions& options, const State
   if (!places.parameters) return result;
   const std::map<ir::ValueId, plan::Experts> experts = plan::experts_of_states(forward);
   for (const ir::State& state : forward.states)
-    if (state.kind == ir::StateKind::kParameter &&
+    if (state.kind() == ir::StateKind::kParameter &&
         forward.value(state.before).type.num_bytes() >= options.disk.min_parameter_bytes &&
         !places.resident_parameters.contains(text(state.name)) &&
         plan::may_go_to_disk(options.disk, text(state.name), experts.at(state.before)))
@@ -56,7 +56,7 @@ passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
                       .several_micro_batches = options_.micro_batches > 1,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
                       .expert_cuts = &expert_cuts_,
-                      .state_layouts = &options_.state_layouts,
+                      .held_states = &options_.held_states,
                       .on_disk = &parameters_on_disk_,
                       .decisions = decisions},
           .find_op = ops::find_op};

@@ -104,7 +104,7 @@ class Search {
   void require_parameters(const passes::StateNames& names) const {
     std::vector<std::string> known;
     for (const ir::State& state : attempts_.forward().states)
-      if (state.kind == ir::StateKind::kParameter) known.emplace_back(text(state.name));
+      if (state.kind() == ir::StateKind::kParameter) known.emplace_back(text(state.name));
     for (const std::string& name : names) {
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
       const auto nearest = nearest_word(name, known);
@@ -295,7 +295,7 @@ class Search {
     double moment_bytes = 0;
     for (const ir::State& state : resident.graph.states)
       if (const TensorType& type = resident.graph.value(state.before).type;
-          state.kind == ir::StateKind::kOptimizer && type.dtype != DType::kUInt16)
+          state.kind() == ir::StateKind::kOptimizer && state.role != ir::StateRole::kLower)
         moment_bytes += static_cast<double>(type.num_bytes());
     const plan::DiskSpeed& disk = options_.efficiency.disk;
     return moment_bytes * (1 / disk.read_bytes_per_second + 1 / disk.written_bytes_per_second) <

@@ -14,7 +14,7 @@ std::vector<std::int32_t> program_states(const ir::Graph& graph) {
   std::vector<std::int32_t> result;
   std::int32_t next = 0;
   for (const ir::State& state : graph.states)
-    result.push_back(state.kind == ir::StateKind::kGradient ? -1 : next++);
+    result.push_back(state.kind() == ir::StateKind::kGradient ? -1 : next++);
   return result;
 }
 
@@ -36,14 +36,16 @@ class Lowering {
     program.input_bytes = plan_.input_bytes;
     program.single_micro_batch = plan_.single_micro_batch;
     for (const ir::State& state : graph_.states)
-      if (state.kind != ir::StateKind::kGradient)
-        program.states.push_back(
-            {state.name, graph_.value(state.before).type, is_on_disk(graph_, plan_, state)});
+      if (state.kind() != ir::StateKind::kGradient)
+        program.states.push_back({.name = state.name,
+                                  .part = state,
+                                  .type = graph_.value(state.before).type,
+                                  .is_on_disk = is_on_disk(graph_, plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) program.inputs.push_back(named(value));
     for (ir::ValueId value : graph_.outputs) program.outputs.push_back(named(value));
     for (const ir::State& state : graph_.states)
-      if (state.kind == ir::StateKind::kGradient && !plan_.single_micro_batch &&
+      if (state.kind() == ir::StateKind::kGradient && !plan_.single_micro_batch &&
           !graph_.find_output(text(state.name)))
         program.outputs.push_back({std::string(text(state.name)), operand(state.after)});
     for (const auto& [action, order] : plan_.orders) program.calls[action] = calls(order);
@@ -214,7 +216,7 @@ void check_shared(const ir::Graph& graph, const plan::Plan& plan, const runtime:
   };
   std::size_t next = 0;
   for (const ir::State& state : graph.states) {
-    if (state.kind == ir::StateKind::kGradient) {
+    if (state.kind() == ir::StateKind::kGradient) {
       const std::int64_t offset = offset_of(program.outputs, text(state.name));
       ANABATIC_CHECK(offset == buffer(state.after).offset,
                      "[lower verifier] {} is not where the first micro-batch leaves it",

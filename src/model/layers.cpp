@@ -12,9 +12,11 @@ namespace anabatic::model {
 
 LayerBuilder::LayerBuilder(ir::GraphBuilder& builder, const ModelConfig& config)
     : builder_(builder), config_(config) {
-  for (const Parameter& parameter : model::parameters(config))
+  for (const Parameter& parameter : model::parameters(config)) {
     parameters_[parameter.name] = builder.state(
-        parameter.name, tensor_type(DType::kFloat32, parameter.shape), ir::StateKind::kParameter);
+        parameter.name, tensor_type(DType::kFloat32, parameter.shape), ir::StateRole::kParameter);
+    builder.graph().states.back().init = init_of(parameter, config);
+  }
 }
 
 ir::ValueId LayerBuilder::parameter(const std::string& name) const {
@@ -47,7 +49,7 @@ ir::ValueId LayerBuilder::cached(ir::ValueId rows, std::int64_t layer, const cha
   const std::string name = layer_state(layer, fmt::format("attention.{}_cache", which));
   const std::int64_t width = config_.num_key_value_heads * config_.head_dim;
   const ir::ValueId before = builder_.state(
-      name, tensor_type(DType::kFloat32, {inputs.cache_capacity, width}), ir::StateKind::kCache);
+      name, tensor_type(DType::kFloat32, {inputs.cache_capacity, width}), ir::StateRole::kCache);
   const ir::ValueId after =
       builder_.add1("cache_write", {before, rows, inputs.cache_first}, {}, name + ".after");
   builder_.graph().find_state(intern(name))->after = after;

@@ -65,6 +65,16 @@ std::int64_t Parameter::num_elements() const {
   return count;
 }
 
+spec::Init init_of(const Parameter& parameter, const ModelConfig& config) {
+  using enum spec::Init::Rule;
+  if (parameter.kind == ParameterKind::kNorm) return {.rule = kOnes};
+  if (parameter.kind == ParameterKind::kBias) return {.rule = kZeros};
+  const bool is_padded = parameter.kind == ParameterKind::kEmbedding && config.pad_token_id >= 0;
+  return {.rule = kNormal,
+          .deviation = config.initializer_range,
+          .zero_row = is_padded ? config.pad_token_id : -1};
+}
+
 std::string layer_state(std::int64_t layer, std::string_view rest) {
   return fmt::format("layers.{}.{}", layer, rest);
 }

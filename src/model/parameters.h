@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "spec/state.h"
 
 namespace anabatic::model {
 
@@ -21,6 +22,11 @@ struct Parameter {
 
   std::int64_t num_elements() const;
 };
+
+// A random start by the rules of Hugging Face's initialisers: normal(0, initializer_range) for
+// matrices, embeddings (the padding token's row is 0), routers and experts, ones for norms, zeroes
+// for biases.
+spec::Init init_of(const Parameter& parameter, const ModelConfig& config);
 
 // "layers.3.attention.q.weight" from 3 and "attention.q.weight".
 std::string layer_state(std::int64_t layer, std::string_view rest);

@@ -24,17 +24,17 @@ std::vector<ValueId> take_contributions(Graph& graph, std::string_view parameter
   return contributions;
 }
 
-void accumulate(Graph& graph, const PassContext& context, std::string_view parameter,
-                const TensorType& type, const std::vector<ValueId>& contributions) {
+void accumulate(Graph& graph, const PassContext& context, Name parameter, const TensorType& type,
+                const std::vector<ValueId>& contributions) {
   ir::GraphBuilder builder(graph, context.find_op);
   builder.set_tag(graph.node(graph.value(contributions.back()).producer).tag);
-  const std::string name = gradient_state_name(parameter);
-  const ValueId before = builder.state(name, type, ir::StateKind::kGradient);
+  const ValueId before = builder.state_of(parameter, ir::StateRole::kGradient, type);
+  const std::size_t state = graph.states.size() - 1;
   std::vector<ValueId> inputs{before};
   inputs.insert(inputs.end(), contributions.begin(), contributions.end());
   const ValueId after = builder.add1("accumulate", std::move(inputs));
-  graph.find_state(intern(name))->after = after;
-  if (!context.options.with_update) builder.output(after, name);
+  graph.states[state].after = after;
+  if (!context.options.with_update) builder.output(after, text(graph.states[state].name));
 }
 
 bool run(Graph& graph, const PassContext& context) {
@@ -44,13 +44,13 @@ bool run(Graph& graph, const PassContext& context) {
   };
   std::vector<Parameter> parameters;  // a copy: states are added below
   for (const ir::State& state : graph.states)
-    if (state.kind == ir::StateKind::kParameter)
+    if (state.kind() == ir::StateKind::kParameter)
       parameters.push_back({state.name, graph.value(state.before).type});
   bool changed = false;
   for (const auto& [name, type] : parameters) {
     const std::vector<ValueId> contributions = take_contributions(graph, text(name));
     if (contributions.empty()) continue;
-    accumulate(graph, context, text(name), type, contributions);
+    accumulate(graph, context, name, type, contributions);
     changed = true;
   }
   return changed;

@@ -31,7 +31,7 @@ NodeId last_writer(const Graph& graph, const Node& sum) {
 // Of the gradient state that ends with this value; null when none does.
 const ir::State* gradient_state(const Graph& graph, ValueId after) {
   for (const ir::State& state : graph.states)
-    if (state.kind == ir::StateKind::kGradient && state.after == after) return &state;
+    if (state.role == ir::StateRole::kGradient && state.after == after) return &state;
   return nullptr;
 }
 
@@ -56,8 +56,7 @@ bool run(Graph& graph, const PassContext& context) {
     product.outputs.push_back(squares);
     graph.value(squares).producer = writer;
     if (node.tag.phase == ir::Phase::kUpdate) {
-      builder.state("squares." + std::string(text(gradient->name)), graph.value(squares).type,
-                    ir::StateKind::kGradient);
+      builder.state_of(gradient->owner, ir::StateRole::kSquares, graph.value(squares).type);
       graph.states.back().after = squares;
     }
     graph.nodes[i].outputs.clear();

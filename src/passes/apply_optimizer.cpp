@@ -8,8 +8,6 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "passes/derive.h"
-#include "passes/differentiate.h"
-#include "passes/split_parameters.h"
 #include "tensor/dynamic_map.h"
 
 namespace anabatic::passes {
@@ -33,8 +31,8 @@ struct Trained {
 std::vector<Trained> trained_parameters(const Graph& graph) {
   std::vector<Trained> trained;
   for (const ir::State& state : graph.states) {
-    if (state.kind != ir::StateKind::kParameter) continue;
-    const ir::State* gradient = graph.find_state(intern(gradient_state_name(text(state.name))));
+    if (state.kind() != ir::StateKind::kParameter || !state.is_trainable) continue;
+    const ir::State* gradient = graph.find_state(ir::StateRole::kGradient, state.name);
     if (gradient == nullptr) {
       log_warning("[apply_optimizer] parameter '{}' gets no gradient and is not trained",
                   text(state.name));
@@ -46,12 +44,6 @@ std::vector<Trained> trained_parameters(const Graph& graph) {
     trained.push_back({state.name, state.before, gradient->after, graph.node(writer).tag.layer});
   }
   return trained;
-}
-
-std::uint64_t hash_of(std::string_view name) {  // FNV-1a
-  std::uint64_t hash = 14695981039346656037ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
 }
 
 class Optimizer {
@@ -100,7 +92,7 @@ class Optimizer {
   // The norm of the step before; 0 in the first one.
   ValueId keep_norm(ValueId norm) {
     const ValueId before =
-        builder_.state(kPreviousNorm, builder_.type(norm), ir::StateKind::kOptimizer);
+        builder_.state(kPreviousNorm, builder_.type(norm), ir::StateRole::kPreviousNorm);
     graph_.states.back().after = norm;
     return before;
   }
@@ -125,8 +117,6 @@ class Optimizer {
       type.dtype = DType::kBFloat16;
     if (options_.moments == spec::MomentPrecision::kInt8 && is_quantized(one))
       type.dtype = DType::kUInt8;
-    const std::string first = fmt::format("first_moment.{}", text(one.name)),
-                      second = fmt::format("second_moment.{}", text(one.name));
     const bool decays = is_matrix || options_.decay_norms_and_biases;
     spec::Attributes attributes{{"beta1", options_.beta1},
                                 {"beta2", options_.beta2},
@@ -134,32 +124,32 @@ class Optimizer {
                                 {"weight_decay", decays ? options_.weight_decay : 0.0}};
     if (type.dtype == DType::kBFloat16)
       attributes["stream"] =
-          static_cast<std::int64_t>(random_bits(options_.seed, hash_of(text(one.name)), 0) >> 1);
+          static_cast<std::int64_t>(random_bits(options_.seed, stream_of(text(one.name)), 0) >> 1);
     std::vector<Name> states{one.name};
     std::vector<ValueId> inputs{one.parameter};
-    const Name low = intern(low_state_name(text(one.name)));
-    const bool is_split = graph_.find_state(low) != nullptr;
+    const ir::State* lower = graph_.find_state(ir::StateRole::kLower, one.name);
+    const bool is_split = lower != nullptr;
     if (is_split) {
-      states.push_back(low);
-      inputs.push_back(graph_.find_state(low)->before);
+      states.push_back(lower->name);
+      inputs.push_back(lower->before);
     }
     inputs.push_back(one.gradient);
-    for (const std::string& moment : {first, second}) {
-      states.push_back(intern(moment));
-      inputs.push_back(builder_.state(moment, type, ir::StateKind::kOptimizer));
-    }
+    const auto add_state = [&](ir::StateRole role, const TensorType& its_type) {
+      inputs.push_back(builder_.state_of(one.name, role, its_type));
+      states.push_back(graph_.states.back().name);
+    };
+    for (const auto moment : {ir::StateRole::kFirstMoment, ir::StateRole::kSecondMoment})
+      add_state(moment, type);
     inputs.insert(inputs.end(), {clip_factor_, learning_rate_, step_});
     if (type.dtype == DType::kUInt8)
-      for (const char* prefix : {"first_moment_scales.", "second_moment_scales."}) {
-        states.push_back(intern(prefix + std::string(text(one.name))));
-        inputs.push_back(builder_.state(text(states.back()), block_scales_type(type),
-                                        ir::StateKind::kOptimizer));
-      }
+      for (const auto scales :
+           {ir::StateRole::kFirstMomentScales, ir::StateRole::kSecondMomentScales})
+        add_state(scales, block_scales_type(type));
     const auto next =
         builder_.add(is_split ? "adamw_split" : "adamw", std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];
     for (ir::State& state : graph_.states)
-      if (state.kind == ir::StateKind::kDerived && state.derived_from == one.name)
+      if (state.kind() == ir::StateKind::kDerived && state.owner == one.name)
         state.after = add_derivation(builder_, next[0], builder_.type(state.before));
   }
 

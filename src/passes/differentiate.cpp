@@ -39,9 +39,8 @@ class Differentiator {
     pending_.resize(graph_.values.size());
     contributions_.resize(graph_.states.size());
     for (const ir::State& state : graph_.states) {
-      const Name primary = state.derived_from.value_or(state.name);
-      const ir::State* parameter = graph_.find_state(primary);
-      if (parameter == nullptr || parameter->kind != ir::StateKind::kParameter) continue;
+      const ir::State* parameter = state.owner != Name{} ? graph_.find_state(state.owner) : &state;
+      if (parameter->kind() != ir::StateKind::kParameter || !parameter->is_trainable) continue;
       parameter_of_[index(state.before)] = static_cast<int>(parameter - graph_.states.data());
       depends_[index(state.before)] = true;
     }
@@ -156,12 +155,8 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-std::string gradient_state_name(std::string_view parameter) {
-  return fmt::format("gradients.{}", parameter);
-}
-
 std::string contribution_name(std::string_view parameter, std::size_t i) {
-  return fmt::format("gradients.{}.{}", parameter, i);
+  return fmt::format("{}.{}", spec::state_name(ir::StateRole::kGradient, parameter), i);
 }
 
 const Pass kDifferentiate{.name = "differentiate",

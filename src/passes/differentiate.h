@@ -20,8 +20,6 @@ namespace anabatic::passes {
 
 extern const Pass kDifferentiate;
 
-// "gradients.NAME": the state that holds a parameter's gradient.
-std::string gradient_state_name(std::string_view parameter);
 // "gradients.NAME.I": the I-th contribution between differentiate and accumulate_gradients.
 std::string contribution_name(std::string_view parameter, std::size_t i);
 

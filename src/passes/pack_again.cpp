@@ -24,9 +24,8 @@ ValueId first_packing(const Graph& graph, const State& packed) {
            type.dtype == graph.value(packed.before).type.dtype && state.after == state.before;
   };
   for (const State& state : graph.states) {
-    const bool is_same = state.kind == ir::StateKind::kDerived
-                             ? state.derived_from == packed.derived_from
-                             : state.name == packed.derived_from;
+    const bool is_same = state.kind() == ir::StateKind::kDerived ? state.owner == packed.owner
+                                                                 : state.name == packed.owner;
     if (is_same && fits(state)) return state.before;
   }
   return ir::kNoValue;
@@ -34,8 +33,7 @@ ValueId first_packing(const Graph& graph, const State& packed) {
 
 // Of a parameter on disk nothing stands in memory between its readers.
 bool is_on_disk(const State& packed, const PassOptions& options) {
-  return options.on_disk != nullptr && packed.derived_from &&
-         options.on_disk->contains(text(*packed.derived_from));
+  return options.on_disk != nullptr && options.on_disk->contains(text(packed.owner));
 }
 
 bool run(Graph& graph, const PassContext& context) {
@@ -43,8 +41,7 @@ bool run(Graph& graph, const PassContext& context) {
   std::vector<ValueId> source(graph.values.size(), ir::kNoValue);  // by second packing
   std::erase_if(graph.states, [&](const State& state) {
     const ValueId value = state.before;
-    if (state.kind != ir::StateKind::kDerived || state.after != value ||
-        graph.value(value).type.layout != panels_layout(true) ||
+    if (state.role != ir::StateRole::kPackingTransposed || state.after != value ||
         (options.pack_transposed && !is_on_disk(state, options)))
       return false;
     source[index(value)] = first_packing(graph, state);

@@ -50,7 +50,7 @@ class Packer {
   // A weight that nothing updates yet.
   bool is_candidate(const ir::State& state) const {
     const TensorType& type = graph_.value(state.before).type;
-    return (state.kind == ir::StateKind::kParameter || state.kind == ir::StateKind::kDerived) &&
+    return (state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kDerived) &&
            state.after == state.before && type.layout == kRowMajor &&
            (type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16);
   }
@@ -71,16 +71,13 @@ class Packer {
 
   ValueId packed_state(std::size_t index, bool transposed) {
     const ir::State& source = graph_.states[index];
-    const Name primary = source.derived_from.value_or(source.name);
+    const Name primary = source.owner != Name{} ? source.owner : source.name;
     TensorType type = graph_.value(source.before).type;
     type.layout = panels_layout(transposed);
-    const std::string name =
-        fmt::format("{}.{}", text(primary), transposed ? "packed_transposed" : "packed");
-    ANABATIC_CHECK(graph_.find_state(intern(name)) == nullptr,
+    const auto role = transposed ? ir::StateRole::kPackingTransposed : ir::StateRole::kPacking;
+    ANABATIC_CHECK(graph_.find_state(role, primary) == nullptr,
                    "[pack_weights] '{}' has a packing already", text(primary));
-    const ValueId value = builder_.state(name, type, ir::StateKind::kDerived);
-    graph_.states.back().derived_from = primary;
-    return value;
+    return builder_.state_of(primary, role, type);
   }
 
   bool is_read(ValueId value) const {
@@ -95,7 +92,7 @@ class Packer {
   void drop_unread_copies(std::size_t count) {
     for (std::size_t i = count; i-- > 0;) {
       const ir::State& state = graph_.states[i];
-      if (state.kind == ir::StateKind::kDerived && is_candidate(state) && !is_read(state.before))
+      if (state.kind() == ir::StateKind::kDerived && is_candidate(state) && !is_read(state.before))
         graph_.states.erase(graph_.states.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "passes/differentiate.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -37,7 +36,7 @@ class Arranger {
     const std::size_t num_states = graph_.states.size();
     for (std::size_t i = 0; i < num_states; ++i) {
       const State state = graph_.states[i];
-      if (state.kind != StateKind::kParameter || state.after != state.before ||
+      if (state.kind() != StateKind::kParameter || state.after != state.before ||
           !is_plain_matrix(graph_.value(state.before).type))
         continue;
       const std::optional<Layout> given = given_layout(state.name);
@@ -51,14 +50,14 @@ class Arranger {
 
  private:
   std::optional<Layout> given_layout(Name state) const {
-    const StateLayouts* layouts = context_.options.state_layouts;
-    if (layouts == nullptr) return std::nullopt;
-    const auto found = layouts->find(text(state));
-    return found == layouts->end() ? std::nullopt : std::optional(found->second);
+    const HeldStates* held = context_.options.held_states;
+    if (held == nullptr) return std::nullopt;
+    const auto found = held->find(text(state));
+    return found == held->end() ? std::nullopt : std::optional(found->second.layout);
   }
 
   const State* gradient_of(const State& parameter) const {
-    return graph_.find_state(intern(gradient_state_name(text(parameter.name))));
+    return graph_.find_state(ir::StateRole::kGradient, parameter.name);
   }
 
   bool is_eligible(const State& parameter) const {
@@ -69,7 +68,7 @@ class Arranger {
 
   bool is_packed(Name parameter) const {
     return std::any_of(graph_.states.begin(), graph_.states.end(), [&](const State& state) {
-      return state.kind == StateKind::kDerived && state.derived_from == parameter &&
+      return state.kind() == StateKind::kDerived && state.owner == parameter &&
              graph_.value(state.before).type.layout == panels_layout(false);
     });
   }
@@ -118,7 +117,7 @@ class Arranger {
   // An f32 packing is the parameter itself.
   void drop_equal_packing(const State& parameter) {
     const auto equal = [&](const State& state) {
-      return state.kind == StateKind::kDerived && state.derived_from == parameter.name &&
+      return state.kind() == StateKind::kDerived && state.owner == parameter.name &&
              graph_.value(state.before).type == graph_.value(parameter.before).type;
     };
     const auto found = std::find_if(graph_.states.begin(), graph_.states.end(), equal);
@@ -129,10 +128,7 @@ class Arranger {
 
   void read_rows(const State& parameter) {
     const TensorType type = graph_.value(parameter.before).type;
-    const ValueId rows =
-        builder_.state(std::string(text(parameter.name)) + ".rows", type, StateKind::kDerived);
-    graph_.states.back().derived_from = parameter.name;
-    replace(parameter.before, rows);
+    replace(parameter.before, builder_.state_of(parameter.name, ir::StateRole::kRowMajor, type));
   }
 
   void replace(ValueId from, ValueId to) {

@@ -13,7 +13,7 @@
 // whose gradients are all weight-gradients of products and which nothing reads as rows: embeddings,
 // tied weights, routers and norms stay.
 //
-// Programs over the same states (validation) find the layout in PassOptions::state_layouts and obey
+// Programs over the same states (validation) find the layout in PassOptions::held_states and obey
 // it: what reads rows there reads a derived state "NAME.rows". Without an update nothing changes.
 // Files hold rows whatever the layout. Equal bits but for the order in which a sum of squares runs
 // through a matrix (f64). Linear in nodes and states. It stands behind pack_weights, whose choice

@@ -9,13 +9,18 @@
 
 #include "ir/op_schema.h"
 #include "spec/decisions.h"
+#include "spec/state.h"
 #include "spec/training.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::passes {
 
 // Of states by name.
-using StateLayouts = std::map<std::string, Layout, std::less<>>;
+struct HeldState {
+  spec::StateRole role = spec::StateRole::kParameter;
+  Layout layout = kRowMajor;
+};
+using HeldStates = std::map<std::string, HeldState, std::less<>>;
 using StateNames = std::set<std::string, std::less<>>;
 // By parameter, a stack of experts: those at which a slice of its moments begins.
 using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
@@ -29,8 +34,8 @@ struct PassOptions {
   std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
   // Where slices begin beside those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
-  // What stands already, put there by other programs over the same states.
-  const StateLayouts* state_layouts = nullptr;
+  // What other programs hold of the states of this one. null: nothing.
+  const HeldStates* held_states = nullptr;
   // Parameters that stand on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none

@@ -63,7 +63,7 @@ class ToBf16 {
 
   void lower_caches() {
     for (const ir::State& state : graph_.states) {
-      if (state.kind != ir::StateKind::kCache) continue;
+      if (state.role != ir::StateRole::kCache) continue;
       TensorType& type = graph_.value(state.before).type;
       if (type.dtype != DType::kFloat32) continue;
       type.dtype = DType::kBFloat16;
@@ -80,7 +80,7 @@ class ToBf16 {
     if (const auto found = converted_.find(key); found != converted_.end()) return found->second;
     const ir::State* state = parameter_of(value);
     const ValueId converted = state != nullptr && wanted == DType::kBFloat16
-                                  ? derived_state(text(state->name), value)
+                                  ? copy_of(state->name, value)
                                   : builder_.add1("cast", {value},
                                                   {{"dtype", std::string(to_string(wanted))},
                                                    {"rounding", std::string("even")}});
@@ -90,17 +90,14 @@ class ToBf16 {
 
   const ir::State* parameter_of(ValueId value) const {
     for (const ir::State& state : graph_.states)
-      if (state.before == value && state.kind == ir::StateKind::kParameter) return &state;
+      if (state.before == value && state.kind() == ir::StateKind::kParameter) return &state;
     return nullptr;
   }
 
-  ValueId derived_state(std::string_view primary, ValueId value) {
+  ValueId copy_of(Name parameter, ValueId value) {
     TensorType type = graph_.value(value).type;
     type.dtype = DType::kBFloat16;
-    const ValueId derived =
-        builder_.state(fmt::format("{}.bf16", primary), type, ir::StateKind::kDerived);
-    graph_.states.back().derived_from = intern(primary);
-    return derived;
+    return builder_.state_of(parameter, ir::StateRole::kCopy, type);
   }
 
   void rewrite(Node node) {

@@ -22,7 +22,7 @@ std::vector<bool> parameters_on_disk(const Graph& graph, const PassContext& cont
         std::find(graph.outputs.begin(), graph.outputs.end(), state.before) !=
             graph.outputs.end() ||
         std::find(graph.outputs.begin(), graph.outputs.end(), state.after) != graph.outputs.end();
-    result[index(state.before)] = state.kind == ir::StateKind::kParameter && !is_result &&
+    result[index(state.before)] = state.kind() == ir::StateKind::kParameter && !is_result &&
                                   context.options.on_disk->contains(text(state.name));
   }
   return result;

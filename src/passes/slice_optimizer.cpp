@@ -80,8 +80,9 @@ class Slicer {
       : graph_(graph), builder_(graph, context.find_op), expert_cuts_(context.options.expert_cuts) {
     std::int64_t bytes = 0;
     for (const ir::State& state : graph.states) {
-      state_of_[state.before] = state.name;
-      if (state.kind == ir::StateKind::kOptimizer) bytes += builder_.type(state.before).num_bytes();
+      state_of_[state.before] = state;
+      if (state.kind() == ir::StateKind::kOptimizer)
+        bytes += builder_.type(state.before).num_bytes();
     }
     most_bytes_ = std::max(context.options.slice_bytes, bytes / kMostSlices);
   }
@@ -127,7 +128,7 @@ class Slicer {
     std::set<std::int64_t> experts;
     const auto parameter = state_of_.find(node.inputs[0]);
     if (expert_cuts_ != nullptr && parameter != state_of_.end())
-      if (const auto found = expert_cuts_->find(text(parameter->second));
+      if (const auto found = expert_cuts_->find(text(parameter->second.name));
           found != expert_cuts_->end())
         experts = found->second;
     return slices_of(builder_.type(node.inputs[cut.back()]), most_bytes_, experts);
@@ -139,9 +140,7 @@ class Slicer {
     for (std::size_t i = 0; i < slices.size(); ++i) {
       for (const std::size_t input : cut) {
         const ValueId whole = node.inputs[input];
-        inputs[input] =
-            builder_.state(slice_name(text(state_of_.at(whole)), i),
-                           type_of(slices[i], builder_.type(whole)), ir::StateKind::kOptimizer);
+        inputs[input] = slice_of(state_of_.at(whole), slices[i], i);
         cut_.insert(whole);
       }
       spec::Attributes attributes = node.attributes;
@@ -154,13 +153,23 @@ class Slicer {
     replaced_[node.outputs[0]] = inputs[0];
   }
 
+  ValueId slice_of(const ir::State& whole, const Slice& slice, std::size_t i) {
+    const TensorType& type = builder_.type(whole.before);
+    const spec::Rows rows{slice.first_row, slice.matrices * slice.count,
+                          type.num_elements() / type.dim(-1)};
+    const ValueId value = builder_.state(slice_name(text(whole.name), i), type_of(slice, type),
+                                         whole.role, whole.owner);
+    graph_.states.back().rows = rows;
+    return value;
+  }
+
   Graph& graph_;
   ir::GraphBuilder builder_;
   const ExpertCuts* expert_cuts_;
   std::int64_t most_bytes_ = 0;
-  std::map<ValueId, Name> state_of_;     // by `before`
-  std::set<ValueId> cut_;                // states of which only slices stand
-  std::map<ValueId, ValueId> replaced_;  // parameters that an update leaves
+  std::map<ValueId, ir::State> state_of_;  // by `before`
+  std::set<ValueId> cut_;                  // states of which only slices stand
+  std::map<ValueId, ValueId> replaced_;    // parameters that an update leaves
 };
 
 bool run(Graph& graph, const PassContext& context) {
@@ -171,29 +180,27 @@ bool run(Graph& graph, const PassContext& context) {
 }  // namespace
 
 std::string slice_name(std::string_view state, std::size_t slice) {
-  return fmt::format("{}{}{}", state, ir::kStateSlice, slice);
+  return fmt::format("{}.slice.{}", state, slice);
 }
 
 std::vector<SlicedState> sliced_states(const Graph& graph) {
-  std::map<ValueId, Name> state_of;
-  for (const ir::State& state : graph.states) state_of[state.before] = state.name;
   std::vector<SlicedState> result;
-  std::map<Name, std::size_t> place;
-  for (const Node& node : graph.nodes) {
-    if (!node.attributes.contains("first_row")) continue;
-    for (const std::size_t input : cut_inputs(node)) {
-      const Name slice = state_of.at(node.inputs[input]);
-      const std::string_view name = text(slice);
-      const Name whole = intern(name.substr(0, name.rfind(ir::kStateSlice)));
-      const auto [at, is_new] = place.try_emplace(whole, result.size());
-      if (is_new) {
-        TensorType type = graph.value(node.inputs[0]).type;
-        type.dtype = graph.value(node.inputs[input]).type.dtype;
-        result.push_back({whole, std::move(type)});
-      }
-      result[at->second].slices.push_back(slice);
+  std::map<std::pair<ir::StateRole, Name>, std::size_t> place;
+  for (const ir::State& state : graph.states) {
+    if (state.rows.is_whole()) continue;
+    const auto [at, is_new] = place.try_emplace({state.role, state.owner}, result.size());
+    if (is_new) {
+      TensorType type = graph.value(graph.find_state(state.owner)->before).type;
+      type.dtype = graph.value(state.before).type.dtype;
+      result.push_back({.role = state.role,
+                        .name = intern(spec::state_name(state.role, text(state.owner))),
+                        .type = std::move(type)});
     }
+    result[at->second].slices.push_back({state.name, state.rows});
   }
+  for (SlicedState& sliced : result)
+    std::sort(sliced.slices.begin(), sliced.slices.end(),
+              [](const auto& a, const auto& b) { return a.rows.first < b.rows.first; });
   return result;
 }
 

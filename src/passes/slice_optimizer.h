@@ -34,16 +34,21 @@ namespace anabatic::passes {
 
 extern const Pass kSliceOptimizer;
 
-// "STATE.slice.N", the state with a slice of another.
+// "STATE.slice.N", the name of a slice of a state.
 std::string slice_name(std::string_view state, std::size_t slice);
 
-struct SlicedState {
-  Name name{};                 // "first_moment.w" or "low.w", of which no state stands
-  TensorType type{};           // of the whole
-  std::vector<Name> slices{};  // ascending by rows
+struct StateSlice {
+  Name name{};
+  spec::Rows rows{};
 };
 
-// Every state that the pass cut.
+// A state that a graph holds in slices.
+struct SlicedState {
+  ir::StateRole role{};
+  Name name{};                       // of the whole: "first_moment.w", "low.w"
+  TensorType type{};                 // of the whole
+  std::vector<StateSlice> slices{};  // ascending by rows
+};
 std::vector<SlicedState> sliced_states(const ir::Graph& graph);
 
 }  // namespace anabatic::passes

@@ -4,8 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "passes/differentiate.h"
-#include "passes/slice_optimizer.h"
 
 namespace anabatic::passes {
 namespace {
@@ -14,6 +12,7 @@ using ir::Graph;
 using ir::Node;
 using ir::State;
 using ir::StateKind;
+using ir::StateRole;
 using ir::ValueId;
 
 TensorType with_dtype(TensorType type, DType dtype) {
@@ -30,17 +29,16 @@ class Splitter {
     bool changed = false;
     std::vector<Name> parameters;  // a copy: states come and go below
     for (const State& state : graph_.states)
-      if (state.kind == StateKind::kParameter && state.after == state.before &&
+      if (state.role == StateRole::kParameter && state.after == state.before &&
           graph_.value(state.before).type.dtype == DType::kFloat32)
         parameters.push_back(state.name);
     for (const Name name : parameters) {
       const State& parameter = *graph_.find_state(name);
-      const std::string low = low_state_name(text(name));
-      const bool is_low_held = is_held(low) || is_held(slice_name(low, 0));
-      if (is_held(text(name)) ? !is_low_held : !is_eligible(parameter)) continue;
+      const HeldState* held = held_state(name);
+      if (held != nullptr ? held->role != StateRole::kUpper : !is_eligible(parameter)) continue;
       ANABATIC_CHECK(!is_read(parameter.before),
                      "[split_parameters] '{}' is kept in halves, but read as f32", text(name));
-      split(name, low);
+      split(name);
       changed = true;
     }
     return changed;
@@ -48,13 +46,15 @@ class Splitter {
 
  private:
   // By a program that runs over the same states.
-  bool is_held(std::string_view state) const {
-    return options_.state_layouts != nullptr && options_.state_layouts->count(state) != 0;
+  const HeldState* held_state(Name state) const {
+    if (options_.held_states == nullptr) return nullptr;
+    const auto found = options_.held_states->find(text(state));
+    return found == options_.held_states->end() ? nullptr : &found->second;
   }
 
   bool is_eligible(const State& parameter) const {
     return options_.with_update &&
-           graph_.find_state(intern(gradient_state_name(text(parameter.name)))) != nullptr &&
+           graph_.find_state(StateRole::kGradient, parameter.name) != nullptr &&
            copy_of(parameter) != nullptr && !is_read(parameter.before);
   }
 
@@ -62,7 +62,7 @@ class Splitter {
   const State* copy_of(const State& parameter) const {
     const TensorType wanted = with_dtype(graph_.value(parameter.before).type, DType::kBFloat16);
     for (const State& state : graph_.states)
-      if (state.kind == StateKind::kDerived && state.derived_from == parameter.name &&
+      if (state.kind() == StateKind::kDerived && state.owner == parameter.name &&
           state.after == state.before && graph_.value(state.before).type == wanted)
         return &state;
     return nullptr;
@@ -76,19 +76,19 @@ class Splitter {
            std::find(graph_.outputs.begin(), graph_.outputs.end(), value) != graph_.outputs.end();
   }
 
-  void split(Name name, const std::string& low) {
+  void split(Name name) {
     const ValueId parameter = graph_.find_state(name)->before;
     const State* copy = copy_of(*graph_.find_state(name));
+    graph_.find_state(name)->role = StateRole::kUpper;
     graph_.value(parameter).type.dtype = DType::kBFloat16;
     if (copy != nullptr) {
       for (Node& node : graph_.nodes)
         std::replace(node.inputs.begin(), node.inputs.end(), copy->before, parameter);
       graph_.states.erase(graph_.states.begin() + (copy - graph_.states.data()));
     }
-    if (options_.with_update &&
-        graph_.find_state(intern(gradient_state_name(text(name)))) != nullptr)
-      builder_.state(low, with_dtype(graph_.value(parameter).type, DType::kUInt16),
-                     StateKind::kOptimizer);
+    if (options_.with_update && graph_.find_state(StateRole::kGradient, name) != nullptr)
+      builder_.state_of(name, StateRole::kLower,
+                        with_dtype(graph_.value(parameter).type, DType::kUInt16));
   }
 
   Graph& graph_;
@@ -99,8 +99,6 @@ class Splitter {
 bool run(Graph& graph, const PassContext& context) { return Splitter(graph, context).run(); }
 
 }  // namespace
-
-std::string low_state_name(std::string_view parameter) { return "low." + std::string(parameter); }
 
 const Pass kSplitParameters{.name = "split_parameters", .needs = {"precision_chosen"}, .run = run};
 

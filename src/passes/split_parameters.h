@@ -12,7 +12,7 @@
 // planner and verifier meet plain types and addresses, and no byte has two names.
 //
 // Only under an update, where something derives from the parameter by its own layout and nothing
-// reads its f32. Programs over the same states find "low.NAME" in PassOptions::state_layouts and
+// reads its f32. Programs over the same states find role `upper` in PassOptions::held_states and
 // follow. Files hold f32 rows, bit for bit (train/state_rows.h). Equal bits. Linear in nodes times
 // states. It stands behind panel_states, which chooses layouts, and before the fusions, which read
 // the weights' types; apply_optimizer takes the update that fits.
@@ -22,16 +22,10 @@
 // 2-core Milan VM, AVX2, thread CPU time) takes as long as with the parameter whole: 7.3-13.2
 // against 10.6-11.8 ms.
 #pragma once
-#include <string>
-#include <string_view>
-
 #include "passes/pass.h"
 
 namespace anabatic::passes {
 
 extern const Pass kSplitParameters;
-
-// "low.NAME", the state with the lower halves of a split parameter.
-std::string low_state_name(std::string_view parameter);
 
 }  // namespace anabatic::passes

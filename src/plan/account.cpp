@@ -2,10 +2,10 @@
 #include "plan/account.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "plan/hint_names.h"
 #include "plan/offsets.h"
 
 namespace anabatic::plan {
@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::size_t at(Use use) { return static_cast<std::size_t>(use); }
 
-// The lower halves of parameters (tensor/split_float.h) are parameters, whoever else reads them.
-Use use_of_state(ir::StateKind kind, DType dtype) {
-  switch (kind) {
+Use use_of_state(ir::StateRole role) {
+  if (role == ir::StateRole::kLower) return Use::kParameters;
+  switch (spec::kind_of(role)) {
     case ir::StateKind::kParameter:
       return Use::kParameters;
     case ir::StateKind::kOptimizer:
-      return dtype == DType::kUInt16 ? Use::kParameters : Use::kOptimizer;
+      return Use::kOptimizer;
     case ir::StateKind::kGradient:
       return Use::kGradients;
     case ir::StateKind::kDerived:
@@ -72,8 +72,7 @@ class Uses {
     const PlannedBuffer& buffer = plan_.buffers[i];
     if (buffer.arena == spec::Arena::kInput) return Use::kInputs;
     if (buffer.state >= 0)
-      return use_of_state(graph_.states[static_cast<std::size_t>(buffer.state)].kind,
-                          graph_.value(buffer.value).type.dtype);
+      return use_of_state(graph_.states[static_cast<std::size_t>(buffer.state)].role);
     return position < saved_end_[i] ? Use::kSaved : Use::kScratch;
   }
   // One past the last position of backward that reads what forward left there; 0: none does.
@@ -134,7 +133,7 @@ class Uses {
   void find_places() {
     places_.assign(plan_.buffers.size(), {});
     std::vector<bool> is_known(plan_.buffers.size(), false);
-    std::map<std::string, Place, std::less<>> of_parameter;
+    std::map<Name, Place> of_parameter;
     for (const PlannedNode* planned : nodes_) {
       const ir::Node& node = graph_.node(planned->node);
       const Place place{node.tag.layer, text(node.tag.segment)};
@@ -147,8 +146,8 @@ class Uses {
           const std::int32_t state = plan_.buffers[buffer].state;
           if (state < 0) continue;
           const ir::State& entry = graph_.states[static_cast<std::size_t>(state)];
-          of_parameter.try_emplace(std::string(text(entry.derived_from.value_or(entry.name))),
-                                   place);
+          if (entry.kind() == ir::StateKind::kParameter || entry.kind() == ir::StateKind::kDerived)
+            of_parameter.try_emplace(parameter_of(entry), place);
         }
     }
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
@@ -156,27 +155,9 @@ class Uses {
       if (buffer.arena == spec::Arena::kInput) places_[i] = {-1, "inputs"};
       if (buffer.state < 0) continue;
       const ir::State& state = graph_.states[static_cast<std::size_t>(buffer.state)];
-      // "first_moment.NAME.slice.0": the parameter's name is what remains of the state's own.
-      std::string_view name = text(state.derived_from.value_or(state.name));
-      name = name.substr(0, name.find(ir::kStateSlice));
-      for (;;) {
-        const auto found = of_parameter.find(name);
-        if (found != of_parameter.end() && is_parameter(name)) {
-          places_[i] = found->second;
-          break;
-        }
-        const auto dot = name.find('.');
-        if (dot == std::string_view::npos) break;
-        name.remove_prefix(dot + 1);
-      }
+      const auto found = of_parameter.find(parameter_of(state));
+      if (found != of_parameter.end()) places_[i] = found->second;
     }
-  }
-
-  bool is_parameter(std::string_view name) const {
-    if (parameters_.empty())
-      for (const ir::State& state : graph_.states)
-        if (state.kind == ir::StateKind::kParameter) parameters_.insert(text(state.name));
-    return parameters_.contains(name);
   }
 
   const ir::Graph& graph_;
@@ -185,7 +166,6 @@ class Uses {
   std::int32_t forward_length_ = 0, backward_end_ = 0;
   std::vector<std::int32_t> saved_end_;
   std::vector<Place> places_, saved_places_;
-  mutable std::set<std::string_view> parameters_;
 };
 
 std::string layer_key(std::int32_t layer) {

@@ -91,40 +91,34 @@ bool all_are_named(const std::vector<ParameterHint>& hints, std::string_view par
   return true;
 }
 
-std::string_view parameter_of(std::string_view state) {
-  for (const std::string_view prefix :
-       {"first_moment.", "second_moment.", "first_moment_scales.", "second_moment_scales.", "low."})
-    if (state.starts_with(prefix)) return state.substr(prefix.size());
-  return state;
+Name parameter_of(const ir::State& state) {
+  return state.owner != Name{} ? state.owner : state.name;
 }
 
 std::map<std::string, Experts, std::less<>> experts_of_parameters(const ir::Graph& graph) {
   std::map<std::string, Experts, std::less<>> result;
   for (const ir::State& state : graph.states)
-    if (state.kind == ir::StateKind::kParameter)
+    if (state.kind() == ir::StateKind::kParameter)
       result[std::string(text(state.name))] = experts_of(graph.value(state.before).type);
   return result;
 }
 
 std::map<ir::ValueId, Experts> experts_of_states(const ir::Graph& graph) {
-  const auto of_parameters = experts_of_parameters(graph);
+  std::map<Name, const TensorType*> of_parameters;
+  for (const ir::State& state : graph.states)
+    if (state.kind() == ir::StateKind::kParameter)
+      of_parameters[state.name] = &graph.value(state.before).type;
   std::map<ir::ValueId, Experts> result;
   for (const ir::State& state : graph.states) {
-    if (state.kind != ir::StateKind::kParameter && state.kind != ir::StateKind::kOptimizer)
+    if (state.kind() != ir::StateKind::kParameter && state.kind() != ir::StateKind::kOptimizer)
       continue;
-    const auto found = of_parameters.find(parameter_of(text(state.name)));
-    result[state.before] = found == of_parameters.end() ? Experts{} : found->second;
-  }
-  for (const ir::Node& node : graph.nodes) {
-    if (!node.attributes.contains("first_row")) continue;
-    const ir::ValueId parameter = node.inputs[0];
-    const TensorType& whole = graph.value(parameter).type;
-    if (whole.ndim() != 3) continue;
-    const std::int64_t first = spec::get_int(node.attributes, "first_row") / whole.dim(1);
-    for (const ir::ValueId input : node.inputs)
-      if (input != parameter)
-        if (const auto state = result.find(input); state != result.end())
-          state->second = {first, first + graph.value(input).type.dim(0)};
+    const auto found = of_parameters.find(parameter_of(state));
+    Experts& experts = result[state.before];
+    if (found == of_parameters.end()) continue;
+    experts = experts_of(*found->second);
+    if (state.rows.is_whole() || experts.empty()) continue;
+    const std::int64_t first = state.rows.first / found->second->dim(1);
+    experts = {first, first + graph.value(state.before).type.dim(0)};
   }
   return result;
 }

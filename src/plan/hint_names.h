@@ -52,8 +52,8 @@ bool any_names(const std::vector<ParameterHint>& hints, std::string_view paramet
 bool all_are_named(const std::vector<ParameterHint>& hints, std::string_view parameter,
                    Experts experts);
 
-// "first_moment.layers.0.mlp.up.weight" is of layers.0.mlp.up.weight; whole where it is of none.
-std::string_view parameter_of(std::string_view state);
+// The parameter that a state serves: its owner, or itself.
+Name parameter_of(const ir::State& state);
 
 // Of each parameter, [0, E) of a stack.
 std::map<std::string, Experts, std::less<>> experts_of_parameters(const ir::Graph& graph);

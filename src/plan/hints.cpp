@@ -112,7 +112,7 @@ class Refusals {
       const auto& buffer = plan_.buffers[static_cast<std::size_t>(window.buffer)];
       if (buffer.state < 0) return false;
       const ir::State& state = graph_.states[static_cast<std::size_t>(buffer.state)];
-      return hint.names(parameter_of(text(state.name)), experts.at(state.before));
+      return hint.names(text(parameter_of(state)), experts.at(state.before));
     });
   }
 
@@ -127,8 +127,7 @@ class Refusals {
 
 }  // namespace
 
-bool may_go_to_disk(const DiskOptions& options, std::string_view state, Experts experts) {
-  const std::string_view parameter = parameter_of(state);
+bool may_go_to_disk(const DiskOptions& options, std::string_view parameter, Experts experts) {
   if (any_names(parameter_hints(options.hot), parameter, experts)) return false;
   return !options.only_cold || all_are_named(parameter_hints(options.cold), parameter, experts);
 }

@@ -17,7 +17,7 @@ namespace anabatic::plan {
 // May this state leave memory, which holds these of its parameter's experts? The one meaning of hot
 // and cold for states: never where the parameter, or one of the experts, is hot; with `only_cold`,
 // where it, or each of them, is cold.
-bool may_go_to_disk(const DiskOptions& options, std::string_view state, Experts experts);
+bool may_go_to_disk(const DiskOptions& options, std::string_view parameter, Experts experts);
 
 // By parameter, the experts at which a slice of its moments has to begin, so that hot and cold ones
 // are apart from the others of their stack.

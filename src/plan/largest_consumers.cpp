@@ -19,7 +19,7 @@ std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
   bool is_fp32 = true;
   for (const ir::State& state : graph.states) {
     const DType dtype = graph.value(state.before).type.dtype;
-    if (state.kind != ir::StateKind::kOptimizer) continue;
+    if (state.kind() != ir::StateKind::kOptimizer) continue;
     if (dtype == DType::kUInt8) return "memory.optimizer_state: disk moves it";
     is_fp32 &= dtype != DType::kBFloat16;
   }
@@ -39,7 +39,7 @@ bool updates_in_backward(const ir::Graph& graph) {
 
 bool has_second_packings(const ir::Graph& graph) {
   return std::any_of(graph.states.begin(), graph.states.end(), [](const ir::State& state) {
-    return state.kind == ir::StateKind::kDerived && text(state.name).ends_with("packed_transposed");
+    return state.role == ir::StateRole::kPackingTransposed;
   });
 }
 

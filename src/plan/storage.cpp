@@ -67,7 +67,7 @@ std::vector<Overwrite> overwrites(const ir::Graph& graph) {
                           ir::NodeId{static_cast<std::uint32_t>(i)}});
   }
   for (const ir::State& state : graph.states) {
-    if (state.before == state.after || state.kind == ir::StateKind::kGradient) continue;
+    if (state.before == state.after || state.kind() == ir::StateKind::kGradient) continue;
     const ir::NodeId writer = producer_of[index(state.after)];
     ANABATIC_CHECK(writer != ir::kNoNode, "[plan] state {} ends with a value that no node makes",
                    text(state.name));
@@ -178,8 +178,8 @@ StorageMap assign_storage(const ir::Graph& graph) {
                    text(graph.states[static_cast<std::size_t>(entry.state)].name),
                    text(graph.states[i].name));
     entry.state = static_cast<std::int32_t>(i);
-    entry.arena = graph.states[i].kind == ir::StateKind::kGradient ? spec::Arena::kGradient
-                                                                   : spec::Arena::kPersistent;
+    entry.arena = graph.states[i].kind() == ir::StateKind::kGradient ? spec::Arena::kGradient
+                                                                     : spec::Arena::kPersistent;
   }
   for (const auto* list : {&graph.batch, &graph.step_inputs})
     for (ir::ValueId value : *list) {

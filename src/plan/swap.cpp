@@ -217,11 +217,11 @@ std::vector<Candidate> candidates(const ir::Graph& graph, const std::vector<ir::
     const auto is_output = [&](ir::ValueId value) {
       return std::find(graph.outputs.begin(), graph.outputs.end(), value) != graph.outputs.end();
     };
-    const bool is_low = graph.value(state.before).type.dtype == DType::kUInt16;
     const bool is_reloaded = reloaded.contains(buffer.state);
-    if ((state.kind != ir::StateKind::kOptimizer && !is_reloaded) || (is_low && !options.masters) ||
-        use.empty() || is_output(state.before) || is_output(state.after) ||
-        !may_go_to_disk(options, text(state.name), experts.at(state.before)))
+    if ((state.kind() != ir::StateKind::kOptimizer && !is_reloaded) ||
+        (state.role == ir::StateRole::kLower && !options.masters) || use.empty() ||
+        is_output(state.before) || is_output(state.after) ||
+        !may_go_to_disk(options, text(parameter_of(state)), experts.at(state.before)))
       continue;
     result.push_back({static_cast<std::int32_t>(i), use, !is_reloaded});
   }

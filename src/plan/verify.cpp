@@ -142,7 +142,7 @@ class Verifier {
   // Where a step has one micro-batch.
   bool is_gradient_in_frame(const PlannedBuffer& buffer) const {
     return plan_.single_micro_batch && buffer.arena == spec::Arena::kFrame && buffer.state >= 0 &&
-           graph_.states[static_cast<std::size_t>(buffer.state)].kind == ir::StateKind::kGradient;
+           graph_.states[static_cast<std::size_t>(buffer.state)].kind() == ir::StateKind::kGradient;
   }
 
   // A gradient is one content from its first contribution on.
@@ -193,7 +193,7 @@ class Verifier {
         write(value);
       }
     for (const ir::State& state : graph_.states) {
-      const bool is_gradient = state.kind == ir::StateKind::kGradient;
+      const bool is_gradient = state.kind() == ir::StateKind::kGradient;
       ANABATIC_RULE(same_place(state.before, state.after), "before and after at one address",
                     "state {}", text(state.name));
       if (windows_.is_window(state.before)) continue;  // on disk when the step begins
@@ -419,7 +419,7 @@ class Verifier {
 
   void check_end() {
     for (const ir::State& state : graph_.states)
-      ANABATIC_RULE(state.kind == ir::StateKind::kGradient || windows_.is_window(state.before) ||
+      ANABATIC_RULE(state.kind() == ir::StateKind::kGradient || windows_.is_window(state.before) ||
                         holds(state.after),
                     "states end with their new value", "state {}", text(state.name));
     for (const auto& [content, missing] : num_missing_)

@@ -56,8 +56,8 @@ struct Executor::Impl {
                      "[executor] the program was planned for {} threads, the team has {}",
                      program.num_threads, team.num_threads());
     for (const StateSlot& slot : program.states)
-      states.push_back(
-          store.add(slot.name, slot.type, slot.is_on_disk ? Tier::kDisk : Tier::kMemory));
+      states.push_back(store.add(slot.name, slot.type,
+                                 slot.is_on_disk ? Tier::kDisk : Tier::kMemory, slot.part));
     windows.emplace(program, store,
                     std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
     reserve();

@@ -11,6 +11,7 @@
 #include "kernels/kernel.h"
 #include "spec/attributes.h"
 #include "spec/execution.h"
+#include "spec/state.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::runtime {
@@ -41,6 +42,7 @@ struct Call {
 
 struct StateSlot {
   Name name{};
+  spec::StatePart part{};
   TensorType type{};
   bool is_on_disk = false;  // its calls find it in a window of the frame
 };

@@ -31,9 +31,11 @@ struct StateStore::Impl {
     std::byte* data = nullptr;
     Tier tier = Tier::kMemory;
     std::size_t region = 0;  // on disk
+    spec::StatePart part{};
   };
   std::unique_ptr<swap::SwapSpace> swap;
   std::map<std::string, Entry, std::less<>> entries;  // nodes of a map do not move
+  std::map<std::pair<spec::StateRole, Name>, std::vector<Name>> parts;  // of roles with an owner
   std::vector<device::Memory> blocks;
   std::byte* next = nullptr;  // free bytes of the newest block for small states
   std::int64_t free_bytes = 0;
@@ -80,6 +82,15 @@ struct StateStore::Impl {
     return {type, nullptr, tier, swap->add(text(name), type.num_bytes())};
   }
 
+  void index(Name name, const spec::StatePart& part) {
+    if (part.owner == Name{}) return;
+    std::vector<Name>& same = parts[{part.role, part.owner}];
+    const auto place = std::find_if(same.begin(), same.end(), [&](Name other) {
+      return find(other).part.rows.first > part.rows.first;
+    });
+    same.insert(place, name);
+  }
+
   const Entry& find(Name name) const {
     const auto it = entries.find(text(name));
     ANABATIC_REQUIRE(it != entries.end(), "[state store] expected a known state, got {}",
@@ -91,12 +102,15 @@ struct StateStore::Impl {
 StateStore::StateStore() : impl_(std::make_unique<Impl>()) {}
 StateStore::~StateStore() = default;
 
-TensorView StateStore::add(Name name, const TensorType& type, Tier tier) {
+TensorView StateStore::add(Name name, const TensorType& type, Tier tier,
+                           const spec::StatePart& part) {
   const auto [it, is_new] = impl_->entries.try_emplace(std::string(text(name)));
   Impl::Entry& entry = it->second;
   if (is_new) {
     try {
       entry = impl_->make(name, type, tier);
+      entry.part = part;
+      impl_->index(name, part);
     } catch (...) {
       impl_->entries.erase(it);
       throw;
@@ -106,12 +120,18 @@ TensorView StateStore::add(Name name, const TensorType& type, Tier tier) {
                    text(name), to_string(entry.type), to_string(type));
   ANABATIC_REQUIRE(entry.tier == tier, "[state store] expected state {} {}, where it is already",
                    text(name), entry.tier == Tier::kDisk ? "on disk" : "in memory");
+  ANABATIC_REQUIRE(
+      entry.part == part, "[state store] expected state {} to be the {} of '{}', got {}",
+      text(name), spec::to_string(entry.part.role), text(entry.part.owner),
+      part.role == entry.part.role ? "other rows or another owner" : spec::to_string(part.role));
   return {entry.data, &entry.type};
 }
 
 void StateStore::remove(Name name) {
   const Impl::Entry entry = impl_->find(name);
   ANABATIC_CHECK(entry.tier == Tier::kMemory, "[state store] state {} is on disk", text(name));
+  if (entry.part.owner != Name{})
+    std::erase(impl_->parts.at({entry.part.role, entry.part.owner}), name);
   impl_->entries.erase(impl_->entries.find(text(name)));
   impl_->release(entry.data, entry.type.num_bytes());
 }
@@ -121,6 +141,13 @@ bool StateStore::has(Name name) const { return impl_->entries.contains(text(name
 TensorView StateStore::find(Name name) const {
   const Impl::Entry& entry = impl_->find(name);
   return {entry.data, &entry.type};
+}
+
+spec::StatePart StateStore::part(Name name) const { return impl_->find(name).part; }
+
+std::span<const Name> StateStore::parts(spec::StateRole role, Name owner) const {
+  const auto found = impl_->parts.find({role, owner});
+  return found == impl_->parts.end() ? std::span<const Name>() : found->second;
 }
 
 std::vector<Name> StateStore::names() const {

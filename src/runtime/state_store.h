@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/name.h"
+#include "spec/state.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::runtime {
@@ -27,14 +28,18 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Adds a zeroed state, or checks that the one of that name has this type and tier
+  // Adds a zeroed state, or checks that the one of that name has this type, tier and part
   // (InvalidArgument otherwise). The view of a state on disk has no data.
-  TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory);
+  TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory,
+                 const spec::StatePart& part = {});
   // Forgets a state in memory, which no program may be bound to any more, and frees its bytes.
   void remove(Name name);
   bool has(Name name) const;
-  TensorView find(Name name) const;      // InvalidArgument naming the state when absent
-  std::vector<Name> names() const;       // sorted by text
+  TensorView find(Name name) const;  // InvalidArgument naming the state when absent
+  spec::StatePart part(Name name) const;
+  std::vector<Name> names() const;  // sorted by text
+  // The states of that role and owner, ascending by rows: none, the whole one, or its slices.
+  std::span<const Name> parts(spec::StateRole role, Name owner) const;
   std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
   std::int64_t allocated_bytes() const;  // likewise, with what small states leave of their blocks
 

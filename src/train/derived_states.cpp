@@ -19,18 +19,14 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
   ir::GraphBuilder builder(graph, ops::find_op);
   builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
   for (const ir::State& state : states) {
-    ANABATIC_CHECK(state.derived_from.has_value(), "[train] derived state {} names no primary",
-                   text(state.name));
-    const Name primary = *state.derived_from;
-    if (graph.find_state(primary) == nullptr)
-      builder.state(text(primary), *store.find(primary).type, ir::StateKind::kParameter);
+    const Name owner = state.owner;
+    if (graph.find_state(owner) == nullptr)
+      builder.state(text(owner), *store.find(owner).type, store.part(owner).role);
     const TensorType type = *store.find(state.name).type;
-    builder.state(text(state.name), type, ir::StateKind::kDerived);
+    builder.state(text(state.name), type, state.role, owner);
     const ir::ValueId derived =
-        passes::add_derivation(builder, graph.find_state(primary)->before, type);
-    ir::State& added = *graph.find_state(state.name);
-    added.derived_from = primary;
-    added.after = derived;
+        passes::add_derivation(builder, graph.find_state(owner)->before, type);
+    graph.find_state(state.name)->after = derived;
   }
   return graph;
 }

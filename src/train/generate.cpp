@@ -37,7 +37,7 @@ Decoder::~Decoder() {
   std::set<Name> caches;
   for (const BoundProgram* program : {chunk_.get(), single_.get()})
     for (const ir::State& state : program->compiled.graph.states)
-      if (state.kind == ir::StateKind::kCache) caches.insert(state.name);
+      if (state.role == ir::StateRole::kCache) caches.insert(state.name);
   chunk_.reset();
   single_.reset();
   for (const Name cache : caches) session_.store().remove(cache);

@@ -60,7 +60,7 @@ std::int64_t name_bytes(const lower::Compiled& compiled) {
   std::int64_t num_file_tensors = 0, num_on_disk = 0;
   for (const ir::State& state : compiled.graph.states)
     if (const TensorType& type = compiled.graph.value(state.before).type;
-        state.kind == ir::StateKind::kParameter)
+        state.kind() == ir::StateKind::kParameter)
       num_file_tensors += type.ndim() == 3 ? type.dim(0) : 1;
   for (const runtime::StateSlot& slot : compiled.program.states) num_on_disk += slot.is_on_disk;
   return num_file_tensors * kBytesAFileTensor + num_on_disk * kBytesAStateOnDisk;

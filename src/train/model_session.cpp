@@ -11,7 +11,6 @@
 #include "model/weights.h"
 #include "passes/pipelines.h"
 #include "passes/slice_optimizer.h"
-#include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
@@ -32,13 +31,6 @@ void fill(runtime::Executor& executor, std::string_view name, std::span<const st
   ANABATIC_CHECK(input.size() == bytes.size(), "[session] input {} holds {} bytes, got {}", name,
                  input.size(), bytes.size());
   std::memcpy(input.data(), bytes.data(), bytes.size());
-}
-
-// With the lower halves of a parameter, which are saved as part of it.
-bool is_low_state(const ir::Graph& graph, std::string_view state) {
-  static const std::string prefix = passes::low_state_name("");
-  return state.starts_with(prefix) &&
-         graph.find_state(intern(state.substr(prefix.size()))) != nullptr;
 }
 
 // A pass of the training pipeline alone: switching it off says nothing about a forward program.
@@ -177,7 +169,8 @@ void ModelSession::take_precision_of_files() {
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
   lower::CompileOptions options = compile_options(run_, request);
   for (const Name name : store_.names())
-    options.state_layouts[std::string(text(name))] = store_.find(name).type->layout;
+    options.held_states[std::string(text(name))] = {store_.part(name).role,
+                                                    store_.find(name).type->layout};
   options.states_on_disk = names_on_disk(store_);
   if (options.memory.asks())
     options.efficiency = efficiency_of(stored_calibration(device_).efficiency, run_);
@@ -199,8 +192,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   for (const ir::State& state : bound->compiled.graph.states) {
     if (state.after != state.before) updated_.insert(state.name);
     std::vector<ir::State>* known = nullptr;
-    if (state.kind == ir::StateKind::kParameter) known = &parameters_;
-    if (state.kind == ir::StateKind::kDerived) known = &derived_;
+    if (state.kind() == ir::StateKind::kParameter) known = &parameters_;
+    if (state.kind() == ir::StateKind::kDerived) known = &derived_;
     if (known == nullptr) continue;
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
@@ -215,16 +208,17 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     if (std::none_of(saved_states_.begin(), saved_states_.end(), same))
       saved_states_.push_back(std::move(saved));
   };
-  std::set<Name> slices;
+  // The lower bits of a parameter are saved as part of it.
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
-    slices.insert(sliced.slices.begin(), sliced.slices.end());
-    if (!is_low_state(graph, text(sliced.name)))
-      add({sliced.name, std::move(sliced.type), std::move(sliced.slices)});
+    if (sliced.role == ir::StateRole::kLower) continue;
+    SavedState saved{sliced.name, std::move(sliced.type), {}};
+    for (const passes::StateSlice& slice : sliced.slices) saved.slices.push_back(slice.name);
+    add(std::move(saved));
   }
   for (const ir::State& state : graph.states) {
-    const bool is_moment = state.kind == ir::StateKind::kOptimizer &&
-                           !is_low_state(graph, text(state.name)) && slices.count(state.name) == 0;
-    if (state.kind != ir::StateKind::kParameter && !is_moment) continue;
+    const bool is_saved =
+        state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
+    if (!is_saved || state.role == ir::StateRole::kLower || !state.rows.is_whole()) continue;
     TensorType type = *store_.find(state.name).type;
     type.dtype = row_dtype(store_, state.name);
     add({state.name, std::move(type)});
@@ -239,7 +233,7 @@ void ModelSession::load_parameters() {
     for (const ir::State& state : parameters_)
       for_row_blocks(store_.find(state.name).type->num_elements(),
                      [&](std::int64_t first, std::span<float> block) {
-                       model::initialize(config_, text(state.name), first, block,
+                       model::initialize(state, *store_.find(state.name).type, first, block,
                                          static_cast<std::uint64_t>(run_.train.seed));
                        cursor.write(state.name, first, block);
                      });

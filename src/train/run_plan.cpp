@@ -67,7 +67,7 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
                            const std::vector<runtime::StateSlot>& states) {
     lower::CompileOptions options = compile_options(run, request);
     for (const runtime::StateSlot& slot : states) {
-      options.state_layouts[std::string(text(slot.name))] = slot.type.layout;
+      options.held_states[std::string(text(slot.name))] = {slot.part.role, slot.type.layout};
       if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
     }
     options.efficiency = efficiency_of(efficiency, run);

@@ -104,23 +104,18 @@ void check_floats(const StateRows& rows) {
 
 }  // namespace
 
-std::vector<Name> low_states(const runtime::StateStore& store, Name parameter) {
-  const std::string low = passes::low_state_name(text(parameter));
-  if (store.has(intern(low))) return {intern(low)};
-  std::vector<Name> slices;
-  for (Name slice; store.has(slice = intern(passes::slice_name(low, slices.size())));)
-    slices.push_back(slice);
-  return slices;
+std::span<const Name> low_states(const runtime::StateStore& store, Name parameter) {
+  return store.parts(spec::StateRole::kLower, parameter);
 }
 
 bool is_in_memory_whole(const runtime::StateStore& store, Name state) {
-  const std::vector<Name> low = low_states(store, state);
+  const std::span<const Name> low = low_states(store, state);
   const auto is_in_memory = [&](Name name) { return store.tier(name) == runtime::Tier::kMemory; };
   return is_in_memory(state) && (low.empty() || (low.size() == 1 && is_in_memory(low[0])));
 }
 
 StateRows find_rows(const runtime::StateStore& store, Name state) {
-  const std::vector<Name> low = low_states(store, state);
+  const std::span<const Name> low = low_states(store, state);
   ANABATIC_CHECK(is_in_memory_whole(store, state), "[state rows] {} is not in memory whole",
                  text(state));
   return {store.find(state), low.empty() ? TensorView{} : store.find(low[0])};

@@ -32,7 +32,7 @@ struct StateRows {
 StateRows find_rows(const runtime::StateStore& store, Name state);
 
 // The states with the lower halves of a parameter: none, one, or slices in the order of its rows.
-std::vector<Name> low_states(const runtime::StateStore& store, Name parameter);
+std::span<const Name> low_states(const runtime::StateStore& store, Name parameter);
 // A state, and the lower halves of one in halves.
 bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 

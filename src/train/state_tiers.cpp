@@ -109,7 +109,7 @@ DType row_dtype(const runtime::StateStore& store, Name state) {
 
 std::vector<StateCursor::Part> StateCursor::parts_of_parameter(Name state) const {
   std::vector<Part> parts;
-  const std::vector<Name> low = low_states(store_, state);
+  const std::span<const Name> low = low_states(store_, state);
   const TensorType& whole = *store_.find(state).type;
   // Slices of lower halves follow one another as the upper ones do.
   std::int64_t first_element = 0, first_byte = 0;

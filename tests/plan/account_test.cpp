@@ -107,8 +107,9 @@ TEST_P(AccountOfPlan, CountsStatesByKind) {
   std::map<ir::StateKind, std::int64_t> want;
   for (const ir::State& state : compiled.graph.states) {
     const TensorType& type = compiled.graph.value(state.before).type;
-    const bool is_half = type.dtype == DType::kUInt16;  // of a parameter
-    want[is_half ? ir::StateKind::kParameter : state.kind] += plan::align_bytes(type.num_bytes());
+    const bool is_lower = state.role == ir::StateRole::kLower;
+    want[is_lower ? ir::StateKind::kParameter : state.kind()] +=
+        plan::align_bytes(type.num_bytes());
   }
   EXPECT_EQ(account.bytes(Use::kParameters), want[ir::StateKind::kParameter]);
   EXPECT_EQ(account.bytes(Use::kOptimizer), want[ir::StateKind::kOptimizer]);

@@ -31,7 +31,7 @@ struct BlockBuilder {
     builder.set_tag({.phase = ir::Phase::kForward, .layer = layer, .segment = intern(segment)});
   }
   ValueId parameter(const std::string& name, std::initializer_list<std::int64_t> shape) {
-    return builder.state(name, tensor_type(DType::kFloat32, shape), ir::StateKind::kParameter);
+    return builder.state(name, tensor_type(DType::kFloat32, shape), ir::StateRole::kParameter);
   }
   ValueId norm(ValueId x, const std::string& name, std::int64_t width) {
     return builder.add1("rms_norm", {x, parameter(name, {width})}, {{"epsilon", 1e-6}});

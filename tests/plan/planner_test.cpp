@@ -77,7 +77,7 @@ TEST(Order, PutsReadersOfAStateBeforeItsWriter) {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId cache =
-      builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateKind::kCache);
+      builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateRole::kCache);
   const ir::ValueId rows = builder.batch_input("rows", tensor_type(kF32, {2, 3}));
   const ir::ValueId first = builder.batch_input("first", tensor_type(DType::kInt32, {1}));
   const ir::ValueId written = builder.add1("cache_write", {cache, rows, first});
@@ -97,7 +97,7 @@ TEST(Order, RefusesAStateThatNeedsItsNewValueForItsOldOne) {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId cache =
-      builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateKind::kCache);
+      builder.state("cache", tensor_type(kF32, {4, 3}), ir::StateRole::kCache);
   const ir::ValueId rows = builder.batch_input("rows", tensor_type(kF32, {4, 3}));
   const ir::ValueId first = builder.batch_input("first", tensor_type(DType::kInt32, {1}));
   const ir::ValueId written = builder.add1("cache_write", {cache, rows, first});
@@ -112,7 +112,7 @@ TEST(Order, FreesEarly) {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", tensor_type(kF32, {4, 256}));
-  const ir::ValueId w = builder.state("w", tensor_type(kF32, {1, 256}), ir::StateKind::kParameter);
+  const ir::ValueId w = builder.state("w", tensor_type(kF32, {1, 256}), ir::StateRole::kParameter);
   const ir::ValueId a = builder.add1("scale", {x}, {{"factor", 2.0}});
   const ir::ValueId b = builder.add1("scale", {x}, {{"factor", 3.0}});
   builder.output(
@@ -268,10 +268,11 @@ TEST(Storage, RefusesContributionsThatCannotAdd) {
   ir::GraphBuilder builder(graph, ops::find_op);
   const ir::ValueId x = builder.batch_input("x", tensor_type(kF32, {4}));
   builder.set_tag({.phase = ir::Phase::kBackwardWeight});
+  builder.state("w", tensor_type(kF32, {4}), ir::StateRole::kParameter);
   const ir::ValueId before =
-      builder.state("gradients.w", tensor_type(kF32, {4}), ir::StateKind::kGradient);
+      builder.state_of(intern("w"), ir::StateRole::kGradient, tensor_type(kF32, {4}));
   const ir::ValueId c = builder.add1("scale", {x}, {{"factor", 2.0}});
-  graph.states[0].after = builder.add1("accumulate", {before, c});
+  graph.states[1].after = builder.add1("accumulate", {before, c});
   EXPECT_THAT([&] { plan::make_plan(graph, {}); },
               ThrowsMessage<InternalError>(HasSubstr("add in place")));
 }

@@ -30,7 +30,7 @@ struct Product {
     ir::GraphBuilder builder(graph, ops::find_op);
     const ir::ValueId x = builder.batch_input("x", tensor_type(dtype, {rows, width}));
     const ir::ValueId w =
-        builder.state("w", tensor_type(dtype, {500, width}), ir::StateKind::kParameter);
+        builder.state("w", tensor_type(dtype, {500, width}), ir::StateRole::kParameter);
     builder.add1("linear", {x, w});
   }
   const ir::Node& node() const { return graph.nodes[0]; }

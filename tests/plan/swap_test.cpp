@@ -55,7 +55,7 @@ TEST(Windows, HoldTheMomentsAndNothingElse) {
         text(compiled.graph.states[static_cast<std::size_t>(buffer.state)].name));
   }
   for (const ir::State& state : compiled.graph.states)
-    if (state.kind == ir::StateKind::kOptimizer) moments.emplace(text(state.name));
+    if (state.kind() == ir::StateKind::kOptimizer) moments.emplace(text(state.name));
   EXPECT_FALSE(moments.empty());
   EXPECT_EQ(on_disk_states, moments);
   EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
@@ -105,7 +105,7 @@ TEST(Copies, StandForParametersOnDisk) {
     const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
     std::set<ir::ValueId> parameters;
     for (const ir::State& state : compiled.graph.states) {
-      if (state.kind != ir::StateKind::kParameter) continue;
+      if (state.kind() != ir::StateKind::kParameter) continue;
       parameters.insert(state.before);
       const auto& buffer = compiled.plan.buffers[static_cast<std::size_t>(
           compiled.plan.buffer_of_value[index(state.before)])];
@@ -166,26 +166,30 @@ TEST(Copies, DoNotFillMemoryAheadOfTheirReaders) {
   }
 }
 
-TEST(Hints, NameAllThatAnUpdateAloneReads) {
-  for (const char* prefix :
-       {"first_moment.", "second_moment.", "first_moment_scales.", "second_moment_scales.", "low."})
-    for (const char* slice : {"", ".slice.3"}) {
-      const std::string state = std::string(prefix) + "layers.0.experts.up.weight" + slice;
-      SCOPED_TRACE(state);
-      const plan::Experts all{0, 8};
-      EXPECT_TRUE(plan::may_go_to_disk({.cold = {"experts"}, .only_cold = true}, state, all));
-      EXPECT_FALSE(plan::may_go_to_disk({.cold = {"embedding"}, .only_cold = true}, state, all));
-      EXPECT_FALSE(plan::may_go_to_disk({.hot = {"layers.0"}}, state, all));
-    }
+TEST(Hints, NameStatesByTheParameterThatTheyServe) {
+  constexpr const char* kName = "layers.0.experts.up.weight";
+  using enum ir::StateRole;
+  for (const ir::StateRole role : {kParameter, kFirstMoment, kSecondMomentScales, kLower}) {
+    ir::State state;
+    state.role = role;
+    const bool has_owner = spec::has_owner(role);
+    state.owner = has_owner ? intern(kName) : Name{};
+    state.name = has_owner ? intern("any name") : intern(kName);
+    EXPECT_EQ(text(plan::parameter_of(state)), kName) << to_string(role);
+  }
+  const plan::Experts all{0, 8};
+  EXPECT_TRUE(plan::may_go_to_disk({.cold = {"experts"}, .only_cold = true}, kName, all));
+  EXPECT_FALSE(plan::may_go_to_disk({.cold = {"embedding"}, .only_cold = true}, kName, all));
+  EXPECT_FALSE(plan::may_go_to_disk({.hot = {"layers.0"}}, kName, all));
 }
 
 TEST(Hints, NameSingleExpertsOfAStack) {
-  constexpr const char* kState = "first_moment.layers.0.experts.up.weight.slice.3";
+  constexpr const char* kName = "layers.0.experts.up.weight";
   const auto is_cold = [&](std::vector<std::string> cold, plan::Experts experts) {
-    return plan::may_go_to_disk({.cold = std::move(cold), .only_cold = true}, kState, experts);
+    return plan::may_go_to_disk({.cold = std::move(cold), .only_cold = true}, kName, experts);
   };
   const auto is_hot = [&](std::vector<std::string> hot, plan::Experts experts) {
-    return !plan::may_go_to_disk({.hot = std::move(hot)}, kState, experts);
+    return !plan::may_go_to_disk({.hot = std::move(hot)}, kName, experts);
   };
   for (const char* hint : {"layers.0.experts.3", "experts.3", "experts.3.up", "experts.0-3.up",
                            "experts.3-5.up.weight", "experts.3-3"}) {
@@ -224,8 +228,8 @@ TEST(Windows, HoldSlicesOfLargeStates) {
   for (const passes::SlicedState& state : states) {
     EXPECT_EQ(whole.graph.value(whole.graph.find_state(state.name)->before).type, state.type);
     std::int64_t bytes = 0;
-    for (const Name slice : state.slices)
-      bytes += sliced.graph.value(sliced.graph.find_state(slice)->before).type.num_bytes();
+    for (const passes::StateSlice& slice : state.slices)
+      bytes += sliced.graph.value(sliced.graph.find_state(slice.name)->before).type.num_bytes();
     EXPECT_EQ(bytes, state.type.num_bytes());
   }
 }
@@ -236,7 +240,7 @@ TEST(Windows, LeaveSmallStatesInMemory) {
   const lower::Compiled compiled = lower::compile(tied_moe_graph(2), options, {});
   ASSERT_FALSE(compiled.plan.windows.empty());
   for (const ir::State& state : compiled.graph.states) {
-    if (state.kind != ir::StateKind::kOptimizer) continue;
+    if (state.kind() != ir::StateKind::kOptimizer) continue;
     const auto& buffer =
         compiled.plan
             .buffers[static_cast<std::size_t>(compiled.plan.buffer_of_value[index(state.before)])];

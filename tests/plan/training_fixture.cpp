@@ -23,13 +23,8 @@ namespace {
 using ir::GraphBuilder;
 using ir::Phase;
 using ir::StateKind;
+using ir::StateRole;
 using ir::ValueId;
-
-std::uint64_t stream_of(std::string_view name) {
-  std::uint64_t hash = 14695981039346656037ull;
-  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
 
 void add_loss(GraphBuilder& builder, ValueId logits) {
   builder.set_tag({.phase = Phase::kForward, .segment = intern("loss")});
@@ -49,7 +44,7 @@ ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::vector<Value
     builder.set_tag({.phase = Phase::kForward, .layer = layer, .segment = intern(segment)});
   };
   const auto parameter = [&](const std::string& name, std::initializer_list<std::int64_t> shape) {
-    return builder.state(prefix + name, tensor_type(DType::kFloat32, shape), StateKind::kParameter);
+    return builder.state(prefix + name, tensor_type(DType::kFloat32, shape), StateRole::kParameter);
   };
   tag("router");
   const ValueId norm =
@@ -117,10 +112,8 @@ class StateBytes {
 class Parameter {
  public:
   Parameter(const runtime::StateStore& store, Name name) : state_(store, name) {
-    const std::string low = passes::low_state_name(text(name));
-    if (store.has(intern(low))) low_.push_back(std::make_unique<StateBytes>(store, intern(low)));
-    for (Name slice; store.has(slice = intern(passes::slice_name(low, low_.size())));)
-      low_.push_back(std::make_unique<StateBytes>(store, slice));
+    for (const Name low : store.parts(ir::StateRole::kLower, name))
+      low_.push_back(std::make_unique<StateBytes>(store, low));
   }
   const TensorView& view() const { return state_.view(); }
   bool is_split() const { return !low_.empty(); }
@@ -196,7 +189,7 @@ ir::Graph random_graph(std::uint64_t seed) {
     if (list.empty() || below(3) == 0)
       list.push_back(builder.state(fmt::format("w{}.{}.{}.weight", from, to, list.size()),
                                    tensor_type(DType::kFloat32, {kWidths[to], kWidths[from]}),
-                                   StateKind::kParameter));
+                                   StateRole::kParameter));
     return list[below(list.size())];
   };
   const std::uint64_t num_nodes = 10 + below(30);
@@ -229,7 +222,7 @@ ir::Graph random_graph(std::uint64_t seed) {
   }
   const ValueId sum = builder.add1("add", {builder.add1("add", {parts[0], parts[1]}), parts[2]});
   const ValueId head = builder.state("head.weight", tensor_type(DType::kFloat32, {kVocabulary, 4}),
-                                     StateKind::kParameter);
+                                     StateRole::kParameter);
   add_loss(builder, builder.add1("linear", {sum, head}));
   return graph;
 }
@@ -241,7 +234,7 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
   builder.set_tag({.phase = Phase::kForward, .segment = intern("embedding")});
   const ValueId tokens = builder.batch_input("tokens", tensor_type(DType::kInt32, {kNumTokens}));
   const ValueId table = builder.state(
-      "embedding.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}), StateKind::kParameter);
+      "embedding.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}), StateRole::kParameter);
   ValueId x = builder.add1("embedding", {table, tokens});
   std::vector<ValueId> routing;
   for (int layer = 0; layer < num_layers; ++layer) x = moe_block(builder, x, layer, routing);
@@ -249,7 +242,7 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
   const ValueId head =
       is_tied ? table
               : builder.state("head.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}),
-                              StateKind::kParameter);
+                              StateRole::kParameter);
   add_loss(builder, builder.add1("linear", {x, head}));
   routing.insert(routing.begin(),
                  builder.step_input("inverse_real_tokens", tensor_type(DType::kFloat32, {})));
@@ -262,7 +255,7 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
 
 void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std::uint64_t seed) {
   for (const ir::State& state : compiled.graph.states) {
-    if (state.kind != StateKind::kParameter) continue;
+    if (state.kind() != StateKind::kParameter) continue;
     const Parameter parameter(store, state.name);
     std::vector<float> rows(static_cast<std::size_t>(parameter.size()));
     fill_floats(std::as_writable_bytes(std::span(rows)), seed, stream_of(text(state.name)), 0.5);
@@ -271,8 +264,8 @@ void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std
     parameter.put_back();
   }
   for (const ir::State& state : compiled.graph.states) {
-    if (state.kind != StateKind::kDerived) continue;
-    const Parameter from(store, *state.derived_from);
+    if (state.kind() != StateKind::kDerived) continue;
+    const Parameter from(store, state.owner);
     const TensorView to = store.find(state.name);
     std::memset(to.data, 0, static_cast<std::size_t>(to.type->num_bytes()));
     for (std::int64_t i = 0; i < from.size(); ++i) {
@@ -338,7 +331,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
     result.losses.push_back(loss);
     if (step + 1 == options.end_step)
       for (const ir::State& state : compiled.graph.states)
-        if (state.kind == StateKind::kGradient && executor.has_output(text(state.name))) {
+        if (state.kind() == StateKind::kGradient && executor.has_output(text(state.name))) {
           const TensorView view = executor.output(text(state.name));
           result.gradients[std::string(text(state.name))] = copy(view);
           result.float_gradients[std::string(text(state.name))] = {
@@ -347,14 +340,14 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
     if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
   }
   for (const Name name : store.names())
-    if (!text(name).starts_with(passes::low_state_name("")))
+    if (store.part(name).role != ir::StateRole::kLower)
       result.states[std::string(text(name))] = copy_rows(store, name);
   // Slices of a state become the whole.
   for (const passes::SlicedState& sliced : passes::sliced_states(compiled.graph)) {
-    if (text(sliced.name).starts_with(passes::low_state_name(""))) continue;
+    if (sliced.role == ir::StateRole::kLower) continue;
     std::vector<std::byte>& whole = result.states[std::string(text(sliced.name))];
-    for (const Name slice : sliced.slices) {
-      const auto part = result.states.extract(std::string(text(slice)));
+    for (const passes::StateSlice& slice : sliced.slices) {
+      const auto part = result.states.extract(std::string(text(slice.name)));
       whole.insert(whole.end(), part.mapped().begin(), part.mapped().end());
     }
   }

@@ -31,10 +31,10 @@ int num_stale(ModelSession& session, const BoundProgram& program, int* total) {
   int stale = 0;
   *total = 0;
   for (const ir::State& state : program.compiled.graph.states) {
-    if (state.kind != ir::StateKind::kDerived) continue;
+    if (state.kind() != ir::StateKind::kDerived) continue;
     ++*total;
     const TensorView derived = session.store().find(state.name);
-    const TensorView primary = session.store().find(*state.derived_from);
+    const TensorView primary = session.store().find(state.owner);
     for (std::int64_t i = 0; i < primary.type->num_elements(); ++i) {
       const float value = value_at(primary, i);
       const float want =
@@ -49,7 +49,7 @@ int num_stale(ModelSession& session, const BoundProgram& program, int* total) {
 
 void negate_parameters(ModelSession& session, const BoundProgram& program) {
   for (const ir::State& state : program.compiled.graph.states) {
-    if (state.kind != ir::StateKind::kParameter) continue;
+    if (state.kind() != ir::StateKind::kParameter) continue;
     const StateRows rows = find_rows(session.store(), state.name);
     for_row_blocks(rows.state.type->num_elements(),
                    [&](std::int64_t first, std::span<float> block) {

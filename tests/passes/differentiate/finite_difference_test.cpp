@@ -52,7 +52,7 @@ Environment inputs_of(const ir::Graph& graph) {
       environment[id] = {graph.value(id).type, batch_data(text(graph.value(id).name))};
   std::uint64_t stream = 0;
   for (const ir::State& state : graph.states)
-    if (state.kind == ir::StateKind::kParameter)
+    if (state.kind() == ir::StateKind::kParameter)
       environment[state.before] = parameter_data(graph.value(state.before).type, stream++);
     else
       environment[state.before] = {
@@ -127,7 +127,8 @@ TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
   const Environment inputs = inputs_of(forward_);
   int num_parameters = 0;
   for (const ir::State& state : forward_.states) {
-    const auto gradient = graph.find_output(gradient_state_name(text(state.name)));
+    const auto gradient =
+        graph.find_output(spec::state_name(ir::StateRole::kGradient, text(state.name)));
     ASSERT_TRUE(gradient.has_value()) << text(state.name);
     const Values want = differences(inputs, state.before);
     double magnitude = std::abs(objective(inputs));

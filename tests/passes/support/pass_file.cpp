@@ -50,11 +50,14 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
   } else if (key == "weight_decay") {
     options.optimizer.weight_decay = std::stod(value);
   } else if (key == "panels") {  // of this state, which another program holds
-    (*file.state_layouts)[value] = panels_layout(false);
-    options.state_layouts = file.state_layouts.get();
+    (*file.held_states)[value].layout = panels_layout(false);
+    options.held_states = file.held_states.get();
   } else if (key == "rows") {
-    (*file.state_layouts)[value] = kRowMajor;
-    options.state_layouts = file.state_layouts.get();
+    (*file.held_states)[value].layout = kRowMajor;
+    options.held_states = file.held_states.get();
+  } else if (key == "upper") {  // likewise, only the upper bits of this parameter
+    (*file.held_states)[value].role = spec::StateRole::kUpper;
+    options.held_states = file.held_states.get();
   } else if (key == "on_disk") {  // this parameter
     file.on_disk->insert(value);
     options.on_disk = file.on_disk.get();

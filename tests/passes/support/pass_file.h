@@ -21,7 +21,7 @@ namespace anabatic::passes {
 struct PassFile {
   PassContext context{};
   // What the context's options point at.
-  std::shared_ptr<StateLayouts> state_layouts = std::make_shared<StateLayouts>();
+  std::shared_ptr<HeldStates> held_states = std::make_shared<HeldStates>();
   std::shared_ptr<StateNames> on_disk = std::make_shared<StateNames>();
   std::shared_ptr<ExpertCuts> expert_cuts = std::make_shared<ExpertCuts>();
   std::shared_ptr<spec::Decisions> decisions = std::make_shared<spec::Decisions>();

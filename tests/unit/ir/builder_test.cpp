@@ -37,10 +37,10 @@ TEST(GraphBuilder, InfersTypesAndKeepsTheTag) {
 
 TEST(GraphBuilder, StatesStayUntilAPassWritesThem) {
   Built b;
-  const ValueId before = b.builder.state("weight", kMatrix, StateKind::kParameter);
+  const ValueId before = b.builder.state("weight", kMatrix, StateRole::kParameter);
   EXPECT_EQ(b.graph.find_state(intern("weight"))->after, before);
   EXPECT_EQ(b.graph.find_state(intern("bias")), nullptr);
-  EXPECT_THROW(b.builder.state("weight", kMatrix, StateKind::kParameter), InvalidArgument);
+  EXPECT_THROW(b.builder.state("weight", kMatrix, StateRole::kParameter), InvalidArgument);
 }
 
 TEST(GraphBuilder, RefusesWhatDoesNotFitAndLeavesTheGraphAsItWas) {

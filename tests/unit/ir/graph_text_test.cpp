@@ -18,7 +18,7 @@ constexpr const char* kSample = R"(graph "sample"
   batch %1 "offsets": i32[5]
   step_input %2 "learning_rate": f32[]
   state %3 "weight": bf16[12,3]  parameter -> %9
-  state %4 "weight.packed": bf16[12,3]@panel16x2  derived from "weight"
+  state %4 "weight.packed": bf16[12,3]@panel16x2  packing of "weight"
   symbol rows = %1
   %5 "h": bf16[12,3] = add(%0, %3)  forward layer=2 segment=experts
   %6: bf16[12,3], %7: bf16[12,3] = split(%5)  {epsilon=1e-06, list=[1,2], name="a b"}  backward_input
@@ -47,11 +47,12 @@ TEST(GraphText, ParsesEveryField) {
   EXPECT_EQ(graph.step_inputs.size(), 1u);
   const State* weight = graph.find_state(intern("weight"));
   ASSERT_NE(weight, nullptr);
-  EXPECT_EQ(weight->kind, StateKind::kParameter);
+  EXPECT_EQ(weight->role, StateRole::kParameter);
   EXPECT_EQ(graph.node(graph.value(weight->after).producer).op->name, "overwrite");
   const State* packed = graph.find_state(intern("weight.packed"));
   ASSERT_NE(packed, nullptr);
-  EXPECT_EQ(packed->derived_from, intern("weight"));
+  EXPECT_EQ(packed->role, StateRole::kPacking);
+  EXPECT_EQ(packed->owner, intern("weight"));
   EXPECT_EQ(packed->after, packed->before);
   EXPECT_EQ(text(graph.value(packed->before).type.layout), "panel16x2");
   const Node& split = graph.nodes[1];
@@ -85,8 +86,8 @@ TEST(GraphText, NumbersNeedNoOrderAndCommentsAreSkipped) {
 }
 
 TEST(GraphText, KeepsValueNamesThatDifferFromTheState) {
-  const std::string text = "graph \"g\"\n  state %0 \"x\" of \"weight\": f32[2]  cache\n";
-  const std::string printed = "graph \"g\"\n  state %0 \"x\": f32[2] of \"weight\"  cache\n";
+  const std::string text = "graph \"g\"\n  state %0 \"x\" named \"weight\": f32[2]  cache\n";
+  const std::string printed = "graph \"g\"\n  state %0 \"x\": f32[2] named \"weight\"  cache\n";
   EXPECT_THAT(error_of(text), HasSubstr("line 2, column 16: expected ':'"));
   EXPECT_EQ(print(parse(printed, find_fake_op)), printed);
 }
@@ -149,9 +150,14 @@ TEST(GraphHash, SeesEveryMeaningfulField) {
   EXPECT_TRUE(differs([](Graph& g) { g.values[5].name = intern("g"); }));
   EXPECT_TRUE(differs([](Graph& g) { g.values[5].type.dtype = DType::kFloat16; }));
   EXPECT_TRUE(differs([](Graph& g) { std::swap(g.nodes[0].inputs[0], g.nodes[0].inputs[1]); }));
-  EXPECT_TRUE(differs([](Graph& g) { g.states[0].kind = StateKind::kCache; }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[0].role = StateRole::kCache; }));
   EXPECT_TRUE(differs([](Graph& g) { g.states[0].after = g.states[0].before; }));
-  EXPECT_TRUE(differs([](Graph& g) { g.states[1].derived_from = intern("other"); }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[1].owner = intern("other"); }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[1].rows = {0, 4, 8}; }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[0].is_trainable = false; }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[0].init.rule = spec::Init::Rule::kOnes; }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[0].init.deviation = 0.5; }));
+  EXPECT_TRUE(differs([](Graph& g) { g.states[0].init.zero_row = 2; }));
   EXPECT_TRUE(differs([](Graph& g) { g.objective.reset(); }));
   EXPECT_TRUE(differs([](Graph& g) { g.outputs.clear(); }));
   EXPECT_TRUE(differs([](Graph& g) { g.symbols.clear(); }));

@@ -50,13 +50,22 @@ class Generator {
 
   void add_state(std::uint64_t i) {
     const std::string name = "layers." + std::to_string(i) + ".weight";
-    const auto kind = static_cast<StateKind>(below(5));
-    matrices_.push_back(
-        builder_.state(name, matrix(), kind == StateKind::kDerived ? StateKind::kCache : kind));
+    using enum StateRole;
+    const StateRole role = std::array{kParameter, kUpper, kCache, kPreviousNorm}[below(4)];
+    matrices_.push_back(builder_.state(name, matrix(), role));
+    if (kind_of(role) != StateKind::kParameter) return;
+    State& parameter = graph_.states.back();
+    parameter.is_trainable = below(2) == 0;
+    parameter.init = {.rule = static_cast<spec::Init::Rule>(below(3))};
+    if (parameter.init.rule == spec::Init::Rule::kNormal)
+      parameter.init = {.rule = spec::Init::Rule::kNormal,
+                        .deviation = 1.0 / static_cast<double>(1 + below(97)),
+                        .zero_row = static_cast<std::int64_t>(below(4)) - 1};
     if (below(2) == 0) return;
-    builder_.state(name + ".packed", parse_tensor_type("bf16[12,3]@panel16x2"),
-                   StateKind::kDerived);
-    graph_.states.back().derived_from = intern(name);
+    const Name owner = intern(name);
+    builder_.state_of(owner, kPacking, parse_tensor_type("bf16[12,3]@panel16x2"));
+    builder_.state_of(owner, below(2) == 0 ? kCopy : kFirstMoment, matrix());
+    if (below(2) == 0) graph_.states.back().rows = {.first = 12, .count = 12, .total = 36};
   }
 
   ValueId pick() { return matrices_[below(matrices_.size())]; }

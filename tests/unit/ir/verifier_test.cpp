@@ -20,7 +20,7 @@ Graph sound() {
     batch %0 "x": f32[4,2]
     batch %1 "offsets": i32[3]
     state %2 "weight": f32[4,2]  parameter -> %8
-    state %3 "weight.copy": f32[4,2]  derived from "weight"
+    state %3 "weight.copy": f32[4,2]  copy of "weight"
     symbol rows = %1
     %4 "h": f32[4,2] = add(%0, %2)  forward layer=0 segment=mlp
     %5: f32[4,2], %6: f32[4,2] = split(%4)  backward_input
@@ -157,12 +157,20 @@ TEST(Verifier, RefusesUnnamedOrRepeatedNames) {
               HasSubstr("rule 'outputs named'"));
 }
 
-TEST(Verifier, RefusesDerivedStatesWithoutASource) {
-  const auto rule = HasSubstr("rule 'states derived'");
-  EXPECT_THAT(refusal([](Graph& g) { g.states[1].derived_from.reset(); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.states[1].derived_from = intern("nobody"); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.states[1].derived_from = g.states[1].name; }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.states[0].derived_from = g.states[1].name; }), rule);
+TEST(Verifier, RefusesOwnersThatDoNotFitTheRole) {
+  const auto rule = HasSubstr("rule 'states owned'");
+  EXPECT_THAT(refusal([](Graph& g) { g.states[1].owner = {}; }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.states[1].owner = intern("nobody"); }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.states[1].owner = g.states[1].name; }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.states[0].owner = g.states[1].name; }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.states[1].is_trainable = false; }), rule);
+}
+
+TEST(Verifier, RefusesRowsBeyondTheWhole) {
+  const auto rule = HasSubstr("rule 'states' rows'");
+  for (const spec::Rows rows : {spec::Rows{0, 4, 3}, spec::Rows{2, 2, 3}, spec::Rows{0, 0, 3},
+                                spec::Rows{-1, 2, 3}, spec::Rows{1, 0, 0}, spec::Rows{3, 1, 3}})
+    EXPECT_THAT(refusal([&](Graph& g) { g.states[1].rows = rows; }), rule);
 }
 
 TEST(Verifier, RefusesUndefinedResults) {

@@ -209,7 +209,7 @@ TEST(BuildGraph, DecodesThroughCachesThatAreWrittenBeforeTheyAreRead) {
   EXPECT_TRUE(graph.step_inputs.empty());
   int num_caches = 0;
   for (const ir::State& state : graph.states) {
-    if (state.kind != ir::StateKind::kCache) continue;
+    if (state.kind() != ir::StateKind::kCache) continue;
     ++num_caches;
     EXPECT_NE(state.before, state.after);
     EXPECT_EQ(graph.value(state.before).type, tensor_type(DType::kFloat32, {9, 8}));

@@ -49,14 +49,14 @@ TEST(Initialize, DependsOnSeedAndNameAlone) {
   EXPECT_NE(a.at("layers.0.router.weight"), a.at("layers.1.router.weight"));
 }
 
-TEST(Initialize, RefusesUnknownStatesAndOtherSizes) {
-  const ModelConfig config = config_from(small_json("llama"));
+TEST(Initialize, RefusesElementsBeyondTheState) {
+  ir::State state;
+  state.name = intern("embedding.weight");
   std::vector<float> values(12);
-  EXPECT_THAT(message_of<InvalidArgument>([&] { initialize(config, "layers.3.x", values, 0); }),
-              ::testing::HasSubstr("no parameter layers.3.x"));
-  EXPECT_THAT(
-      message_of<InvalidArgument>([&] { initialize(config, "embedding.weight", values, 0); }),
-      ::testing::HasSubstr("expected 132 values, got 12"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                initialize(state, tensor_type(DType::kFloat32, {3, 4}), 1, values, 0);
+              }),
+              ::testing::HasSubstr("embedding.weight: expected elements within 12, got [1, 13)"));
 }
 
 }  // namespace

@@ -58,7 +58,10 @@ inline States random_states(const ModelConfig& config, std::uint64_t seed) {
   for (const Parameter& parameter : parameters(config)) {
     std::vector<float>& values = states[parameter.name];
     values.resize(static_cast<std::size_t>(parameter.num_elements()));
-    initialize(config, parameter.name, values, seed);
+    ir::State state;
+    state.name = intern(parameter.name);
+    state.init = init_of(parameter, config);
+    initialize(state, tensor_type(DType::kFloat32, parameter.shape), 0, values, seed);
   }
   return states;
 }

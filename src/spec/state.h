@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a state of training is: its role, the parameter that it serves, and the rows of the whole
+// that it holds. Graph, plan, runtime and files read these; names are for people.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/name.h"
+
+namespace anabatic::spec {
+
+enum class StateRole : std::uint8_t {
+  kParameter,           // whole, in the dtype that it is trained in
+  kUpper,               // the upper 16 bits of an f32 parameter: its bf16 (tensor/split_float.h)
+  kLower,               // the 16 bits that kUpper lacks
+  kFirstMoment,         // of AdamW, as kSecondMoment
+  kSecondMoment,        //
+  kFirstMomentScales,   // of an 8-bit moment's blocks, as kSecondMomentScales
+  kSecondMomentScales,  //
+  kPreviousNorm,        // of the step before's gradients; the whole model's
+  kGradient,            // from the first write to the update
+  kSquares,             // the sum of squares of a gradient
+  kCopy,                // a bf16 copy of a parameter
+  kRowMajor,            // a row-major copy of a parameter that is held in panels
+  kPacking,             // a parameter as the forward's products read it (tensor/panels.h)
+  kPackingTransposed,   // as the products of input-gradients read it
+  kCache                // keys or values of generation
+};
+inline constexpr std::array kStateRoles{StateRole::kParameter,
+                                        StateRole::kUpper,
+                                        StateRole::kLower,
+                                        StateRole::kFirstMoment,
+                                        StateRole::kSecondMoment,
+                                        StateRole::kFirstMomentScales,
+                                        StateRole::kSecondMomentScales,
+                                        StateRole::kPreviousNorm,
+                                        StateRole::kGradient,
+                                        StateRole::kSquares,
+                                        StateRole::kCopy,
+                                        StateRole::kRowMajor,
+                                        StateRole::kPacking,
+                                        StateRole::kPackingTransposed,
+                                        StateRole::kCache};
+std::string_view to_string(StateRole role);  // "parameter", "upper", ..., "first_moment_scales"
+
+// How long states of a role live, and which files hold them.
+enum class StateKind : std::uint8_t {
+  kParameter,  // trained, saved and exported
+  kOptimizer,  // moments and lower bits: saved, not exported
+  kGradient,   // within one step; never saved
+  kDerived,    // copies and packings: computed from the owner, never saved
+  kCache       // within one generation; never saved
+};
+StateKind kind_of(StateRole role);
+// Do states of the role serve a parameter, their owner?
+bool has_owner(StateRole role);
+
+// Rows [first, first + count) of `total`: all dimensions but the last, flattened. total 0: all.
+struct Rows {
+  std::int64_t first = 0, count = 0, total = 0;
+  bool is_whole() const { return count == total; }
+  bool operator==(const Rows&) const = default;
+};
+
+struct StatePart {
+  StateRole role = StateRole::kParameter;
+  Name owner{};  // the parameter that it serves; empty for a role without one
+  Rows rows{};   // of the owner's shape
+  StateKind kind() const { return kind_of(role); }
+  bool operator==(const StatePart&) const = default;
+};
+
+// What people and files call a whole state: "first_moment.w" for a first moment of "w". For roles
+// that have an owner.
+std::string state_name(StateRole role, std::string_view owner);
+
+// The values that a state has before the first step. Everything but parameters begins with zeroes.
+struct Init {
+  enum class Rule : std::uint8_t { kZeros, kOnes, kNormal };
+  Rule rule = Rule::kZeros;
+  double deviation = 0;        // kNormal: normal(0, deviation)
+  std::int64_t zero_row = -1;  // a row of zeroes all the same, an embedding's padding; -1: none
+  bool operator==(const Init&) const = default;
+};
+std::string_view to_string(Init::Rule rule);  // "zeros", "ones", "normal"
+
+}  // namespace anabatic::spec
