@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -132,60 +132,23 @@ void check_together(ConfigReader& reader, ModelConfig& config) {
 }
 
 const Family& required_family(const nlohmann::json& json, const std::filesystem::path& file) {
-  constexpr const char* kSupported = "llama, mistral, qwen3, mixtral, qwen3_moe";
+  const auto supported = [] {
+    std::vector<std::string_view> names;
+    for (const Family* family : families()) names.push_back(family->model_type);
+    return fmt::format("{}", fmt::join(names, ", "));
+  };
   const auto found = json.find("model_type");
   ANABATIC_REQUIRE(found != json.end() && found->is_string(),
-                   "[config] {}: model_type: expected one of {}, got {}", file.string(), kSupported,
-                   found == json.end() ? "none" : shown(*found));
+                   "[config] {}: model_type: expected one of {}, got {}", file.string(),
+                   supported(), found == json.end() ? "none" : shown(*found));
   const Family* family = find_family(found->get<std::string>());
   if (family == nullptr)
     throw Unsupported(fmt::format("[config] {}: model_type: expected one of {}, got {}",
-                                  file.string(), kSupported, shown(*found)));
+                                  file.string(), supported(), shown(*found)));
   return *family;
 }
 
 }  // namespace
-
-const Family* find_family(std::string_view model_type) {
-  for (const Family& family : llama_families())
-    if (family.model_type == model_type) return &family;
-  for (const Family* family : {&mixtral_family(), &qwen3_moe_family()})
-    if (family->model_type == model_type) return family;
-  return nullptr;
-}
-
-void read_sliding_window(ConfigReader& reader, ModelConfig& config, std::int64_t fallback) {
-  config.sliding_window =
-      reader
-          .optional_integer("sliding_window", fallback > 0 ? std::optional(fallback) : std::nullopt,
-                            {1, Limits::kPositions})
-          .value_or(0);
-  std::fill(config.layer_has_window.begin(), config.layer_has_window.end(),
-            config.sliding_window > 0);
-}
-
-void read_attention_bias(ConfigReader& reader, ModelConfig& config) {
-  config.attention_bias = config.attention_output_bias = reader.boolean("attention_bias", false);
-}
-
-void read_experts(ConfigReader& reader, ModelConfig& config, const char* key, const char* other_key,
-                  std::int64_t num_experts, std::int64_t num_experts_per_tok) {
-  const Range range{0, Limits::kExperts};
-  const auto other = reader.optional_integer(other_key, std::nullopt, range);
-  const bool both = reader.has(key) && reader.has(other_key);
-  config.num_experts = reader.integer(key, other.value_or(num_experts), range);
-  if (both && other && *other != config.num_experts)
-    reader.invalid(key, fmt::format("expected what {} says, {}, got {}", other_key, *other,
-                                    config.num_experts));
-  config.num_experts_per_tok =
-      reader.integer("num_experts_per_tok", num_experts_per_tok, {1, Limits::kExperts});
-  if (config.num_experts > 0 && config.num_experts_per_tok > config.num_experts)
-    reader.invalid("num_experts_per_tok",
-                   fmt::format("expected at most {} experts, got {}", config.num_experts,
-                               config.num_experts_per_tok));
-  config.output_router_logits = reader.boolean("output_router_logits", false);
-  config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
-}
 
 ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   std::error_code ignored;

@@ -37,15 +37,17 @@ struct Family {
   std::optional<ExpertNames> experts{};
 };
 
-std::span<const Family> llama_families();  // llama, mistral, qwen3
-const Family& mixtral_family();
-const Family& qwen3_moe_family();
+// One file each.
+extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe;
 
+std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
 const Family* find_family(std::string_view model_type);
 
 // Shared by families. `sliding_window` null or absent means the fallback (0: none).
 void read_sliding_window(ConfigReader& reader, ModelConfig& config, std::int64_t fallback);
+// `use_sliding_window` with the layers of `layer_types`, or those from max_window_layers on.
+void read_layer_windows(ConfigReader& reader, ModelConfig& config);
 void read_attention_bias(ConfigReader& reader, ModelConfig& config);
 void read_experts(ConfigReader& reader, ModelConfig& config, const char* key, const char* other_key,
                   std::int64_t num_experts, std::int64_t num_experts_per_tok);

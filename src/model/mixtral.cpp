@@ -23,24 +23,21 @@ void read_mixtral(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family& mixtral_family() {
-  static const Family family{
-      .model_type = "mixtral",
-      .defaults = {.vocab_size = 32000,
-                   .hidden_size = 4096,
-                   .intermediate_size = 14336,
-                   .num_hidden_layers = 32,
-                   .num_attention_heads = 32,
-                   .num_key_value_heads = 8,
-                   .head_dim = 0,
-                   .max_position_embeddings = 131072,
-                   .rms_norm_eps = 1e-5,
-                   .rope_theta = 1000000.0,
-                   .bos_token_id = 1,
-                   .eos_token_id = 2},
-      .read = read_mixtral,
-      .experts = ExpertNames{.block = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"}};
-  return family;
-}
+const Family kMixtral{
+    .model_type = "mixtral",
+    .defaults = {.vocab_size = 32000,
+                 .hidden_size = 4096,
+                 .intermediate_size = 14336,
+                 .num_hidden_layers = 32,
+                 .num_attention_heads = 32,
+                 .num_key_value_heads = 8,
+                 .head_dim = 0,
+                 .max_position_embeddings = 131072,
+                 .rms_norm_eps = 1e-5,
+                 .rope_theta = 1000000.0,
+                 .bos_token_id = 1,
+                 .eos_token_id = 2},
+    .read = read_mixtral,
+    .experts = ExpertNames{.block = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"}};
 
 }  // namespace anabatic::model

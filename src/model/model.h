@@ -13,10 +13,10 @@
 
 namespace anabatic::model {
 
-// The union of what the families llama (mistral, qwen3), mixtral and qwen3_moe need. Field names
+// The union of what the families (model/family.h) need. Field names
 // follow config.json.
 struct ModelConfig {
-  std::string model_type;  // "llama", "mistral", "qwen3", "mixtral", "qwen3_moe"
+  std::string model_type;  // "llama", "qwen3_moe", ...: of a family
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   std::int64_t max_position_embeddings = 0;

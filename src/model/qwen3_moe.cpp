@@ -30,25 +30,22 @@ void read_qwen3_moe(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-const Family& qwen3_moe_family() {
-  static const Family family{
-      .model_type = "qwen3_moe",
-      .defaults = {.vocab_size = 151936,
-                   .hidden_size = 2048,
-                   .intermediate_size = 6144,
-                   .num_hidden_layers = 24,
-                   .num_attention_heads = 32,
-                   .num_key_value_heads = 4,
-                   .head_dim = 0,
-                   .max_position_embeddings = 32768,
-                   .rms_norm_eps = 1e-6,
-                   .rope_theta = 10000.0,
-                   .bos_token_id = -1,
-                   .eos_token_id = -1},
-      .read = read_qwen3_moe,
-      .experts =
-          ExpertNames{.block = "mlp", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"}};
-  return family;
-}
+const Family kQwen3Moe{
+    .model_type = "qwen3_moe",
+    .defaults = {.vocab_size = 151936,
+                 .hidden_size = 2048,
+                 .intermediate_size = 6144,
+                 .num_hidden_layers = 24,
+                 .num_attention_heads = 32,
+                 .num_key_value_heads = 4,
+                 .head_dim = 0,
+                 .max_position_embeddings = 32768,
+                 .rms_norm_eps = 1e-6,
+                 .rope_theta = 10000.0,
+                 .bos_token_id = -1,
+                 .eos_token_id = -1},
+    .read = read_qwen3_moe,
+    .experts =
+        ExpertNames{.block = "mlp", .gate = "gate_proj", .up = "up_proj", .down = "down_proj"}};
 
 }  // namespace anabatic::model

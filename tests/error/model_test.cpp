@@ -31,8 +31,9 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 }
 
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
-  EXPECT_THAT(unsupported(R"({"model_type": "gpt2"})"),
-              HasSubstr("expected one of llama, mistral, qwen3, mixtral, qwen3_moe, got \"gpt2\""));
+  EXPECT_THAT(
+      unsupported(R"({"model_type": "gpt2"})"),
+      HasSubstr("expected one of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, got \"gpt2\""));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {

@@ -59,6 +59,20 @@ MODELS = {
         "mistral",
         COMMON | {"sliding_window": None, "rope_parameters": rope("linear", factor=3.0), "tie_word_embeddings": True},
     ),
+    "qwen2_plain": ("qwen2", COMMON),
+    "qwen2_odd": (
+        "qwen2",
+        COMMON
+        | {
+            "num_key_value_heads": 1,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "tie_word_embeddings": True,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
     "qwen3_plain": ("qwen3", QWEN3),
     "qwen3_odd": (
         "qwen3",

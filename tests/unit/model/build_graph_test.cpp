@@ -40,6 +40,7 @@ const std::vector<std::string>& variants() {
       small_json("mistral"),
       small_json("mistral", R"("sliding_window": 3)"),
       small_json("mistral", R"("sliding_window": null, "num_key_value_heads": 1)"),
+      small_json("qwen2"),
       small_json("qwen3"),
       small_json("qwen3", R"("attention_bias": true, "tie_word_embeddings": true)"),
       small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 2,

@@ -28,6 +28,11 @@ TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   EXPECT_EQ(mistral.sliding_window, 4096);
   EXPECT_THAT(mistral.layer_has_window, ::testing::Each(true));
 
+  const ModelConfig qwen2 = config_from(R"({"model_type": "qwen2", "attention_bias": false})");
+  EXPECT_EQ(qwen2.head_dim, 128);
+  EXPECT_TRUE(qwen2.attention_bias);  // transformers reads no such field
+  EXPECT_FALSE(qwen2.attention_output_bias || qwen2.qk_norm);
+
   const ModelConfig qwen3 = config_from(R"({"model_type": "qwen3", "hidden_size": 1024})");
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(qwen3.vocab_size, 151936);

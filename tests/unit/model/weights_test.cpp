@@ -31,7 +31,7 @@ const std::vector<WeightSpelling>& spellings() {
 
 const std::vector<std::string>& models() {
   static const std::vector<std::string> list{
-      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"),
+      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"), small_json("qwen2"),
       small_json("qwen3", R"("tie_word_embeddings": true)"), small_json("mixtral"),
       small_json("qwen3_moe", R"("mlp_only_layers": [1])")};
   return list;

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen2 and Qwen2.5: llama with biases of queries, keys and values, and windows in some layers.
+#include "model/family.h"
+
+namespace anabatic::model {
+namespace {
+
+void read_qwen2(ConfigReader& reader, ModelConfig& config) {
+  config.attention_bias = true;  // whatever a file says: transformers reads no such field
+  reader.know({"attention_bias", "qkv_bias"});
+  read_layer_windows(reader, config);
+}
+
+}  // namespace
+
+const Family kQwen2{.model_type = "qwen2",
+                    .defaults = {.vocab_size = 151936,
+                                 .hidden_size = 4096,
+                                 .intermediate_size = 22016,
+                                 .num_hidden_layers = 32,
+                                 .num_attention_heads = 32,
+                                 .num_key_value_heads = 32,
+                                 .head_dim = 0,
+                                 .max_position_embeddings = 32768,
+                                 .rms_norm_eps = 1e-6,
+                                 .rope_theta = 10000.0,
+                                 .bos_token_id = -1,
+                                 .eos_token_id = -1},
+                    .read = read_qwen2};
+
+}  // namespace anabatic::model
