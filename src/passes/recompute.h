@@ -28,7 +28,8 @@
 // For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
 // Fewer bits change gradients, within the bounds of docs/internals/memory.md; what is only
 // recomputed does not: the same kernels run over the same values. Products whose gate and up nobody
-// keeps any more no longer write them. Costs what is recomputed; saves its bytes from the forward on.
+// keeps any more no longer write them. Costs what is recomputed; saves its bytes from the forward
+// to there.
 //
 // Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
 #pragma once
