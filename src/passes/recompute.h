@@ -26,9 +26,10 @@
 // first reads such codes of both itself (attribute `block`): nothing of them comes back whole.
 //
 // For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
-// Fewer bits change gradients, within the bounds of docs/memory.md; what is only made again does
-// not: the same kernels over the same values. Products whose gate and up nobody keeps any more no
-// longer write them. Costs what is made again; saves its bytes from the forward to there.
+// Fewer bits change gradients, within the bounds of docs/internals/memory.md; what is only
+// recomputed does not: the same kernels run over the same values. Products whose gate and up nobody
+// keeps any more no longer write them. Costs what is recomputed; saves its bytes from the forward
+// to there.
 //
 // Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
 #pragma once

@@ -124,7 +124,7 @@ TEST_F(PlanVerb, PlansMixtral8x7B) {
   const std::int64_t padding = std::int64_t{32} * 8 * 4096;
   EXPECT_EQ(row(json, "parameters"), 4 * (json["parameters"].get<std::int64_t>() + padding));
   EXPECT_EQ(row(json, "optimizer state"), 2 * row(json, "parameters"));
-  // Closed form of docs/memory.md for an inner layer.
+  // Closed form of docs/internals/memory.md for an inner layer.
   const std::int64_t token =
       2 * (4 * 4096 + 2 * (32 + 8) * 128 + 3 * 2 * 14336) + 4 * 32 + 16 * 2 + 4 * 8;
   EXPECT_EQ(json["saved_bytes_by_layer"]["layers.7"], 2048 * token + 4 * 9 + 4 * 8);

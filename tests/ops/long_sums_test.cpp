@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of one sign over long dimensions, within the bounds of blocked sums (docs/numerics.md),
-// which one chain over the whole dimension exceeds.
+// Sums of one sign over long dimensions, within the bounds of blocked sums, which one chain over
+// the whole dimension exceeds (docs/internals/numerics.md).
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The closed forms of docs/memory.md against the accounting, to the byte.
+// The closed forms of docs/internals/memory.md against the accounting, to the byte.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,8 @@ model::ModelConfig config_of(const Shape& s) {
   return model::load_config(file);
 }
 
-// Bytes a token that layer `layer` saves, with activations of `b` bytes; see docs/memory.md.
+// Bytes a token that layer `layer` saves, with activations of `b` bytes: see
+// docs/internals/memory.md.
 std::int64_t bytes_a_token(const Shape& s, std::int64_t b, std::int64_t layer) {
   const std::int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   std::int64_t bytes = 4 * b * s.hidden;             // two norms, two sums

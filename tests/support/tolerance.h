@@ -24,8 +24,8 @@ double gamma(double num_operations, DType accumulator);
 
 // Roundings that a term passes through where a sum goes by blocks of at most kMostBlockTerms, one
 // f32 accumulator a block, and blocks of at least `least_block` but the last one are added up in
-// f32: those of its own block, and one for each of the blocks (docs/numerics.md). A single chain
-// over the whole depth has as many as it has terms.
+// f32: those of its own block, and one for each of the blocks. A single chain over the whole depth
+// has as many as it has terms (docs/internals/numerics.md).
 inline constexpr double kMostBlockTerms = 512, kLeastBlockTerms = 256;
 double blocked_roundings(double num_terms, double least_block = kLeastBlockTerms);
 // The same of a row whose elements vectors of accumulators share, four or more lanes wide, and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What op `quantize` does to a value, and to the gradients that read it; docs/memory.md derives the
-// bounds.
+// What op `quantize` does to a value, and to the gradients that read it. docs/internals/memory.md
+// derives the bounds.
 #include <algorithm>
 #include <cmath>
 

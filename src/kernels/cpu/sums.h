@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long sums are cut: docs/numerics.md has the bounds that follow.
+// How long sums are cut: docs/internals/numerics.md has the bounds that follow.
 #pragma once
 #include <cstdint>
 
