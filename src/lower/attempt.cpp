@@ -2,13 +2,11 @@
 #include "lower/attempt.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include "base/text.h"
 #include "ops/table.h"
-#include "passes/recompute.h"
-#include "passes/slice_calls.h"
+#include "passes/pipelines.h"
 #include "plan/hints.h"
 
 namespace anabatic::lower {
@@ -91,13 +89,12 @@ bool Attempt::has_another_way() const {
 void Attempt::take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
   result.memory = std::move(decision);
   result.graph = whole;
-  // The last two of the pipeline, which had nothing to cut or make again.
-  const passes::Pass decided[] = {passes::kSliceCalls, passes::kRecompute};
-  result.passes.resize(result.passes.size() - std::min(result.passes.size(), std::size(decided)));
   for (passes::PassReport& report :
-       passes::run_passes(result.graph, decided, context(&result.memory.decisions),
-                          {.facts = {"differentiated"}, .checks = false}))
+       passes::run_passes(result.graph, passes::decided_pipeline(),
+                          context(&result.memory.decisions), {.checks = false})) {
+    std::erase_if(result.passes, [&](const auto& other) { return other.name == report.name; });
     result.passes.push_back(std::move(report));
+  }
   result.plan = plan_of(result.graph);
 }
 
