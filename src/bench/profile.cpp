@@ -15,6 +15,7 @@
 #include "device/memory.h"
 #include "device/probe.h"
 #include "io/data/loader.h"
+#include "plan/budget_error.h"
 #include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
 #include "train/budget.h"
@@ -186,12 +187,12 @@ std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session,
     return session.bind(
         std::move(train::plan_run(run, session.config(), session.device(),
                                   plan::default_efficiency(), {.replay = &*options.decisions})
-                      .training));
+                      ->training));
   if (run.memory.budget <= 0 && run.memory.plan.empty()) return train::bind_training(session);
   const train::Calibration calibration = train::stored_calibration(session.device());
-  train::BudgetedRun planned = train::plan_as_asked(
+  train::BudgetedRun planned = plan::value_or_throw(train::plan_as_asked(
       run, session.config(), train::with_peaks_of(session.device(), calibration),
-      calibration.efficiency, {.process_bytes = device::current_resident_bytes()});
+      calibration.efficiency, {.process_bytes = device::current_resident_bytes()}));
   return session.bind(std::move(planned.plan.training));
 }
 

@@ -14,7 +14,7 @@
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/memory.h"
-#include "plan/memory_decider.h"
+#include "plan/budget_error.h"
 #include "train/key_verbs.h"
 
 namespace anabatic::cli {

@@ -13,6 +13,7 @@
 #include "cli/standard_output.h"
 #include "cli/verb.h"
 #include "device/topology.h"
+#include "plan/budget_error.h"
 #include "plan/timeline_svg.h"
 #include "train/swap_tier.h"
 
@@ -48,18 +49,18 @@ std::vector<std::string> compared_files(const Invocation& invocation) {
   return found->second;
 }
 
-// Where the run's own setting does not fit: what does.
-int print_other_settings(const Invocation& invocation, const train::RunConfig& config,
-                         const plan::BudgetError& refusal) {
+// Where the run's own setting does not fit: what does. False where nothing does.
+bool print_other_settings(const Invocation& invocation, const train::RunConfig& config,
+                          const plan::Refusal& refusal) {
   const train::SettingsFound found = find_settings(config, config.memory.budget);
-  if (!found.largest_micro_batch && !found.longest_sequence) throw refusal;
+  if (!found.largest_micro_batch && !found.longest_sequence) return false;
   for (const char* written : {"--save", "--timeline"})
     if (invocation.has(written))
       log_warning("[plan] {} {}: not written, for the setting asked for does not fit", written,
                   invocation.value(written));
   print_output(
       "{}", invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
-  return 0;
+  return true;
 }
 
 int run(const Invocation& invocation) {
@@ -84,14 +85,11 @@ int run(const Invocation& invocation) {
   std::optional<train::PlanFile> before;
   if (!compared.empty()) before = train::read_plan_file(compared[0]);
   calibrate_once(config);
-  std::optional<ModelPlan> plan;
-  try {
-    plan = plan_model(config);
-  } catch (const plan::BudgetError& refusal) {
-    if (!invocation.has("--settings")) throw;
-    return print_other_settings(invocation, config, refusal);
-  }
-  const ModelPlan& planned = *plan;
+  plan::Outcome<ModelPlan> plan = plan_model(config);
+  if (!plan && invocation.has("--settings") &&
+      print_other_settings(invocation, config, plan.refusal()))
+    return 0;
+  const ModelPlan planned = plan::value_or_throw(std::move(plan));
   if (invocation.has("--save"))
     write_file_atomically(invocation.value("--save"), train::to_json(plan_file(planned)));
   if (invocation.has("--timeline"))

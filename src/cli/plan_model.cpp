@@ -112,7 +112,7 @@ std::int64_t ModelPlan::tokens() const {
          run.data.sequence_length;
 }
 
-ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
+plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   ModelPlan result;
   // Before anything is planned: what any process of this binary holds.
   std::int64_t process_bytes = device::current_resident_bytes();
@@ -133,12 +133,13 @@ ModelPlan plan_model(train::RunConfig run, bool finds_smallest) {
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
   result.available_bytes = device::available_bytes() + process_bytes;
-  train::BudgetedRun budgeted = train::plan_as_asked(
+  plan::Outcome<train::BudgetedRun> budgeted = train::plan_as_asked(
       run, result.config, result.device, calibration.efficiency,
       {.process_bytes = process_bytes, .data_bytes = data_bytes, .finds_smallest = finds_smallest});
-  result.plan = std::move(budgeted.plan);
-  result.memory = std::move(budgeted.memory);
-  result.note = std::move(budgeted.note);
+  if (!budgeted) return budgeted.refusal();
+  result.plan = std::move(budgeted->plan);
+  result.memory = std::move(budgeted->memory);
+  result.note = std::move(budgeted->note);
   if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)
     add_note(result, "train would look for a plan that fits into what is available");
   if (const std::int64_t disk_bytes = result.plan.training.plan.disk_bytes; disk_bytes > 0) {
@@ -172,16 +173,12 @@ train::SettingsFound find_settings(const train::RunConfig& asked, std::int64_t b
     if (!train::problems_of(run).empty()) return trial;
     run.memory.budget = budget_bytes;
     run.memory.plan.clear();
-    ModelPlan plan;
-    try {
-      plan = plan_model(run, false);
-    } catch (const plan::BudgetError&) {
-      return trial;
-    }
-    trial.peak_bytes = plan.memory.peak_bytes;
+    const plan::Outcome<ModelPlan> plan = plan_model(run, false);
+    if (!plan) return trial;
+    trial.peak_bytes = plan->memory.peak_bytes;
     trial.fits = trial.peak_bytes <= budget_bytes;
-    trial.step_seconds = plan.price.seconds;
-    trial.tokens_per_second = static_cast<double>(plan.tokens()) / plan.price.seconds;
+    trial.step_seconds = plan->price.seconds;
+    trial.tokens_per_second = static_cast<double>(plan->tokens()) / plan->price.seconds;
     return trial;
   });
 }
@@ -282,13 +279,13 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
   return dump_json(json);
 }
 
-std::string to_table(const plan::BudgetError& refusal, const train::SettingsFound& settings) {
-  return fmt::format("refused      {}\n{}", refusal.what(), settings_table(settings));
+std::string to_table(const plan::Refusal& refusal, const train::SettingsFound& settings) {
+  return fmt::format("refused      {}\n{}", plan::to_string(refusal), settings_table(settings));
 }
 
-std::string to_json(const plan::BudgetError& refusal, const train::SettingsFound& settings) {
-  return dump_json(OrderedJson{{"refused", refusal.what()}, {"settings", settings_json(settings)}},
-                   2);
+std::string to_json(const plan::Refusal& refusal, const train::SettingsFound& settings) {
+  return dump_json(
+      OrderedJson{{"refused", plan::to_string(refusal)}, {"settings", settings_json(settings)}}, 2);
 }
 
 }  // namespace anabatic::cli

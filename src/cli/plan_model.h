@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "plan/outcome.h"
 #include "train/memory_account.h"
 #include "train/plan_file.h"
 #include "train/run_plan.h"
@@ -29,7 +30,7 @@ struct ModelPlan {
 
 // Plans `run`, whose model.path names a config.json or its directory. Without a memory.budget:
 // regardless of what this machine has. `finds_smallest` as in train/budget.h.
-ModelPlan plan_model(train::RunConfig run, bool finds_smallest = true);
+plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest = true);
 
 // What `--save` writes and `--diff` compares.
 train::PlanFile plan_file(const ModelPlan& planned);
@@ -42,7 +43,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
 std::string to_json(const ModelPlan& planned, const train::SettingsFound* settings);
 
 // The same where the run's own setting is refused: why, and what fits.
-std::string to_table(const plan::BudgetError& refusal, const train::SettingsFound& settings);
-std::string to_json(const plan::BudgetError& refusal, const train::SettingsFound& settings);
+std::string to_table(const plan::Refusal& refusal, const train::SettingsFound& settings);
+std::string to_json(const plan::Refusal& refusal, const train::SettingsFound& settings);
 
 }  // namespace anabatic::cli

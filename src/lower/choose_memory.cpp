@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "lower/fit.h"
 #include "plan/first_micro_batch.h"
 #include "plan/largest_consumers.h"
 #include "plan/memory_decider.h"
@@ -18,8 +19,7 @@
 namespace anabatic::lower {
 namespace {
 
-// A plan may need a little more than the simulated timeline says; its frame is asked for anew, less
-// by what it was too large, then by twice that, and so on, and never by less than before.
+// A plan may need a little more than the simulated timeline says: its frame is asked for anew.
 constexpr int kMostAttempts = 6;
 
 // A first micro-batch whose values did not fit among gradients is asked for by this share of the
@@ -32,13 +32,13 @@ constexpr int kMostReturns = 4;
 
 // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
 std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
-                                         std::int64_t budget_bytes, const Compiled& result,
+                                         std::int64_t budget_bytes, const PlannedStep& step,
                                          std::size_t most) {
-  std::vector<plan::PricedChoice> choices = result.memory.choices;
+  std::vector<plan::PricedChoice> choices = step.memory.choices;
   std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) {
     return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
   });
-  std::int64_t room = budget_bytes - result.plan.peak_bytes();
+  std::int64_t room = budget_bytes - step.plan.peak_bytes();
   std::vector<plan::PricedChoice> fitting;
   for (const plan::PricedChoice& choice : choices) {
     if (fitting.size() == most || choice.bytes > room || decider.is_hinted(choice)) continue;
@@ -50,81 +50,76 @@ std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
 
 // The timeline was asked for less than the budget, so that the plan keeps it; what the plan then
 // has room for need not be made again. The dearest for its bytes comes first.
-void keep_again(const Attempt& attempt, const plan::MemoryDecider& decider, const ir::Graph& whole,
-                std::int64_t frame_bytes, Compiled& result) {
-  if (attempt.options().memory.replay) return;
-  std::size_t most = result.memory.choices.size();
+void keep_again(const Candidate& candidate, const plan::MemoryDecider& decider,
+                const PlannedStep& whole, std::int64_t frame_bytes, PlannedStep& step) {
+  if (candidate.options().memory.replay) return;
+  const std::int64_t budget = candidate.budget_bytes();
+  std::size_t most = step.memory.choices.size();
   for (int tries = 0; tries < kMostReturns; ++tries) {
-    const std::vector<plan::PricedChoice> choices =
-        room_for(decider, attempt.budget_bytes(), result, most);
+    const std::vector<plan::PricedChoice> choices = room_for(decider, budget, step, most);
     if (choices.empty()) return;
-    Compiled fewer = result;
-    attempt.take(decider.without(result.memory, choices, frame_bytes), whole, fewer);
-    if (fewer.plan.peak_bytes() <= attempt.budget_bytes() &&
-        fewer.memory.added_seconds <= result.memory.added_seconds)
-      result = std::move(fewer);
+    PlannedStep fewer =
+        candidate.step_of(decider.without(step.memory, choices, frame_bytes), whole);
+    if (fewer.plan.peak_bytes() <= budget &&
+        fewer.memory.added_seconds <= step.memory.added_seconds)
+      step = std::move(fewer);
     else
       most = choices.size() / 2;
   }
 }
 
-[[noreturn]] void refuse(const Attempt& attempt, const Compiled& result, std::int64_t smallest) {
-  const CompileOptions& options = attempt.options();
-  std::vector<plan::Consumer> consumers = plan::largest_consumers(result.graph, result.plan);
+plan::Refusal refusal_of(const Candidate& candidate, const PlannedStep& leanest,
+                         std::int64_t smallest) {
+  const CompileOptions& options = candidate.options();
+  plan::Refusal refusal{
+      .reason = fmt::format("[memory] expected a step of at most {}, got {} at the least",
+                            format_bytes(candidate.budget_bytes()), format_bytes(smallest)),
+      .smallest_bytes = smallest + options.memory.budget_bytes - candidate.budget_bytes(),
+      .consumers = plan::largest_consumers(leanest.graph, leanest.plan)};
   if (!options.disk_choice.refusal.empty())
-    consumers.push_back({"the optimizer's state on disk", 0, options.disk_choice.refusal});
-  throw plan::BudgetError(fmt::format("[memory] expected a step of at most {}, got {} at the least",
-                                      format_bytes(attempt.budget_bytes()), format_bytes(smallest)),
-                          smallest + options.memory.budget_bytes - attempt.budget_bytes(),
-                          std::move(consumers));
+    refusal.consumers.push_back({"the optimizer's state on disk", 0, options.disk_choice.refusal});
+  return refusal;
 }
 
-}  // namespace
-
-void choose_memory(const Attempt& attempt, Compiled& result) {
-  const CompileOptions& options = attempt.options();
-  const std::int64_t budget = attempt.budget_bytes(),
-                     beside_frame = result.plan.peak_bytes() - result.plan.frame_bytes;
-  if (budget > 0 && beside_frame >= budget && attempt.has_another_way())
-    throw plan::BudgetError(
-        fmt::format("[memory] expected a step of at most {}, got {} beside what may be chosen",
-                    format_bytes(budget), format_bytes(beside_frame)),
-        beside_frame);
-  const ir::Graph whole = result.graph;
-  const plan::Plan whole_plan = result.plan;
-  const spec::DeviceSpec priced = plan::with_peaks(attempt.device());
-  const plan::MemoryMenu menu(whole, whole_plan, priced, options.efficiency,
+plan::Outcome<PlannedStep> step_within_budget(const Candidate& candidate,
+                                              const PlannedStep& whole) {
+  const CompileOptions& options = candidate.options();
+  const std::int64_t budget = candidate.budget_bytes(),
+                     beside_frame = whole.plan.peak_bytes() - whole.plan.frame_bytes;
+  if (budget > 0 && beside_frame >= budget && candidate.has_another_way())
+    return plan::Refusal{
+        .reason = fmt::format("[memory] expected a step of at most {}, got {} beside what may be "
+                              "chosen",
+                              format_bytes(budget), format_bytes(beside_frame)),
+        .smallest_bytes = beside_frame};
+  const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
+  const plan::MemoryMenu menu(whole.graph, whole.plan, priced, options.efficiency,
                               options.memory.compression, options.memory.offload);
   const plan::MemoryDecider decider(menu, options.memory);
-  std::int64_t frame_bytes = whole_plan.frame_bytes;
-  std::int64_t smallest = whole_plan.peak_bytes();
-  if (budget > 0) frame_bytes -= std::max<std::int64_t>(whole_plan.peak_bytes() - budget, 0);
-  std::int64_t less = 0;
-  std::optional<plan::MemoryDecision> last;
-  for (int tries = 0;; ++tries) {
-    plan::MemoryDecision decision = decider.decide_cheapest(frame_bytes, last ? &*last : nullptr);
-    if (tries == 0 && decision.choices.empty())
-      result.memory = std::move(decision);  // the plan that keeps everything stands
-    else
-      attempt.take(std::move(decision), whole, result);
-    const std::int64_t excess = result.plan.peak_bytes() - budget;
-    smallest = std::min(smallest, result.plan.peak_bytes());
-    if (budget > 0 && excess <= 0) keep_again(attempt, decider, whole, frame_bytes, result);
-    if (budget == 0 || excess <= 0) return;
-    less = std::max(less, excess << tries);
-    if (!result.memory.holds || tries + 1 == kMostAttempts || frame_bytes <= less)
-      refuse(attempt, result, smallest);
-    frame_bytes -= less;
-    last = result.memory;
-  }
+  std::optional<PlannedStep> step;
+  std::int64_t smallest = whole.plan.peak_bytes();
+  const auto ask = [&](std::int64_t frame_bytes) -> std::optional<std::int64_t> {
+    step = candidate.step_of(decider.decide_cheapest(frame_bytes, step ? &step->memory : nullptr),
+                             whole);
+    if (budget == 0) return 0;
+    smallest = std::min(smallest, step->plan.peak_bytes());
+    const std::int64_t excess = step->plan.peak_bytes() - budget;
+    if (excess > 0 && !step->memory.holds) return std::nullopt;
+    if (excess <= 0) keep_again(candidate, decider, whole, frame_bytes, *step);
+    return excess;
+  };
+  const std::int64_t excess = budget > 0 ? whole.plan.peak_bytes() - budget : 0;
+  if (!fit(whole.plan.frame_bytes - std::max<std::int64_t>(excess, 0), kMostAttempts, ask))
+    return refusal_of(candidate, *step, smallest);
+  return *std::move(step);
 }
 
-void choose_first_memory(const Attempt& attempt, const ir::Graph& whole,
-                         const plan::Plan& whole_plan, Compiled& result) {
-  const CompileOptions& options = attempt.options();
+void choose_first_micro_batch(const Candidate& candidate, const PlannedStep& whole,
+                              PlannedStep& step) {
+  const CompileOptions& options = candidate.options();
   const bool may = has_update(options) && options.micro_batches > 1 && !options.trivial_planners &&
-                   !options.optimizer.in_backward && !result.memory.choices.empty() &&
-                   whole_plan.windows.empty() && whole_plan.offloads.empty() &&
+                   !options.optimizer.in_backward && !step.memory.choices.empty() &&
+                   whole.plan.windows.empty() && whole.plan.offloads.empty() &&
                    options.memory.offload.cold.empty();
   plan::MemoryOptions memory = options.memory;
   memory.offload = {};
@@ -137,32 +132,39 @@ void choose_first_memory(const Attempt& attempt, const ir::Graph& whole,
   } else if (!may) {
     return;
   }
-  const plan::Plan timeline = plan::with_gradients_in_frame(whole_plan);
-  const spec::DeviceSpec priced = plan::with_peaks(attempt.device());
-  const plan::MemoryMenu menu(whole, timeline, priced, options.efficiency, memory.compression,
+  const plan::Plan timeline = plan::with_gradients_in_frame(whole.plan);
+  const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
+  const plan::MemoryMenu menu(whole.graph, timeline, priced, options.efficiency, memory.compression,
                               memory.offload);
   const plan::MemoryDecider decider(menu, memory);
-  const std::int64_t room = result.plan.frame_bytes + result.plan.gradient_bytes;
+  const std::int64_t room = step.plan.frame_bytes + step.plan.gradient_bytes;
   for (int tries = 0; tries < kMostFirstAttempts; ++tries) {
     const std::int64_t less = tries == 0 ? 0 : room / kFirstShares << (tries - 1);
     plan::MemoryDecision decision = decider.decide(room - less);
-    const bool is_better = decision.holds && decision.added_seconds < result.memory.added_seconds;
+    const bool is_better = decision.holds && decision.added_seconds < step.memory.added_seconds;
     if (!is_better && !memory.replay) return;
-    Compiled first;
-    first.graph = whole;
-    first.plan = whole_plan;
-    if (!decision.choices.empty()) attempt.take(std::move(decision), whole, first);
-    auto plan = plan::plan_among_gradients(first.graph, first.plan, result.plan.frame_bytes);
+    PlannedStep first = candidate.step_of(std::move(decision), whole);
+    auto plan = plan::plan_among_gradients(first.graph, first.plan, step.plan.frame_bytes);
     if (!plan) continue;
-    result.first = {std::move(first.graph), std::move(*plan)};
-    result.memory.decisions.first = first.memory.decisions;
-    result.memory.first_choices = std::move(first.memory.choices);
-    result.memory.first_added_seconds = first.memory.added_seconds;
+    step.first = {std::move(first.graph), std::move(*plan)};
+    step.memory.decisions.first = first.memory.decisions;
+    step.memory.first_choices = std::move(first.memory.choices);
+    step.memory.first_added_seconds = first.memory.added_seconds;
     return;
   }
   ANABATIC_REQUIRE(!memory.replay,
                    "[memory] the saved plan's first micro-batch keeps more than "
                    "this run has room for");
+}
+
+}  // namespace
+
+plan::Outcome<PlannedStep> choose_memory(const Candidate& candidate, const PlannedStep& whole) {
+  plan::Outcome<PlannedStep> result = step_within_budget(candidate, whole);
+  if (!result) return result;
+  ir::verify(result->graph);
+  choose_first_micro_batch(candidate, whole, *result);
+  return result;
 }
 
 }  // namespace anabatic::lower

@@ -2,21 +2,15 @@
 // What a step of given places of its states keeps, makes again, compresses, cuts or puts on disk,
 // so that its plan keeps the budget.
 #pragma once
-#include "ir/graph.h"
-#include "lower/attempt.h"
+#include "lower/candidate.h"
 #include "lower/compile.h"
-#include "plan/plan.h"
+#include "plan/outcome.h"
 
 namespace anabatic::lower {
 
-// Replaces graph, plan and reports of `result`, which keep everything, by those of the decision.
-// plan::BudgetError where the budget cannot be kept.
-void choose_memory(const Attempt& attempt, Compiled& result);
-
-// What is not kept for lack of bytes is kept in a step's first micro-batch, as far as gradients
-// that are not begun leave them: sets result.first, or leaves it. `whole` and its plan keep
-// everything.
-void choose_first_memory(const Attempt& attempt, const ir::Graph& whole,
-                         const plan::Plan& whole_plan, Compiled& result);
+// The step of the candidate's decisions; `whole` keeps everything. A refusal where the budget
+// cannot be kept. What is then not kept for lack of bytes is kept in a step's first micro-batch, as
+// far as gradients that are not begun leave them: PlannedStep::first.
+plan::Outcome<PlannedStep> choose_memory(const Candidate& candidate, const PlannedStep& whole);
 
 }  // namespace anabatic::lower

@@ -14,8 +14,8 @@ struct RunnerOptions {
   std::set<std::string, std::less<>> disabled{};  // names of passes to skip
   std::string dump_directory{};                   // empty: none; it is created
   std::vector<std::string> facts{};               // what holds before the first pass
-  // False: of a graph that is tried. Neither it nor what passes say of it is checked; who keeps it
-  // verifies it.
+  // False: of a graph that is tried. Neither it nor what passes need and say of it is checked; who
+  // keeps it verifies it.
   bool checks = true;
 };
 

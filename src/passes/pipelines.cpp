@@ -29,13 +29,19 @@
 namespace anabatic::passes {
 
 std::vector<Pass> training_pipeline() {
-  return {kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
-          kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
-          kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
-          kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
-          kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
-          kDeadCode,       kReloadParameters, kSliceCalls,          kRecompute};
+  std::vector<Pass> passes{
+      kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
+      kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
+      kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
+      kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
+      kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
+      kDeadCode,       kReloadParameters};
+  const std::vector<Pass> decided = decided_pipeline();
+  passes.insert(passes.end(), decided.begin(), decided.end());
+  return passes;
 }
+
+std::vector<Pass> decided_pipeline() { return {kSliceCalls, kRecompute}; }
 
 std::vector<Pass> inference_pipeline() {
   return {kPrecision,  kFuseHeadLoss,     kPackWeights,         kPanelStates, kSplitParameters,

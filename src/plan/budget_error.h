@@ -1,36 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said where nothing that the planner may do keeps the step within its budget.
+// The edge at which a refusal becomes an exception: for callers who cannot go on without a plan.
 #pragma once
-#include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "anabatic/error.h"
-#include "base/text.h"
+#include "plan/outcome.h"
 
 namespace anabatic::plan {
 
-// A part of what a step takes, and what would shrink it: keys and values.
-struct Consumer {
-  std::string name;
-  std::int64_t bytes = 0;  // 0: a remark, such as why a remedy is not open
-  std::string remedy;      // "": none
-};
-
 class BudgetError : public ResourceError {
  public:
-  // The message is `text`, one line, and a line for each consumer, whose bytes `show` writes.
-  explicit BudgetError(const std::string& text, std::int64_t smallest_bytes = 0,
-                       std::vector<Consumer> consumers = {},
-                       const std::function<std::string(std::int64_t)>& show = format_bytes);
-  // Of the plans that were tried, in the terms of whoever throws; 0: unknown.
-  std::int64_t smallest_bytes() const { return smallest_bytes_; }
-  const std::vector<Consumer>& consumers() const { return consumers_; }
+  explicit BudgetError(Refusal refusal)
+      : ResourceError(to_string(refusal)), refusal_(std::move(refusal)) {}
+  const Refusal& refusal() const { return refusal_; }
 
  private:
-  std::int64_t smallest_bytes_;
-  std::vector<Consumer> consumers_;
+  Refusal refusal_;
 };
+
+template <class T>
+T value_or_throw(Outcome<T> outcome) {
+  if (!outcome) throw BudgetError(outcome.refusal());
+  return *std::move(outcome);
+}
 
 }  // namespace anabatic::plan

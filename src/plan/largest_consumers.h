@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "plan/budget_error.h"
+#include "plan/outcome.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {

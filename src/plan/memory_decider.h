@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "plan/budget_error.h"
 #include "plan/memory_menu.h"
 
 namespace anabatic::plan {

@@ -64,14 +64,12 @@ std::string remedy_of_activations(const RunConfig& run) {
 }
 
 // Those of the step, as the planner names them, and what a process holds beside it.
-std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::BudgetError& error,
+std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::Refusal& refusal,
                                          const MemoryAccount& account) {
-  std::vector<plan::Consumer> consumers = error.consumers();
+  std::vector<plan::Consumer> consumers = refusal.consumers;
   for (plan::Consumer& consumer : consumers)
     if (consumer.name == plan::kActivations) consumer.remedy = remedy_of_activations(run);
-  const std::string_view text(error.what());
-  if (text.find("memory.swap_directory") != std::string_view::npos)  // what the disk lacks
-    consumers.push_back({std::string(text.substr(0, text.find('\n'))), 0, ""});
+  if (refusal.lacks_disk) consumers.push_back({refusal.reason, 0, ""});
   const std::int64_t validation = account.bytes("validation");
   if (validation > account.peak_bytes / 100)
     consumers.push_back({"validation", validation, "data.validation: [] leaves it out"});
@@ -122,12 +120,8 @@ namespace {
 std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                         std::int64_t beside_step) {
-  try {
-    return plan_run(run, config, device, efficiency, {.bytes = 1}).training.plan.peak_bytes() +
-           beside_step;
-  } catch (const plan::BudgetError& error) {
-    return error.smallest_bytes() + beside_step;
-  }
+  const plan::Outcome<RunPlan> lean = plan_run(run, config, device, efficiency, {.bytes = 1});
+  return beside_step + (lean ? lean->training.plan.peak_bytes() : lean.refusal().smallest_bytes);
 }
 
 // "got 1800MB", or how much there is where nobody said.
@@ -137,33 +131,27 @@ std::string budget_text(const RunConfig& run, bool is_auto) {
                  : fmt::format("got {}", in_unit(run, run.memory.budget));
 }
 
-[[noreturn]] void refuse(const RunConfig& run, const model::ModelConfig& config,
+// What is said of the process where its plan is refused.
+plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                         const BudgetLimits& limits, bool is_auto, const plan::BudgetError& error) {
-  const auto show = [&](std::int64_t bytes) {
-    const std::string& unit = run.memory.budget_unit;
-    return unit.empty() ? format_bytes(bytes) : format_bytes_up(bytes, unit);
-  };
+                         const BudgetLimits& limits, bool is_auto, const plan::Refusal& refusal) {
   if (!limits.finds_smallest)
-    throw plan::BudgetError(
-        fmt::format("[memory] memory.budget: expected one that a plan keeps, {}",
-                    budget_text(run, is_auto)),
-        error.smallest_bytes(), error.consumers(), show);
+    return {.reason = fmt::format("[memory] memory.budget: expected one that a plan keeps, {}",
+                                  budget_text(run, is_auto)),
+            .smallest_bytes = refusal.smallest_bytes,
+            .consumers = refusal.consumers,
+            .unit = run.memory.budget_unit};
   RunConfig trial = quiet(run);
   trial.memory.budget = 0;
-  const RunPlan whole = plan_run(trial, config, device, efficiency);
+  const RunPlan whole = *plan_run(trial, config, device, efficiency);
   const MemoryAccount account = account_of(trial, whole, device, limits);
   if (trial.memory.optimizer_state == "auto" &&
       find_swap_place(run).free_bytes < account.bytes("optimizer state"))
     trial.memory.optimizer_state = "resident";  // no budget has the disk hold it
   const auto holds = [&](std::int64_t budget) {
     trial.memory.budget = budget;
-    try {
-      plan_within_budget(trial, config, device, efficiency, limits.process_bytes, &whole);
-      return true;
-    } catch (const plan::BudgetError&) {
-      return false;
-    }
+    return bool(
+        plan_within_budget(trial, config, device, efficiency, limits.process_bytes, &whole));
   };
   const int num_nodes = static_cast<int>(whole.training.graph.nodes.size());
   const int most_trials = std::clamp(kTriedNodes / num_nodes, kFewestTrials, kMostTrials);
@@ -171,28 +159,31 @@ std::string budget_text(const RunConfig& run, bool is_auto) {
   const SmallestBudget smallest =
       search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
                              account.peak_bytes, may_try, holds);
-  throw plan::BudgetError(
-      fmt::format("[memory] memory.budget: this run needs {}{}, {}",
-                  text_that_holds(run, smallest.bytes, holds),
-                  smallest.is_smallest ? "" : " or less", budget_text(run, is_auto)),
-      smallest.bytes, consumers_of(run, error, account), show);
+  return {.reason = fmt::format("[memory] memory.budget: this run needs {}{}, {}",
+                                text_that_holds(run, smallest.bytes, holds),
+                                smallest.is_smallest ? "" : " or less", budget_text(run, is_auto)),
+          .smallest_bytes = smallest.bytes,
+          .consumers = consumers_of(run, refusal, account),
+          .unit = run.memory.budget_unit};
 }
 
-BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
-                   const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                   std::int64_t budget, const BudgetLimits& limits) {
+plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig& config,
+                                  const spec::DeviceSpec& device,
+                                  const plan::OpEfficiency& efficiency, std::int64_t budget,
+                                  const BudgetLimits& limits) {
   const PlanFile file = read_plan_file(run.memory.plan);
   require_same_step(file, step_identity(run, config, device), run.memory.plan);
   BudgetedRun result{.note = fmt::format("choices of {}", run.memory.plan)};
-  result.plan = plan_run(run, config, device, efficiency, {.replay = &file.decisions});
+  result.plan = *plan_run(run, config, device, efficiency, {.replay = &file.decisions});
   result.memory = account_of(run, result.plan, device, limits);
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
-    throw plan::BudgetError(
-        fmt::format("[memory] memory.budget: the choices of {} need {}, got {}; without "
-                    "memory.plan the planner chooses anew",
-                    run.memory.plan, in_unit(run, result.memory.peak_bytes), in_unit(run, budget)),
-        result.memory.peak_bytes);
+    return plan::Refusal{
+        .reason = fmt::format("[memory] memory.budget: the choices of {} need {}, got {}; without "
+                              "memory.plan the planner chooses anew",
+                              run.memory.plan, in_unit(run, result.memory.peak_bytes),
+                              in_unit(run, budget)),
+        .smallest_bytes = result.memory.peak_bytes};
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
         ", planned to {} where it had {}: edited, by another version of the engine, or for other "
@@ -201,13 +192,10 @@ BudgetedRun replay(const RunConfig& run, const model::ModelConfig& config,
   return result;
 }
 
-}  // namespace
-
-namespace {
-
-BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
-                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                         const BudgetLimits& limits) {
+plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::ModelConfig& config,
+                                        const spec::DeviceSpec& device,
+                                        const plan::OpEfficiency& efficiency,
+                                        const BudgetLimits& limits) {
   RunConfig asked = quiet(run);
   const bool is_auto = run.memory.budget == RunConfig::Memory::kAvailable;
   // Nothing may say how much there is; then the sum would not fit.
@@ -218,12 +206,10 @@ BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
                               : 0;
   if (!run.memory.plan.empty())
     return replay(asked, config, device, efficiency, asked.memory.budget, limits);
-  BudgetedRun result;
-  try {
-    result.plan = plan_within_budget(asked, config, device, efficiency, limits.process_bytes);
-  } catch (const plan::BudgetError& error) {
-    refuse(asked, config, device, efficiency, limits, is_auto, error);
-  }
+  plan::Outcome<RunPlan> plan =
+      plan_within_budget(asked, config, device, efficiency, limits.process_bytes);
+  if (!plan) return refusal_of(asked, config, device, efficiency, limits, is_auto, plan.refusal());
+  BudgetedRun result{.plan = *std::move(plan)};
   result.memory = account_of(asked, result.plan, device, limits);
   if (is_auto && result.plan.step_bytes > 0)
     result.note = fmt::format(
@@ -235,13 +221,15 @@ BudgetedRun plan_quietly(const RunConfig& run, const model::ModelConfig& config,
 
 }  // namespace
 
-BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
-                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                          const BudgetLimits& limits) {
-  BudgetedRun result = plan_quietly(run, config, device, efficiency, limits);
+plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
+                                         const spec::DeviceSpec& device,
+                                         const plan::OpEfficiency& efficiency,
+                                         const BudgetLimits& limits) {
+  plan::Outcome<BudgetedRun> result = plan_quietly(run, config, device, efficiency, limits);
   // Dumps are of what was chosen, not of what was tried on the way: of its replay.
-  if (!run.compiler.dump.empty() || run.compiler.explain_dispatch)
-    plan_run(run, config, device, efficiency, {.replay = &result.plan.training.memory.decisions});
+  if (result && (!run.compiler.dump.empty() || run.compiler.explain_dispatch))
+    (void)plan_run(run, config, device, efficiency,
+                   {.replay = &result->plan.training.memory.decisions});
   return result;
 }
 

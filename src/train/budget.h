@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "plan/outcome.h"
 #include "train/memory_account.h"
 #include "train/run_plan.h"
 
@@ -26,11 +27,12 @@ struct BudgetedRun {
   std::string note;
 };
 
-// plan::BudgetError where nothing keeps within the budget; InvalidArgument where memory.plan is of
-// another step.
-BudgetedRun plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
-                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                          const BudgetLimits& limits);
+// A refusal where nothing keeps within the budget; InvalidArgument where memory.plan is of another
+// step.
+plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
+                                         const spec::DeviceSpec& device,
+                                         const plan::OpEfficiency& efficiency,
+                                         const BudgetLimits& limits);
 
 struct SmallestBudget {
   std::int64_t bytes = 0;   // `holds` said so

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "lower/fit.h"
 #include "plan/largest_consumers.h"
 #include "train/memory_account.h"
 #include "train/swap_tier.h"
@@ -16,8 +17,7 @@ namespace anabatic::train {
 namespace {
 
 // Plans of a run that may ask for its budget anew: what lies outside the step grows with the nodes
-// that make values again, a little each time. The next asks for what the last was too large, the
-// one after it for twice that, and so on.
+// that make values again, a little each time.
 constexpr int kMostBudgetAttempts = 6;
 
 model::BalanceLoss balance_loss_of(const RunConfig& run) {
@@ -60,9 +60,9 @@ ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length}};
 }
 
-RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
-                 const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 const StepRequest& step) {
+plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& config,
+                                const spec::DeviceSpec& device,
+                                const plan::OpEfficiency& efficiency, const StepRequest& step) {
   const auto compile = [&](const ModelSession::CompileRequest& request,
                            const std::vector<runtime::StateSlot>& states) {
     lower::CompileOptions options = compile_options(run, request);
@@ -72,25 +72,20 @@ RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
     }
     options.efficiency = efficiency_of(efficiency, run);
     if (step.replay && request.training) options.memory.replay = *step.replay;
-    if (step.near && request.training) options.near = *step.near;
-    return lower::compile(model::build_graph(config, request.build), options, device);
+    if (step.warm_start && request.training) options.warm_start = *step.warm_start;
+    return lower::try_compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
   training.budget_bytes = step.bytes;
-  RunPlan result{.training = compile(training, {}), .step_bytes = step.bytes};
-  if (run.data.validation.empty()) return result;
-  result.evaluation = compile(evaluation_request(run), result.training.program.states);
+  plan::Outcome<lower::Compiled> compiled = compile(training, {});
+  if (!compiled) return compiled.refusal();
+  RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};
+  if (!run.data.validation.empty())
+    result.evaluation = *compile(evaluation_request(run), result.training.program.states);
   return result;
 }
 
 namespace {
-
-// What a budget holds beside the step.
-constexpr const char* kBesideStep = "code, libraries, batches, staging and validation";
-
-std::vector<plan::Consumer> consumers_of(const RunPlan& plan) {
-  return plan::largest_consumers(plan.training.graph, plan.training.plan);
-}
 
 // What a plan anew could make use of: the smallest choice, and a thousandth of the step.
 std::int64_t least_room(const RunPlan& plan) {
@@ -100,75 +95,63 @@ std::int64_t least_room(const RunPlan& plan) {
   return std::max(bytes, plan.step_bytes / 1000);
 }
 
-// `plan`, or a faster one of a step that may take `room` bytes more: what lies outside the step may
-// be less than the budget was split by.
-RunPlan with_room(RunPlan plan, const RunConfig& run, const model::ModelConfig& config,
-                  const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                  std::int64_t process_bytes, std::int64_t room) {
-  try {
-    RunPlan roomier =
-        plan_run(run, config, device, efficiency,
-                 {.bytes = plan.step_bytes + room, .near = &plan.training.memory.decisions});
-    const MemoryAccount account =
-        account_memory(run, roomier.training, roomier.evaluation ? &*roomier.evaluation : nullptr,
-                       device.num_threads, process_bytes);
-    if (account.peak_bytes <= run.memory.budget &&
-        roomier.training.memory.added_seconds < plan.training.memory.added_seconds)
-      return roomier;
-  } catch (const plan::BudgetError&) {  // a larger budget that does not hold: the smaller one does
-  }
-  return plan;
+// What a budget of the step holds of the plan.
+std::int64_t step_bytes(const RunConfig& run, const RunPlan& plan) {
+  const bool chose_disk =
+      run.memory.optimizer_state == "auto" && !plan.training.plan.windows.empty();
+  return plan.training.plan.peak_bytes() + (chose_disk ? bytes_beside_disk() : 0);
 }
 
 }  // namespace
 
-RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
-                           const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                           std::int64_t process_bytes, const RunPlan* whole) {
-  RunPlan result = whole ? *whole : plan_run(run, config, device, efficiency);
-  if (run.memory.budget <= 0) return result;
-  for (int attempt = 0; attempt < kMostBudgetAttempts; ++attempt) {
-    const std::int64_t peak =
-        account_memory(run, result.training, result.evaluation ? &*result.evaluation : nullptr,
-                       device.num_threads, process_bytes)
-            .peak_bytes;
-    if (peak <= run.memory.budget) {
-      const std::int64_t room = run.memory.budget - peak;
-      if (result.step_bytes == 0 || room < least_room(result)) return result;
-      return with_room(std::move(result), run, config, device, efficiency, process_bytes, room);
+plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
+                                          const spec::DeviceSpec& device,
+                                          const plan::OpEfficiency& efficiency,
+                                          std::int64_t process_bytes, const RunPlan* whole) {
+  RunPlan plan = whole ? *whole : *plan_run(run, config, device, efficiency);
+  if (run.memory.budget <= 0) return plan;
+  const auto excess_of = [&](const RunPlan& planned) {
+    return account_memory(run, planned.training,
+                          planned.evaluation ? &*planned.evaluation : nullptr, device.num_threads,
+                          process_bytes)
+               .peak_bytes -
+           run.memory.budget;
+  };
+  const auto plan_step = [&](std::int64_t bytes) {
+    return plan_run(
+        run, config, device, efficiency,
+        {.bytes = bytes,
+         .warm_start = plan.step_bytes > 0 ? &plan.training.memory.decisions : nullptr});
+  };
+  std::int64_t excess = excess_of(plan);
+  if (excess <= 0) return plan;
+  std::optional<plan::Refusal> refusal;
+  const auto ask = [&](std::int64_t bytes) -> std::optional<std::int64_t> {
+    const std::int64_t beside_step = run.memory.budget + excess - step_bytes(run, plan);
+    plan::Outcome<RunPlan> next = plan_step(bytes);
+    if (!next) {
+      refusal = next.refusal();
+      if (refusal->smallest_bytes > 0) refusal->smallest_bytes += beside_step;
+      return std::nullopt;
     }
-    const bool chose_disk =
-        run.memory.optimizer_state == "auto" && !result.training.plan.windows.empty();
-    const std::int64_t planned =
-        result.training.plan.peak_bytes() + (chose_disk ? bytes_beside_disk() : 0);
-    const std::int64_t step_bytes =
-        (result.step_bytes > 0 ? std::min(result.step_bytes, planned) : planned) -
-        ((peak - run.memory.budget) << std::max(attempt - 1, 0));
-    const std::int64_t others = peak - planned;
-    if (step_bytes <= 0)
-      throw plan::BudgetError(
-          fmt::format("[memory] expected a memory.budget of more than {}, which {} take, got {}",
-                      format_bytes(others), kBesideStep, format_bytes(run.memory.budget)),
-          0, consumers_of(result));
-    try {
-      const spec::Decisions last = result.training.memory.decisions;
-      result = plan_run(run, config, device, efficiency,
-                        {.bytes = step_bytes, .near = attempt == 0 ? nullptr : &last});
-    } catch (const plan::BudgetError& error) {
-      if (error.smallest_bytes() == 0) throw;
-      throw plan::BudgetError(
-          fmt::format("[memory] expected a process of at most {}, got {} at the least: {} of a "
-                      "step and {} of {}",
-                      format_bytes(run.memory.budget),
-                      format_bytes(error.smallest_bytes() + others),
-                      format_bytes(error.smallest_bytes()), format_bytes(others), kBesideStep),
-          error.smallest_bytes() + others, error.consumers());
-    }
+    plan = *std::move(next);
+    return excess = excess_of(plan);
+  };
+  const std::int64_t bytes = step_bytes(run, plan) - excess;
+  if (bytes <= 0 || !lower::fit(bytes, kMostBudgetAttempts, ask)) {
+    if (refusal) return *std::move(refusal);
+    return plan::Refusal{
+        .reason = fmt::format("[memory] expected a plan within memory.budget {}, got none",
+                              format_bytes(run.memory.budget)),
+        .consumers = plan::largest_consumers(plan.training.graph, plan.training.plan)};
   }
-  throw plan::BudgetError(
-      fmt::format("[memory] expected a plan within memory.budget {}, got none in {} attempts",
-                  format_bytes(run.memory.budget), kMostBudgetAttempts),
-      0, consumers_of(result));
+  if (-excess < least_room(plan)) return plan;
+  // What lies outside the step may be less than the budget was split by: a faster one may take it.
+  plan::Outcome<RunPlan> roomier = plan_step(plan.step_bytes - excess);
+  const bool is_faster =
+      roomier && excess_of(*roomier) <= 0 &&
+      roomier->training.memory.added_seconds < plan.training.memory.added_seconds;
+  return is_faster ? *std::move(roomier) : std::move(plan);
 }
 
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,

@@ -9,6 +9,7 @@
 
 #include "lower/compile.h"
 #include "model/model.h"
+#include "plan/outcome.h"
 #include "plan/prices.h"
 #include "train/model_session.h"
 #include "train/run_config.h"
@@ -29,21 +30,24 @@ struct RunPlan {
 struct StepRequest {
   std::int64_t bytes = 0;                   // for states and arenas of the training program; 0: any
   const spec::Decisions* replay = nullptr;  // these, and none of its own
-  const spec::Decisions* near = nullptr;    // of a plan for almost these bytes (lower/compile.h)
+  const spec::Decisions* warm_start = nullptr;  // of a plan for almost these bytes
 };
 
-// Unsupported and InvalidArgument as compiling says them; plan::BudgetError when the training
-// program cannot be kept to its bytes.
-RunPlan plan_run(const RunConfig& run, const model::ModelConfig& config,
-                 const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                 const StepRequest& request = {});
+// Unsupported and InvalidArgument as compiling says them; a refusal when the training program
+// cannot be kept to its bytes.
+plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& config,
+                                const spec::DeviceSpec& device,
+                                const plan::OpEfficiency& efficiency,
+                                const StepRequest& request = {});
 
 // Keeps the whole process, of which `process_bytes` are resident before, within run.memory.budget
-// (0, and kAvailable, which train/budget.h settles: no budget). A BudgetError is of the process.
+// (0, and kAvailable, which train/budget.h settles: no budget). A refusal is of the process.
 // `whole`: the plan without a budget, where it is known.
-RunPlan plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
-                           const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                           std::int64_t process_bytes, const RunPlan* whole = nullptr);
+plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
+                                          const spec::DeviceSpec& device,
+                                          const plan::OpEfficiency& efficiency,
+                                          std::int64_t process_bytes,
+                                          const RunPlan* whole = nullptr);
 
 // Seconds of a step of `run` on `device`, whose peaks may be missing.
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,

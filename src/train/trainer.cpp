@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "device/memory.h"
 #include "device/probe.h"
+#include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
 #include "train/budget.h"
 #include "train/calibration.h"
@@ -130,11 +131,11 @@ struct Trainer::Impl {
   // Plans with the prices of `anabatic plan`, so that both choose alike.
   void bind() {
     const Calibration calibration = stored_calibration(session.device());
-    BudgetedRun planned = plan_as_asked(
+    BudgetedRun planned = plan::value_or_throw(plan_as_asked(
         run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
         {.process_bytes = baseline_bytes,
          .data_bytes = data_bytes,
-         .available_bytes = device::available_bytes()});
+         .available_bytes = device::available_bytes()}));
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));

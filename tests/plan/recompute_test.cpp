@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "device/topology.h"
 #include "model/model.h"
+#include "plan/budget_error.h"
 #include "plan/memory_decider.h"
 #include "plan/memory_menu.h"
 #include "plan/training_fixture.h"

@@ -12,6 +12,7 @@
 #include "anabatic/error.h"
 #include "analysis/rebuild.h"
 #include "passes/slice_optimizer.h"
+#include "plan/budget_error.h"
 #include "plan/hints.h"
 #include "plan/offload.h"
 #include "plan/training_fixture.h"
@@ -559,11 +560,7 @@ class ABudget : public ::testing::Test {
     whole_ = lower::compile(tied_moe_graph(kBudgetLayers), options, {}).plan.peak_bytes();
     for (std::int64_t bytes = whole_; bytes > 0; bytes = bytes * 95 / 100) {
       options.memory.budget_bytes = bytes;
-      try {
-        lower::compile(tied_moe_graph(kBudgetLayers), options, {});
-      } catch (const plan::BudgetError&) {
-        break;
-      }
+      if (!lower::try_compile(tied_moe_graph(kBudgetLayers), options, {})) break;
       smallest_resident_ = bytes;
     }
   }
@@ -604,14 +601,9 @@ TEST(AHalfBudget, TakesMastersThenParametersWhereTheMomentsAreNotEnough) {
   std::int64_t budget = lower::compile(graph, options, {}).plan.peak_bytes();
   // To the first that is not kept; `budget` is the last that is.
   const auto shrink = [&] {
-    for (options.memory.budget_bytes = budget;; options.memory.budget_bytes = budget * 95 / 100) {
-      try {
-        lower::compile(graph, options, {});
-      } catch (const plan::BudgetError&) {
-        return;
-      }
+    for (options.memory.budget_bytes = budget; lower::try_compile(graph, options, {});
+         options.memory.budget_bytes = budget * 95 / 100)
       budget = options.memory.budget_bytes;
-    }
   };
   const auto decisions = [&] { return lower::compile(graph, options, {}).memory.decisions; };
   shrink();
@@ -648,41 +640,39 @@ TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
   std::size_t most_held = 0;
   double previous = 0;
   options.memory.budget_bytes = lower::compile(graph, options, {}).plan.peak_bytes() * 6 / 10;
-  for (bool holds = true; holds;
-       options.memory.budget_bytes = options.memory.budget_bytes * 95 / 100)
-    try {
-      const lower::Compiled compiled = lower::compile(graph, options, {});
-      const spec::Decisions& decisions = compiled.memory.decisions;
-      EXPECT_LE(compiled.plan.peak_bytes(), options.memory.budget_bytes);
-      EXPECT_GE(seconds(compiled), 0.97 * previous) << options.memory.budget_bytes;
-      previous = seconds(compiled);
-      if (!decisions.parameters_on_disk) continue;
-      most_held = std::max(most_held, decisions.resident_parameters.size());
-      int most_copies = 0, fewest_held = 1 << 10;
-      for (const plan::ParameterOnDisk& parameter : plan::reloaded_parameters(compiled.graph)) {
-        EXPECT_FALSE(decisions.resident_parameters.contains(parameter.name));
-        most_copies = std::max(most_copies, parameter.num_copies);
-      }
-      for (const std::string& name : decisions.resident_parameters) {
-        const ir::ValueId value = compiled.graph.find_state(intern(name))->before;
-        int readers = 0;
-        for (const ir::Node& node : compiled.graph.nodes)
-          readers += !node.op->name.starts_with("adamw") &&
-                     std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
-        fewest_held = std::min(fewest_held, readers);
-      }
-      EXPECT_LE(most_copies, fewest_held);
-      lower::CompileOptions replay = options;
-      replay.memory.budget_bytes = 0;
-      replay.memory.replay = decisions;
-      const lower::Compiled again = lower::compile(graph, replay, {});
-      EXPECT_EQ(plan::print(again.graph, again.plan), plan::print(compiled.graph, compiled.plan));
-      lower::CompileOptions all = options;
-      all.disk.optimizer_state = all.disk.masters = all.disk.parameters = true;
-      EXPECT_LE(seconds(compiled), 1.0001 * seconds(lower::compile(graph, all, {})));
-    } catch (const plan::BudgetError&) {
-      holds = false;
+  for (;; options.memory.budget_bytes = options.memory.budget_bytes * 95 / 100) {
+    const auto outcome = lower::try_compile(graph, options, {});
+    if (!outcome) break;
+    const lower::Compiled& compiled = *outcome;
+    const spec::Decisions& decisions = compiled.memory.decisions;
+    EXPECT_LE(compiled.plan.peak_bytes(), options.memory.budget_bytes);
+    EXPECT_GE(seconds(compiled), 0.97 * previous) << options.memory.budget_bytes;
+    previous = seconds(compiled);
+    if (!decisions.parameters_on_disk) continue;
+    most_held = std::max(most_held, decisions.resident_parameters.size());
+    int most_copies = 0, fewest_held = 1 << 10;
+    for (const plan::ParameterOnDisk& parameter : plan::reloaded_parameters(compiled.graph)) {
+      EXPECT_FALSE(decisions.resident_parameters.contains(parameter.name));
+      most_copies = std::max(most_copies, parameter.num_copies);
     }
+    for (const std::string& name : decisions.resident_parameters) {
+      const ir::ValueId value = compiled.graph.find_state(intern(name))->before;
+      int readers = 0;
+      for (const ir::Node& node : compiled.graph.nodes)
+        readers += !node.op->name.starts_with("adamw") &&
+                   std::find(node.inputs.begin(), node.inputs.end(), value) != node.inputs.end();
+      fewest_held = std::min(fewest_held, readers);
+    }
+    EXPECT_LE(most_copies, fewest_held);
+    lower::CompileOptions replay = options;
+    replay.memory.budget_bytes = 0;
+    replay.memory.replay = decisions;
+    const lower::Compiled again = lower::compile(graph, replay, {});
+    EXPECT_EQ(plan::print(again.graph, again.plan), plan::print(compiled.graph, compiled.plan));
+    lower::CompileOptions all = options;
+    all.disk.optimizer_state = all.disk.masters = all.disk.parameters = true;
+    EXPECT_LE(seconds(compiled), 1.0001 * seconds(lower::compile(graph, all, {})));
+  }
   EXPECT_GT(most_held, 3u);
 }
 
@@ -696,12 +686,12 @@ TEST(AHalfBudget, GoesOnFromAPlanNearby) {
   const spec::Decisions found = lower::compile(graph, options, {}).memory.decisions;
   ASSERT_TRUE(found.state_on_disk);
   options.memory.budget_bytes = options.memory.budget_bytes * 999 / 1000;
-  options.near = found;
-  options.near->num_windows = 3;  // no choice of its own
+  options.warm_start = found;
+  options.warm_start->num_windows = 3;  // no choice of its own
   const lower::Compiled near = lower::compile(graph, options, {});
   EXPECT_EQ(near.memory.decisions.num_windows, 3);
   EXPECT_LE(near.plan.peak_bytes(), options.memory.budget_bytes);
-  options.near = spec::Decisions{};  // all in memory
+  options.warm_start = spec::Decisions{};  // all in memory
   const lower::Compiled other = lower::compile(graph, options, {});
   EXPECT_TRUE(other.memory.decisions.state_on_disk);
   EXPECT_LE(other.plan.peak_bytes(), options.memory.budget_bytes);

@@ -2,6 +2,7 @@
 #include "support/planned_run.h"
 
 #include "device/topology.h"
+#include "plan/budget_error.h"
 
 namespace anabatic::testing {
 
@@ -11,7 +12,8 @@ PlannedRun plan_of(const train::RunConfig& run) {
   const model::ModelConfig config = model::load_config(run.model.path);
   const spec::DeviceSpec device = device::describe_cpu(2);
   const plan::OpEfficiency efficiency = plan::default_efficiency();
-  PlannedRun result{.budgeted = train::plan_as_asked(run, config, device, efficiency, kLimits)};
+  PlannedRun result{.budgeted = plan::value_or_throw(
+                        train::plan_as_asked(run, config, device, efficiency, kLimits))};
   const auto& training = result.budgeted.plan.training;
   result.file = train::make_plan_file(run, config, device, training, result.budgeted.memory,
                                       train::price_run(run, training, device, efficiency).seconds);

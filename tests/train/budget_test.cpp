@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "device/topology.h"
+#include "plan/budget_error.h"
 #include "support/sanitized.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
@@ -29,10 +30,14 @@ RunConfig wide_run(const std::filesystem::path& folder) {
   return run;
 }
 
-BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {
+plan::Outcome<BudgetedRun> try_plan(const RunConfig& run, BudgetLimits limits) {
   limits.process_bytes = kProcess;
   return plan_as_asked(run, model::load_config(run.model.path), device::describe_cpu(2),
                        plan::default_efficiency(), limits);
+}
+
+BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {
+  return plan::value_or_throw(try_plan(run, limits));
 }
 
 TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
@@ -67,14 +72,11 @@ TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
 
 TEST(DefaultBudget, RefusesWhatNothingFits) {
   const TemporaryDirectory folder;
-  try {
-    plan(wide_run(folder.path()), {.available_bytes = 1 << 20});
-    FAIL() << "planned";
-  } catch (const plan::BudgetError& error) {
-    EXPECT_THAT(error.what(),
-                HasSubstr("available are 9.00 MiB, which memory.budget: auto keeps to"));
-    EXPECT_THAT(error.what(), HasSubstr("memory.budget: this run needs"));
-  }
+  const auto refused = try_plan(wide_run(folder.path()), {.available_bytes = 1 << 20});
+  ASSERT_FALSE(refused);
+  const std::string& reason = refused.refusal().reason;
+  EXPECT_THAT(reason, HasSubstr("available are 9.00 MiB, which memory.budget: auto keeps to"));
+  EXPECT_THAT(reason, HasSubstr("memory.budget: this run needs"));
 }
 
 // "20.3MB" of "[memory] memory.budget: this run needs 20.3MB or less, got 9MB".
@@ -86,38 +88,30 @@ std::string needed_of(const std::string& text) {
 
 // Asks far too little, then what the refusal names, then 2 % less.
 void expect_smallest(RunConfig run) {
-  std::int64_t smallest = 0;
   run.memory.budget = 1 << 20;
-  try {
-    plan(run, {});
-    FAIL() << "planned";
-  } catch (const plan::BudgetError& error) {
-    smallest = error.smallest_bytes();
-    const std::string text = error.what();
-    const auto named = parse_bytes(needed_of(text));
-    ASSERT_TRUE(named.has_value()) << text;
-    EXPECT_GE(*named, smallest);
-    EXPECT_LE(static_cast<double>(*named), 1.01 * static_cast<double>(smallest));
-    run.memory.budget = *named;
-    EXPECT_LE(plan(run, {}).memory.peak_bytes, *named);
-  }
+  const auto refused = try_plan(run, {});
+  ASSERT_FALSE(refused);
+  const std::int64_t smallest = refused.refusal().smallest_bytes;
+  const std::string& text = refused.refusal().reason;
+  const auto named = parse_bytes(needed_of(text));
+  ASSERT_TRUE(named.has_value()) << text;
+  EXPECT_GE(*named, smallest);
+  EXPECT_LE(static_cast<double>(*named), 1.01 * static_cast<double>(smallest));
+  run.memory.budget = *named;
+  EXPECT_LE(plan(run, {}).memory.peak_bytes, *named);
   ASSERT_GT(smallest, kProcess);
   run.memory.budget = smallest;
   const BudgetedRun fits = plan(run, {});
   EXPECT_LE(fits.memory.peak_bytes, smallest);
   run.memory.budget = smallest - (smallest + 49) / 50;
-  EXPECT_THROW(plan(run, {.finds_smallest = false}), plan::BudgetError);
+  EXPECT_FALSE(try_plan(run, {.finds_smallest = false}));
 }
 
 // The refusal of a budget that is far too small, as the user typed it.
 std::string refusal_of(RunConfig run, const std::string& budget) {
   run.memory = load_run_config("", {{"memory.budget", {budget}}}).memory;
-  try {
-    plan(run, {});
-  } catch (const plan::BudgetError& error) {
-    return error.what();
-  }
-  return "planned";
+  const auto outcome = try_plan(run, {});
+  return outcome ? "planned" : to_string(outcome.refusal());
 }
 
 TEST(BudgetRefusal, BeginsWithTheNeededNumberInTheUnitThatWasTyped) {
@@ -207,8 +201,8 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
         fewer.recompute.erase(choice.name);
         try {
           const RunPlan other =
-              plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
-                       plan::default_efficiency(), {.replay = &fewer});
+              *plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
+                        plan::default_efficiency(), {.replay = &fewer});
           EXPECT_GT(other.training.plan.peak_bytes(), training.plan.peak_bytes() + room)
               << percent << " " << choice.name;
         } catch (const InvalidArgument&) {  // one value of several that are made together

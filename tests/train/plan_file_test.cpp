@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/text.h"
+#include "plan/budget_error.h"
 #include "support/planned_run.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"

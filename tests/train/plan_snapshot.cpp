@@ -92,15 +92,15 @@ class Snapshot {
     const std::clock_t begin = std::clock();
     std::int64_t peak = 0;
     std::string text;
-    try {
-      const BudgetedRun planned =
-          plan_as_asked(run, config_, device_, plan::default_efficiency(),
-                        {.process_bytes = kProcess, .available_bytes = available});
-      peak = planned.memory.peak_bytes;
-      text = describe(run, planned);
-      if (budget == "70") text += replay(run, planned);
-    } catch (const Error& error) {
-      text = fmt::format("refused: {}\n", error.what());
+    const plan::Outcome<BudgetedRun> planned =
+        plan_as_asked(run, config_, device_, plan::default_efficiency(),
+                      {.process_bytes = kProcess, .available_bytes = available});
+    if (planned) {
+      peak = planned->memory.peak_bytes;
+      text = describe(run, *planned);
+      if (budget == "70") text += replay(run, *planned);
+    } else {
+      text = fmt::format("refused: {}\n", to_string(planned.refusal()));
     }
     fmt::print("{} {:.3f}\n", name,
                static_cast<double>(std::clock() - begin) / static_cast<double>(CLOCKS_PER_SEC));
@@ -132,8 +132,8 @@ class Snapshot {
     write_file_atomically(file, to_json(make_plan_file(run, config_, device_, planned.plan.training,
                                                        planned.memory, 0)));
     run.memory.plan = file.string();
-    const BudgetedRun again = plan_as_asked(run, config_, device_, plan::default_efficiency(),
-                                            {.process_bytes = kProcess});
+    const BudgetedRun again = *plan_as_asked(run, config_, device_, plan::default_efficiency(),
+                                             {.process_bytes = kProcess});
     std::filesystem::remove(file);
     return fmt::format("replayed {}\n", plan_hash(again.plan.training));
   }

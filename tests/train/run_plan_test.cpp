@@ -33,7 +33,7 @@ TEST(RunPlan, PlansWhatASessionThenAllocates) {
     run.data.validation = {"some"};
     const model::ModelConfig config = model::load_config(run.model.path);
     const RunPlan planned =
-        plan_run(run, config, device::describe_cpu(2), plan::default_efficiency());
+        *plan_run(run, config, device::describe_cpu(2), plan::default_efficiency());
     const MemoryAccount account = account_memory(run, planned.training, &*planned.evaluation, 2, 0);
 
     ModelSession session(run, false);
@@ -53,8 +53,8 @@ TEST(RunPlan, PlansWhatASessionThenAllocates) {
 TEST(RunPlan, CountsNothingTwice) {
   const TemporaryDirectory folder;
   const RunConfig run = tiny_run(folder.path());
-  const RunPlan planned = plan_run(run, model::load_config(run.model.path), device::describe_cpu(2),
-                                   plan::default_efficiency());
+  const RunPlan planned = *plan_run(run, model::load_config(run.model.path),
+                                    device::describe_cpu(2), plan::default_efficiency());
   ASSERT_FALSE(planned.evaluation.has_value());
   const MemoryAccount account =
       account_memory(run, planned.training, nullptr, 2, std::int64_t{7} << 20);

@@ -11,7 +11,7 @@
 #include "anabatic/error.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "plan/memory_decider.h"
+#include "plan/budget_error.h"
 #include "support/sanitized.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"

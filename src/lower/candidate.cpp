@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/attempt.h"
+#include "lower/candidate.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 
 #include "base/text.h"
 #include "ops/table.h"
-#include "passes/recompute.h"
-#include "passes/slice_calls.h"
+#include "passes/pipelines.h"
 #include "plan/hints.h"
 
 namespace anabatic::lower {
@@ -40,15 +38,15 @@ std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& plac
   return std::max<std::int64_t>(budget - options.disk_choice.beside_bytes, 1);
 }
 
-Attempt::Attempt(const CompileOptions& options, const spec::DeviceSpec& device,
-                 const StatePlaces& places, const ir::Graph& forward)
+Candidate::Candidate(const CompileOptions& options, const spec::DeviceSpec& device,
+                     const StatePlaces& places, const ir::Graph& forward)
     : options_(options),
       device_(device),
       places_(places),
       parameters_on_disk_(parameters_on_disk(options, places, forward)),
       expert_cuts_(plan::expert_cuts(forward, options.disk)) {}
 
-passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
+passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
   return {.options = {.precision = options_.precision,
                       .optimizer = options_.optimizer,
                       .pack_transposed = places_.pack_transposed,
@@ -62,7 +60,7 @@ passes::PassContext Attempt::context(const spec::Decisions* decisions) const {
           .find_op = ops::find_op};
 }
 
-plan::Plan Attempt::plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
+plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* explanation) const {
   plan::DiskOptions disk = options_.disk;
   disk.optimizer_state = places_.on_disk;
   disk.masters = places_.masters;
@@ -79,7 +77,7 @@ plan::Plan Attempt::plan_of(const ir::Graph& graph, std::vector<std::string>* ex
        .explanation = explanation});
 }
 
-bool Attempt::has_another_way() const {
+bool Candidate::has_another_way() const {
   const DiskChoice& choice = options_.disk_choice;
   if (options_.memory.replay) return false;
   if (places_.pack_transposed || !places_.resident_parameters.empty()) return true;
@@ -88,17 +86,18 @@ bool Attempt::has_another_way() const {
          (choice.may_take_parameters && !places_.parameters);
 }
 
-void Attempt::take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const {
-  result.memory = std::move(decision);
-  result.graph = whole;
-  // The last two of the pipeline, which had nothing to cut or make again.
-  const passes::Pass decided[] = {passes::kSliceCalls, passes::kRecompute};
-  result.passes.resize(result.passes.size() - std::min(result.passes.size(), std::size(decided)));
+PlannedStep Candidate::step_of(plan::MemoryDecision decision, const PlannedStep& whole) const {
+  PlannedStep step = whole;
+  step.memory = std::move(decision);
+  if (step.memory.choices.empty()) return step;
   for (passes::PassReport& report :
-       passes::run_passes(result.graph, decided, context(&result.memory.decisions),
-                          {.facts = {"differentiated"}, .checks = false}))
-    result.passes.push_back(std::move(report));
-  result.plan = plan_of(result.graph);
+       passes::run_passes(step.graph, passes::decided_pipeline(), context(&step.memory.decisions),
+                          {.checks = false}))
+    *std::find_if(step.passes.begin(), step.passes.end(), [&](const passes::PassReport& before) {
+      return before.name == report.name;
+    }) = std::move(report);
+  step.plan = plan_of(step.graph);
+  return step;
 }
 
 }  // namespace anabatic::lower

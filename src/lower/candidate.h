@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One way to lay out a step: where its states are, which packings its weights have. compile.cpp
-// seeks the best of them; within each, choose_memory.h chooses what becomes of activations.
+// One way to lay out a step: where its states are, which packings its weights have. search.h looks
+// for the best of them; within each, choose_memory.h chooses what becomes of activations.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -28,11 +28,11 @@ bool has_update(const CompileOptions& options);
 // Of the step, without what the disk needs beside it where a budget sent states there; 0: none.
 std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& places);
 
-class Attempt {
+class Candidate {
  public:
-  // `forward` names the states; options and device must outlive the attempt.
-  Attempt(const CompileOptions& options, const spec::DeviceSpec& device, const StatePlaces& places,
-          const ir::Graph& forward);
+  // `forward` names the states; options and device must outlive the candidate.
+  Candidate(const CompileOptions& options, const spec::DeviceSpec& device,
+            const StatePlaces& places, const ir::Graph& forward);
 
   const CompileOptions& options() const { return options_; }
   const spec::DeviceSpec& device() const { return device_; }
@@ -41,11 +41,11 @@ class Attempt {
   passes::PassContext context(const spec::Decisions* decisions) const;
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
   std::int64_t budget_bytes() const { return lower::budget_bytes(options_, places_); }
-  // Whether an attempt that takes less follows where this one does not keep the budget: that one
+  // Whether a candidate that takes less follows where this one does not keep the budget: that one
   // then says what it needs.
   bool has_another_way() const;
-  // Graph, plan and reports of the decision; `whole` keeps everything.
-  void take(plan::MemoryDecision decision, const ir::Graph& whole, Compiled& result) const;
+  // The step of a decision, from `whole`, which keeps everything.
+  PlannedStep step_of(plan::MemoryDecision decision, const PlannedStep& whole) const;
 
  private:
   const CompileOptions& options_;

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lower/candidates.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "lower/choose_memory.h"
+#include "passes/pipelines.h"
+#include "plan/hints.h"
+#include "plan/offload.h"
+#include "plan/prices.h"
+
+namespace anabatic::lower {
+namespace {
+
+void explain(const Candidate& candidate, const ir::Graph& graph) {
+  std::vector<std::string> explanation;
+  candidate.plan_of(graph, &explanation);
+  for (const std::string& line : explanation) log_line(Severity::kInfo, line);
+}
+
+}  // namespace
+
+Candidates::Candidates(ir::Graph forward, const CompileOptions& options,
+                       const spec::DeviceSpec& device)
+    : forward_(std::move(forward)), options_(options), device_(device) {}
+
+plan::Outcome<PlannedStep> Candidates::plan(const StatePlaces& places) {
+  const Candidate candidate(options_, device_, places, forward_);
+  PlannedStep whole = with_passes(candidate);
+  whole.plan = candidate.plan_of(whole.graph);
+  plan::Outcome<PlannedStep> result =
+      options_.training && options_.memory.asks() ? choose_memory(candidate, whole) : whole;
+  if (!result) return result;
+  PlannedStep& step = *result;
+  spec::Decisions& decisions = step.memory.decisions;
+  decisions.pack_transposed = places.pack_transposed;
+  decisions.state_on_disk = !step.plan.windows.empty();
+  decisions.masters_on_disk = decisions.state_on_disk && places.masters;
+  decisions.parameters_on_disk = decisions.state_on_disk && places.parameters;
+  if (decisions.parameters_on_disk) decisions.resident_parameters = places.resident_parameters;
+  decisions.num_windows = places.on_disk ? places.num_windows : 0;
+  decisions.resident_bytes = places.resident_bytes;
+  decisions.offloads = plan::offload_spans(step.graph, step.plan);
+  if (has_update(options_))
+    plan::require_obeyed(step.graph, step.plan, options_.disk, options_.memory.offload.is_allowed);
+  price_packings(whole.graph, step);
+  if (options_.explain_dispatch) explain(candidate, step.graph);
+  return result;
+}
+
+const ir::Graph& Candidates::graph_of(const StatePlaces& places) {
+  return with_passes(Candidate(options_, device_, places, forward_)).graph;
+}
+
+plan::Plan Candidates::plan_of(const StatePlaces& places) {
+  const Candidate candidate(options_, device_, places, forward_);
+  return candidate.plan_of(with_passes(candidate).graph);
+}
+
+const PlannedStep& Candidates::with_passes(const Candidate& candidate) {
+  const StatePlaces& places = candidate.places();
+  const auto [found, is_new] = behind_passes_.try_emplace(std::tuple(
+      places.pack_transposed, places.on_disk, places.parameters, places.resident_parameters));
+  PlannedStep& result = found->second;
+  if (is_new) {
+    result.graph = forward_;
+    result.passes = passes::run_passes(
+        result.graph,
+        options_.training ? passes::training_pipeline() : passes::inference_pipeline(),
+        candidate.context(nullptr),
+        {.disabled = options_.disabled_passes, .dump_directory = options_.dump_directory});
+  }
+  return result;
+}
+
+// `whole`: what calls that are cut pack themselves still has nodes there.
+void Candidates::price_packings(const ir::Graph& whole, PlannedStep& step) const {
+  const spec::DeviceSpec priced = plan::with_peaks(device_);
+  plan::MemoryDecision& memory = step.memory;
+  for (const ir::Node& node : whole.nodes) {
+    if (node.op->name != "pack" || node.tag.phase != ir::Phase::kRecompute) continue;
+    memory.packings_bytes += whole.value(node.outputs[0]).type.num_bytes();
+    memory.packing_seconds += plan::predicted_seconds(whole, node, priced, options_.efficiency);
+  }
+  memory.added_seconds += memory.packing_seconds;
+  if (step.first) memory.first_added_seconds += memory.packing_seconds;
+}
+
+}  // namespace anabatic::lower

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Candidates for one step, planned one by one: keeps what several of them share.
+#pragma once
+#include <map>
+#include <tuple>
+
+#include "ir/graph.h"
+#include "lower/candidate.h"
+#include "lower/compile.h"
+#include "plan/outcome.h"
+#include "plan/plan.h"
+
+namespace anabatic::lower {
+
+class Candidates {
+ public:
+  // Options and device must outlive this.
+  Candidates(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
+
+  const ir::Graph& forward() const { return forward_; }
+  // A refusal where no choice keeps the budget.
+  plan::Outcome<PlannedStep> plan(const StatePlaces& places);
+  // Before any choice of what is kept.
+  const ir::Graph& graph_of(const StatePlaces& places);
+  plan::Plan plan_of(const StatePlaces& places);
+
+ private:
+  // Behind the pipeline, once for candidates that differ only in the plan.
+  const PlannedStep& with_passes(const Candidate& candidate);
+  void price_packings(const ir::Graph& whole, PlannedStep& step) const;
+
+  const ir::Graph forward_;
+  const CompileOptions& options_;
+  const spec::DeviceSpec& device_;
+  // By what the pipeline of a candidate looks at.
+  std::map<std::tuple<bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
+};
+
+}  // namespace anabatic::lower

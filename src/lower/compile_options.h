@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a graph is compiled for, and what the compiler may do to it.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "passes/pass.h"
+#include "plan/memory_decider.h"
+#include "plan/plan.h"
+#include "plan/prices.h"
+#include "spec/decisions.h"
+#include "spec/training.h"
+
+namespace anabatic::lower {
+
+using spec::OptimizerOptions;
+using spec::Precision;
+
+// Whether a budget may put the optimizer's state on disk, beside what disk.optimizer_state says.
+struct DiskChoice {
+  bool is_allowed = false;
+  std::string refusal{};               // else, why not: for refusals of the budget
+  bool may_take_masters = false;       // the lower halves of parameters too
+  bool may_take_parameters = false;    // and what the model reads of them
+  std::int64_t free_bytes = 0;         // of the disk
+  std::int64_t beside_bytes = 0;       // what the budget must hold for it beside the program's own
+  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again
+};
+
+struct CompileOptions {
+  Precision precision = Precision::kFp32;
+  bool training = true;          // false: forward only
+  OptimizerOptions optimizer{};  // used when training and with_update
+  // Weights stay packed for input-gradients too; without, the backward packs them anew.
+  bool pack_transposed = true;
+  // Of a step; 0: not known. With one, gradients share the frame's bytes; with more, the gradient's
+  // norm has a pass of its own.
+  std::int64_t micro_batches = 0;
+  bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
+                            // readable as outputs
+  std::set<std::string, std::less<>>
+      disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
+  bool trivial_planners = false;
+  plan::DiskOptions disk{};      // used when training and with_update
+  DiskChoice disk_choice{};      // likewise, under a budget
+  std::string only_kernels{};    // "ref": only rows whose name starts with it; empty: all
+  std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
+                                 // after each pass, plan.txt, program.txt
+  passes::HeldStates held_states{};      // that other programs hold already
+  passes::StateNames states_on_disk{};   // of these; for programs that do not train
+  plan::MemoryOptions memory{};          // of training programs
+  // Decisions of a plan for almost this budget: where its places of states keep this one too, no
+  // others are tried.
+  std::optional<spec::Decisions> warm_start{};
+  plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
+  bool explain_dispatch = false;                               // prints each rejection to the log
+};
+
+}  // namespace anabatic::lower

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lower/planned_step.h"
+
+namespace anabatic::lower {
+
+plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
+                           const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches) {
+  const auto price = [&](const auto& planned, std::int64_t count) {
+    return plan::price_step(planned.graph, planned.plan, device, efficiency, count);
+  };
+  plan::StepPrice result = price(step, num_micro_batches);
+  if (!step.first || num_micro_batches < 2) return result;
+  const plan::StepPrice first = price(*step.first, 1), other = price(step, 1);
+  for (const auto part :
+       {&plan::StepPrice::forward_seconds, &plan::StepPrice::backward_seconds,
+        &plan::StepPrice::disk_seconds, &plan::StepPrice::seconds, &plan::StepPrice::flops})
+    result.*part += first.*part - other.*part;
+  result.seconds -= first.update_seconds - other.update_seconds;
+  return result;
+}
+
+}  // namespace anabatic::lower

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph behind its passes and decisions, and its plan: all that a program is lowered from.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ir/graph.h"
+#include "passes/pass_runner.h"
+#include "plan/memory_decider.h"
+#include "plan/plan.h"
+#include "plan/prices.h"
+#include "spec/device_spec.h"
+
+namespace anabatic::lower {
+
+// A step's first micro-batch, where it keeps more than the others (spec::Decisions::first).
+struct FirstMicroBatch {
+  ir::Graph graph;
+  plan::Plan plan;  // its update is not run
+};
+
+struct PlannedStep {
+  ir::Graph graph;
+  plan::Plan plan;
+  std::vector<passes::PassReport> passes;
+  plan::MemoryDecision memory{};
+  std::optional<FirstMicroBatch> first{};
+};
+
+// Of a step of so many micro-batches (plan::price_step).
+plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
+                           const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
+
+}  // namespace anabatic::lower

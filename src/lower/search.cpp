@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lower/search.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "lower/candidates.h"
+#include "plan/largest_consumers.h"
+#include "plan/offload.h"
+#include "plan/prices.h"
+
+namespace anabatic::lower {
+namespace {
+
+// Plans that look whether what is left then holds some moments after all.
+constexpr int kMostReturns = 4;
+// Plans that look how many parameters may stay in memory, and how many windows pay.
+constexpr int kMostShares = 4, kMostDoublings = 8;
+// More windows are taken while a step becomes this much shorter by twice as many.
+constexpr double kWorthwhile = 0.995;
+// Nodes that may be planned for either, all tries together: a large model's plan takes seconds.
+constexpr int kPlannedNodes = 8000;
+
+int num_tries(const ir::Graph& graph, int most) {
+  return std::clamp(kPlannedNodes / static_cast<int>(graph.nodes.size()), 1, most);
+}
+
+using Outcome = plan::Outcome<PlannedStep>;
+
+StatePlaces places_of(const spec::Decisions& decisions) {
+  return {.pack_transposed = decisions.pack_transposed,
+          .on_disk = decisions.state_on_disk,
+          .masters = decisions.masters_on_disk,
+          .parameters = decisions.parameters_on_disk,
+          .resident_parameters = decisions.resident_parameters,
+          .num_windows = decisions.num_windows,
+          .resident_bytes = decisions.resident_bytes};
+}
+
+// Among the places that states may have, those whose step keeps the budget and takes the least.
+class Search {
+ public:
+  Search(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device)
+      : options_(options),
+        priced_(plan::with_peaks(device)),
+        candidates_(std::move(forward), options, device) {}
+
+  Outcome run() {
+    if (options_.training && options_.memory.replay) return replayed();
+    if (options_.warm_start)
+      if (Outcome step = candidates_.plan(places_of(*options_.warm_start))) return step;
+    StatePlaces places = as_asked();
+    Outcome best = step_at(places);
+    for (bool is_last = !take_next_tier(places, best); !is_last;) {
+      Outcome step = step_at(places);
+      is_last = !take_next_tier(places, step);
+      best = shorter(std::move(best), std::move(step));
+    }
+    return best;
+  }
+
+ private:
+  StatePlaces as_asked() const {
+    const bool on_disk = options_.disk.optimizer_state && has_update(options_);
+    return {.pack_transposed = options_.pack_transposed,
+            .on_disk = on_disk,
+            .masters = on_disk && options_.disk.masters,
+            .parameters = on_disk && options_.disk.parameters,
+            .num_windows = options_.disk.num_windows};
+  }
+
+  Outcome replayed() {
+    StatePlaces places = places_of(*options_.memory.replay);
+    require_parameters(places.resident_parameters);
+    if (!places.on_disk || !has_update(options_))
+      places = {.pack_transposed = places.pack_transposed};
+    return candidates_.plan(places);
+  }
+
+  void require_parameters(const passes::StateNames& names) const {
+    std::vector<std::string> known;
+    for (const ir::State& state : candidates_.forward().states)
+      if (state.kind() == ir::StateKind::kParameter) known.emplace_back(text(state.name));
+    for (const std::string& name : names) {
+      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+      const auto nearest = nearest_word(name, known);
+      throw InvalidArgument(fmt::format(
+          "[memory] expected a saved plan whose resident_parameters this model has, got {}{}", name,
+          nearest ? fmt::format("; did you mean {}?", *nearest) : ""));
+    }
+  }
+
+  // What a budget may send to disk, less at first: the moments; where the budget is not kept
+  // otherwise, the lower halves of parameters, then what the model reads of them. A quarter more
+  // for the disk to move, and half as much again, cost more than making values again. False where
+  // nothing more may go, or need not by the outcome of these places.
+  bool take_next_tier(StatePlaces& places, const Outcome& outcome) const {
+    const DiskChoice& choice = options_.disk_choice;
+    if (!has_budget()) return false;
+    if (!places.on_disk) {
+      if (!choice.is_allowed || (outcome && !may_pay_on_disk(*outcome))) return false;
+      places.on_disk = true;
+      places.masters = options_.disk.masters;
+      places.parameters = options_.disk.parameters;
+      return true;
+    }
+    if (outcome || outcome.refusal().lacks_disk) return false;
+    if (choice.may_take_masters && !places.masters) return places.masters = true;
+    if (choice.may_take_parameters && !places.parameters) return places.parameters = true;
+    return false;
+  }
+
+  Outcome step_at(const StatePlaces& places) {
+    return places.on_disk && has_budget() ? step_on_disk(places) : best_packing(places);
+  }
+
+  // With as many windows as pay, where their number is free.
+  Outcome step_on_disk(const StatePlaces& places) {
+    if (auto refusal = refusal_of_moments(places)) return *std::move(refusal);
+    Outcome found = best_packing(places);
+    if (!found) return found;
+    PlannedStep few_windows = *std::move(found);
+    if (options_.disk_choice.may_take_parameters)
+      few_windows = with_parameters(std::move(few_windows));
+    if (options_.disk.optimizer_state) return few_windows;
+    if (auto refusal = refusal_of_disk(few_windows.graph, few_windows.plan))
+      return *std::move(refusal);
+    PlannedStep more_windows = with_more_windows(few_windows);
+    const bool has_more =
+        more_windows.memory.decisions.num_windows != few_windows.memory.decisions.num_windows;
+    few_windows = with_moments(std::move(few_windows));
+    if (!has_more) return few_windows;
+    return shorter(with_moments(std::move(more_windows)), std::move(few_windows));
+  }
+
+  // Ahead of any choice, which may take seconds: what is to go to disk in any case.
+  std::optional<plan::Refusal> refusal_of_moments(StatePlaces places) {
+    if (options_.disk.optimizer_state) return std::nullopt;
+    places.parameters = false;
+    return refusal_of_disk(candidates_.graph_of(places), candidates_.plan_of(places));
+  }
+
+  // Where the disk has less room than the plan's states need.
+  std::optional<plan::Refusal> refusal_of_disk(const ir::Graph& graph,
+                                               const plan::Plan& plan) const {
+    if (plan.disk_bytes <= options_.disk_choice.free_bytes) return std::nullopt;
+    return plan::Refusal{
+        .reason = fmt::format(
+            "[memory] expected {} free for the optimizer's state in "
+            "memory.swap_directory, got {}; memory.budget {} does not hold it in memory",
+            format_bytes(plan.disk_bytes), format_bytes(options_.disk_choice.free_bytes),
+            format_bytes(options_.memory.budget_bytes)),
+        .consumers = plan::largest_consumers(graph, plan),
+        .lacks_disk = true};
+  }
+
+  // Where a budget is given: with both packings of the weights, then with one.
+  Outcome best_packing(StatePlaces places) {
+    const bool is_free =
+        options_.training && options_.memory.budget_bytes > 0 && options_.pack_transposed;
+    if (is_free && !packs_transposed(places)) places.pack_transposed = false;
+    Outcome both = candidates_.plan(places);
+    if (!is_free || !places.pack_transposed || (both && both->memory.choices.empty())) return both;
+    places.pack_transposed = false;
+    return shorter(std::move(both), candidates_.plan(places));
+  }
+
+  // Whether any weight has a second packing: those on disk have none.
+  bool packs_transposed(const StatePlaces& places) {
+    return plan::has_second_packings(candidates_.graph_of(places));
+  }
+
+  double step_seconds(const PlannedStep& step) const {
+    return price_step(step, priced_, options_.efficiency, options_.disk_choice.num_micro_batches)
+        .seconds;
+  }
+
+  // Where neither keeps the budget, what the second one says: it tries what needs less.
+  Outcome shorter(Outcome first, Outcome second) const {
+    if (first && (!second || step_seconds(*second) >= step_seconds(*first))) return first;
+    return second;
+  }
+
+  // Takes the step of these places where it takes less than that share of the best one's time, and
+  // the disk has room.
+  bool shorten(const StatePlaces& places, PlannedStep& best, double share = kWorthwhile) {
+    Outcome next = candidates_.plan(places);
+    if (!next || step_seconds(*next) >= share * step_seconds(best)) return false;
+    if (!options_.disk.optimizer_state && refusal_of_disk(next->graph, next->plan)) return false;
+    best = *std::move(next);
+    return true;
+  }
+
+  // What the budget leaves goes to more windows, as long as they shorten the step.
+  PlannedStep with_more_windows(PlannedStep best) {
+    StatePlaces places = places_of(best.memory.decisions);
+    const int most_tries = num_tries(best.graph, kMostDoublings);
+    int num_idle = 0;
+    for (int i = 0; i < most_tries && num_idle < 2; ++i) {
+      places.num_windows *= 2;
+      places.pack_transposed = best.memory.decisions.pack_transposed;
+      bool is_shorter = shorten(places, best);
+      if (!is_shorter && options_.pack_transposed && packs_transposed(places)) {
+        places.pack_transposed = !places.pack_transposed;
+        is_shorter = shorten(places, best);
+      }
+      num_idle = is_shorter ? 0 : num_idle + 1;  // some windows' places are free in any case
+    }
+    return best;
+  }
+
+  // Where some parameters in memory, those that move most, and the others on disk shorten the step.
+  PlannedStep with_parameters(PlannedStep best) {
+    StatePlaces places = places_of(best.memory.decisions);
+    if (!places.on_disk) return best;  // there was nothing large enough
+    const bool holds_all = !std::exchange(places.parameters, true);
+    const std::vector<plan::ParameterOnDisk> parameters =
+        plan::reloaded_parameters(candidates_.graph_of(places));
+    if (parameters.empty()) return best;
+    if (holds_all) {
+      for (const plan::ParameterOnDisk& parameter : parameters)
+        if (parameter.num_copies > parameters.back().num_copies)
+          places.resident_parameters.insert(parameter.name);
+      shorten(places, best);
+      return best;
+    }
+    std::int64_t held = 0, most = 0;
+    for (const plan::ParameterOnDisk& parameter : parameters) most += parameter.bytes;
+    // Those that hold too many take no time to speak of.
+    const int most_held = num_tries(best.graph, kMostShares);
+    int num_held = 0;
+    for (int tries = 0; tries < kMostShares && num_held < most_held; ++tries) {
+      const std::int64_t bytes = (held + most) / 2;
+      std::int64_t up_to = 0;
+      places.resident_parameters.clear();
+      for (const plan::ParameterOnDisk& parameter : parameters)
+        if ((up_to += parameter.bytes) <= bytes) places.resident_parameters.insert(parameter.name);
+      const bool is_shorter = shorten(places, best);
+      num_held += is_shorter;
+      (is_shorter ? held : most) = bytes;
+    }
+    return best;
+  }
+
+  // What the budget still leaves holds some of the moments after all.
+  PlannedStep with_moments(PlannedStep best) {
+    StatePlaces places = places_of(best.memory.decisions);
+    const std::int64_t budget = budget_bytes(options_, places);
+    for (int tries = 0; tries < kMostReturns; ++tries) {
+      const std::int64_t room = budget - best.plan.peak_bytes();
+      if (room < options_.disk.slice_bytes) break;
+      places.resident_bytes = best.memory.decisions.resident_bytes + room;
+      if (!shorten(places, best, 1)) break;
+    }
+    return best;
+  }
+
+  // Whether a step that waits for the disk could be shorter than one that makes values again: it
+  // takes as long as the disk is busy.
+  bool may_pay_on_disk(const PlannedStep& resident) const {
+    const double added =
+        resident.memory.added_seconds *
+        static_cast<double>(options_.disk_choice.num_micro_batches - resident.first.has_value());
+    if (added <= 0) return false;
+    double moment_bytes = 0;
+    for (const ir::State& state : resident.graph.states)
+      if (const TensorType& type = resident.graph.value(state.before).type;
+          state.kind() == ir::StateKind::kOptimizer && state.role != ir::StateRole::kLower)
+        moment_bytes += static_cast<double>(type.num_bytes());
+    const plan::DiskSpeed& disk = options_.efficiency.disk;
+    return moment_bytes * (1 / disk.read_bytes_per_second + 1 / disk.written_bytes_per_second) <
+           step_seconds(resident);
+  }
+
+  bool has_budget() const { return has_update(options_) && options_.memory.budget_bytes > 0; }
+
+  const CompileOptions& options_;
+  const spec::DeviceSpec priced_;
+  Candidates candidates_;
+};
+
+}  // namespace
+
+Outcome find_step(ir::Graph forward, const CompileOptions& options,
+                  const spec::DeviceSpec& device) {
+  return Search(std::move(forward), options, device).run();
+}
+
+}  // namespace anabatic::lower
