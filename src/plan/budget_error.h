@@ -3,24 +3,23 @@
 #pragma once
 #include <utility>
 
-#include "anabatic/error.h"
+#include "anabatic/plan.h"
 #include "plan/outcome.h"
 
 namespace anabatic::plan {
 
-class BudgetError : public ResourceError {
- public:
-  explicit BudgetError(Refusal refusal)
-      : ResourceError(to_string(refusal)), refusal_(std::move(refusal)) {}
-  const Refusal& refusal() const { return refusal_; }
+using anabatic::BudgetError;
 
- private:
-  Refusal refusal_;
-};
+inline anabatic::Refusal to_public(const Refusal& refusal) {
+  return {.reason = refusal.reason,
+          .smallest_bytes = refusal.smallest_bytes,
+          .consumers = refusal.consumers,
+          .text = to_string(refusal)};
+}
 
 template <class T>
 T value_or_throw(Outcome<T> outcome) {
-  if (!outcome) throw BudgetError(outcome.refusal());
+  if (!outcome) throw BudgetError(to_public(outcome.refusal()));
   return *std::move(outcome);
 }
 

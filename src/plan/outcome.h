@@ -7,14 +7,11 @@
 #include <variant>
 #include <vector>
 
+#include "anabatic/plan.h"
+
 namespace anabatic::plan {
 
-// A part of what a step takes, and what would shrink it: keys and values.
-struct Consumer {
-  std::string name;
-  std::int64_t bytes = 0;  // 0: a remark, such as why a remedy is not open
-  std::string remedy;      // "": none
-};
+using anabatic::Consumer;
 
 struct Refusal {
   std::string reason;  // one line

@@ -122,8 +122,8 @@ TensorView StateStore::add(Name name, const TensorType& type, Tier tier,
                    text(name), entry.tier == Tier::kDisk ? "on disk" : "in memory");
   ANABATIC_REQUIRE(
       entry.part == part, "[state store] expected state {} to be the {} of '{}', got {}",
-      text(name), spec::to_string(entry.part.role), text(entry.part.owner),
-      part.role == entry.part.role ? "other rows or another owner" : spec::to_string(part.role));
+      text(name), to_string(entry.part.role), text(entry.part.owner),
+      part.role == entry.part.role ? "other rows or another owner" : to_string(part.role));
   return {entry.data, &entry.type};
 }
 

@@ -30,7 +30,7 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRows{{
     {StateRole::kGradient, "gradient", StateKind::kGradient, "gradients.", ""},
     {StateRole::kSquares, "squares", StateKind::kGradient, "squares.gradients.", ""},
     {StateRole::kCopy, "copy", StateKind::kDerived, "", ".bf16"},
-    {StateRole::kRowMajor, "row_major", StateKind::kDerived, "", ".rows"},
+    {StateRole::kRowMajorCopy, "row_major", StateKind::kDerived, "", ".rows"},
     {StateRole::kPacking, "packing", StateKind::kDerived, "", ".packed"},
     {StateRole::kPackingTransposed, "packing_transposed", StateKind::kDerived, "",
      ".packed_transposed"},
@@ -52,7 +52,7 @@ const RoleRow& row_of(StateRole role) {
 
 }  // namespace
 
-std::string_view to_string(StateRole role) { return row_of(role).text; }
+static std::string_view role_text(StateRole role) { return row_of(role).text; }
 
 StateKind kind_of(StateRole role) { return row_of(role).kind; }
 
@@ -71,3 +71,9 @@ std::string_view to_string(Init::Rule rule) {
 }
 
 }  // namespace anabatic::spec
+
+namespace anabatic {
+
+std::string_view to_string(StateRole role) { return spec::role_text(role); }
+
+}  // namespace anabatic

@@ -7,27 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "anabatic/state.h"
 #include "base/name.h"
 
 namespace anabatic::spec {
 
-enum class StateRole : std::uint8_t {
-  kParameter,           // whole, in the dtype that it is trained in
-  kUpper,               // the upper 16 bits of an f32 parameter: its bf16 (tensor/split_float.h)
-  kLower,               // the 16 bits that kUpper lacks
-  kFirstMoment,         // of AdamW, as kSecondMoment
-  kSecondMoment,        //
-  kFirstMomentScales,   // of an 8-bit moment's blocks, as kSecondMomentScales
-  kSecondMomentScales,  //
-  kPreviousNorm,        // of the step before's gradients; the whole model's
-  kGradient,            // from the first write to the update
-  kSquares,             // the sum of squares of a gradient
-  kCopy,                // a bf16 copy of a parameter
-  kRowMajor,            // a row-major copy of a parameter that is held in panels
-  kPacking,             // a parameter as the forward's products read it (tensor/panels.h)
-  kPackingTransposed,   // as the products of input-gradients read it
-  kCache                // keys or values of generation
-};
+using anabatic::StateRole;
+
 inline constexpr std::array kStateRoles{StateRole::kParameter,
                                         StateRole::kUpper,
                                         StateRole::kLower,
@@ -39,12 +25,10 @@ inline constexpr std::array kStateRoles{StateRole::kParameter,
                                         StateRole::kGradient,
                                         StateRole::kSquares,
                                         StateRole::kCopy,
-                                        StateRole::kRowMajor,
+                                        StateRole::kRowMajorCopy,
                                         StateRole::kPacking,
                                         StateRole::kPackingTransposed,
                                         StateRole::kCache};
-std::string_view to_string(StateRole role);  // "parameter", "upper", ..., "first_moment_scales"
-
 // How long states of a role live, and which files hold them.
 enum class StateKind : std::uint8_t {
   kParameter,  // trained, saved and exported

@@ -26,6 +26,7 @@
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"
+#include "train/plan_summary.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
@@ -197,27 +198,16 @@ struct Trainer::Impl {
     const Calibration calibration = stored_calibration(session.device());
     price = price_run(run, training, with_peaks_of(session.device(), calibration),
                       calibration.efficiency);
-    std::string text = to_string(memory);
-    if (const std::string choices = plan::to_string(training.memory); !choices.empty())
-      text += fmt::format("not kept for the backward, but made again, compressed or on disk:\n{}",
-                          choices);
-    const std::string disk = disk_to_string(run, training, price);
-    if (!disk.empty()) text += fmt::format("on disk: {}\n", disk);
-    text += fmt::format("step: predicted {:.3g} s ({})\n", price.seconds, calibration.source);
+    PlanSummary summary = summarize(run, training, memory, price, calibration.source);
     const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
     write_file_atomically(file,
                           fmt::format("peak resident bytes\n{}\nplanned bytes of a step by place\n"
                                       "{}\n",
-                                      text, places_to_string(memory.step)));
-    listener.on_plan({.peak_memory_bytes = planned_bytes(),
-                      .counts_process = baseline_bytes > 0,
-                      .memory = shares(memory),
-                      .num_choices = static_cast<std::int64_t>(training.memory.choices.size()),
-                      .disk = disk,
-                      .step_seconds = price.seconds,
-                      .price_source = calibration.source,
-                      .text = text,
-                      .file = file.string()});
+                                      summary.text, places_to_string(memory.step)));
+    summary.peak_memory_bytes = planned_bytes();
+    summary.counts_process = baseline_bytes > 0;
+    summary.file = file.string();
+    listener.on_plan(summary);
   }
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "anabatic/plan.h"
+#include "base/error.h"
+#include "device/memory.h"
+#include "device/topology.h"
+#include "plan/budget_error.h"
+#include "train/budget.h"
+#include "train/calibration.h"
+#include "train/plan_summary.h"
+
+namespace anabatic {
+
+PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
+  const train::RunConfig run = train::with_training_precision(
+      train::load_run_config(yaml_file, {settings.begin(), settings.end()}));
+  ANABATIC_REQUIRE(!run.model.path.empty(), "[plan] model.path: expected a value, got none");
+  const std::int64_t process_bytes = device::current_resident_bytes();
+  const model::ModelConfig config = model::load_config(run.model.path);
+  const spec::DeviceSpec described = device::describe_cpu(static_cast<int>(run.device.threads));
+  const train::Calibration calibration = train::stored_calibration(described);
+  const spec::DeviceSpec device = train::with_peaks_of(described, calibration);
+  const plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(
+      run, config, device, calibration.efficiency, {.process_bytes = process_bytes});
+  if (!planned) return plan::to_public(planned.refusal());
+  const lower::Compiled& training = planned->plan.training;
+  const plan::StepPrice price = train::price_run(run, training, device, calibration.efficiency);
+  return PlannedStep{
+      .summary = train::summarize(run, training, planned->memory, price, calibration.source),
+      .choices = train::planned_choices(training),
+      .disk_bytes = training.plan.disk_bytes};
+}
+
+}  // namespace anabatic

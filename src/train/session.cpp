@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "anabatic/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "device/memory.h"
+#include "plan/budget_error.h"
+#include "runtime/swap/swap_space.h"
+#include "train/budget.h"
+#include "train/calibration.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/checkpoint/run_contents.h"
+#include "train/expert_balance.h"
+#include "train/generate.h"
+#include "train/nonfinite.h"
+#include "train/plan_summary.h"
+#include "train/run_plan.h"
+#include "train/step_data.h"
+#include "train/training_step.h"
+
+namespace anabatic {
+namespace {
+
+using train::BoundProgram;
+using train::RunConfig;
+using train::SavedState;
+
+RunConfig read_config(const Settings& settings, const std::string& yaml_file) {
+  RunConfig run = train::with_training_precision(
+      train::load_run_config(yaml_file, {settings.begin(), settings.end()}));
+  ANABATIC_REQUIRE(!run.model.path.empty(), "[session] model.path: expected a value, got none");
+  return run;
+}
+
+}  // namespace
+
+struct Session::Impl {
+  RunListener silence;
+  RunListener* listener;  // never null
+  RunConfig run;
+  std::unique_ptr<train::ModelSession> model;
+  PlanSummary plan;
+  std::unique_ptr<BoundProgram> program, evaluation;
+  train::ExpertCounts experts, evaluated_experts;
+  std::vector<StateInfo> states;
+  std::vector<std::string> norm_outputs;  // "sum_squares.NAME", of each trained parameter
+  std::vector<GradientNorm> norms;
+  std::int64_t step = 0;
+  train::RunIdentity identity = train::new_run_identity();
+  bool is_sound = true;     // are the states those of `step`?
+  bool is_stale = false;    // must every copy and packing be made from its parameter?
+  bool is_updated = false;  // must those that the training program does not write?
+
+  Impl(const Settings& settings, const std::string& yaml_file, RunListener* wanted)
+      : listener(wanted != nullptr ? wanted : &silence) {
+    const LogScope scope = log_scope();
+    run = read_config(settings, yaml_file);
+    model = std::make_unique<train::ModelSession>(run, true);
+    run = model->run();
+    bind();
+    model->load_parameters();
+    model->prepare_export();
+    is_stale = true;
+    list_states();
+    listener->on_plan(plan);
+  }
+
+  LogScope log_scope() {
+    return LogScope([this](Severity severity, const std::string& text) {
+      listener->on_message(severity, text);
+    });
+  }
+
+  void bind() {
+    const std::int64_t process_bytes = device::current_resident_bytes();
+    RunConfig asked = run;
+    asked.data.validation = {"evaluate()"};  // whose program's memory is part of the plan
+    const train::Calibration calibration = train::stored_calibration(model->device());
+    const spec::DeviceSpec device = train::with_peaks_of(model->device(), calibration);
+    train::BudgetedRun planned = plan::value_or_throw(train::plan_as_asked(
+        asked, model->config(), device, calibration.efficiency,
+        {.process_bytes = process_bytes, .available_bytes = device::available_bytes()}));
+    plan = train::summarize(run, planned.plan.training, planned.memory,
+                            price_run(run, planned.plan.training, device, calibration.efficiency),
+                            calibration.source);
+    program = model->bind(std::move(planned.plan.training));
+    experts = train::ExpertCounts(*program);
+  }
+
+  void list_states() {
+    for (const SavedState& state : model->saved_states()) {
+      const Name part = state.slices.empty() ? state.name : state.slices.front();
+      const spec::StatePart about = model->store().part(part);
+      StateInfo info{
+          .name = std::string(text(state.name)),
+          .role = about.role,
+          .parameter = std::string(text(spec::has_owner(about.role) ? about.owner : state.name)),
+          .dtype = std::string(to_string(state.type.dtype))};
+      for (const Dim& dim : state.type.shape) info.shape.push_back(dim.bound);
+      states.push_back(std::move(info));
+    }
+    for (const ir::State& state : program->compiled.graph.states)
+      if (state.kind() == ir::StateKind::kParameter && state.is_trainable)
+        norm_outputs.push_back(fmt::format("sum_squares.{}", text(state.name)));
+    std::erase_if(norm_outputs,
+                  [&](const std::string& name) { return !program->executor->has_output(name); });
+  }
+
+  train::StepShape shape() const {
+    return {.sequence_length = run.data.sequence_length,
+            .micro_batch_size = run.train.micro_batch_size,
+            .vocabulary = model->config().vocab_size,
+            .pad_id = static_cast<std::int32_t>(
+                model->config().eos_token_ids.empty() ? 0 : model->config().eos_token_ids.front())};
+  }
+
+  std::int64_t sequences_per_step() const {
+    return run.train.micro_batch_size * run.train.gradient_accumulation_steps;
+  }
+
+  void require_sound() const {
+    if (!is_sound)
+      throw Error(
+          "[session] the update of a step that failed had begun: its parameters are neither those "
+          "before the step nor those after it; restore() a checkpoint");
+  }
+
+  // Copies and packings agree with their parameters.
+  void refresh() {
+    if (is_stale) {
+      model->refresh_derived();
+    } else if (is_updated) {
+      model->refresh_stale();
+    }
+    is_stale = is_updated = false;
+  }
+
+  StepResult run_step(std::span<const Sequence> batch, double learning_rate) {
+    require_sound();
+    ANABATIC_REQUIRE(static_cast<std::int64_t>(batch.size()) <= sequences_per_step(),
+                     "[session] expected at most {} sequences (train.micro_batch_size times "
+                     "train.gradient_accumulation_steps), got {}",
+                     sequences_per_step(), batch.size());
+    ANABATIC_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0,
+                     "[session] expected a learning rate of at least 0, got {}", learning_rate);
+    const io::StepBatch data = make_step(batch, shape());
+    ANABATIC_REQUIRE(data.unmasked_tokens > 0,
+                     "[session] expected a label to learn, got none in {} sequences", batch.size());
+    if (is_stale) refresh();
+    norms.clear();
+    StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
+    experts.clear();
+    train::run_training_step(
+        *program, data, step + 1, learning_rate,
+        [&](const io::MicroBatch&) {
+          add_losses(result);
+          require_finite_loss(*program, step + 1, result.loss);
+        },
+        [&] { is_sound = false; });
+    result.gradient_norm = program->scalar("grad_norm");
+    // An update by a norm that is not finite leaves all as it was, unless it is in the backward.
+    is_sound = program->executor->has_action(spec::Action::kUpdate);
+    require_finite_gradients(*program, step + 1, result.gradient_norm);
+    is_sound = is_updated = true;
+    ++step;
+    result.experts = experts.balance();
+    read_norms();
+    return result;
+  }
+
+  void add_losses(StepResult& result) {
+    result.loss += program->scalar("loss");
+    if (program->executor->has_output("aux_loss")) result.aux_loss += program->scalar("aux_loss");
+    if (program->executor->has_output("z_loss"))
+      result.z_loss = result.z_loss.value_or(0) + program->scalar("z_loss");
+    experts.add(*program);
+  }
+
+  void read_norms() {
+    constexpr std::size_t kPrefix = std::string_view("sum_squares.").size();
+    for (const std::string& output : norm_outputs)
+      norms.push_back({output.substr(kPrefix), std::sqrt(program->scalar(output))});
+  }
+
+  EvaluationSummary evaluate(std::span<const Sequence> sequences) {
+    require_sound();
+    const io::StepBatch data = make_step(sequences, shape());
+    ANABATIC_REQUIRE(data.unmasked_tokens > 0,
+                     "[session] expected a label to evaluate, got none in {} sequences",
+                     sequences.size());
+    if (!evaluation) {
+      evaluation = model->bind(train::evaluation_request(run));
+      evaluated_experts = train::ExpertCounts(*evaluation);
+      is_stale = true;  // copies that only this program reads are new
+    }
+    refresh();
+    evaluated_experts.clear();
+    EvaluationSummary result{.tokens = data.unmasked_tokens};
+    for (const io::MicroBatch& batch : data.micro_batches) {
+      evaluation->set_batch(batch);
+      train::set_loss_scales(*evaluation, batch.unmasked_tokens, batch.real_tokens,
+                             batch.num_documents);
+      evaluation->executor->run(spec::Action::kForward);
+      evaluated_experts.add(*evaluation);
+      result.loss += evaluation->scalar("loss") * static_cast<double>(batch.unmasked_tokens);
+    }
+    result.loss /= static_cast<double>(result.tokens);
+    result.perplexity = std::exp(result.loss);
+    result.experts = evaluated_experts.balance();
+    return result;
+  }
+
+  const SavedState& find(const std::string& name) const {
+    for (const SavedState& state : model->saved_states())
+      if (text(state.name) == name) return state;
+    throw InvalidArgument(
+        fmt::format("[session] expected the name of a state (states()), got '{}'", name));
+  }
+
+  // Calls body(name of a state of the store, first element in it, values of it).
+  template <class Value, class Body>
+  void for_parts(const SavedState& state, std::int64_t first, std::span<Value> values,
+                 Body&& body) const {
+    const auto count = static_cast<std::int64_t>(values.size());
+    const std::int64_t total = state.type.num_elements();
+    ANABATIC_REQUIRE(first >= 0 && count <= total && first <= total - count,
+                     "[session] {}: expected elements within {}, got [{}, {})", text(state.name),
+                     total, first, first + count);
+    if (state.type.dtype != DType::kFloat32 && state.type.dtype != DType::kBFloat16)
+      throw Unsupported(
+          fmt::format("[session] {} is {}: only f32 and bf16 states can be read or "
+                      "written",
+                      text(state.name), to_string(state.type.dtype)));
+    if (state.slices.empty()) return body(state.name, first, values);
+    std::int64_t begin = 0;
+    for (const Name slice : state.slices) {
+      const std::int64_t end = begin + model->store().find(slice).type->num_elements();
+      const std::int64_t from = std::max(first, begin), to = std::min(first + count, end);
+      if (from < to)
+        body(slice, from - begin,
+             values.subspan(static_cast<std::size_t>(from - first),
+                            static_cast<std::size_t>(to - from)));
+      begin = end;
+    }
+  }
+
+  void read(const std::string& name, std::int64_t first, std::span<float> values) const {
+    train::StateCursor cursor(model->store());
+    for_parts(find(name), first, values, [&](Name part, std::int64_t at, std::span<float> block) {
+      cursor.read(part, at, block);
+    });
+  }
+
+  void write(const std::string& name, std::int64_t first, std::span<const float> values) {
+    const SavedState& state = find(name);
+    if (state.type.dtype != DType::kFloat32)
+      throw Unsupported(fmt::format("[session] {} is {}: only f32 states can be written", name,
+                                    to_string(state.type.dtype)));
+    train::StateCursor cursor(model->store());
+    for_parts(state, first, values, [&](Name part, std::int64_t at, std::span<const float> block) {
+      cursor.write(part, at, block);
+    });
+    cursor.flush();
+    is_stale = true;
+  }
+
+  std::string save(const std::string& directory) {
+    require_sound();
+    ANABATIC_REQUIRE(!directory.empty(), "[session] expected a directory to save to, got none");
+    return train::save_checkpoint(
+               directory, *model,
+               {.step = step,
+                .seed = run.train.seed,
+                .run = identity,
+                .contents = train::run_contents(run)},
+               {.run_id = identity.id, .in_use = train::model_directory(run.model.path)})
+        .string();
+  }
+
+  void restore(const std::string& checkpoint) {
+    const std::vector<std::string> problems = train::problems_of_checkpoint(
+        checkpoint, train::CheckpointDepth::kAll, model->team().num_threads());
+    ANABATIC_REQUIRE(problems.empty(), "[session] expected a whole checkpoint, got {}: {}",
+                     checkpoint, problems.front());
+    const train::CheckpointProgress progress = train::read_progress(checkpoint);
+    const std::string maths =
+        train::compare_contents(progress.contents, train::run_contents(run)).maths;
+    ANABATIC_REQUIRE(maths.empty(), "[session] {} is of another model:{}", checkpoint, maths);
+    is_sound = false;
+    train::load_checkpoint(checkpoint, *model);
+    step = progress.step;
+    identity = progress.run;
+    norms.clear();
+    is_sound = is_stale = true;
+  }
+};
+
+Session::Session(const Settings& settings, const std::string& yaml_file, RunListener* listener)
+    : impl_(std::make_unique<Impl>(settings, yaml_file, listener)) {}
+Session::~Session() = default;
+Session::Session(Session&&) noexcept = default;
+
+const PlanSummary& Session::plan() const { return impl_->plan; }
+std::int64_t Session::sequence_length() const { return impl_->run.data.sequence_length; }
+std::int64_t Session::sequences_per_step() const { return impl_->sequences_per_step(); }
+std::int64_t Session::vocabulary() const { return impl_->model->config().vocab_size; }
+std::int64_t Session::num_steps() const { return impl_->step; }
+
+StepResult Session::step(std::span<const Sequence> batch, double learning_rate) {
+  const LogScope scope = impl_->log_scope();
+  return impl_->run_step(batch, learning_rate);
+}
+
+std::vector<GradientNorm> Session::gradient_norms() const { return impl_->norms; }
+
+EvaluationSummary Session::evaluate(std::span<const Sequence> sequences) {
+  const LogScope scope = impl_->log_scope();
+  return impl_->evaluate(sequences);
+}
+
+std::string Session::generate(const std::string& prompt) {
+  const LogScope scope = impl_->log_scope();
+  impl_->require_sound();
+  std::string continuation;
+  train::generate_text(*impl_->model, prompt,
+                       [&](const std::string& piece) { continuation += piece; });
+  return continuation;
+}
+
+const std::vector<StateInfo>& Session::states() const { return impl_->states; }
+
+void Session::read(const std::string& state, std::int64_t first, std::span<float> values) const {
+  impl_->read(state, first, values);
+}
+
+void Session::write(const std::string& state, std::int64_t first, std::span<const float> values) {
+  impl_->write(state, first, values);
+}
+
+std::string Session::save(const std::string& directory) {
+  const LogScope scope = impl_->log_scope();
+  return impl_->save(directory);
+}
+
+void Session::restore(const std::string& checkpoint) {
+  const LogScope scope = impl_->log_scope();
+  impl_->restore(checkpoint);
+}
+
+}  // namespace anabatic

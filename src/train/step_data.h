@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step's micro-batches from sequences that a caller holds, as io::Dataset makes them from files.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "anabatic/session.h"
+#include "io/data/loader.h"
+
+namespace anabatic::train {
+
+struct StepShape {
+  std::int64_t sequence_length = 0, micro_batch_size = 0;
+  std::int64_t vocabulary = 0;
+  std::int32_t pad_id = 0;
+};
+
+// Micro-batches of `micro_batch_size` sequences each, the last one filled up with padding.
+// InvalidArgument names sequence and place of what does not fit.
+io::StepBatch make_step(std::span<const Sequence> sequences, const StepShape& shape);
+
+}  // namespace anabatic::train
