@@ -324,6 +324,20 @@ plan::StepPrice price_step(const Compiled& compiled, const spec::DeviceSpec& dev
   return step;
 }
 
+std::map<std::string, double> price_segments(const Compiled& compiled,
+                                             const spec::DeviceSpec& device,
+                                             const plan::OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches) {
+  const auto price = [&](const auto& planned, std::int64_t count) {
+    return plan::price_segments(planned.graph, planned.plan, device, efficiency, count);
+  };
+  std::map<std::string, double> step = price(compiled, num_micro_batches);
+  if (!compiled.first || num_micro_batches < 2) return step;
+  for (const auto& [segment, seconds] : price(*compiled.first, 1)) step[segment] += seconds;
+  for (const auto& [segment, seconds] : price(compiled, 1)) step[segment] -= seconds;
+  return step;
+}
+
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device) {
   Compiled result = Search(std::move(forward), options, device).run();
   if (!options.dump_directory.empty()) {

@@ -2,6 +2,7 @@
 // The one place that takes a built graph through passes, decisions and planning to a program.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -78,6 +79,11 @@ struct Compiled {
 // Of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const Compiled& compiled, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
+// By segment (plan::price_segments).
+std::map<std::string, double> price_segments(const Compiled& compiled,
+                                             const spec::DeviceSpec& device,
+                                             const plan::OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches);
 
 // `forward` holds the forward graph of one micro-batch, with its objective when training.
 // plan::BudgetError when options.memory.budget_bytes cannot be kept.

@@ -84,4 +84,10 @@ struct StepPrice {
 StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                      const OpEfficiency& efficiency, std::int64_t num_micro_batches);
 
+// The same by the segments of the nodes, "" for those without; waits for the disk are in none.
+std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan& plan,
+                                             const spec::DeviceSpec& device,
+                                             const OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches);
+
 }  // namespace anabatic::plan
