@@ -8,6 +8,8 @@
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
+#include "train/record/run_record.h"
+#include "train/record/windows_log.h"
 
 namespace anabatic::train {
 namespace {
@@ -25,6 +27,7 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
   for (const auto& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool is_log = name == "metrics.jsonl" || name == "validation.jsonl" ||
+                        name == kWindowsFile || name == kRunRecordFile ||
                         name.starts_with("events.out.tfevents.");
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
