@@ -26,7 +26,7 @@ h3 { font-size: 15px; margin: 0 0 2px; }
 p.soft, .soft { color: var(--soft); }
 p { margin: 4px 0 8px; }
 nav { margin: 8px 0 0; } nav a { color: var(--c0); margin-right: 14px; }
-.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 540px), 1fr)); }
+.grid { display: grid; gap: 16px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 540px), 1fr)); }
 .heat { grid-template-columns: repeat(auto-fill, minmax(min(100%, 400px), 1fr)); }
 figure { margin: 0; padding: 12px 14px 10px; background: var(--panel); border: 1px solid var(--line); border-radius: 6px;
   break-inside: avoid; min-width: 0; }
@@ -40,7 +40,11 @@ canvas { display: block; width: 100%; image-rendering: pixelated; border: 1px so
 .heatbox .rows { display: flex; flex-direction: column; justify-content: space-between; text-align: right; }
 .heatbox .ends { grid-column: 2; display: flex; justify-content: space-between; }
 .scale { display: flex; align-items: center; gap: 8px; margin: 0 0 10px; font-size: 13px; color: var(--soft); flex-wrap: wrap; }
-.scale i { display: inline-block; width: 260px; height: 12px; border: 1px solid var(--line);
+.scale .key { position: relative; display: block; width: 330px; height: 34px; margin-left: 34px; }
+.scale b { position: absolute; top: 15px; transform: translateX(-50%); font-weight: normal; white-space: nowrap; }
+.beside-2 { grid-template-columns: repeat(2, 1fr); } .beside-3 { grid-template-columns: repeat(3, 1fr); }
+.beside-4 { grid-template-columns: repeat(4, 1fr); }
+.scale i { display: block; width: 100%; height: 12px; border: 1px solid var(--line);
   background: linear-gradient(90deg, var(--heat-low), var(--heat-even) 33.3%, var(--heat-high)); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 12.5px; margin: 2px 0 4px; color: var(--soft); }
 .legend span { white-space: nowrap; }

@@ -186,14 +186,16 @@ function segmentChart() {
   return figure("Time of a step by segment", "", legend(entries) + svg(inside, "time by segment", height),
     `Bars are measured: the median of the steps that were looked at (${watched.join(", ")}). Marks are what the plan predicted ` +
     `(${sources.join("; ") || "not recorded"}). Good: experts ` +
-    "and the head take most of it, each bar ends near its mark, and little is outside kernels.");
+    "and the head take most of it, each bar ends near its mark, and little is outside kernels: waits for a disk, batches, bookkeeping.");
 }
+const segmentNames = [...new Set(runs.flatMap(run => Object.keys(segmentTimes(run).measured)))].sort(
+  (a, b) => Math.max(...runs.map(run => segmentTimes(run).measured[b] || 0)) - Math.max(...runs.map(run => segmentTimes(run).measured[a] || 0)));
 function segmentHistory(run) {
   if (!run.times || run.times.steps.length < 2) return null;
   const steps = run.times.steps, all = {...run.times.seconds, "outside kernels": run.times.outside};
-  const names = Object.keys(all).sort((a, b) => (medianOf(all[b]) || 0) - (medianOf(all[a]) || 0)).slice(0, 8);
+  const names = segmentNames.slice(0, 8).filter(name => all[name]);
   return lineChart({title: `Time by segment over the run${several ? `: ${run.name}` : ""}`, unit: "seconds of a step", fromZero: true,
-    lines: names.map((name, i) => ({name, colour: colour(i), points: steps.map((s, k) => [s, all[name][k]])})), format: duration,
+    lines: names.map(name => ({name, colour: colour(segmentNames.indexOf(name)), points: steps.map((s, k) => [s, all[name][k]])})), format: duration,
     caption: `Measured at ${steps.length} steps. Good: level lines. What grows or jumps alone is what slows the run down.`});
 }
 

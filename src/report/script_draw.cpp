@@ -159,16 +159,24 @@ function figure(title, unit, body, caption) {
 const svg = (inside, label, height) =>
   `<svg viewBox="0 0 ${W} ${height || H}" role="img" aria-label="${esc(label)}">${inside}</svg>`;
 
+// The highest value to draw: a few that lie far above all others would flatten the rest.
+function highest(values, lo) {
+  const sorted = [...values].sort((a, b) => a - b), most = sorted[Math.floor(0.995 * (sorted.length - 1))], top = sorted.at(-1);
+  return values.length > 100 && top > most + 3 * (most - lo) && most > lo ? most + 0.3 * (most - lo) : top;
+}
+
 // lines: [{name, colour, points, low, high, gaps, faint, dash, dots}]; null without a number.
 function lineChart(o) {
   const lines = o.lines.filter(line => line.points.some(p => isNumber(p[1])));
   if (lines.length === 0) return null;
   const all = lines.flatMap(line => [line.points, line.low || [], line.high || []].flat()).filter(p => isNumber(p[1]));
-  const values = all.map(p => p[1]), lo = values.reduce((a, b) => Math.min(a, b)), hi = values.reduce((a, b) => Math.max(a, b));
+  const values = all.map(p => p[1]), lo = values.reduce((a, b) => Math.min(a, b)), hi = highest(values, lo);
+  const cut = all.filter(p => p[1] > hi), cutTop = cut.reduce((a, p) => !a || p[1] > a[1] ? p : a, null);
   const isLog = Boolean(o.mayBeLog) && lo > 0 && hi / lo > 50;
   const pad = (hi - lo || Math.abs(hi) || 1) * 0.06;
   const bottom = isLog ? lo : o.fromZero ? Math.min(0, lo) : Math.max(lo - pad, lo >= 0 ? 0 : -Infinity);
-  const y = makeScale(bottom, isLog ? hi : hi + pad, H - B, T, isLog);
+  const scale = makeScale(bottom, isLog ? hi : hi + pad, H - B, T, isLog);
+  const y = Object.assign(v => Math.max(T, scale(v)), scale);
   const xs = all.map(p => p[0]), first = xs.reduce((a, b) => Math.min(a, b)), last = xs.reduce((a, b) => Math.max(a, b));
   const x = makeScale(first, last, L, W - R, false);
   let inside = axes(x, y, {format: o.format, isBytes: o.isBytes, xTicks: first === last ? [first] : null});
@@ -181,10 +189,13 @@ function lineChart(o) {
     for (const at of line.gaps || [])
       inside += `<path d="M${x(at).toFixed(1)} ${T}V${H - B}" stroke="var(--c5)" stroke-width="1.5" opacity="0.6" stroke-dasharray="2 3"/>`;
   }
+  for (const [px] of cut.slice(0, 40))
+    inside += `<path d="M${x(px).toFixed(1)} ${T - 7}l4 6h-8z" fill="var(--c5)"/>`;
   inside += `<path class="cross rule" d=""/>`;
   const shown = lines.filter(line => !line.hidden).map(line => ({name: line.name, colour: line.colour, kind: line.dash ? "dash" : line.dots ? "dot" : ""}));
+  const cutText = cutTop ? ` Red marks: values above the frame, up to ${(o.format || short)(cutTop[1])} near step ${Math.round(cutTop[0])}.` : "";
   const gaps = lines.some(line => line.gaps && line.gaps.length) ? " Red lines: steps whose value was not finite." : "";
-  const result = figure(o.title, (o.unit || "") + (isLog ? ", logarithmic" : ""), legend(shown) + svg(inside, o.title), o.caption + gaps);
+  const result = figure(o.title, (o.unit || "") + (isLog ? ", logarithmic" : ""), legend(shown) + svg(inside, o.title), o.caption + gaps + cutText);
   followPointer(result, lines, x, o);
   return result;
 }

@@ -36,7 +36,8 @@ const row = (name, valueOf) => [name, ...runs.map(run => { const v = valueOf(run
 const known = rows => rows.filter(r => r.slice(1).some(v => v !== "not recorded"));
 const count = v => isNumber(v) ? v.toLocaleString("en") : null;
 const time = ms => isNumber(ms) ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + " UTC" : null;
-const ratio = (a, b, format) => isNumber(a) && isNumber(b) && b > 0 ? `${format(a)} measured, ${format(b)} planned (${(100 * (a / b - 1)).toFixed(1)} %)` : isNumber(a) ? format(a) : null;
+const signed = share => (share < 0 ? "\u2212" : "+") + Math.abs(100 * share).toFixed(1) + " %";
+const ratio = (a, b, format) => isNumber(a) && isNumber(b) && b > 0 ? `${format(a)} measured, ${format(b)} predicted (${signed(a / b - 1)})` : isNumber(a) ? format(a) : null;
 
 function summaryRows() {
   const last = run => run.validation.points.at(-1), valid = run => run.validation.points.filter(p => isNumber(p[1]));
@@ -49,8 +50,8 @@ function summaryRows() {
     row("validation loss, last", run => last(run) && isNumber(last(run)[1]) ? `${last(run)[1].toFixed(4)} (perplexity ${Math.exp(last(run)[1]).toFixed(2)}) at step ${last(run)[0]}` : null),
     row("validation loss, best", run => best(run) ? `${best(run)[1].toFixed(4)} at step ${best(run)[0]}` : null),
     row("tokens learned from", run => count(run.totals.tokens)),
-    row("time in steps", run => run.totals.num_steps ? duration(run.totals.seconds) : null),
-    row("step, median", run => run.totals.num_steps ? ratio(run.totals.step_seconds, predicted(run), duration) : null),
+    row("time in steps", run => run.totals.seconds > 0 ? duration(run.totals.seconds) : null),
+    row("step, median", run => run.totals.step_seconds > 0 ? ratio(run.totals.step_seconds, predicted(run), duration) : null),
     row("peak memory", run => ratio(run.totals.peak_bytes, run.totals.planned_bytes, bytes)),
     row("began", run => time(run.record.started_milliseconds)),
     row("directory", run => run.path)]);
@@ -70,11 +71,11 @@ function expertSection() {
   const mapped = runs.filter(run => run.experts);
   if (mapped.length === 0) return say(part, "The load of single experts is not recorded: no windows.jsonl, or a model without experts.");
   part.appendChild(make("h3", {style: "margin-top:18px"}, "Load of every expert over time"));
-  part.appendChild(make("div", {class: "scale"}, `0 <i></i> 3 times an even share and more; the middle shade at a third of the way is an even share`));
+  part.appendChild(make("div", {class: "scale"}, `<span class="key"><i></i><b style="left:0">no tokens</b><b style="left:33.3%">even share</b><b style="left:100%">3 times that, or more</b></span>`));
   say(part, "Good: even rows in the middle shade. A red row is an expert that gets no tokens and learns nothing; a blue one does the work of others." +
     (mapped.some(run => run.experts.columns.some(c => c[1] > c[0])) ? " A column is several steps, summed." : ""));
   const layers = [...new Set(mapped.flatMap(run => Object.keys(run.experts.layers)))].sort((a, b) => a - b);
-  grid(part, layers.flatMap(layer => mapped.filter(run => run.experts.layers[layer]).map(run => heatMap(run, layer))), "heat");
+  grid(part, layers.flatMap(layer => mapped.filter(run => run.experts.layers[layer]).map(run => heatMap(run, layer))), mapped.length > 1 && mapped.length <= 4 ? `heat beside-${mapped.length}` : "heat");
 }
 function environmentRows() {
   const e = run => run.record.environment || {};
