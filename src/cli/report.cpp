@@ -14,6 +14,8 @@ int run(const Invocation& invocation) {
   const std::filesystem::path output = invocation.has("--output")
                                            ? std::filesystem::path(invocation.value("--output"))
                                            : report::file_of(runs.at(0));
+  // Before anything long: a place that cannot be written to shows at once.
+  if (invocation.has("--output")) require_writable(output);
   report::write_report(runs, output);
   print_output("{}\n", output.string());
   return 0;

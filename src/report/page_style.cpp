@@ -63,7 +63,7 @@ pre { overflow-x: auto; background: var(--panel); border: 1px solid var(--line);
 .broken { background: var(--mark); padding: 8px 12px; border-radius: 6px; margin: 10px 0; }
 label { font-size: 14px; }
 @media print { body { font-size: 11px; } main { padding: 0; max-width: none; } nav, label { display: none; } .grid { gap: 8px; }
-  .grid { grid-template-columns: 1fr 1fr; } .heat { grid-template-columns: 1fr 1fr 1fr; } h2 { break-after: avoid; } }
+  .grid { grid-template-columns: 1fr; } .heat { grid-template-columns: 1fr 1fr 1fr; } .beside-2 { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; } }
 )css";
 
 }  // namespace anabatic::report

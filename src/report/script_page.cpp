@@ -104,9 +104,9 @@ function configSection() {
   part.appendChild(box);
 }
 function planSection() {
-  const part = section("Plan", "plan", "What was known before the first step.");
+  const part = section("Plan", "plan", "What was known before the first step: bytes at the fullest call of a step.");
   const names = [...new Set(runs.flatMap(run => ((run.record.plan || {}).memory || []).map(share => share.name)))];
-  const share = (run, name) => { const found = ((run.record.plan || {}).memory || []).find(s => s.name === name); return found ? bytes(found.bytes) : null; };
+  const share = (run, name) => { const found = ((run.record.plan || {}).memory || []).find(s => s.name === name); return found ? bytes(found.bytes) : run.record.plan ? "none" : null; };
   if (names.length) part.appendChild(table(known([
     row("predicted peak", run => run.record.plan && bytes(run.record.plan.peak_bytes)), ...names.map(name => row(name, run => share(run, name))),
     row("fullest call of a step", run => run.record.plan && run.record.plan.peak_op), row("predicted step", run => predicted(run) !== null ? duration(predicted(run)) : null)]), {marks: true}));

@@ -16,25 +16,33 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
-using anabatic::testing::go_back_to;
 using anabatic::testing::json_lines;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 
-std::vector<nlohmann::json> experts_of(const fs::path& output) {
-  std::vector<nlohmann::json> experts;
-  for (const nlohmann::json& line : json_lines(output / "windows.jsonl"))
-    experts.push_back({line["first_step"], line["step"], line["experts"]});
-  return experts;
-}
+// One run of two micro-batches a step, which all tests read.
+class RunRecord : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryDirectory;
+    RunConfig run = tiny_run(folder_->path());
+    run.train.gradient_accumulation_steps = 2;
+    output_ = run.train.output;
+    result_ = Trainer(run).train();
+  }
+  static void TearDownTestSuite() { delete folder_; }
 
-TEST(WindowsFile, CountsTheTokensThatMetricsSayTheBalanceOf) {
-  const TemporaryDirectory folder;
-  const RunConfig run = tiny_run(folder.path());
-  Trainer(run).train();
-  const fs::path output = run.train.output;
-  const auto windows = json_lines(output / "windows.jsonl"),
-             steps = json_lines(output / "metrics.jsonl");
+  static auto windows() { return json_lines(output_ / "windows.jsonl"); }
+  static auto steps() { return json_lines(output_ / "metrics.jsonl"); }
+  static nlohmann::json record() { return parse_json(read_file(output_ / "run.json")); }
+
+  inline static TemporaryDirectory* folder_ = nullptr;
+  inline static fs::path output_;
+  inline static TrainResult result_;
+};
+
+TEST_F(RunRecord, CountsTheTokensThatMetricsSayTheBalanceOf) {
+  const auto windows = this->windows(), steps = this->steps();
   ASSERT_EQ(windows.size(), steps.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
     EXPECT_EQ(windows[i]["first_step"], steps[i]["step"]);
@@ -48,16 +56,10 @@ TEST(WindowsFile, CountsTheTokensThatMetricsSayTheBalanceOf) {
   }
 }
 
-TEST(WindowsFile, SumsTheTimeOfAStepAndLooksAtMemoryOnce) {
-  const TemporaryDirectory folder;
-  RunConfig run = tiny_run(folder.path());
-  run.train.gradient_accumulation_steps = 2;
-  Trainer(run).train();
-  const fs::path output = run.train.output;
-  const auto record = parse_json(read_file(output / "run.json"));
-  const std::int64_t positions = record["plan"]["timeline"]["num_positions"];
+TEST_F(RunRecord, SumsTheTimeOfAStepAndLooksAtMemoryOnce) {
+  const std::int64_t positions = record()["plan"]["timeline"]["num_positions"];
   int looks = 0;
-  for (const nlohmann::json& line : json_lines(output / "windows.jsonl")) {
+  for (const nlohmann::json& line : windows()) {
     const nlohmann::json& time = line["time"];
     double sum = time["outside_seconds"];
     for (const auto& [name, seconds] : time["segments"].items()) {
@@ -72,22 +74,11 @@ TEST(WindowsFile, SumsTheTimeOfAStepAndLooksAtMemoryOnce) {
     ASSERT_GT(line["memory"]["positions"].size(), 10u);
     EXPECT_LT(line["memory"]["positions"].back(), positions);
     for (const nlohmann::json& bytes : line["memory"]["bytes"])
-      EXPECT_LE(bytes, json_lines(output / "metrics.jsonl").back()["peak_memory_bytes"]);
+      EXPECT_LE(bytes, steps().back()["peak_memory_bytes"]);
   }
   EXPECT_EQ(looks, 1);
   for (const char* segment : {"attention", "router", "experts", "optimizer"})
-    EXPECT_GT(record["plan"]["segments"][segment], 0.0);
-}
-
-TEST(WindowsFile, IsThatOfARunThatWasNeverStopped) {
-  const TemporaryDirectory folder;
-  RunConfig run = tiny_run(folder.path());
-  run.train.save_every = 4;
-  Trainer(run).train();
-  const auto want = experts_of(run.train.output);
-  go_back_to(run.train.output, 4);
-  Trainer(run).train();
-  EXPECT_EQ(experts_of(run.train.output), want);
+    EXPECT_GT(record()["plan"]["segments"][segment], 0.0);
 }
 
 TEST(WindowsLog, KeepsALongRunShortAndEndsAWindowAtACheckpoint) {
@@ -113,15 +104,15 @@ TEST(WindowsLog, KeepsALongRunShortAndEndsAWindowAtACheckpoint) {
   }
   EXPECT_EQ(lines[1]["step"], 7);
   EXPECT_EQ(next, 1001);
+  // Goes on behind step 502, which a window ends at.
+  const WindowsLog resumed(folder.path(), 503, 1000, *program, step);
+  EXPECT_EQ(json_lines(folder.path() / "windows.jsonl").back()["step"], 502);
   EXPECT_EQ(tokens, 3000);
 }
 
-TEST(RunRecord, SumsToThePlan) {
-  const TemporaryDirectory folder;
-  const RunConfig run = tiny_run(folder.path());
-  const TrainResult result = Trainer(run).train();
-  const auto record = parse_json(read_file(fs::path(run.train.output) / "run.json"));
-  EXPECT_EQ(record["plan"]["peak_bytes"], result.planned_memory_bytes);
+TEST_F(RunRecord, SumsToThePlan) {
+  const nlohmann::json record = this->record();
+  EXPECT_EQ(record["plan"]["peak_bytes"], result_.planned_memory_bytes);
   const nlohmann::json& uses = record["plan"]["timeline"]["uses"];
   const std::size_t columns = uses["parameters"].size();
   std::int64_t most = 0;
@@ -131,11 +122,11 @@ TEST(RunRecord, SumsToThePlan) {
     most = std::max(most, sum);
   }
   EXPECT_EQ(most + record["plan"]["beside_step_bytes"].get<std::int64_t>(),
-            result.planned_memory_bytes);
+            result_.planned_memory_bytes);
   double seconds = 0;
   for (const auto& [name, value] : record["plan"]["segments"].items())
     seconds += value.get<double>();
-  EXPECT_LT(std::abs(seconds - result.planned_step_seconds), 1e-9);
+  EXPECT_LT(std::abs(seconds - result_.planned_step_seconds), 1e-9);
   EXPECT_EQ(record["config"]["train.steps"], "8");
   EXPECT_EQ(record["environment"]["threads"], 2);
 }
