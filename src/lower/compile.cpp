@@ -328,13 +328,14 @@ std::map<std::string, double> price_segments(const Compiled& compiled,
                                              const spec::DeviceSpec& device,
                                              const plan::OpEfficiency& efficiency,
                                              std::int64_t num_micro_batches) {
-  const auto price = [&](const auto& planned, std::int64_t count) {
-    return plan::price_segments(planned.graph, planned.plan, device, efficiency, count);
-  };
-  std::map<std::string, double> step = price(compiled, num_micro_batches);
+  std::map<std::string, double> step = plan::price_segments(compiled.graph, compiled.plan, device,
+                                                            efficiency, num_micro_batches, true);
   if (!compiled.first || num_micro_batches < 2) return step;
-  for (const auto& [segment, seconds] : price(*compiled.first, 1)) step[segment] += seconds;
-  for (const auto& [segment, seconds] : price(compiled, 1)) step[segment] -= seconds;
+  const auto one = [&](const auto& planned) {
+    return plan::price_segments(planned.graph, planned.plan, device, efficiency, 1, false);
+  };
+  for (const auto& [segment, seconds] : one(*compiled.first)) step[segment] += seconds;
+  for (const auto& [segment, seconds] : one(compiled)) step[segment] -= seconds;
   return step;
 }
 

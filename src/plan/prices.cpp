@@ -267,11 +267,11 @@ double zero_fill_seconds(const ir::Graph& graph, const PlannedNode& planned,
 std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan& plan,
                                              const spec::DeviceSpec& device,
                                              const OpEfficiency& efficiency,
-                                             std::int64_t num_micro_batches) {
+                                             std::int64_t num_micro_batches, bool with_update) {
   std::map<std::string, double> seconds;
   for (const auto& [action, order] : plan.orders)
     for (const PlannedNode& planned : order) {
-      if (planned.is_offloaded) continue;
+      if (planned.is_offloaded || (action == spec::Action::kUpdate && !with_update)) continue;
       const ir::Node& node = graph.node(planned.node);
       const double times = node.is_of_update() ? 1 : static_cast<double>(num_micro_batches);
       seconds[std::string(text(node.tag.segment))] +=

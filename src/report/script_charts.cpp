@@ -30,10 +30,10 @@ function levelLines(what, valueOf) {
 }
 const bucketWidth = key => Math.max(...runs.map(run => run.series[key] ? run.series[key].width : 1));
 function thinned(key) {
-  const width = bucketWidth(key), some = runs.find(run => run.series[key]);
+  const width = bucketWidth(key);
   const parts = [];
   if (width > 1) parts.push(`Each point is the mean of ${width} steps${several ? " at most" : ""}; the shade reaches from the smallest to the largest of them.`);
-  if (some && some.series[key].mean.length >= 100) parts.push("The strong line is the mean of the 2 % of the run around each point.");
+  if (runs.some(run => run.series[key] && run.series[key].mean.length >= 100)) parts.push("The strong line is the mean of the 2 % of the run around each point.");
   return parts.length ? " " + parts.join(" ") : "";
 }
 

@@ -42,7 +42,7 @@ const bytesTick = v => v === 0 ? "0" : bytes(v).replace(/\.0+ /, " ");
 function duration(s) {
   if (!isNumber(s)) return "not known";
   if (s === 0) return "0";
-  if (s < 1) return (1e3 * s).toPrecision(3) + " ms";
+  if (s < 1) return +(1e3 * s).toPrecision(3) + " ms";
   if (s < 120) return +s.toPrecision(3) + " s";
   if (s < 7200) return (s / 60).toFixed(1) + " min";
   return (s / 3600).toFixed(1) + " h";
