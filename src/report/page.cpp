@@ -49,14 +49,14 @@ std::string page(const std::string& title, const OrderedJson& data) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<title>{}</title>\n<style>\n",
       kPolicy, html_text(title));
-  out += kStyle;
+  out += style();
   out +=
       "</style>\n</head>\n<body>\n<main id=\"main\">\n<noscript>The pictures of this page are "
       "drawn by the scripts that stand in it; they are switched off here.</noscript>\n</main>\n"
       "<script type=\"application/json\" id=\"data\">";
   out += script_json(data);
   out += "</script>\n<script>\n\"use strict\";\n";
-  for (const char* script : {kDrawScript, kChartsScript, kPageScript}) out += script;
+  for (const char* script : {draw_script(), charts_script(), page_script()}) out += script;
   return out + "</script>\n</body>\n</html>\n";
 }
 

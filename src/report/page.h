@@ -16,9 +16,9 @@ std::string html_text(std::string_view text);
 std::string page(const std::string& title, const nlohmann::ordered_json& data);
 
 // Parts of the page, in the order in which they stand there; one source file each.
-extern const char* const kStyle;
-extern const char* const kDrawScript;    // axes, lines, tooltips
-extern const char* const kChartsScript;  // each picture
-extern const char* const kPageScript;    // tables and the order of things
+const char* style();
+const char* draw_script();    // axes, lines, tooltips
+const char* charts_script();  // each picture
+const char* page_script();    // tables and the order of things
 
 }  // namespace anabatic::report

@@ -3,7 +3,8 @@
 
 namespace anabatic::report {
 
-const char* const kStyle = R"css(
+const char* style() {
+  return R"css(
 :root {
   color-scheme: light dark;
   --paper: #ffffff; --ink: #1d2126; --soft: #5c6570; --line: #d9dee3; --panel: #f7f8fa; --mark: #fff3cd;
@@ -65,5 +66,6 @@ label { font-size: 14px; }
 @media print { body { font-size: 11px; } main { padding: 0; max-width: none; } nav, label { display: none; } .grid { gap: 8px; }
   .grid { grid-template-columns: 1fr; } .heat { grid-template-columns: 1fr 1fr 1fr; } .beside-2 { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; } }
 )css";
+}
 
 }  // namespace anabatic::report

@@ -3,7 +3,8 @@
 
 namespace anabatic::report {
 
-const char* const kChartsScript = R"js(
+const char* charts_script() {
+  return R"js(
 const label = (run, what) => several ? (what ? `${run.name}, ${what}` : run.name) : what || run.name;
 const number = v => isNumber(v) ? v : null;
 
@@ -255,5 +256,6 @@ function heatMap(run, layer) {
   return result;
 }
 )js";
+}
 
 }  // namespace anabatic::report

@@ -5,7 +5,8 @@ namespace anabatic::report {
 
 // Pictures are SVG text that the browser parses: it needs no namespace, so the page names no
 // address at all.
-const char* const kDrawScript = R"js(
+const char* draw_script() {
+  return R"js(
 const data = JSON.parse(document.getElementById("data").textContent);
 const runs = data.runs;
 const W = 640, H = 250, L = 62, R = 12, T = 10, B = 34;
@@ -217,5 +218,6 @@ function followPointer(element, lines, x, o) {
   picture.addEventListener("mouseleave", () => { hideTip(); cross.setAttribute("d", ""); });
 }
 )js";
+}
 
 }  // namespace anabatic::report

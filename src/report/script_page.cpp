@@ -3,7 +3,8 @@
 
 namespace anabatic::report {
 
-const char* const kPageScript = R"js(
+const char* page_script() {
+  return R"js(
 const main = document.getElementById("main");
 function section(title, id, lead) {
   const part = make("section", {id});
@@ -143,5 +144,6 @@ try {
   throw error;
 }
 )js";
+}
 
 }  // namespace anabatic::report

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/record/run_record.h"
 
+#include <fmt/core.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
