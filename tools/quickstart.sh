@@ -99,4 +99,5 @@ tokenizer       $model/tokenizer.json
 tokens          $data/train.{bin,idx} $data/validation.{bin,idx}
 trained model   $trained
 metrics         $run/metrics.jsonl and TensorBoard events beside it
+pictures        $run/report.html
 END

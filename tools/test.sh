@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs all tests: lint, Release with every test, AddressSanitizer + UBSan with the fast ones, the suite again with
 # optional passes off, trivial planners and poisoned arenas, and a consumer project. Quick failures come first.
-# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer and the slow suites)
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer and the slow suites, one of which opens pages in chromium)
 set -eu
 cd "$(dirname "$0")/.."
 all=${1:-}
-sh tools/install_dependencies.sh test
+sh tools/install_dependencies.sh test ${all:+chromium}
 started=$(date +%s)
 stage() { printf '\n== %s (after %s s)\n' "$1" "$(($(date +%s) - started))"; }
 jobs=$(nproc)

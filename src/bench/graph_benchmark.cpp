@@ -4,10 +4,10 @@
 #include <array>
 
 #include "base/error.h"
-#include "bench/call_info.h"
 #include "bench/check.h"
 #include "bench/graph_case.h"
 #include "device/topology.h"
+#include "lower/call_info.h"
 #include "passes/differentiate.h"
 #include "train/derived_states.h"
 #include "train/model_session.h"
@@ -103,10 +103,10 @@ class GraphBenchmark final : public Benchmark {
         device_(device::probe_cpu(team_, false)),
         instance_(make_(0), options_, device_, team_) {
     for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
-    for (const ProgramPart& part : parts_of(instance_.program.compiled)) {
+    for (const lower::ProgramPart& part : lower::parts_of(instance_.program.compiled)) {
       const auto i = static_cast<std::size_t>(part.action);
       first_call_[i] = part.calls->data();
-      for (const CallInfo& info : part.infos) masks_[i].push_back(mask(info.node->tag));
+      for (const lower::CallInfo& info : part.infos) masks_[i].push_back(mask(info.node->tag));
     }
   }
 

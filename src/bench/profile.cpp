@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "bench/benchmark.h"
-#include "bench/call_info.h"
 #include "device/memory.h"
 #include "device/probe.h"
 #include "io/data/loader.h"
+#include "lower/call_info.h"
 #include "plan/budget_error.h"
 #include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
@@ -44,9 +44,10 @@ struct Sums {
 // Notes every call while it is attached; nothing in it allocates then.
 class Recorder {
  public:
-  Recorder(const std::vector<ProgramPart>& parts, device::ThreadTeam& team, std::size_t most_events)
+  Recorder(const std::vector<lower::ProgramPart>& parts, device::ThreadTeam& team,
+           std::size_t most_events)
       : team_(team), busy_(static_cast<std::size_t>(team.num_threads()), 0) {
-    for (const ProgramPart& part : parts) {
+    for (const lower::ProgramPart& part : parts) {
       calls_.emplace_back(*part.calls);
       sums_.resize(sums_.size() + part.calls->size());
     }
@@ -130,9 +131,9 @@ bool is_attention(const ir::Node& node) { return node.op->name.starts_with("atte
 // Mean of pairs_ratio over all micro-batches that a run looked at, by window.
 class PairsRatios {
  public:
-  explicit PairsRatios(const std::vector<ProgramPart>& parts) {
-    for (const ProgramPart& part : parts)
-      for (const CallInfo& info : part.infos)
+  explicit PairsRatios(const std::vector<lower::ProgramPart>& parts) {
+    for (const lower::ProgramPart& part : parts)
+      for (const lower::CallInfo& info : part.infos)
         if (is_attention(*info.node)) sums_[window(info)] = 0;
   }
   void add(const io::StepBatch& batch) {
@@ -141,13 +142,13 @@ class PairsRatios {
       ++count_;
     }
   }
-  double of(const CallInfo& info) const {
+  double of(const lower::CallInfo& info) const {
     if (!is_attention(*info.node) || count_ == 0) return 1;
     return sums_.at(window(info)) / static_cast<double>(count_);
   }
 
  private:
-  static std::int64_t window(const CallInfo& info) {
+  static std::int64_t window(const lower::CallInfo& info) {
     return spec::get_int_or(info.node->attributes, "window", 0);
   }
   std::map<std::int64_t, double> sums_;
@@ -217,9 +218,9 @@ class Profiler {
   }
 
   Profile run() {
-    const std::vector<ProgramPart> parts = parts_of(program_->compiled);
+    const std::vector<lower::ProgramPart> parts = lower::parts_of(program_->compiled);
     std::size_t num_calls = 0;
-    for (const ProgramPart& part : parts) num_calls += part.infos.size();
+    for (const lower::ProgramPart& part : parts) num_calls += part.infos.size();
     const std::int64_t accumulation = run_.train.gradient_accumulation_steps;
     Recorder recorder(parts, session_.team(),
                       num_calls * static_cast<std::size_t>(options_.num_steps * accumulation));
@@ -296,16 +297,16 @@ class Profiler {
         1e-9 * static_cast<double>(after.waited_nanoseconds - before.waited_nanoseconds) / steps;
   }
 
-  void fill_calls(const std::vector<ProgramPart>& parts, const Recorder& recorder,
+  void fill_calls(const std::vector<lower::ProgramPart>& parts, const Recorder& recorder,
                   const PairsRatios& ratios) {
     const auto steps = static_cast<double>(options_.num_steps),
                threads = static_cast<double>(session_.team().num_threads());
     result_.outside_seconds = result_.step_seconds;
     std::size_t next = 0;
-    for (const ProgramPart& part : parts) {
+    for (const lower::ProgramPart& part : parts) {
       for (std::size_t i = 0; i < part.infos.size(); ++i) {
         const Sums& sums = recorder.sums()[next++];
-        const CallInfo& info = part.infos[i];
+        const lower::CallInfo& info = part.infos[i];
         const runtime::Call& call = (*part.calls)[i];
         ProfileRow row{.name = call.label, .kernel = std::string(call.kernel->name)};
         if (part.is_first_apart) row.name += " first micro-batch";
@@ -325,10 +326,10 @@ class Profiler {
     }
   }
 
-  void group(const std::vector<ProgramPart>& parts) {
+  void group(const std::vector<lower::ProgramPart>& parts) {
     std::vector<std::string> ops, phases;
-    for (const ProgramPart& part : parts)
-      for (const CallInfo& info : part.infos) {
+    for (const lower::ProgramPart& part : parts)
+      for (const lower::CallInfo& info : part.infos) {
         ops.emplace_back(info.is_zero_fill ? "fill" : info.node->op->name);
         phases.emplace_back(to_string(info.node->tag.phase));
         result_.call_segments.emplace_back(text(info.node->tag.segment));

@@ -57,11 +57,14 @@ void add_verb(CLI::App& app, const Verb& verb, Parsed& parsed) {
   parsed.app = app.add_subcommand(std::string(verb.name));
   parsed.app->allow_extras();
   if (!verb.positional.empty()) {
-    const bool optional = verb.positional.back() == '?';
+    const bool optional = verb.positional.back() == '?', is_list = verb.positional.ends_with("...");
+    const std::size_t mark = optional ? 1 : is_list ? 3 : 0;
     CLI::Option* option = parsed.app->add_option(
-        std::string(verb.positional.substr(0, verb.positional.size() - optional)),
-        parsed.positionals);
-    option->expected(1)->allow_extra_args(false);
+        std::string(verb.positional.substr(0, verb.positional.size() - mark)), parsed.positionals);
+    if (is_list)
+      option->expected(1, -1);
+    else
+      option->expected(1)->allow_extra_args(false);
     if (!optional) option->required();
   }
   for (const VerbOption& wanted : verb.options) {

@@ -6,6 +6,7 @@
 #include "cli/calibrate_once.h"
 #include "cli/console.h"
 #include "cli/verb.h"
+#include "report/report.h"
 #include "train/trainer.h"
 
 namespace anabatic::cli {
@@ -15,6 +16,18 @@ std::size_t terminal_columns() {
   winsize size{};
   const bool is_known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20;
   return is_known ? size.ws_col : 100;
+}
+
+// The run is done and saved: it is none the worse for a report that cannot be written. The
+// trainer's memory is free by now, so a budget holds here too.
+void write_report(const std::filesystem::path& output, Console& console) {
+  const std::filesystem::path file = report::file_of(output);
+  try {
+    report::write_report({output}, file);
+    console.on_message(Severity::kInfo, "report: " + file.string());
+  } catch (const std::exception& error) {
+    log_warning("[report] {} is not written: {}", file.string(), error.what());
+  }
 }
 
 int run(const Invocation& invocation) {
@@ -31,10 +44,14 @@ int run(const Invocation& invocation) {
     console.clear_bar();
     print_message(severity, text);
   });
-  train::Trainer trainer(config, console);
-  const InterruptGuard interrupt;  // until here a signal ends the process: there is no step to save
-  console.set_interrupt(interrupt);
-  console.on_end(trainer.train());
+  {
+    train::Trainer trainer(config, console);
+    // Until here a signal ends the process: there is no step to save.
+    const InterruptGuard interrupt;
+    console.set_interrupt(interrupt);
+    console.on_end(trainer.train());
+  }
+  write_report(config.train.output, console);
   return 0;
 }
 

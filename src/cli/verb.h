@@ -33,7 +33,8 @@ struct Invocation {
 
 struct Verb {
   std::string_view name, help;
-  std::string_view positional;  // "MODEL_DIR", "CONFIG.yaml?" (optional), "" for none
+  std::string_view
+      positional;  // "MODEL_DIR", "CONFIG.yaml?" (optional), "RUN..." (one or more), "" for none
   std::vector<VerbOption> options;
   bool takes_config_keys;         // the keys that train/key_verbs.h says it reads are flags too
   int (*run)(const Invocation&);  // the process's exit code; errors are thrown
@@ -54,6 +55,7 @@ const Verb& help_verb();
 const Verb& info_verb();
 const Verb& plan_verb();
 const Verb& profile_verb();
+const Verb& report_verb();
 const Verb& tokenize_verb();
 const Verb& train_verb();
 

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/json_lines.h"
 
+#include <fmt/core.h>
+
+#include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -24,6 +29,14 @@ std::int64_t whole_lines_bytes(const File& file) {
     end = begin;
   }
   return 0;
+}
+
+// None for what is no object with an integer step.
+std::optional<std::int64_t> step_of(const Json& object) {
+  if (!object.is_object()) return std::nullopt;
+  const auto step = object.find("step");
+  if (step == object.end() || !step->is_number_integer()) return std::nullopt;
+  return step->get<std::int64_t>();
 }
 
 }  // namespace
@@ -48,13 +61,26 @@ void keep_steps(const std::filesystem::path& path, std::int64_t last_step) {
     if (newline == std::string_view::npos) break;
     const std::string_view line = rest.substr(0, newline + 1);
     rest.remove_prefix(newline + 1);
-    const auto object = try_parse_json(line);
-    if (!object.is_object()) continue;
-    const auto step = object.find("step");
-    if (step == object.end() || !step->is_number_integer()) continue;
-    if (step->get<std::int64_t>() <= last_step) kept.append(line);
+    const std::optional<std::int64_t> step = step_of(try_parse_json(line));
+    if (step && *step <= last_step) kept.append(line);
   }
   if (kept != content) write_file_atomically(path, kept);
+}
+
+std::int64_t visit_steps(const std::filesystem::path& path,
+                         const std::function<void(std::int64_t, const Json&)>& visit) {
+  if (!std::filesystem::exists(path)) return 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ResourceError(fmt::format("{}: cannot be read", path.string()));
+  std::int64_t num_others = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const Json object = try_parse_json(line);
+    if (const std::optional<std::int64_t> step = step_of(object))
+      visit(*step, object);
+    else
+      ++num_others;
+  }
+  return num_others;
 }
 
 }  // namespace anabatic::io

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 
 #include "io/file.h"
@@ -27,5 +28,12 @@ class JsonLinesWriter {
 // yet done leaves the file. Lines that are no objects with a step are dropped. No file: nothing
 // happens.
 void keep_steps(const std::filesystem::path& path, std::int64_t last_step);
+
+// Hands over every line that is an object with a step, in their order and one at a time: a file of
+// any size takes the memory of one line. A last line without "\n" belongs to a run that is at work
+// or was killed; it is left out. Returns how many other lines were no such objects. No file: 0.
+std::int64_t visit_steps(
+    const std::filesystem::path& path,
+    const std::function<void(std::int64_t step, const nlohmann::json&)>& visit);
 
 }  // namespace anabatic::io

@@ -43,14 +43,14 @@ struct CompileOptions {
   std::set<std::string, std::less<>>
       disabled_passes{};  // optional passes only; InvalidArgument naming an unknown or required one
   bool trivial_planners = false;
-  plan::DiskOptions disk{};      // used when training and with_update
-  DiskChoice disk_choice{};      // likewise, under a budget
-  std::string only_kernels{};    // "ref": only rows whose name starts with it; empty: all
-  std::string dump_directory{};  // empty: none; else every artifact is written there: the graph
-                                 // after each pass, plan.txt, program.txt
-  passes::HeldStates held_states{};      // that other programs hold already
-  passes::StateNames states_on_disk{};   // of these; for programs that do not train
-  plan::MemoryOptions memory{};          // of training programs
+  plan::DiskOptions disk{};          // used when training and with_update
+  DiskChoice disk_choice{};          // likewise, under a budget
+  std::string only_kernels{};        // "ref": only rows whose name starts with it; empty: all
+  std::string dump_directory{};      // empty: none; else every artifact is written there: the graph
+                                     // after each pass, plan.txt, program.txt
+  passes::HeldStates held_states{};  // that other programs hold already
+  passes::StateNames states_on_disk{};  // of these; for programs that do not train
+  plan::MemoryOptions memory{};         // of training programs
   // Decisions of a plan for almost this budget: where its places of states keep this one too, no
   // others are tried.
   std::optional<spec::Decisions> warm_start{};

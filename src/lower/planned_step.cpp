@@ -19,4 +19,19 @@ plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& devi
   return result;
 }
 
+std::map<std::string, double> price_segments(const PlannedStep& step,
+                                             const spec::DeviceSpec& device,
+                                             const plan::OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches) {
+  std::map<std::string, double> result =
+      plan::price_segments(step.graph, step.plan, device, efficiency, num_micro_batches, true);
+  if (!step.first || num_micro_batches < 2) return result;
+  const auto one = [&](const auto& planned) {
+    return plan::price_segments(planned.graph, planned.plan, device, efficiency, 1, false);
+  };
+  for (const auto& [segment, seconds] : one(*step.first)) result[segment] += seconds;
+  for (const auto& [segment, seconds] : one(step)) result[segment] -= seconds;
+  return result;
+}
+
 }  // namespace anabatic::lower

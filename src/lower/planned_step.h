@@ -31,5 +31,10 @@ struct PlannedStep {
 // Of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
+// By segment (plan::price_segments).
+std::map<std::string, double> price_segments(const PlannedStep& step,
+                                             const spec::DeviceSpec& device,
+                                             const plan::OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches);
 
 }  // namespace anabatic::lower

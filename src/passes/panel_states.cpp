@@ -128,7 +128,8 @@ class Arranger {
 
   void read_rows(const State& parameter) {
     const TensorType type = graph_.value(parameter.before).type;
-    replace(parameter.before, builder_.state_of(parameter.name, ir::StateRole::kRowMajorCopy, type));
+    replace(parameter.before,
+            builder_.state_of(parameter.name, ir::StateRole::kRowMajorCopy, type));
   }
 
   void replace(ValueId from, ValueId to) {

@@ -242,6 +242,45 @@ double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
   return roof_of({.bytes = static_cast<double>(bytes)}, true, device) / kFallbackShare;
 }
 
+namespace {
+
+// Of the calls of a planned node in a step, `times` of them.
+double calls_seconds(const ir::Graph& graph, const PlannedNode& planned,
+                     const spec::DeviceSpec& device, const OpEfficiency& efficiency, double times) {
+  return times * (predicted_seconds(graph, graph.node(planned.node), device, efficiency) +
+                  slicing_seconds(planned.slicing_bytes, device));
+}
+
+// Of the zeroes ahead of them; 0 where there are none.
+double zero_fill_seconds(const ir::Graph& graph, const PlannedNode& planned,
+                         const spec::DeviceSpec& device, double times) {
+  if (planned.zero_fill == ZeroFill::kNone) return 0;
+  Work zeroes;
+  for (const ir::ValueId output : graph.node(planned.node).outputs)
+    zeroes.bytes += static_cast<double>(graph.value(output).type.num_bytes());
+  return (planned.zero_fill == ZeroFill::kFirstMicroBatch ? 1 : times) *
+         (roof_of(zeroes, false, device) / kFallbackShare);
+}
+
+}  // namespace
+
+std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan& plan,
+                                             const spec::DeviceSpec& device,
+                                             const OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches, bool with_update) {
+  std::map<std::string, double> seconds;
+  for (const auto& [action, order] : plan.orders)
+    for (const PlannedNode& planned : order) {
+      if (planned.is_offloaded || (action == spec::Action::kUpdate && !with_update)) continue;
+      const ir::Node& node = graph.node(planned.node);
+      const double times = node.is_of_update() ? 1 : static_cast<double>(num_micro_batches);
+      seconds[std::string(text(node.tag.segment))] +=
+          calls_seconds(graph, planned, device, efficiency, times) +
+          zero_fill_seconds(graph, planned, device, times);
+    }
+  return seconds;
+}
+
 StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                      const OpEfficiency& efficiency, std::int64_t num_micro_batches) {
   StepPrice price;
@@ -252,15 +291,9 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
       if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
       const double times = node.is_of_update() ? 1 : repeats;
-      seconds += times * (predicted_seconds(graph, node, device, efficiency) +
-                          slicing_seconds(planned.slicing_bytes, device));
+      seconds += calls_seconds(graph, planned, device, efficiency, times);
+      seconds += zero_fill_seconds(graph, planned, device, times);
       flops += times * work_of(graph, node, efficiency).flops;
-      if (planned.zero_fill == ZeroFill::kNone) continue;
-      Work zeroes;
-      for (const ir::ValueId output : node.outputs)
-        zeroes.bytes += static_cast<double>(graph.value(output).type.num_bytes());
-      seconds += (planned.zero_fill == ZeroFill::kFirstMicroBatch ? 1 : times) *
-                 (roof_of(zeroes, false, device) / kFallbackShare);
     }
     double& part = action == spec::Action::kForward    ? price.forward_seconds
                    : action == spec::Action::kBackward ? price.backward_seconds

@@ -84,4 +84,11 @@ struct StepPrice {
 StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                      const OpEfficiency& efficiency, std::int64_t num_micro_batches);
 
+// The same by the segments of the nodes, "" for those without; waits for the disk are in none.
+// `with_update`: the action of the update counts too.
+std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan& plan,
+                                             const spec::DeviceSpec& device,
+                                             const OpEfficiency& efficiency,
+                                             std::int64_t num_micro_batches, bool with_update);
+
 }  // namespace anabatic::plan

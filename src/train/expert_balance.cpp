@@ -123,9 +123,9 @@ std::int64_t ExpertHistory::num_bytes(const ir::Graph& graph) {
   for (const ir::ValueId id : graph.outputs)
     if (text(graph.value(id).name).starts_with(kPrefix))
       num_experts += graph.value(id).type.num_elements();
-  // The ring, its sums and the step's own.
+  // The ring, its sums, the step's own and those of a window (train/record).
   return num_experts *
-         (kSteps * std::int64_t{sizeof(std::uint32_t)} + 2 * std::int64_t{sizeof(std::int64_t)});
+         (kSteps * std::int64_t{sizeof(std::uint32_t)} + 3 * std::int64_t{sizeof(std::int64_t)});
 }
 
 std::string worst_to_string(const std::vector<LayerBalance>& layers) {

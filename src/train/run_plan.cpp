@@ -161,6 +161,14 @@ plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                            run.train.gradient_accumulation_steps);
 }
 
+std::map<std::string, double> price_segments(const RunConfig& run, const lower::Compiled& training,
+                                             const spec::DeviceSpec& device,
+                                             plan::OpEfficiency efficiency) {
+  return lower::price_segments(training, plan::with_peaks(device),
+                               efficiency_of(std::move(efficiency), run),
+                               run.train.gradient_accumulation_steps);
+}
+
 std::int64_t offloaded_bytes(const plan::Plan& plan) {
   std::int64_t bytes = 0;
   for (const plan::Offload& offload : plan.offloads)

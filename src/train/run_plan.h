@@ -3,6 +3,7 @@
 // Allocates no arenas and no states and runs no kernel.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,6 +53,11 @@ plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::Mod
 // Seconds of a step of `run` on `device`, whose peaks may be missing.
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           const spec::DeviceSpec& device, plan::OpEfficiency efficiency);
+
+// The same by segment, without waits for the disk.
+std::map<std::string, double> price_segments(const RunConfig& run, const lower::Compiled& training,
+                                             const spec::DeviceSpec& device,
+                                             plan::OpEfficiency efficiency);
 
 // Of the plan's disk_bytes.
 std::int64_t offloaded_bytes(const plan::Plan& plan);

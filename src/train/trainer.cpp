@@ -14,6 +14,7 @@
 #include "device/probe.h"
 #include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
+#include "train/api/plan_summary.h"
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
@@ -26,7 +27,8 @@
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/open_dataset.h"
-#include "train/plan_summary.h"
+#include "train/record/run_record.h"
+#include "train/record/windows_log.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
@@ -87,6 +89,7 @@ struct Trainer::Impl {
   std::optional<io::Loader> loader;
   Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
+  std::optional<WindowsLog> windows;
   std::int64_t first_step = 1;
   std::int64_t done_step = 0;     // whose states the session holds
   std::int64_t saved_step = -1;   // the newest checkpoint's
@@ -127,6 +130,7 @@ struct Trainer::Impl {
                                      .seed = static_cast<std::uint64_t>(run.train.seed),
                                      .shuffle = run.data.shuffle});
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
+    windows.emplace(run.train.output, first_step, run.train.steps, *program, expert_counts);
   }
 
   // Plans with the prices of `anabatic plan`, so that both choose alike.
@@ -185,8 +189,9 @@ struct Trainer::Impl {
          .num_present =
              static_cast<std::int64_t>(checkpoints_of_run(run.train.output, start.run.id).size()),
          .keep_last = run.train.keep_last,
-         .log_bytes = estimate_log_bytes(run.train.steps - first_step + 1,
-                                         session.config().num_hidden_layers)},
+         .log_bytes =
+             estimate_log_bytes(run.train.steps - first_step + 1,
+                                session.config().num_hidden_layers, session.config().num_experts)},
         disk_room(run.train.output));
   }
 
@@ -196,8 +201,8 @@ struct Trainer::Impl {
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
                             session.team().num_threads(), baseline_bytes, data_bytes);
     const Calibration calibration = stored_calibration(session.device());
-    price = price_run(run, training, with_peaks_of(session.device(), calibration),
-                      calibration.efficiency);
+    const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
+    price = price_run(run, training, device, calibration.efficiency);
     PlanSummary summary = summarize(run, training, memory, price, calibration.source);
     const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
     write_file_atomically(file,
@@ -208,6 +213,15 @@ struct Trainer::Impl {
     summary.counts_process = baseline_bytes > 0;
     summary.file = file.string();
     listener.on_plan(summary);
+    write_run_record(
+        run.train.output, session, training,
+        {.run = start.run,
+         .first_step = first_step,
+         .planned_peak_bytes = planned_bytes(),
+         .memory = memory,
+         .price = price,
+         .segment_seconds = price_segments(run, training, device, calibration.efficiency),
+         .price_source = calibration.source});
   }
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }
@@ -225,14 +239,17 @@ struct Trainer::Impl {
                   step);
     metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
     double flops = 0;
-    run_training_step(
-        *program, batch, step, metrics.learning_rate,
-        [&](const io::MicroBatch& micro_batch) {
-          add_forward_metrics(metrics);
-          require_finite_loss(*program, step, metrics.loss);
-          if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
-        },
-        [&] { is_sound = false; });
+    {
+      const WindowsLog::Watching watching = windows->watch(step);
+      run_training_step(
+          *program, batch, step, metrics.learning_rate,
+          [&](const io::MicroBatch& micro_batch) {
+            add_forward_metrics(metrics);
+            require_finite_loss(*program, step, metrics.loss);
+            if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
+          },
+          [&] { is_sound = false; });
+    }
     if (has_labels) {
       metrics.grad_norm = program->scalar("grad_norm");
       // An update by a norm that is not finite leaves all as it was.
@@ -255,6 +272,8 @@ struct Trainer::Impl {
     metrics.mfu = utilization.of(flops / metrics.step_time_s);
     metrics.peak_memory_bytes = device::peak_resident_bytes();
     metrics.planned_memory_bytes = planned_bytes();
+    windows->add(step, expert_counts);
+    expert_counts.clear();
     return metrics;
   }
 
@@ -270,7 +289,6 @@ struct Trainer::Impl {
   void add_expert_metrics(StepMetrics& metrics) {
     metrics.experts = expert_counts.balance();
     expert_history.push(expert_counts);
-    expert_counts.clear();
     if (const std::string warning = expert_history.take_warning(); !warning.empty())
       log_warning("{}", warning);
   }
@@ -286,6 +304,7 @@ struct Trainer::Impl {
   void save(std::int64_t step) {
     if (saved_step == step) return;
     log->sync();
+    windows->sync();
     save_pruned(step, run.train.keep_last);
   }
 

@@ -19,9 +19,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::vector<std::string> kVerbs{"bench",     "doctor",   "evaluate", "generate",
-                                      "gradients", "help",     "info",     "plan",
-                                      "profile",   "tokenize", "train"};
+const std::vector<std::string> kVerbs{"bench",     "doctor", "evaluate", "generate",
+                                      "gradients", "help",   "info",     "plan",
+                                      "profile",   "report", "tokenize", "train"};
 
 // Runs what must succeed; returns standard output.
 std::string output_of(const std::vector<std::string>& arguments) {

@@ -147,6 +147,7 @@ TEST_F(RunDirectory, IsSearchedForTheNewestCheckpointWhateverLatestNames) {
     EXPECT_TRUE(checkpoint_bytes(step(6)) == want);
     EXPECT_EQ(read_file(output_ / "latest"), "step-00000006\n");
     EXPECT_EQ(json_lines(output_ / "metrics.jsonl").size(), 6u);
+    EXPECT_EQ(json_lines(output_ / "windows.jsonl").size(), 6u);
     fs::remove_all(step(6));
   }
 }
@@ -276,6 +277,8 @@ TEST_F(RunDirectory, LosesNothingOfAnEarlierRunToOneThatBeginsAnew) {
   EXPECT_TRUE(aside == old4);
   EXPECT_EQ(num_second_steps, 1u);
   EXPECT_EQ(read_file(output_ / "before-1" / "metrics.jsonl"), old_metrics);
+  EXPECT_EQ(json_lines(output_ / "before-1" / "windows.jsonl").size(), 6u);
+  EXPECT_TRUE(fs::exists(output_ / "before-1" / "run.json"));
   EXPECT_EQ(json_lines(output_ / "metrics.jsonl").size(), 4u);
 
   // What goes on is the run that began last, though the other one was farther.

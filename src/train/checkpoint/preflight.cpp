@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "train/record/windows_log.h"
 
 namespace anabatic::train {
 namespace {
@@ -74,9 +75,11 @@ std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t sav
   return last / save_every - (first - 1) / save_every + (last % save_every != 0 ? 1 : 0);
 }
 
-std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers) {
+std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
+                                std::int64_t num_experts) {
   return std::clamp<std::int64_t>(num_steps, 0, kMostLoggedSteps) *
-         (kLogBytesOfStep + kLogBytesOfLayer * num_layers);
+             (kLogBytesOfStep + kLogBytesOfLayer * num_layers) +
+         WindowsLog::estimate_bytes(num_steps, num_layers * num_experts);
 }
 
 }  // namespace anabatic::train

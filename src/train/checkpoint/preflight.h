@@ -31,7 +31,8 @@ void require_disk_room(const std::filesystem::path& directory, const DiskNeed& n
 
 // Steps in [first, last] after which a run saves: multiples of save_every, and the last.
 std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t save_every);
-// Bytes of metrics.jsonl and TensorBoard events, about.
-std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers);
+// Bytes of metrics.jsonl, TensorBoard events and windows.jsonl, about. `num_experts`: of a layer.
+std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
+                                std::int64_t num_experts);
 
 }  // namespace anabatic::train

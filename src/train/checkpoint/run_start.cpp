@@ -8,6 +8,8 @@
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
+#include "train/record/run_record.h"
+#include "train/record/windows_log.h"
 
 namespace anabatic::train {
 namespace {
@@ -25,10 +27,12 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
   for (const auto& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool is_log = name == "metrics.jsonl" || name == "validation.jsonl" ||
-                        name.starts_with("events.out.tfevents.");
+                        name == kWindowsFile || name.starts_with("events.out.tfevents.");
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }
+  // What the run was stands beside its logs, never alone.
+  if (!logs.empty() && fs::exists(output / kRunRecordFile)) logs.push_back(output / kRunRecordFile);
   fs::path folder;
   for (const fs::path& log : logs) folder = set_aside(log).parent_path();
   if (!logs.empty())

@@ -46,5 +46,15 @@ TEST(KeepSteps, DropsLaterSteps) {
   EXPECT_EQ(read_text(directory / "m"), "{\"step\":1}\n{\"step\":3}\n");
 }
 
+TEST(VisitSteps, HandsOverWholeLinesAlone) {
+  const TempDirectory directory;
+  std::vector<std::int64_t> steps;
+  const auto note = [&](std::int64_t step, const Json&) { steps.push_back(step); };
+  EXPECT_EQ(visit_steps(directory / "none", note), 0);
+  write_text(directory / "m", "{\"step\":1}\n{\"a\":2}\nrubbish\n{\"step\":3}\n{\"step\":4}");
+  EXPECT_EQ(visit_steps(directory / "m", note), 2);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 3}));
+}
+
 }  // namespace
 }  // namespace anabatic::io

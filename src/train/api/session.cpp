@@ -9,6 +9,8 @@
 #include "device/memory.h"
 #include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
+#include "train/api/plan_summary.h"
+#include "train/api/step_data.h"
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
@@ -17,9 +19,7 @@
 #include "train/expert_balance.h"
 #include "train/generate.h"
 #include "train/nonfinite.h"
-#include "train/plan_summary.h"
 #include "train/run_plan.h"
-#include "train/step_data.h"
 #include "train/training_step.h"
 
 namespace anabatic {

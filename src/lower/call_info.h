@@ -6,10 +6,11 @@
 #include "ir/op_schema.h"
 #include "lower/compile.h"
 
-namespace anabatic::bench {
+namespace anabatic::lower {
 
 struct CallInfo {
   const ir::Node* node = nullptr;
+  std::size_t position = 0;   // of the node in its action's order
   bool is_zero_fill = false;  // zeroes ahead of the node
   bool is_bf16 = false;       // of the node's floating inputs, one is bf16: which peak is its roof
   ir::Cost cost{};
@@ -25,6 +26,6 @@ struct ProgramPart {
 };
 
 // By action; then those of a first micro-batch that has calls of its own.
-std::vector<ProgramPart> parts_of(const lower::Compiled& compiled);
+std::vector<ProgramPart> parts_of(const Compiled& compiled);
 
-}  // namespace anabatic::bench
+}  // namespace anabatic::lower

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/plan_summary.h"
+#include "train/api/plan_summary.h"
 
 #include "plan/choice_id.h"
 #include "train/run_plan.h"

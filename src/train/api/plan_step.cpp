@@ -4,9 +4,9 @@
 #include "device/memory.h"
 #include "device/topology.h"
 #include "plan/budget_error.h"
+#include "train/api/plan_summary.h"
 #include "train/budget.h"
 #include "train/calibration.h"
-#include "train/plan_summary.h"
 
 namespace anabatic {
 

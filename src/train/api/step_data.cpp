@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/step_data.h"
+#include "train/api/step_data.h"
 
 #include <algorithm>
 #include <numeric>

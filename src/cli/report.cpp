@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/report.h"
+
+#include "base/text.h"
+#include "cli/standard_output.h"
+#include "cli/verb.h"
+
+namespace anabatic::cli {
+namespace {
+
+int run(const Invocation& invocation) {
+  const std::vector<std::filesystem::path> runs(invocation.positionals.begin(),
+                                                invocation.positionals.end());
+  const std::filesystem::path output = invocation.has("--output")
+                                           ? std::filesystem::path(invocation.value("--output"))
+                                           : report::file_of(runs.at(0));
+  // Before anything long: a place that cannot be written to shows at once.
+  if (invocation.has("--output")) require_writable(output);
+  report::write_report(runs, output);
+  print_output("{}\n", output.string());
+  return 0;
+}
+
+}  // namespace
+
+const Verb& report_verb() {
+  static const Verb verb{"report",
+                         "pictures and tables of runs side by side, as one HTML file",
+                         "RUN...",
+                         {{.name = "--output",
+                           .help = "to write (default: report.html in the first RUN)",
+                           .value = "FILE"}},
+                         false,
+                         run};
+  return verb;
+}
+
+}  // namespace anabatic::cli
