@@ -1,20 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cmake --install`: the binary, the public headers, the libraries and anabaticConfig.cmake, which gives anabatic::anabatic.
+# `cmake --install`: the binary, the public headers, libraries, and anabaticConfig.cmake. It gives anabatic::anabatic, the shared
+# library, which needs nothing else to compile and link against; and with COMPONENTS static anabatic::static, the archives.
 
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
-add_library(anabatic_api INTERFACE)
-set_target_properties(anabatic_api PROPERTIES EXPORT_NAME anabatic)
-target_link_libraries(anabatic_api INTERFACE anabatic_train)
-target_include_directories(anabatic_api INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-                                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-add_library(anabatic::anabatic ALIAS anabatic_api)
-
+set(include_directories $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 set(config_directory ${CMAKE_INSTALL_LIBDIR}/cmake/anabatic)
-install(TARGETS anabatic_api anabatic_options EXPORT anabaticTargets)
+
+add_library(anabatic_api INTERFACE)
+set_target_properties(anabatic_api PROPERTIES EXPORT_NAME static)
+target_link_libraries(anabatic_api INTERFACE anabatic_train)
+target_include_directories(anabatic_api INTERFACE ${include_directories})
+add_library(anabatic::static ALIAS anabatic_api)
+install(TARGETS anabatic_api anabatic_options EXPORT anabaticStaticTargets)
+install(EXPORT anabaticStaticTargets NAMESPACE anabatic:: DESTINATION ${config_directory})
+
+# A sanitizer's runtime belongs to a program, not to a library.
+if(NOT ANABATIC_SANITIZE)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/shared.cpp CONTENT "// The shared library is made of archives alone.\n")
+  add_library(anabatic_shared SHARED ${PROJECT_BINARY_DIR}/precompiled/shared.cpp)
+  set_target_properties(anabatic_shared PROPERTIES OUTPUT_NAME anabatic EXPORT_NAME anabatic VERSION ${PROJECT_VERSION}
+                                                   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  target_link_libraries(anabatic_shared PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,anabatic_train>)
+  target_link_options(anabatic_shared PRIVATE -Wl,-z,defs)
+  target_include_directories(anabatic_shared INTERFACE ${include_directories})
+  add_library(anabatic::anabatic ALIAS anabatic_shared)
+  install(TARGETS anabatic_shared EXPORT anabaticTargets)
+  install(EXPORT anabaticTargets NAMESPACE anabatic:: DESTINATION ${config_directory})
+endif()
+
 install(TARGETS anabatic)
 install(DIRECTORY include/anabatic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(EXPORT anabaticTargets NAMESPACE anabatic:: DESTINATION ${config_directory})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/anabaticConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES cmake/anabaticConfig.cmake ${PROJECT_BINARY_DIR}/anabaticConfigVersion.cmake DESTINATION ${config_directory})

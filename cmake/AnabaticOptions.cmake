@@ -34,12 +34,18 @@ if(ANABATIC_MOLD)
   target_link_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fuse-ld=mold>)
 endif()
 
+# What the shared library is made of: position-independent, and exporting only what include/anabatic marks ANABATIC_API.
+function(anabatic_fit_for_sharing target)
+  target_compile_options(${target} PRIVATE -fPIC -fvisibility=hidden -fvisibility-inlines-hidden)
+endfunction()
+
 # Standard headers take most of a small source's compile time: they are parsed once here, and once more with nlohmann's for the
 # libraries that read JSON. Every source still includes what it uses.
 function(anabatic_headers target)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled/${target}.cpp CONTENT "// Compiled for its precompiled header alone.\n")
   add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/precompiled/${target}.cpp)
   target_link_libraries(${target} PRIVATE anabatic_options fmt::fmt Threads::Threads)
+  anabatic_fit_for_sharing(${target})
   target_precompile_headers(
     ${target}
     PRIVATE
@@ -63,6 +69,7 @@ endfunction()
 function(anabatic_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_library(anabatic_${name} STATIC ${ARG_SOURCES})
+  anabatic_fit_for_sharing(anabatic_${name})
   target_link_libraries(anabatic_${name} PUBLIC anabatic_options ${ARG_LIBRARIES})
   foreach(dependency IN LISTS ARG_DEPENDS)
     target_link_libraries(anabatic_${name} PUBLIC anabatic_${dependency})
@@ -73,7 +80,7 @@ function(anabatic_library name)
     target_precompile_headers(anabatic_${name} REUSE_FROM anabatic_std_headers)
   endif()
   if(NOT name MATCHES "^test_|^console$")
-    install(TARGETS anabatic_${name} EXPORT anabaticTargets)
+    install(TARGETS anabatic_${name} EXPORT anabaticStaticTargets)
   endif()
 endfunction()
 

@@ -35,7 +35,7 @@ struct TrainSummary {
 
 // Prints nothing and catches no signal. Engines are independent of each other: several may live in
 // one process and work at once, each on one thread at a time.
-class Engine {
+class ANABATIC_API Engine {
  public:
   // Settings win over the YAML file, when one is given. InvalidArgument lists every problem.
   // `listener`, which must outlive the engine, hears what goes on; none: nobody does.

@@ -5,39 +5,41 @@
 #include <stdexcept>
 #include <string>
 
+#include "anabatic/export.h"
+
 namespace anabatic {
 
-class Error : public std::runtime_error {
+class ANABATIC_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 // The caller's fault: a bad argument, config, graph or file content.
-class InvalidArgument : public Error {
+class ANABATIC_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
 // Legal, but nothing here can do it; the text lists every candidate and its reason.
-class Unsupported : public Error {
+class ANABATIC_API Unsupported : public Error {
  public:
   using Error::Error;
 };
 
 // Memory, disk or the operating system refused.
-class ResourceError : public Error {
+class ANABATIC_API ResourceError : public Error {
  public:
   using Error::Error;
 };
 
 // A rank, a peer or a collective failed.
-class CommError : public Error {
+class ANABATIC_API CommError : public Error {
  public:
   using Error::Error;
 };
 
 // Our bug: condition and file:line.
-class InternalError : public Error {
+class ANABATIC_API InternalError : public Error {
  public:
   using Error::Error;
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "anabatic/export.h"
 #include "anabatic/severity.h"
 
 namespace anabatic {
@@ -60,7 +61,7 @@ struct PlanSummary {
   std::string file;          // that holds the same, and bytes by layer
 };
 
-class RunListener {
+class ANABATIC_API RunListener {
  public:
   virtual ~RunListener() = default;
 

@@ -48,11 +48,11 @@ using PlanOutcome = std::variant<PlannedStep, Refusal>;
 
 // InvalidArgument lists every problem of the settings. Without a memory.budget the plan is the
 // fastest one, whatever this machine has.
-PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file = "");
+ANABATIC_API PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file = "");
 
 // Thrown by Engine::train() and by Session where memory.budget cannot be kept: before the first
 // step, and with nothing taken.
-class BudgetError : public ResourceError {
+class ANABATIC_API BudgetError : public ResourceError {
  public:
   explicit BudgetError(Refusal refusal)
       : ResourceError(refusal.text), refusal_(std::move(refusal)) {}

@@ -53,7 +53,7 @@ struct GradientNorm {
 
 // Prints nothing and catches no signal. Sessions are independent of each other and of engines; each
 // is used from one thread at a time.
-class Session {
+class ANABATIC_API Session {
  public:
   // Plans the step within memory.budget, takes the memory and fills the parameters, as model.init
   // says. InvalidArgument lists every problem; BudgetError (anabatic/plan.h) where no plan fits.

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "anabatic/export.h"
+
 namespace anabatic {
 
 enum class StateRole : std::uint8_t {
@@ -26,7 +28,7 @@ enum class StateRole : std::uint8_t {
   kCache                // keys or values of generation
 };
 
-std::string_view to_string(StateRole role);  // "parameter", "first_moment", "packing_transposed"
+ANABATIC_API std::string_view to_string(StateRole role);  // "parameter", "first_moment", "packing_transposed"
 
 // A state as a checkpoint names it.
 struct StateInfo {

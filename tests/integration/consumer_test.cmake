@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the build into a scratch prefix, builds the consumer project against it and runs it on a tiny model.
-# cmake -DBINARY_DIR=build/release -DSOURCE_DIR=tests/integration/consumer -DTEXT=README.md -DSCRATCH=DIR -P ...
+# cmake -DBINARY_DIR=build/release -DSOURCE_DIR=tests/integration/consumer -DEXAMPLES=examples -DTEXT=README.md -DSCRATCH=DIR -P ...
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -16,6 +16,17 @@ run(${CMAKE_COMMAND} --install ${BINARY_DIR} --prefix ${SCRATCH}/prefix)
 run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${SCRATCH}/build -G Ninja -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix
     -DCMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${SCRATCH}/build)
+run(${CMAKE_COMMAND} -S ${EXAMPLES} -B ${SCRATCH}/examples -G Ninja -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix
+    -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${SCRATCH}/examples)
+
+# The shared library exports the public API and nothing of the folders below it.
+file(GLOB library ${SCRATCH}/prefix/lib*/libanabatic.so ${SCRATCH}/prefix/lib*/*/libanabatic.so)
+execute_process(COMMAND nm -D --defined-only -C ${library} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "anabatic::[a-z]+::[^\n]*" hidden "${symbols}")
+if(hidden OR NOT symbols MATCHES "anabatic::Session::step")
+  message(FATAL_ERROR "expected ${library} to export the public API alone, found ${hidden}")
+endif()
 
 file(COPY_FILE ${TEXT} ${SCRATCH}/text.txt)
 run(${SCRATCH}/prefix/bin/anabatic tokenize --train ${SCRATCH}/text.txt --vocab_size 300 --output ${SCRATCH}/model)
@@ -37,3 +48,12 @@ if("$ENV{ANABATIC_TEST_CONFIG}" STREQUAL "plain")
   set(settings compiler.trivial_planners=true compiler.poison=true ${passes})
 endif()
 run(${SCRATCH}/build/consumer ${SCRATCH}/model/config.json ${SCRATCH}/text.txt ${SCRATCH}/run ${settings})
+
+run(${SCRATCH}/examples/train ${SCRATCH}/model ${SCRATCH}/text.txt ${SCRATCH}/example)
+run(${SCRATCH}/examples/custom_loop ${SCRATCH}/model ${SCRATCH}/loop)
+run(${SCRATCH}/examples/two_engines ${SCRATCH}/model ${SCRATCH}/text.txt ${SCRATCH}/engine)
+run(${SCRATCH}/examples/read_plan ${SCRATCH}/model)
+execute_process(COMMAND ${SCRATCH}/examples/read_plan ${SCRATCH}/model 1MB OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+if(NOT output MATCHES "the smallest budget that does: [0-9.]+ MB")
+  message(FATAL_ERROR "expected a refusal with the smallest budget, got ${output}")
+endif()
