@@ -16,8 +16,7 @@ std::vector<anabatic::Sequence> batch(const anabatic::Session& session, std::int
   for (std::int64_t i = 0; i < session.sequences_per_step(); ++i) {
     anabatic::Sequence sequence;
     for (std::int64_t t = 0; t < session.sequence_length(); ++t)
-      sequence.tokens.push_back(
-          static_cast<std::int32_t>((i + t * stride) % session.vocabulary()));
+      sequence.tokens.push_back(static_cast<std::int32_t>((i + t * stride) % session.vocabulary()));
     sequences.push_back(sequence);
   }
   return sequences;
@@ -41,9 +40,8 @@ void run(const std::string& model, const std::string& output) {
     const anabatic::StepResult step =
         session.step(batch(session, 1), learning_rate(session.num_steps() + 1));
     const std::vector<anabatic::GradientNorm> norms = session.gradient_norms();
-    const auto largest =
-        std::max_element(norms.begin(), norms.end(),
-                         [](const auto& a, const auto& b) { return a.norm < b.norm; });
+    const auto largest = std::max_element(
+        norms.begin(), norms.end(), [](const auto& a, const auto& b) { return a.norm < b.norm; });
     std::printf("step %2d: loss %.4f, gradient norm %.3f, largest of %s\n",
                 static_cast<int>(step.step), step.loss, step.gradient_norm,
                 largest->parameter.c_str());
