@@ -92,7 +92,8 @@ double expected_seconds(train::RunConfig run) {
   for (const auto& [precision, size] : kRuns) {
     set(run, precision, size);
     const ProfileOptions options = steps(size);
-    const train::RunPlan planned = *train::plan_run(run, config, device, plan::default_efficiency());
+    const train::RunPlan planned =
+        *train::plan_run(run, config, device, plan::default_efficiency());
     seconds += static_cast<double>(options.num_warmup_steps + options.num_steps) *
                train::price_run(run, planned.training, device, plan::default_efficiency()).seconds;
   }

@@ -3,6 +3,7 @@
 // time.
 #include <gtest/gtest.h>
 
+#include "anabatic/error.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/planned_run.h"
