@@ -8,8 +8,8 @@
 
 #include "base/text.h"
 #include "lower/lower.h"
-#include "lower/search.h"
 #include "plan/budget_error.h"
+#include "search/search.h"
 
 namespace anabatic::lower {
 namespace {
@@ -29,7 +29,7 @@ void dump(const Compiled& compiled, const std::filesystem::path& directory) {
 
 plan::Outcome<Compiled> try_compile(ir::Graph forward, const CompileOptions& options,
                                     const spec::DeviceSpec& device) {
-  plan::Outcome<PlannedStep> step = find_step(std::move(forward), options, device);
+  search::Outcome step = search::find_step(std::move(forward), options, device);
   if (!step) return step.refusal();
   Compiled result{*std::move(step), {}};
   result.program = lower(result.graph, result.plan, device);

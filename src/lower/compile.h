@@ -2,15 +2,20 @@
 // The one place that takes a built graph through passes, decisions and planning to a program.
 #pragma once
 #include "ir/graph.h"
-#include "lower/compile_options.h"
-#include "lower/planned_step.h"
 #include "plan/outcome.h"
 #include "runtime/program.h"
+#include "search/compile_options.h"
+#include "search/planned_step.h"
 #include "spec/device_spec.h"
+#include "spec/training.h"
 
 namespace anabatic::lower {
 
-struct Compiled : PlannedStep {
+using search::CompileOptions;
+using spec::OptimizerOptions;
+using spec::Precision;
+
+struct Compiled : search::PlannedStep {
   runtime::Program program;
 };
 

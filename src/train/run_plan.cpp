@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "lower/fit.h"
 #include "plan/largest_consumers.h"
+#include "search/fit.h"
 #include "train/memory_account.h"
 #include "train/swap_tier.h"
 
@@ -102,6 +102,27 @@ std::int64_t step_bytes(const RunConfig& run, const RunPlan& plan) {
   return plan.training.plan.peak_bytes() + (chose_disk ? bytes_beside_disk() : 0);
 }
 
+// By how much a process of `plan` exceeds the budget.
+std::int64_t excess_of(const RunConfig& run, const RunPlan& plan, std::int64_t num_threads,
+                       std::int64_t process_bytes) {
+  return account_memory(run, plan.training, plan.evaluation ? &*plan.evaluation : nullptr,
+                        num_threads, process_bytes)
+             .peak_bytes -
+         run.memory.budget;
+}
+
+plan::Refusal nothing_within(const RunConfig& run, const RunPlan& last) {
+  return {.reason = fmt::format("[memory] expected a plan within memory.budget {}, got none",
+                                format_bytes(run.memory.budget)),
+          .consumers = plan::largest_consumers(last.training.graph, last.training.plan)};
+}
+
+// The refusal of a step, in the terms of its process, which holds so many bytes beside it.
+plan::Refusal of_process(plan::Refusal refusal, std::int64_t beside_step) {
+  if (refusal.smallest_bytes > 0) refusal.smallest_bytes += beside_step;
+  return refusal;
+}
+
 }  // namespace
 
 plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::ModelConfig& config,
@@ -110,61 +131,48 @@ plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::Mod
                                           std::int64_t process_bytes, const RunPlan* whole) {
   RunPlan plan = whole ? *whole : *plan_run(run, config, device, efficiency);
   if (run.memory.budget <= 0) return plan;
-  const auto excess_of = [&](const RunPlan& planned) {
-    return account_memory(run, planned.training,
-                          planned.evaluation ? &*planned.evaluation : nullptr, device.num_threads,
-                          process_bytes)
-               .peak_bytes -
-           run.memory.budget;
-  };
+  std::int64_t excess = excess_of(run, plan, device.num_threads, process_bytes);
+  if (excess <= 0) return plan;
   const auto plan_step = [&](std::int64_t bytes) {
     return plan_run(
         run, config, device, efficiency,
         {.bytes = bytes,
          .warm_start = plan.step_bytes > 0 ? &plan.training.memory.decisions : nullptr});
   };
-  std::int64_t excess = excess_of(plan);
-  if (excess <= 0) return plan;
   std::optional<plan::Refusal> refusal;
-  const auto ask = [&](std::int64_t bytes) -> std::optional<std::int64_t> {
-    const std::int64_t beside_step = run.memory.budget + excess - step_bytes(run, plan);
+  const auto ask = [&](std::int64_t bytes) -> std::optional<search::Answer> {
     plan::Outcome<RunPlan> next = plan_step(bytes);
     if (!next) {
-      refusal = next.refusal();
-      if (refusal->smallest_bytes > 0) refusal->smallest_bytes += beside_step;
+      refusal = of_process(next.refusal(), run.memory.budget + excess - step_bytes(run, plan));
       return std::nullopt;
     }
     plan = *std::move(next);
-    return excess = excess_of(plan);
+    excess = excess_of(run, plan, device.num_threads, process_bytes);
+    return search::Answer{.excess = excess, .taken = step_bytes(run, plan)};
   };
   const std::int64_t bytes = step_bytes(run, plan) - excess;
-  if (bytes <= 0 || !lower::fit(bytes, kMostBudgetAttempts, ask)) {
-    if (refusal) return *std::move(refusal);
-    return plan::Refusal{
-        .reason = fmt::format("[memory] expected a plan within memory.budget {}, got none",
-                              format_bytes(run.memory.budget)),
-        .consumers = plan::largest_consumers(plan.training.graph, plan.training.plan)};
-  }
+  if (bytes <= 0 || !search::fit(bytes, kMostBudgetAttempts, ask))
+    return refusal ? *std::move(refusal) : nothing_within(run, plan);
   if (-excess < least_room(plan)) return plan;
   // What lies outside the step may be less than the budget was split by: a faster one may take it.
   plan::Outcome<RunPlan> roomier = plan_step(plan.step_bytes - excess);
   const bool is_faster =
-      roomier && excess_of(*roomier) <= 0 &&
+      roomier && excess_of(run, *roomier, device.num_threads, process_bytes) <= 0 &&
       roomier->training.memory.added_seconds < plan.training.memory.added_seconds;
   return is_faster ? *std::move(roomier) : std::move(plan);
 }
 
 plan::StepPrice price_run(const RunConfig& run, const lower::Compiled& training,
                           const spec::DeviceSpec& device, plan::OpEfficiency efficiency) {
-  return lower::price_step(training, plan::with_peaks(device),
-                           efficiency_of(std::move(efficiency), run),
-                           run.train.gradient_accumulation_steps);
+  return search::price_step(training, plan::with_peaks(device),
+                            efficiency_of(std::move(efficiency), run),
+                            run.train.gradient_accumulation_steps);
 }
 
 std::map<std::string, double> price_segments(const RunConfig& run, const lower::Compiled& training,
                                              const spec::DeviceSpec& device,
                                              plan::OpEfficiency efficiency) {
-  return lower::price_segments(training, plan::with_peaks(device),
+  return search::price_segments(training, plan::with_peaks(device),
                                efficiency_of(std::move(efficiency), run),
                                run.train.gradient_accumulation_steps);
 }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "anabatic/error.h"
 #include "device/topology.h"
 #include "plan/offsets.h"
 #include "plan/training_fixture.h"

@@ -138,7 +138,7 @@ TEST(Prices, OfAStepTakeItsFirstMicroBatchsOwn) {
   options.memory.recompute = {"experts"};
   lower::Compiled lean = lower::compile(moe_graph(2, false), options, device::describe_cpu(1));
   const auto price = [&](const lower::Compiled& compiled, std::int64_t micro_batches) {
-    return lower::price_step(compiled, device(), {}, micro_batches);
+    return search::price_step(compiled, device(), {}, micro_batches);
   };
   const plan::StepPrice alike = price(lean, 3), first = price(whole, 1), other = price(lean, 1);
   EXPECT_GT(other.backward_seconds, first.backward_seconds);

@@ -635,7 +635,7 @@ TEST(AHalfBudget, HoldsTheParametersThatMoveMost) {
   options.disk.min_parameter_bytes = 1;
   options.disk_choice.may_take_masters = options.disk_choice.may_take_parameters = true;
   const auto seconds = [&](const lower::Compiled& compiled) {
-    return lower::price_step(compiled, plan::with_peaks({}), options.efficiency, 1).seconds;
+    return search::price_step(compiled, plan::with_peaks({}), options.efficiency, 1).seconds;
   };
   std::size_t most_held = 0;
   double previous = 0;

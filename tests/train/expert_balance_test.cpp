@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "anabatic/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "io/data/indexed_file.h"

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "anabatic/error.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/planned_run.h"

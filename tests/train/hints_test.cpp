@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "anabatic/error.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/test_config.h"

@@ -47,7 +47,7 @@ const std::vector<Setting>& settings() {
       {"activations_disk",
        {{"memory.activations", {"disk"}}, {"compiler.pack_transposed", {"false"}}}},
       {"hints",
-       {{"memory.recompute", {"mlp_norm.output"}},
+       {{"memory.recompute", {"mlp_norm"}},
         {"memory.keep", {"attention"}},
         {"memory.masters", {"resident"}},
         {"memory.parameters", {"resident"}}}},

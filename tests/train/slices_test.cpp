@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include "anabatic/error.h"
 #include "base/text.h"
 #include "support/planned_run.h"
 #include "support/test_config.h"

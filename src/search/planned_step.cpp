@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/planned_step.h"
+#include "search/planned_step.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches) {
@@ -34,4 +34,4 @@ std::map<std::string, double> price_segments(const PlannedStep& step,
   return result;
 }
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

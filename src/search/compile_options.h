@@ -13,10 +13,7 @@
 #include "spec/decisions.h"
 #include "spec/training.h"
 
-namespace anabatic::lower {
-
-using spec::OptimizerOptions;
-using spec::Precision;
+namespace anabatic::search {
 
 // Whether a budget may put the optimizer's state on disk, beside what disk.optimizer_state says.
 struct DiskChoice {
@@ -30,9 +27,9 @@ struct DiskChoice {
 };
 
 struct CompileOptions {
-  Precision precision = Precision::kFp32;
-  bool training = true;          // false: forward only
-  OptimizerOptions optimizer{};  // used when training and with_update
+  spec::Precision precision = spec::Precision::kFp32;
+  bool training = true;                // false: forward only
+  spec::OptimizerOptions optimizer{};  // used when training and with_update
   // Weights stay packed for input-gradients too; without, the backward packs them anew.
   bool pack_transposed = true;
   // Of a step; 0: not known. With one, gradients share the frame's bytes; with more, the gradient's
@@ -58,4 +55,4 @@ struct CompileOptions {
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

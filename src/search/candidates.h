@@ -5,12 +5,12 @@
 #include <tuple>
 
 #include "ir/graph.h"
-#include "lower/candidate.h"
-#include "lower/compile.h"
-#include "plan/outcome.h"
 #include "plan/plan.h"
+#include "search/candidate.h"
+#include "search/compile_options.h"
+#include "search/planned_step.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 
 class Candidates {
  public:
@@ -19,7 +19,7 @@ class Candidates {
 
   const ir::Graph& forward() const { return forward_; }
   // A refusal where no choice keeps the budget.
-  plan::Outcome<PlannedStep> plan(const StatePlaces& places);
+  Outcome plan(const StatePlaces& places);
   // Before any choice of what is kept.
   const ir::Graph& graph_of(const StatePlaces& places);
   plan::Plan plan_of(const StatePlaces& places);
@@ -36,4 +36,4 @@ class Candidates {
   std::map<std::tuple<bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
 };
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

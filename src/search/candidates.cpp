@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/candidates.h"
+#include "search/candidates.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
-#include "lower/choose_memory.h"
 #include "passes/pipelines.h"
 #include "plan/hints.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
+#include "search/choose_memory.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 namespace {
 
 void explain(const Candidate& candidate, const ir::Graph& graph) {
@@ -27,11 +27,11 @@ Candidates::Candidates(ir::Graph forward, const CompileOptions& options,
                        const spec::DeviceSpec& device)
     : forward_(std::move(forward)), options_(options), device_(device) {}
 
-plan::Outcome<PlannedStep> Candidates::plan(const StatePlaces& places) {
+Outcome Candidates::plan(const StatePlaces& places) {
   const Candidate candidate(options_, device_, places, forward_);
   PlannedStep whole = with_passes(candidate);
   whole.plan = candidate.plan_of(whole.graph);
-  plan::Outcome<PlannedStep> result =
+  Outcome result =
       options_.training && options_.memory.asks() ? choose_memory(candidate, whole) : whole;
   if (!result) return result;
   PlannedStep& step = *result;
@@ -89,4 +89,4 @@ void Candidates::price_packings(const ir::Graph& whole, PlannedStep& step) const
   if (step.first) memory.first_added_seconds += memory.packing_seconds;
 }
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "lower/compile.h"
 #include "passes/pass_runner.h"
 #include "plan/memory_decider.h"
 #include "plan/plan.h"
+#include "search/compile_options.h"
+#include "search/planned_step.h"
 #include "spec/device_spec.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 
 struct StatePlaces {
   bool pack_transposed = true;               // weights stay packed for input-gradients too
@@ -40,7 +41,7 @@ class Candidate {
   // What passes and planners are told. Null: before any decision.
   passes::PassContext context(const spec::Decisions* decisions) const;
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
-  std::int64_t budget_bytes() const { return lower::budget_bytes(options_, places_); }
+  std::int64_t budget_bytes() const { return search::budget_bytes(options_, places_); }
   // Whether a candidate that takes less follows where this one does not keep the budget: that one
   // then says what it needs.
   bool has_another_way() const;
@@ -55,4 +56,4 @@ class Candidate {
   passes::ExpertCuts expert_cuts_{};
 };
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

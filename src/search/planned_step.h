@@ -8,11 +8,12 @@
 #include "ir/graph.h"
 #include "passes/pass_runner.h"
 #include "plan/memory_decider.h"
+#include "plan/outcome.h"
 #include "plan/plan.h"
 #include "plan/prices.h"
 #include "spec/device_spec.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 
 // A step's first micro-batch, where it keeps more than the others (spec::Decisions::first).
 struct FirstMicroBatch {
@@ -28,6 +29,8 @@ struct PlannedStep {
   std::optional<FirstMicroBatch> first{};
 };
 
+using Outcome = plan::Outcome<PlannedStep>;
+
 // Of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
@@ -37,4 +40,4 @@ std::map<std::string, double> price_segments(const PlannedStep& step,
                                              const plan::OpEfficiency& efficiency,
                                              std::int64_t num_micro_batches);
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

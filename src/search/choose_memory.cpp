@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/choose_memory.h"
+#include "search/choose_memory.h"
 
 #include <fmt/core.h>
 
@@ -9,21 +9,21 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "lower/fit.h"
 #include "plan/first_micro_batch.h"
 #include "plan/largest_consumers.h"
 #include "plan/memory_decider.h"
 #include "plan/memory_menu.h"
 #include "plan/prices.h"
+#include "search/fit.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 namespace {
 
 // A plan may need a little more than the simulated timeline says: its frame is asked for anew.
 constexpr int kMostAttempts = 6;
 
-// A first micro-batch whose values did not fit among gradients is asked for by this share of the
-// bytes less, then by twice that, and so on.
+// A first micro-batch whose values did not fit among gradients is taken to be too large by this
+// share of the bytes.
 constexpr std::int64_t kFirstShares = 32;
 constexpr int kMostFirstAttempts = 5;
 
@@ -81,8 +81,7 @@ plan::Refusal refusal_of(const Candidate& candidate, const PlannedStep& leanest,
   return refusal;
 }
 
-plan::Outcome<PlannedStep> step_within_budget(const Candidate& candidate,
-                                              const PlannedStep& whole) {
+Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole) {
   const CompileOptions& options = candidate.options();
   const std::int64_t budget = candidate.budget_bytes(),
                      beside_frame = whole.plan.peak_bytes() - whole.plan.frame_bytes;
@@ -98,15 +97,15 @@ plan::Outcome<PlannedStep> step_within_budget(const Candidate& candidate,
   const plan::MemoryDecider decider(menu, options.memory);
   std::optional<PlannedStep> step;
   std::int64_t smallest = whole.plan.peak_bytes();
-  const auto ask = [&](std::int64_t frame_bytes) -> std::optional<std::int64_t> {
+  const auto ask = [&](std::int64_t frame_bytes) -> std::optional<Answer> {
     step = candidate.step_of(decider.decide_cheapest(frame_bytes, step ? &step->memory : nullptr),
                              whole);
-    if (budget == 0) return 0;
+    if (budget == 0) return Answer{};
     smallest = std::min(smallest, step->plan.peak_bytes());
     const std::int64_t excess = step->plan.peak_bytes() - budget;
     if (excess > 0 && !step->memory.holds) return std::nullopt;
     if (excess <= 0) keep_again(candidate, decider, whole, frame_bytes, *step);
-    return excess;
+    return Answer{.excess = excess};
   };
   const std::int64_t excess = budget > 0 ? whole.plan.peak_bytes() - budget : 0;
   if (!fit(whole.plan.frame_bytes - std::max<std::int64_t>(excess, 0), kMostAttempts, ask))
@@ -138,33 +137,33 @@ void choose_first_micro_batch(const Candidate& candidate, const PlannedStep& who
                               memory.offload);
   const plan::MemoryDecider decider(menu, memory);
   const std::int64_t room = step.plan.frame_bytes + step.plan.gradient_bytes;
-  for (int tries = 0; tries < kMostFirstAttempts; ++tries) {
-    const std::int64_t less = tries == 0 ? 0 : room / kFirstShares << (tries - 1);
-    plan::MemoryDecision decision = decider.decide(room - less);
+  const auto ask = [&](std::int64_t bytes) -> std::optional<Answer> {
+    plan::MemoryDecision decision = decider.decide(bytes);
     const bool is_better = decision.holds && decision.added_seconds < step.memory.added_seconds;
-    if (!is_better && !memory.replay) return;
+    if (!is_better && !memory.replay) return std::nullopt;
     PlannedStep first = candidate.step_of(std::move(decision), whole);
     auto plan = plan::plan_among_gradients(first.graph, first.plan, step.plan.frame_bytes);
-    if (!plan) continue;
+    if (!plan) return Answer{.excess = std::max<std::int64_t>(room / kFirstShares, 1)};
     step.first = {std::move(first.graph), std::move(*plan)};
     step.memory.decisions.first = first.memory.decisions;
     step.memory.first_choices = std::move(first.memory.choices);
     step.memory.first_added_seconds = first.memory.added_seconds;
-    return;
-  }
-  ANABATIC_REQUIRE(!memory.replay,
+    return Answer{};
+  };
+  const bool fits = fit(room, kMostFirstAttempts, ask);
+  ANABATIC_REQUIRE(fits || !memory.replay,
                    "[memory] the saved plan's first micro-batch keeps more than "
                    "this run has room for");
 }
 
 }  // namespace
 
-plan::Outcome<PlannedStep> choose_memory(const Candidate& candidate, const PlannedStep& whole) {
-  plan::Outcome<PlannedStep> result = step_within_budget(candidate, whole);
+Outcome choose_memory(const Candidate& candidate, const PlannedStep& whole) {
+  Outcome result = step_within_budget(candidate, whole);
   if (!result) return result;
   ir::verify(result->graph);
   choose_first_micro_batch(candidate, whole, *result);
   return result;
 }
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/candidate.h"
+#include "search/candidate.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 #include "passes/pipelines.h"
 #include "plan/hints.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 namespace {
 
 passes::StateNames parameters_on_disk(const CompileOptions& options, const StatePlaces& places,
@@ -100,4 +100,4 @@ PlannedStep Candidate::step_of(plan::MemoryDecision decision, const PlannedStep&
   return step;
 }
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lower/search.h"
+#include "search/search.h"
 
 #include <fmt/core.h>
 
@@ -10,12 +10,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "lower/candidates.h"
 #include "plan/largest_consumers.h"
 #include "plan/offload.h"
 #include "plan/prices.h"
+#include "search/candidates.h"
 
-namespace anabatic::lower {
+namespace anabatic::search {
 namespace {
 
 // Plans that look whether what is left then holds some moments after all.
@@ -30,8 +30,6 @@ constexpr int kPlannedNodes = 8000;
 int num_tries(const ir::Graph& graph, int most) {
   return std::clamp(kPlannedNodes / static_cast<int>(graph.nodes.size()), 1, most);
 }
-
-using Outcome = plan::Outcome<PlannedStep>;
 
 StatePlaces places_of(const spec::Decisions& decisions) {
   return {.pack_transposed = decisions.pack_transposed,
@@ -55,11 +53,12 @@ class Search {
     if (options_.training && options_.memory.replay) return replayed();
     if (options_.warm_start)
       if (Outcome step = candidates_.plan(places_of(*options_.warm_start))) return step;
-    StatePlaces places = as_asked();
+    const StatePlaces places = as_asked();
     Outcome best = step_at(places);
-    for (bool is_last = !take_next_tier(places, best); !is_last;) {
-      Outcome step = step_at(places);
-      is_last = !take_next_tier(places, step);
+    std::optional<StatePlaces> next = next_tier(places, best);
+    while (next) {
+      Outcome step = step_at(*next);
+      next = next_tier(*next, step);
       best = shorter(std::move(best), std::move(step));
     }
     return best;
@@ -96,24 +95,27 @@ class Search {
     }
   }
 
-  // What a budget may send to disk, less at first: the moments; where the budget is not kept
-  // otherwise, the lower halves of parameters, then what the model reads of them. A quarter more
-  // for the disk to move, and half as much again, cost more than making values again. False where
-  // nothing more may go, or need not by the outcome of these places.
-  bool take_next_tier(StatePlaces& places, const Outcome& outcome) const {
+  // What a budget may send to disk beside these places, by their outcome: the moments first; where
+  // the budget is not kept otherwise, the lower halves of parameters, then what the model reads of
+  // them. A quarter more for the disk to move, and half as much again, cost more than recomputing.
+  std::optional<StatePlaces> next_tier(StatePlaces places, const Outcome& outcome) const {
     const DiskChoice& choice = options_.disk_choice;
-    if (!has_budget()) return false;
+    if (!has_budget()) return std::nullopt;
     if (!places.on_disk) {
-      if (!choice.is_allowed || (outcome && !may_pay_on_disk(*outcome))) return false;
+      if (!choice.is_allowed || (outcome && !may_pay_on_disk(*outcome))) return std::nullopt;
       places.on_disk = true;
       places.masters = options_.disk.masters;
       places.parameters = options_.disk.parameters;
-      return true;
+      return places;
     }
-    if (outcome || outcome.refusal().lacks_disk) return false;
-    if (choice.may_take_masters && !places.masters) return places.masters = true;
-    if (choice.may_take_parameters && !places.parameters) return places.parameters = true;
-    return false;
+    if (outcome || outcome.refusal().lacks_disk) return std::nullopt;
+    if (choice.may_take_masters && !places.masters)
+      places.masters = true;
+    else if (choice.may_take_parameters && !places.parameters)
+      places.parameters = true;
+    else
+      return std::nullopt;
+    return places;
   }
 
   Outcome step_at(const StatePlaces& places) {
@@ -187,11 +189,12 @@ class Search {
     return second;
   }
 
-  // Takes the step of these places where it takes less than that share of the best one's time, and
-  // the disk has room.
+  // Takes the step of these places where it leaves states on disk, takes less than that share of
+  // the best one's time, and the disk has room.
   bool shorten(const StatePlaces& places, PlannedStep& best, double share = kWorthwhile) {
     Outcome next = candidates_.plan(places);
-    if (!next || step_seconds(*next) >= share * step_seconds(best)) return false;
+    if (!next || next->plan.windows.empty() || step_seconds(*next) >= share * step_seconds(best))
+      return false;
     if (!options_.disk.optimizer_state && refusal_of_disk(next->graph, next->plan)) return false;
     best = *std::move(next);
     return true;
@@ -292,4 +295,4 @@ Outcome find_step(ir::Graph forward, const CompileOptions& options,
   return Search(std::move(forward), options, device).run();
 }
 
-}  // namespace anabatic::lower
+}  // namespace anabatic::search
