@@ -28,7 +28,8 @@ enum class StateRole : std::uint8_t {
   kCache                // keys or values of generation
 };
 
-ANABATIC_API std::string_view to_string(StateRole role);  // "parameter", "first_moment", "packing_transposed"
+ANABATIC_API std::string_view to_string(
+    StateRole role);  // "parameter", "first_moment", "packing_transposed"
 
 // A state as a checkpoint names it.
 struct StateInfo {

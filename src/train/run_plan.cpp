@@ -173,8 +173,8 @@ std::map<std::string, double> price_segments(const RunConfig& run, const lower::
                                              const spec::DeviceSpec& device,
                                              plan::OpEfficiency efficiency) {
   return search::price_segments(training, plan::with_peaks(device),
-                               efficiency_of(std::move(efficiency), run),
-                               run.train.gradient_accumulation_steps);
+                                efficiency_of(std::move(efficiency), run),
+                                run.train.gradient_accumulation_steps);
 }
 
 std::int64_t offloaded_bytes(const plan::Plan& plan) {
