@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/pipelines.h"
 
+#include <array>
+#include <cstdint>
+
 #include "passes/accumulate_gradients.h"
 #include "passes/accumulate_in_gemm.h"
 #include "passes/apply_optimizer.h"
@@ -27,37 +30,92 @@
 #include "passes/split_parameters.h"
 
 namespace anabatic::passes {
+namespace {
 
-std::vector<Pass> training_pipeline() {
-  std::vector<Pass> passes{
-      kPrecision,      kDifferentiate,    kAccumulateGradients, kFuseHeadLoss,
-      kPackWeights,    kPanelStates,      kSplitParameters,     kFuseSwiglu,
-      kFuseMoePermute, kMoveRouterWeight, kFuseGateUp,          kFuseQkv,
-      kFuseRope,       kPackAgain,        kApplyOptimizer,      kAccumulateInGemm,
-      kSliceOptimizer, kFuseOptimizer,    kFuseNormResidual,    kCommonSubexpression,
-      kDeadCode,       kReloadParameters};
-  const std::vector<Pass> decided = decided_pipeline();
-  passes.insert(passes.end(), decided.begin(), decided.end());
+enum class Runs : std::uint8_t { kTraining, kBoth, kDecided };
+
+struct Stage {
+  const Pass& pass;
+  Runs runs;  // kDecided: in training, anew for each spec::Decisions
+};
+
+// Every pass once, in order, and why it is where it is.
+constexpr std::array kStages{
+    // Gradients take their dtypes from the activations, so dtypes come first.
+    Stage{kPrecision, Runs::kBoth},
+    // Everything that follows sees forward and backward together.
+    Stage{kDifferentiate, Runs::kTraining},
+    // The contributions that differentiate lists become one state, before anything rewrites them.
+    Stage{kAccumulateGradients, Runs::kTraining},
+    // Matches the plain product of the head, so before weights are packed or products joined.
+    Stage{kFuseHeadLoss, Runs::kBoth},
+    // Knows single products alone, so before the fusions.
+    Stage{kPackWeights, Runs::kBoth},
+    // Follows the packings: a parameter takes their layout.
+    Stage{kPanelStates, Runs::kBoth},
+    // Needs a copy in the parameter's own layout, which panel_states has chosen.
+    Stage{kSplitParameters, Runs::kBoth},
+    // Takes the packings of gate and up along.
+    Stage{kFuseSwiglu, Runs::kBoth},
+    // After fuse_swiglu, so that rows are gathered once for gate and up.
+    Stage{kFuseMoePermute, Runs::kBoth},
+    // Matches the forms that fuse_swiglu makes.
+    Stage{kMoveRouterWeight, Runs::kBoth},
+    // Joins what fuse_swiglu and fuse_moe_permute have left.
+    Stage{kFuseGateUp, Runs::kBoth},
+    // Likewise for attention.
+    Stage{kFuseQkv, Runs::kBoth},
+    // After differentiate, so that forward and backward rotations are both there.
+    Stage{kFuseRope, Runs::kBoth},
+    // The fusions look for weights that are states; after it some are packed by a node.
+    Stage{kPackAgain, Runs::kTraining},
+    // Gradients are final, and derived states are known.
+    Stage{kApplyOptimizer, Runs::kTraining},
+    // Takes the sums of squares that apply_optimizer adds into the products.
+    Stage{kAccumulateInGemm, Runs::kTraining},
+    // Cuts the updates that apply_optimizer makes.
+    Stage{kSliceOptimizer, Runs::kTraining},
+    // Joins an update, whole or cut, with the packings of its result.
+    Stage{kFuseOptimizer, Runs::kTraining},
+    // The passes that build gradients know the plain norm alone.
+    Stage{kFuseNormResidual, Runs::kBoth},
+    // After every pass that builds nodes.
+    Stage{kCommonSubexpression, Runs::kBoth},
+    // After every pass that leaves old nodes next to new ones.
+    Stage{kDeadCode, Runs::kBoth},
+    // Makes copies that common_subexpression would merge.
+    Stage{kReloadParameters, Runs::kBoth},
+    // The fusions' patterns know no slices.
+    Stage{kSliceCalls, Runs::kDecided},
+    // Last: it copies nodes as they will run, which common_subexpression would merge.
+    Stage{kRecompute, Runs::kDecided},
+};
+
+template <class Wanted>
+std::vector<Pass> stages(Wanted&& wanted) {
+  std::vector<Pass> passes;
+  for (const Stage& stage : kStages)
+    if (wanted(stage.runs)) passes.push_back(stage.pass);
   return passes;
 }
 
-std::vector<Pass> decided_pipeline() { return {kSliceCalls, kRecompute}; }
+}  // namespace
+
+std::vector<Pass> training_pipeline() {
+  return stages([](Runs) { return true; });
+}
+
+std::vector<Pass> decided_pipeline() {
+  return stages([](Runs runs) { return runs == Runs::kDecided; });
+}
 
 std::vector<Pass> inference_pipeline() {
-  return {kPrecision,  kFuseHeadLoss,     kPackWeights,         kPanelStates, kSplitParameters,
-          kFuseSwiglu, kFuseMoePermute,   kMoveRouterWeight,    kFuseGateUp,  kFuseQkv,
-          kFuseRope,   kFuseNormResidual, kCommonSubexpression, kDeadCode,    kReloadParameters};
+  return stages([](Runs runs) { return runs == Runs::kBoth; });
 }
 
 const Pass* find_pass(std::string_view name) {
-  for (const Pass* pass :
-       {&kPrecision,      &kDifferentiate,    &kAccumulateGradients, &kFuseHeadLoss,
-        &kPackWeights,    &kPanelStates,      &kSplitParameters,     &kFuseSwiglu,
-        &kFuseMoePermute, &kMoveRouterWeight, &kFuseGateUp,          &kFuseQkv,
-        &kFuseRope,       &kPackAgain,        &kApplyOptimizer,      &kAccumulateInGemm,
-        &kSliceOptimizer, &kFuseOptimizer,    &kFuseNormResidual,    &kCommonSubexpression,
-        &kDeadCode,       &kReloadParameters, &kSliceCalls,          &kRecompute})
-    if (pass->name == name) return pass;
+  for (const Stage& stage : kStages)
+    if (stage.pass.name == name) return &stage.pass;
   return nullptr;
 }
 

@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <set>
+#include <sstream>
 
 #include "anabatic/error.h"
 #include "base/text.h"
+#include "ops/table.h"
 #include "passes/pass_runner.h"
 #include "passes/pipelines.h"
 #include "unit/ir/fake_ops.h"
@@ -175,6 +179,65 @@ TEST(Pipelines, EveryPassIsFoundAndItsNeedsAreEstablished) {
       facts.insert(pass.establishes.begin(), pass.establishes.end());
     }
   }
+}
+
+// Rows of the table that begins behind a heading of ARCHITECTURE.md, by cell.
+std::vector<std::vector<std::string>> rows_of(const std::string& heading) {
+  std::istringstream text(
+      read_file(std::filesystem::path(ANABATIC_SOURCE_DIR) / "ARCHITECTURE.md"));
+  std::vector<std::vector<std::string>> rows;
+  bool is_below = false;
+  for (std::string line; std::getline(text, line);) {
+    if (line == heading) is_below = true;
+    if (!is_below || !line.starts_with('|')) {
+      if (!rows.empty()) return rows;
+      continue;
+    }
+    std::vector<std::string>& cells = rows.emplace_back();
+    std::istringstream row(line.substr(1));
+    for (std::string cell; std::getline(row, cell, '|');) cells.push_back(cell);
+  }
+  return rows;
+}
+
+// The words in backticks.
+std::vector<std::string> names_in(const std::string& cell) {
+  std::vector<std::string> names;
+  std::istringstream text(cell);
+  for (std::string outside, name;
+       std::getline(text, outside, '`') && std::getline(text, name, '`');)
+    names.push_back(name);
+  return names;
+}
+
+TEST(Architecture, ListsEveryPassInItsOrder) {
+  const std::vector<Pass> training = training_pipeline(), inference = inference_pipeline();
+  std::size_t next = 0;
+  for (const std::vector<std::string>& row : rows_of("## Passes")) {
+    ASSERT_EQ(row.size(), 3u);
+    for (const std::string& name : names_in(row[0])) {
+      ASSERT_LT(next, training.size()) << name;
+      const Pass& pass = training[next++];
+      EXPECT_EQ(name, pass.name);
+      const bool is_both = std::any_of(inference.begin(), inference.end(),
+                                       [&](const Pass& other) { return other.name == pass.name; });
+      EXPECT_THAT(row[1], testing::HasSubstr(is_both ? "both" : "training")) << name;
+      EXPECT_THAT(row[2], testing::HasSubstr(pass.required ? "required" : "optional")) << name;
+    }
+  }
+  EXPECT_EQ(next, training.size());
+}
+
+TEST(Architecture, ListsEveryOp) {
+  std::set<std::string> listed;
+  for (const std::vector<std::string>& row : rows_of("## Ops"))
+    if (!row.empty())
+      for (const std::string& name : names_in(row[0])) listed.insert(name);
+  for (const ir::OpSchema* schema : ops::all_ops()) {
+    EXPECT_TRUE(listed.contains(std::string(schema->name))) << schema->name;
+    listed.erase(std::string(schema->name));
+  }
+  EXPECT_THAT(listed, testing::IsEmpty());
 }
 
 }  // namespace
