@@ -87,9 +87,12 @@ bool Candidate::has_another_way() const {
 }
 
 PlannedStep Candidate::step_of(plan::MemoryDecision decision, const PlannedStep& whole) const {
-  PlannedStep step = whole;
-  step.memory = std::move(decision);
-  if (step.memory.choices.empty()) return step;
+  PlannedStep step{
+      .graph = whole.graph, .plan = {}, .passes = whole.passes, .memory = std::move(decision)};
+  if (step.memory.choices.empty()) {
+    step.plan = whole.plan;
+    return step;
+  }
   for (passes::PassReport& report :
        passes::run_passes(step.graph, passes::decided_pipeline(), context(&step.memory.decisions),
                           {.checks = false}))

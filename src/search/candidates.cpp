@@ -29,10 +29,11 @@ Candidates::Candidates(ir::Graph forward, const CompileOptions& options,
 
 Outcome Candidates::plan(const StatePlaces& places) {
   const Candidate candidate(options_, device_, places, forward_);
-  PlannedStep whole = with_passes(candidate);
+  const PlannedStep& shared = with_passes(candidate);
+  PlannedStep whole = shared;
   whole.plan = candidate.plan_of(whole.graph);
-  Outcome result =
-      options_.training && options_.memory.asks() ? choose_memory(candidate, whole) : whole;
+  Outcome result = options_.training && options_.memory.asks() ? choose_memory(candidate, whole)
+                                                               : Outcome(std::move(whole));
   if (!result) return result;
   PlannedStep& step = *result;
   spec::Decisions& decisions = step.memory.decisions;
@@ -46,7 +47,7 @@ Outcome Candidates::plan(const StatePlaces& places) {
   decisions.offloads = plan::offload_spans(step.graph, step.plan);
   if (has_update(options_))
     plan::require_obeyed(step.graph, step.plan, options_.disk, options_.memory.offload.is_allowed);
-  price_packings(whole.graph, step);
+  price_packings(shared.graph, step);
   if (options_.explain_dispatch) explain(candidate, step.graph);
   return result;
 }
