@@ -53,7 +53,7 @@ class Generator {
     using enum StateRole;
     const StateRole role = std::array{kParameter, kUpper, kCache, kPreviousNorm}[below(4)];
     matrices_.push_back(builder_.state(name, matrix(), role));
-    if (kind_of(role) != StateKind::kParameter) return;
+    if (spec::kind_of(role) != StateKind::kParameter) return;
     State& parameter = graph_.states.back();
     parameter.is_trainable = below(2) == 0;
     parameter.init = {.rule = static_cast<spec::Init::Rule>(below(3))};
