@@ -8,6 +8,7 @@
 
 #include "anabatic/plan.h"
 #include "anabatic/session.h"
+#include "base/text.h"
 #include "io/data/loader.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"

@@ -66,6 +66,7 @@ foreach(variant IN LISTS cpu_variants)
   list(TRANSFORM variant_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
   add_library(anabatic_kernels_cpu_${variant} OBJECT ${variant_sources})
   target_link_libraries(anabatic_kernels_cpu_${variant} PRIVATE anabatic_device)
+  anabatic_fit_for_sharing(anabatic_kernels_cpu_${variant})
   target_compile_options(anabatic_kernels_cpu_${variant} PRIVATE $<$<CONFIG:Release>:-O3> -fno-math-errno ${cpu_flags_${variant}})
   # One source for all: what is undefined in it shows in the portable variant, at a third of the compilation.
   if(ANABATIC_SANITIZE MATCHES "undefined" AND NOT variant STREQUAL "portable")
