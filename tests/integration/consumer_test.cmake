@@ -23,7 +23,7 @@ run(${CMAKE_COMMAND} --build ${SCRATCH}/examples)
 # The shared library exports the public API and nothing of the folders below it.
 file(GLOB library ${SCRATCH}/prefix/lib*/libanabatic.so ${SCRATCH}/prefix/lib*/*/libanabatic.so)
 execute_process(COMMAND nm -D --defined-only -C ${library} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
-string(REGEX MATCHALL "anabatic::[a-z]+::[^\n]*" hidden "${symbols}")
+string(REGEX MATCHALL "[A-Za-z] (std::|anabatic::[a-z]+::)[^\n]*" hidden "${symbols}")
 if(hidden OR NOT symbols MATCHES "anabatic::Session::step")
   message(FATAL_ERROR "expected ${library} to export the public API alone, found ${hidden}")
 endif()
