@@ -383,9 +383,16 @@ TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
       runtime::swap::SwapOptions{.directory = folder.path()}));
   const auto add_low = [&](const std::string& name, const std::vector<std::string>& types,
                            runtime::Tier tier) {
-    for (std::size_t i = 0; i < types.size(); ++i)
-      store.add(intern("low." + name + (types.size() > 1 ? fmt::format(".slice.{}", i) : "")),
-                parse_tensor_type(types[i]), tier);
+    spec::StatePart part{.role = StateRole::kLower, .owner = intern(name)};
+    const TensorType& whole = *store.find(part.owner).type;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const TensorType type = parse_tensor_type(types[i]);
+      part.rows.total = whole.num_elements() / whole.dim(-1);
+      part.rows.count = type.num_elements() / type.dim(-1);
+      store.add(intern("low." + name + (types.size() > 1 ? fmt::format(".slice.{}", i) : "")), type,
+                tier, part);
+      part.rows.first += part.rows.count;
+    }
   };
   const std::vector<std::pair<std::string, std::vector<std::string>>> cases{
       {"bf16[37,16]", {"u16[37,16]"}},
@@ -461,7 +468,8 @@ TEST(StateCursor, TakesParametersInTurn) {
             upper);
         if (is_split)
           store.add(intern(fmt::format("low.turn{}", i)),
-                    parse_tensor_type("u16[24,100,600]@panels"), low);
+                    parse_tensor_type("u16[24,100,600]@panels"), low,
+                    {.role = StateRole::kLower, .owner = names.back()});
       }
       const auto value = [](std::size_t state, std::int64_t element) {
         return 1.0f / static_cast<float>(3 + element * 7 + static_cast<std::int64_t>(state));

@@ -79,6 +79,31 @@ TEST(StateStore, GivesTheBytesOfARemovedStateToTheNext) {
   EXPECT_EQ(store.allocated_bytes(), allocated);
 }
 
+TEST(StateStore, FindsThePartsOfAParameterByRole) {
+  StateStore store;
+  const Name w = intern("w");
+  store.add(w, tensor_type(kF32, {6, 2}));
+  const auto add = [&](const char* name, StateRole role, spec::Rows rows) {
+    store.add(intern(name), tensor_type(kF32, {rows.is_whole() ? 6 : rows.count, 2}), Tier::kMemory,
+              {.role = role, .owner = w, .rows = rows});
+  };
+  add("c", StateRole::kFirstMoment, {5, 1, 6});
+  add("a", StateRole::kFirstMoment, {0, 2, 6});
+  add("b", StateRole::kFirstMoment, {2, 3, 6});
+  add("v", StateRole::kSecondMoment, {});
+  EXPECT_THAT(store.parts(StateRole::kFirstMoment, w),
+              testing::ElementsAre(intern("a"), intern("b"), intern("c")));
+  EXPECT_THAT(store.parts(StateRole::kSecondMoment, w), testing::ElementsAre(intern("v")));
+  EXPECT_THAT(store.parts(StateRole::kLower, w), testing::IsEmpty());
+  EXPECT_EQ(store.part(intern("b")).rows, (spec::Rows{2, 3, 6}));
+  EXPECT_THAT([&] { add("v", StateRole::kFirstMoment, {}); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("expected state v to be the second_moment of 'w', got first_moment")));
+  store.remove(intern("b"));
+  EXPECT_THAT(store.parts(StateRole::kFirstMoment, w),
+              testing::ElementsAre(intern("a"), intern("c")));
+}
+
 TEST(StateStore, NamesWhatDoesNotFit) {
   StateStore store;
   store.add(intern("w"), tensor_type(kF32, {3}));
