@@ -4,9 +4,9 @@
 //
 //   text   := "graph" STRING item*
 //   item   := "batch" value | "step_input" value
-//           | "state" value ["named" STRING] ROLE ["of" STRING] ["rows" DIGITS "+" DIGITS "/"
-//           DIGITS]
-//             ["frozen"] ["init" ("ones" | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
+//           | "state" value ["named" STRING] ROLE ["of" STRING]
+//             ["rows" DIGITS "+" DIGITS "/" DIGITS] ["frozen"]
+//             ["init" ("ones" | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
 //           | "symbol" WORD "=" REF | "output" REF | "objective" REF
 //           | value ("," value)* "=" OP "(" [REF ("," REF)*] ")" ["{" WORD "=" ATTRIBUTE, ... "}"]
 //             PHASE ["layer=" INTEGER] ["segment=" (WORD | STRING)]

@@ -27,11 +27,8 @@ Evaluation Evaluator::run() {
     for (std::int64_t i = 0; i < micro_batch_size_; ++i)
       samples[static_cast<std::size_t>(i)] = first + i < dataset_.num_samples() ? first + i : -1;
     io::fill_micro_batch(dataset_, samples, batch_, scratch_);
-    program_->set_batch(batch_);
-    set_loss_scales(*program_, batch_.unmasked_tokens, batch_.real_tokens, batch_.num_documents);
-    program_->executor->run(spec::Action::kForward);
+    sum += summed_loss(*program_, batch_);
     expert_counts_.add(*program_);
-    sum += program_->scalar("loss") * static_cast<double>(batch_.unmasked_tokens);
     result.tokens += batch_.unmasked_tokens;
   }
   ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
@@ -39,6 +36,13 @@ Evaluation Evaluator::run() {
   result.perplexity = std::exp(result.loss);
   result.experts = expert_counts_.balance();
   return result;
+}
+
+double summed_loss(BoundProgram& program, const io::MicroBatch& batch) {
+  program.set_batch(batch);
+  set_loss_scales(program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
+  program.executor->run(spec::Action::kForward);
+  return program.scalar("loss") * static_cast<double>(batch.unmasked_tokens);
 }
 
 namespace {

@@ -32,6 +32,9 @@ class Evaluator {
   ExpertCounts expert_counts_;
 };
 
+// Runs the forward program of an evaluation; the loss, summed over the micro-batch's labels.
+double summed_loss(BoundProgram& program, const io::MicroBatch& batch);
+
 // Of run.model.path on run.data.validation.
 Evaluation evaluate(const RunConfig& run);
 // Of the session's model: its parameters as they are, or those of run.model.path where it has none.

@@ -244,7 +244,8 @@ struct Trainer::Impl {
       run_training_step(
           *program, batch, step, metrics.learning_rate,
           [&](const io::MicroBatch& micro_batch) {
-            add_forward_metrics(metrics);
+            add_losses(*program, metrics);
+            expert_counts.add(*program);
             require_finite_loss(*program, step, metrics.loss);
             if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
           },
@@ -275,15 +276,6 @@ struct Trainer::Impl {
     windows->add(step, expert_counts);
     expert_counts.clear();
     return metrics;
-  }
-
-  // After one micro-batch's forward. Losses add up: they carry their share of the step.
-  void add_forward_metrics(StepMetrics& metrics) {
-    metrics.loss += program->scalar("loss");
-    if (program->executor->has_output("aux_loss")) metrics.aux_loss += program->scalar("aux_loss");
-    if (program->executor->has_output("z_loss"))
-      metrics.z_loss = metrics.z_loss.value_or(0) + program->scalar("z_loss");
-    expert_counts.add(*program);
   }
 
   void add_expert_metrics(StepMetrics& metrics) {

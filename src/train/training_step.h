@@ -31,6 +31,16 @@ void set_loss_scales(BoundProgram& program, std::int64_t unmasked_tokens, std::i
 void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
                      double learning_rate);
 
+// After one micro-batch's forward. Losses add up: they carry their share of the step. `into` has
+// loss, aux_loss and an optional z_loss.
+template <class Losses>
+void add_losses(const BoundProgram& program, Losses& into) {
+  into.loss += program.scalar("loss");
+  if (program.executor->has_output("aux_loss")) into.aux_loss += program.scalar("aux_loss");
+  if (program.executor->has_output("z_loss"))
+    into.z_loss = into.z_loss.value_or(0) + program.scalar("z_loss");
+}
+
 // Forward and backward of every micro-batch, then the update, unless it is part of the backward.
 // Without labels: forwards only.
 // Calls after_forward(micro_batch) after each forward, before_update() before parameters change.

@@ -16,6 +16,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
+#include "train/evaluate.h"
 #include "train/expert_balance.h"
 #include "train/generate.h"
 #include "train/nonfinite.h"
@@ -157,7 +158,8 @@ struct Session::Impl {
     train::run_training_step(
         *program, data, step + 1, learning_rate,
         [&](const io::MicroBatch&) {
-          add_losses(result);
+          train::add_losses(*program, result);
+          experts.add(*program);
           require_finite_loss(*program, step + 1, result.loss);
         },
         [&] { is_sound = false; });
@@ -170,14 +172,6 @@ struct Session::Impl {
     result.experts = experts.balance();
     read_norms();
     return result;
-  }
-
-  void add_losses(StepResult& result) {
-    result.loss += program->scalar("loss");
-    if (program->executor->has_output("aux_loss")) result.aux_loss += program->scalar("aux_loss");
-    if (program->executor->has_output("z_loss"))
-      result.z_loss = result.z_loss.value_or(0) + program->scalar("z_loss");
-    experts.add(*program);
   }
 
   void read_norms() {
@@ -201,12 +195,8 @@ struct Session::Impl {
     evaluated_experts.clear();
     EvaluationSummary result{.tokens = data.unmasked_tokens};
     for (const io::MicroBatch& batch : data.micro_batches) {
-      evaluation->set_batch(batch);
-      train::set_loss_scales(*evaluation, batch.unmasked_tokens, batch.real_tokens,
-                             batch.num_documents);
-      evaluation->executor->run(spec::Action::kForward);
+      result.loss += train::summed_loss(*evaluation, batch);
       evaluated_experts.add(*evaluation);
-      result.loss += evaluation->scalar("loss") * static_cast<double>(batch.unmasked_tokens);
     }
     result.loss /= static_cast<double>(result.tokens);
     result.perplexity = std::exp(result.loss);
