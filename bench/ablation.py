@@ -42,7 +42,7 @@ TRIVIAL, TRANSPOSED = ["--compiler.trivial_planners", "true"], ["--compiler.pack
 GROUPS = (
     ("head and loss as one op", ("fuse_head_loss",)),
     ("packed weights", ("pack_weights", "panel_states", "split_parameters", "pack_again")),
-    ("SwiGLU in products", ("fuse_swiglu",)),
+    ("SwiGLU in products", ("fuse_activation",)),
     ("gather, router weight in products", ("fuse_moe_permute", "move_router_weight")),
     ("products of one input joined", ("fuse_gate_up", "fuse_qkv", "fuse_rope")),
     ("update in one pass", ("accumulate_in_gemm", "slice_optimizer", "fuse_optimizer")),
@@ -56,7 +56,7 @@ REASONS = {
     "fuse_head_loss": "the head's gradients are summed in blocks of classes and rows that the logits' own products do not have",
     "pack_weights": "`panel_states` needs it: " + SQUARES,
     "panel_states": SQUARES,
-    "fuse_swiglu": "`move_router_weight` needs it, and rounds in other places",
+    "fuse_activation": "`move_router_weight` needs it, and rounds in other places",
     "move_router_weight": "(w · h) · wd in place of w · (h · wd): it rounds in other places",
     "fuse_gate_up": "the input gradients of both products are summed and rounded once",
     "fuse_qkv": "the input gradients of the three products are summed and rounded once",

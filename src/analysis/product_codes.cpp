@@ -15,32 +15,44 @@ bool waits_in_codes(ir::ValueId value, const Treatments& treatments) {
 ProductCodes::ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder)
     : graph_(graph),
       rebuilder_(rebuilder),
-      beside_(graph.values.size(), ir::kNoValue),
-      first_gradient_(first_swiglu_gradient(graph)) {
+      is_product_(graph.values.size(), false),
+      first_gradient_(first_activation_gradient(graph)) {
   for (const ir::Node& node : graph.nodes) {
     if (!keeps_products(node)) continue;
-    beside_[index(node.outputs[1])] = node.outputs[2];
-    beside_[index(node.outputs[2])] = node.outputs[1];
+    for (std::size_t o = 1; o < node.outputs.size(); ++o) is_product_[index(node.outputs[o])] = true;
   }
 }
 
+std::span<const ir::ValueId> ProductCodes::products_beside(ir::ValueId value) const {
+  if (!is_product_[index(value)]) return {};
+  return std::span(graph_.node(graph_.value(value).producer).outputs).subspan(1);
+}
+
+bool ProductCodes::has_dropped_beside(ir::ValueId value, const Treatments& treatments) const {
+  const auto products = products_beside(value);
+  return std::any_of(products.begin(), products.end(), [&](ir::ValueId other) {
+    return other != value && treatments.is_dropped[index(other)];
+  });
+}
+
 bool ProductCodes::are_left(ir::ValueId value, const Treatments& treatments) const {
-  const ir::ValueId other = beside(value);
-  if (other == ir::kNoValue) return false;
-  const auto goes = [&](ir::ValueId v) {
-    return treatments.is_dropped[index(v)] || waits_in_codes(v, treatments);
-  };
-  return goes(value) && goes(other) &&
-         (waits_in_codes(value, treatments) || waits_in_codes(other, treatments));
+  const auto products = products_beside(value);
+  bool any = false;
+  for (const ir::ValueId one : products) {
+    const bool waits = waits_in_codes(one, treatments);
+    if (!waits && !treatments.is_dropped[index(one)]) return false;
+    any |= waits;
+  }
+  return any;
 }
 
 bool ProductCodes::are_read(ir::ValueId value, const Treatments& treatments) const {
-  const ir::ValueId other = beside(value);
-  if (other == ir::kNoValue) return false;
-  for (const ir::ValueId one : {value, other}) {
+  const auto products = products_beside(value);
+  if (products.empty()) return false;
+  for (const ir::ValueId one : products) {
     const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(one);
     if (!waits_in_codes(one, treatments) || readers.size() != 1 || readers[0] == first_gradient_ ||
-        !is_swiglu_gradient(graph_.node(readers[0])))
+        !is_activation_gradient(graph_.node(readers[0])))
       return false;
   }
   const ir::Node& product = graph_.node(graph_.value(value).producer);
@@ -56,7 +68,7 @@ bool ProductCodes::comes_with_gradient(ir::ValueId activation, ir::ValueId gate)
     return false;
   const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(gate);
   return std::any_of(readers.begin(), readers.end(),
-                     [&](ir::NodeId reader) { return is_swiglu_gradient(graph_.node(reader)); });
+                     [&](ir::NodeId reader) { return is_activation_gradient(graph_.node(reader)); });
 }
 
 }  // namespace anabatic::analysis

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gate and up that wait in eight bits where their product itself leaves the codes, and the gradient
-// of swiglu reads them: what the pass `recompute` fuses, as the memory planner foresees it.
+// The operands of an activation that are saved as int8 where their product itself writes the int8
+// values, and the activation's gradient reads them: what the pass `recompute` fuses, as the memory
+// planner foresees it.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "analysis/rebuild.h"
@@ -14,8 +16,8 @@ class ProductCodes {
   // Both must outlive it.
   ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder);
 
-  // Up of a gate, gate of an up; kNoValue of any other value.
-  ir::ValueId beside(ir::ValueId value) const { return beside_[index(value)]; }
+  // Whether another product of the value's node is recomputed. False of any other value.
+  bool has_dropped_beside(ir::ValueId value, const Treatments& treatments) const;
   // Whether the product that makes the value leaves it in eight bits.
   bool are_left(ir::ValueId value, const Treatments& treatments) const;
   // Whether the gradient behind a product reads its codes, and those of the other product.
@@ -24,9 +26,12 @@ class ProductCodes {
   bool comes_with_gradient(ir::ValueId activation, ir::ValueId gate) const;
 
  private:
+  // The operands of the activation whose product the value is: gate and up. Empty of other values.
+  std::span<const ir::ValueId> products_beside(ir::ValueId value) const;
+
   const ir::Graph& graph_;
   const Rebuilder& rebuilder_;
-  std::vector<ir::ValueId> beside_;
+  std::vector<bool> is_product_;  // by value
   ir::NodeId first_gradient_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/op_schema.h"
+#include "spec/product.h"
 
 namespace anabatic::analysis {
 namespace {
@@ -38,8 +39,7 @@ bool is_plain_pair(const Node& node) {
   return node.op->name == "rope_pair" && node.inputs.size() == 3;
 }
 
-enum ProductInput { kX, kGateWeight, kUpWeight, kOffsets, kRowMap, kWeights };
-enum ProductOutput { kActivation, kGate, kUp };
+constexpr std::size_t kActivation = 0, kFirstProduct = 1;  // outputs of what keeps its products
 
 // Collects the rebuilds that one set of dropped values asks for.
 class Collector {
@@ -76,7 +76,7 @@ class Collector {
     // The norm of a sum that is there.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",
-              .has_attributes = true,
+              .attributes = TakenAttributes::kAll,
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
@@ -84,7 +84,7 @@ class Collector {
     if (is_plain_pair(node) && !is_wanted(node.outputs[value == node.outputs[0]])) {
       const std::size_t which = value == node.outputs[1];
       return {.op = "rope",
-              .has_attributes = true,
+              .attributes = TakenAttributes::kAll,
               .inputs = {node.inputs[which], node.inputs[2]},
               .outputs = {value},
               .of = id};
@@ -93,7 +93,7 @@ class Collector {
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,
-            .has_attributes = true,
+            .attributes = TakenAttributes::kAll,
             .inputs = node.inputs,
             .outputs = node.outputs,
             .of = id};
@@ -132,26 +132,34 @@ class Collector {
   }
 
   static Rebuild activation(NodeId id, const Node& node) {
-    Rebuild rebuild{.op = "swiglu",
-                    .inputs = {node.outputs[kGate], node.outputs[kUp]},
+    const spec::ActivationInputs at = spec::activation_inputs(node.attributes);
+    Rebuild rebuild{.op = "activation",
+                    .attributes = TakenAttributes::kOfActivation,
+                    .inputs = {node.outputs.begin() + kFirstProduct, node.outputs.end()},
                     .outputs = {node.outputs[kActivation]},
                     .of = id};
-    if (node.inputs.size() > kWeights)
-      rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[kRowMap], node.inputs[kWeights]});
+    if (const auto weights = static_cast<std::size_t>(at.row_weights());
+        node.inputs.size() > weights)
+      rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[weights - 1], node.inputs[weights]});
     return rebuild;
   }
 
-  // One of the two products.
+  // One of the products.
   static Rebuild product(NodeId id, const Node& node, ValueId value) {
-    const ValueId weight = node.inputs[value == node.outputs[kGate] ? kGateWeight : kUpWeight];
-    Rebuild rebuild{
-        .op = "linear", .inputs = {node.inputs[kX], weight}, .outputs = {value}, .of = id};
-    if (node.op->name == "linear_swiglu_with_products") return rebuild;
+    const spec::ActivationInputs at = spec::activation_inputs(node.attributes);
+    const auto which = std::find(node.outputs.begin() + kFirstProduct, node.outputs.end(), value) -
+                       node.outputs.begin() - static_cast<std::ptrdiff_t>(kFirstProduct);
+    const auto input = [&](int i) { return node.inputs[static_cast<std::size_t>(i)]; };
+    Rebuild rebuild{.op = "linear",
+                    .inputs = {input(at.x()), input(at.weight(static_cast<int>(which)))},
+                    .outputs = {value},
+                    .of = id};
+    if (node.op->name == "linear_activation_with_products") return rebuild;
     rebuild.op = "grouped_linear";
-    rebuild.inputs.push_back(node.inputs[kOffsets]);
+    rebuild.inputs.push_back(input(at.offsets()));
     if (node.attributes.contains("top_k")) {
-      rebuild.has_attributes = true;
-      rebuild.inputs.push_back(node.inputs[kRowMap]);
+      rebuild.attributes = TakenAttributes::kOfProduct;
+      rebuild.inputs.push_back(input(at.row_map()));
     }
     return rebuild;
   }
@@ -165,9 +173,27 @@ class Collector {
 
 }  // namespace
 
+spec::Attributes attributes_of(const Rebuild& rebuild, const Node& of) {
+  spec::Attributes attributes;
+  switch (rebuild.attributes) {
+    case TakenAttributes::kNone:
+      break;
+    case TakenAttributes::kAll:
+      return of.attributes;
+    case TakenAttributes::kOfActivation:
+      spec::copy_activation(of.attributes, attributes);
+      break;
+    case TakenAttributes::kOfProduct:
+      attributes = of.attributes;
+      spec::remove_activation(attributes);
+      break;
+  }
+  return attributes;
+}
+
 bool keeps_products(const Node& node) {
-  return node.op->name == "linear_swiglu_with_products" ||
-         node.op->name == "grouped_linear_swiglu_with_products";
+  return node.op->name == "linear_activation_with_products" ||
+         node.op->name == "grouped_linear_activation_with_products";
 }
 
 bool are_outputs_apart(const Node& node) {
@@ -175,12 +201,12 @@ bool are_outputs_apart(const Node& node) {
          keeps_products(node);
 }
 
-bool is_swiglu_gradient(const Node& node) {
-  return node.op->name.find("linear_swiglu_gradient") != std::string_view::npos;
+bool is_activation_gradient(const Node& node) {
+  return node.op->name.find("linear_activation_gradient") != std::string_view::npos;
 }
 
-NodeId first_swiglu_gradient(const Graph& graph) {
-  const auto first = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_swiglu_gradient);
+NodeId first_activation_gradient(const Graph& graph) {
+  const auto first = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_activation_gradient);
   return first == graph.nodes.end()
              ? ir::kNoNode
              : NodeId{static_cast<std::uint32_t>(first - graph.nodes.begin())};

@@ -2,6 +2,7 @@
 // Which forward values the backward reads, and how it can make them again from others: what the
 // pass `recompute` builds and what the memory planner prices. Read-only.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,12 +12,15 @@
 
 namespace anabatic::analysis {
 
+// Which attributes of the forward node a rebuild takes.
+enum class TakenAttributes : std::uint8_t { kNone, kAll, kOfActivation, kOfProduct };
+
 // A node of the backward that makes values of the forward again, with their bits; or one that makes
 // a value whole again `from` the form in which it waited, which is its input and no value of the
 // graph: its op is conversion_from's then.
 struct Rebuild {
   std::string_view op{};
-  bool has_attributes = false;         // those of `of`
+  TakenAttributes attributes = TakenAttributes::kNone;  // of `of`
   std::vector<ir::ValueId> inputs{};   // values of the graph: kept, or outputs of earlier rebuilds
   std::vector<ir::ValueId> outputs{};  // the forward value that each output equals
   ir::NodeId of{};                     // the forward node that made them
@@ -47,13 +51,18 @@ struct SavedValue {
                       // "layers.3.attention.attention:1" is that op's second output
 };
 
-// The gradient of swiglu behind a product: `linear_swiglu_gradient`, also grouped and with weights.
-bool is_swiglu_gradient(const ir::Node& node);
+// The attributes of the node that `rebuild` describes; `of` is the forward node.
+spec::Attributes attributes_of(const Rebuild& rebuild, const ir::Node& of);
+
+// The gradient of an activation after a product: `linear_activation_gradient`, also grouped and
+// with weights.
+bool is_activation_gradient(const ir::Node& node);
 // The backward's first of them, or kNoNode. It reads gate and up whole where the others read codes:
 // memory is fullest there, and its results take the bytes of both.
-ir::NodeId first_swiglu_gradient(const ir::Graph& graph);
+ir::NodeId first_activation_gradient(const ir::Graph& graph);
 
-// Swiglu behind products that stay beside it: its outputs are the activation, gate and up.
+// An activation after products that are kept: its outputs are the activation, gate and up, or the
+// activation and its operand.
 bool keeps_products(const ir::Node& node);
 
 // Whether one of the node's outputs can be made again without the others: a norm without the sum

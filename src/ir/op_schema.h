@@ -46,6 +46,8 @@ struct OpSchema {
 
   std::vector<int>
       may_alias{};  // per output: the input it may overwrite in place, -1 for none; empty: none
+  // The same where it depends on attributes; null: may_alias holds.
+  std::span<const int> (*may_alias_of)(const spec::Attributes&) = nullptr;
   std::vector<int> must_alias{};  // per output: the input whose buffer it is, -1 for none; empty:
                                   // none. Of a variable number: as many as there are
   bool can_accumulate = false;    // kernels honour `+=` on their outputs (weight-gradients)
@@ -54,6 +56,12 @@ struct OpSchema {
   // the optional attribute `slices`. Null: into none.
   std::int64_t (*most_slices)(Types inputs, const spec::Attributes&) = nullptr;
 };
+
+// Per output of the node: the input that it may overwrite in place, or -1.
+inline std::span<const int> may_alias(const Node& node) {
+  return node.op->may_alias_of != nullptr ? node.op->may_alias_of(node.attributes)
+                                          : std::span<const int>(node.op->may_alias);
+}
 
 // Adds nodes to a graph, inferring types. The tag is set once and holds until changed.
 class GraphBuilder {

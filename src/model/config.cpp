@@ -73,10 +73,28 @@ void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
   }
 }
 
-void read_activation(ConfigReader& reader) {
+// transformers' names of the function of gate (ACT2FN), which up is multiplied by.
+constexpr std::pair<std::string_view, spec::ActivationKind> kGatedActivations[] = {
+    {"silu", spec::ActivationKind::kSwiglu},
+    {"swish", spec::ActivationKind::kSwiglu},
+    {"gelu", spec::ActivationKind::kGeglu},
+    {"gelu_new", spec::ActivationKind::kGegluTanh},
+    {"gelu_pytorch_tanh", spec::ActivationKind::kGegluTanh},
+    {"relu2", spec::ActivationKind::kReglu2}};
+
+void read_activation(ConfigReader& reader, ModelConfig& config) {
   const std::string activation = reader.string("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish")
-    reader.unsupported("hidden_act", fmt::format("expected silu, got '{}'", activation));
+  std::string known;
+  for (const auto& [name, kind] : kGatedActivations) {
+    if (name == activation) {
+      config.activation.kind = kind;
+      known.clear();
+      break;
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+  }
+  if (!known.empty())
+    reader.unsupported("hidden_act", fmt::format("expected {}, got '{}'", known, activation));
   if (reader.optional_number("attention_dropout", 0.0, 1.0).value_or(0.0) > 0)
     reader.unsupported("attention_dropout", "expected 0, got dropout in training");
 }
@@ -94,7 +112,7 @@ void read_common(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
   config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
   config.dtype = reader.string("dtype", reader.string("torch_dtype", ""));
   read_tokens(reader, config, defaults);
-  read_activation(reader);
+  read_activation(reader, config);
 }
 
 // In double, so that absurd sizes cannot overflow.

@@ -44,6 +44,10 @@ ir::ValueId LayerBuilder::linear(ir::ValueId x, const std::string& name) {
   return builder_.add1("linear", std::move(inputs), {}, name);
 }
 
+ir::ValueId LayerBuilder::activation(ir::ValueId gate, ir::ValueId up, const std::string& name) {
+  return builder_.add1("activation", {gate, up}, spec::to_attributes(config_.activation), name);
+}
+
 ir::ValueId LayerBuilder::cached(ir::ValueId rows, std::int64_t layer, const char* which,
                                  const LayerInputs& inputs) {
   const std::string name = layer_state(layer, fmt::format("attention.{}_cache", which));
@@ -92,8 +96,8 @@ ir::ValueId LayerBuilder::mlp_block(ir::ValueId hidden, std::int64_t layer) {
   const ir::ValueId normed = norm(hidden, name("mlp_norm"));
   const ir::ValueId gate = linear(normed, name("mlp.gate"));
   const ir::ValueId up = linear(normed, name("mlp.up"));
-  const ir::ValueId activation = builder_.add1("swiglu", {gate, up}, {}, name("mlp.activation"));
-  const ir::ValueId down = linear(activation, name("mlp.down"));
+  const ir::ValueId inner = activation(gate, up, name("mlp.activation"));
+  const ir::ValueId down = linear(inner, name("mlp.down"));
   return builder_.add1("add", {hidden, down}, {}, name("mlp.residual"));
 }
 
@@ -132,9 +136,8 @@ ir::ValueId LayerBuilder::moe_block(ir::ValueId hidden, std::int64_t layer,
   };
   const ir::ValueId gate = grouped(rows, "gate");
   const ir::ValueId up = grouped(rows, "up");
-  const ir::ValueId activation =
-      builder_.add1("swiglu", {gate, up}, {}, name("experts.activation"));
-  const ir::ValueId down = grouped(activation, "down");
+  const ir::ValueId inner = activation(gate, up, name("experts.activation"));
+  const ir::ValueId down = grouped(inner, "down");
 
   tag(layer, "combine");
   const ir::ValueId combined =

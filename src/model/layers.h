@@ -55,6 +55,8 @@ class LayerBuilder {
   ir::ValueId norm(ir::ValueId x, const std::string& name);
   // With the bias if the model has one of that name.
   ir::ValueId linear(ir::ValueId x, const std::string& name);
+  // The activation of a feed-forward layer.
+  ir::ValueId activation(ir::ValueId gate, ir::ValueId up, const std::string& name);
   // Rows go into layer N's cache; returns the cache after the write.
   ir::ValueId cached(ir::ValueId rows, std::int64_t layer, const char* which,
                      const LayerInputs& inputs);

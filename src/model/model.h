@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "spec/activation.h"
 #include "spec/rope.h"
 
 namespace anabatic::model {
@@ -25,6 +26,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   spec::Rope rope{};
+  spec::Activation activation{};  // of gate and up, by hidden_act
   bool tie_word_embeddings = false, attention_bias = false, attention_output_bias = false,
        mlp_bias = false, qk_norm = false;
   // Experts; num_experts 0: dense.

@@ -30,6 +30,9 @@ class Check {
   Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
         std::initializer_list<std::string_view> required = {},
         std::initializer_list<std::string_view> optional = {});
+  Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+        const std::vector<std::string_view>& required,
+        const std::vector<std::string_view>& optional);
 
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
 

@@ -27,7 +27,7 @@
 #include "ops/scale.h"
 #include "ops/sum_rows.h"
 #include "ops/sum_squares.h"
-#include "ops/swiglu.h"
+#include "ops/activation.h"
 #include "ops/unpermute.h"
 
 namespace anabatic::ops {
@@ -60,11 +60,11 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinearMany,
     &kGroupedLinearManyInputGradient,
     &kGroupedLinearManyWeightGradient,
-    &kGroupedLinearSwiglu,
-    &kGroupedLinearSwigluGradient,
-    &kGroupedLinearSwigluGradientWithWeights,
-    &kGroupedLinearSwigluWithCodes,
-    &kGroupedLinearSwigluWithProducts,
+    &kGroupedLinearActivation,
+    &kGroupedLinearActivationGradient,
+    &kGroupedLinearActivationGradientWithWeights,
+    &kGroupedLinearActivationWithCodes,
+    &kGroupedLinearActivationWithProducts,
     &kGroupedLinearWeightGradient,
     &kGroupedLinearWeightGradientSquares,
     &kHeadLoss,
@@ -74,10 +74,10 @@ const ir::OpSchema* const kTable[] = {
     &kLinearMany,
     &kLinearManyInputGradient,
     &kLinearManyWeightGradient,
-    &kLinearSwiglu,
-    &kLinearSwigluGradient,
-    &kLinearSwigluWithCodes,
-    &kLinearSwigluWithProducts,
+    &kLinearActivation,
+    &kLinearActivationGradient,
+    &kLinearActivationWithCodes,
+    &kLinearActivationWithProducts,
     &kLinearWeightGradient,
     &kLinearWeightGradientSquares,
     &kLoadBalancingLoss,
@@ -103,8 +103,8 @@ const ir::OpSchema* const kTable[] = {
     &kSequenceBalanceLossGradient,
     &kSumRows,
     &kSumSquares,
-    &kSwiglu,
-    &kSwigluGradient,
+    &kActivation,
+    &kActivationGradient,
     &kUnpermute,
     &kUnpermuteGradient,
 };

@@ -7,6 +7,7 @@
 
 #include "ir/rewrite.h"
 #include "passes/readers.h"
+#include "spec/product.h"
 
 namespace anabatic::passes {
 namespace {
@@ -16,27 +17,26 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-// Products whose first input may be gathered, and where the row map stands.
-struct Product {
-  std::string_view op;
-  std::size_t row_map;
-};
-constexpr std::array<Product, 4> kProducts{{{"grouped_linear", 3},
-                                            {"grouped_linear_swiglu", 4},
-                                            {"grouped_linear_swiglu_with_products", 4},
-                                            {"grouped_linear_weight_gradient", 3}}};
+// Products whose first input may be gathered.
+constexpr std::array<std::string_view, 4> kProducts{
+    "grouped_linear", "grouped_linear_activation", "grouped_linear_activation_with_products",
+    "grouped_linear_weight_gradient"};
 
-// Null where `node` does not read `rows` as an operand that may be gathered, and no other.
-const Product* product_of(const Node& node, ValueId rows, ValueId row_map) {
-  const auto* found = std::find_if(kProducts.begin(), kProducts.end(), [&](const Product& product) {
-    return product.op == node.op->name;
-  });
-  if (found == kProducts.end() || node.inputs[0] != rows || node.attributes.contains("top_k") ||
+// The input of such a product that is its row map.
+std::size_t row_map_at(const Node& node) {
+  if (!node.attributes.contains("activation")) return 3;
+  return static_cast<std::size_t>(spec::activation_inputs(node.attributes).row_map());
+}
+
+// Whether `node` reads `rows` as an operand that may be gathered, and as no other.
+bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
+  if (std::find(kProducts.begin(), kProducts.end(), node.op->name) == kProducts.end() ||
+      node.inputs[0] != rows || node.attributes.contains("top_k") ||
       std::count(node.inputs.begin(), node.inputs.end(), rows) != 1)
-    return nullptr;
+    return false;
   // Weights of rows brought their map along.
-  if (node.inputs.size() > found->row_map && node.inputs[found->row_map] != row_map) return nullptr;
-  return found;
+  const std::size_t at = row_map_at(node);
+  return node.inputs.size() <= at || node.inputs[at] == row_map;
 }
 
 bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
@@ -45,10 +45,10 @@ bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
   const spec::Attribute top_k = graph.nodes[permute].attributes.at("top_k");
   if (readers.is_wanted(rows) || readers.of(rows).empty()) return false;
   for (const NodeId id : readers.of(rows))
-    if (product_of(graph.node(id), rows, row_map) == nullptr) return false;
+    if (!may_gather(graph.node(id), rows, row_map)) return false;
   for (const NodeId id : readers.of(rows)) {
     Node& node = graph.node(id);
-    const std::size_t at = product_of(node, rows, row_map)->row_map;
+    const std::size_t at = row_map_at(node);
     node.inputs[0] = x;
     if (node.inputs.size() == at) node.inputs.push_back(row_map);
     node.attributes["top_k"] = top_k;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/move_router_weight.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
+#include "spec/product.h"
 
 namespace anabatic::passes {
 namespace {
@@ -18,14 +20,12 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-constexpr std::size_t kSwigluRowMap = 4, kSwigluInputs = 6;
-
 // The nodes of one layer.
 struct Layer {
-  NodeId swiglu, down, combine;
+  NodeId activation, down, combine;
   ValueId row_map;
   struct Backward {
-    NodeId combine, swiglu, weight;
+    NodeId combine, activation, weight;
   };
   std::optional<Backward> backward;
 };
@@ -61,7 +61,7 @@ class Mover {
     const Node& node = graph_.node(combine);
     const ValueId y = node.inputs[0], weights = node.inputs[1], slots = node.inputs[2];
     if (!is_made_by(y, "grouped_linear") || !is_made_by(slots, "route_sort")) return std::nullopt;
-    Layer layer{.swiglu = ir::kNoNode,
+    Layer layer{.activation = ir::kNoNode,
                 .down = producer(y),
                 .combine = combine,
                 .row_map = graph_.node(producer(slots)).outputs[0],
@@ -70,11 +70,12 @@ class Mover {
     const ValueId h = down.inputs[0];
     if (slots != sort.outputs[1] || down.inputs.size() != 3 || down.inputs[2] != sort.outputs[2])
       return std::nullopt;
-    const bool keeps = is_made_by(h, "grouped_linear_swiglu_with_products");
-    if (!keeps && !is_made_by(h, "grouped_linear_swiglu")) return std::nullopt;
-    layer.swiglu = producer(h);
-    const Node& swiglu = graph_.node(layer.swiglu);
-    if (swiglu.outputs[0] != h || !takes_weights(swiglu, layer, weights)) return std::nullopt;
+    const bool keeps = is_made_by(h, "grouped_linear_activation_with_products");
+    if (!keeps && !is_made_by(h, "grouped_linear_activation")) return std::nullopt;
+    layer.activation = producer(h);
+    const Node& activation = graph_.node(layer.activation);
+    if (activation.outputs[0] != h || !takes_weights(activation, layer, weights))
+      return std::nullopt;
     const std::size_t num_y = readers_.of(y).size();
     if (num_y == 2) layer.backward = find_backward(layer);
     if (num_y > 2 || (num_y == 2 && !layer.backward)) return std::nullopt;
@@ -83,21 +84,25 @@ class Mover {
     return layer;
   }
 
+  static std::size_t row_map_at(const Node& product) {
+    return static_cast<std::size_t>(spec::activation_inputs(product.attributes).row_map());
+  }
+
   // It has none yet, and they are made ahead of it, so that no cycle closes.
-  bool takes_weights(const Node& swiglu, const Layer& layer, ValueId weights) const {
-    if (swiglu.inputs.size() >= kSwigluInputs) return false;
-    if (swiglu.inputs.size() > kSwigluRowMap && swiglu.inputs[kSwigluRowMap] != layer.row_map)
-      return false;
+  bool takes_weights(const Node& product, const Layer& layer, ValueId weights) const {
+    const std::size_t row_map = row_map_at(product);
+    if (product.inputs.size() > row_map + 1) return false;
+    if (product.inputs.size() > row_map && product.inputs[row_map] != layer.row_map) return false;
     const auto is_ahead = [&](ValueId value) {
-      return producer(value) == ir::kNoNode || index(producer(value)) < index(layer.swiglu);
+      return producer(value) == ir::kNoNode || index(producer(value)) < index(layer.activation);
     };
     return is_ahead(weights) && is_ahead(layer.row_map);
   }
 
   std::optional<Layer::Backward> find_backward(const Layer& layer) const {
     const Node &forward = graph_.node(layer.combine), &down = graph_.node(layer.down),
-               &swiglu = graph_.node(layer.swiglu);
-    if (swiglu.outputs.size() != 3) return std::nullopt;
+               &activation = graph_.node(layer.activation);
+    if (activation.op->name != "grouped_linear_activation_with_products") return std::nullopt;
     std::optional<NodeId> combine, gradient, weight;
     for (const NodeId id : readers_.of(forward.inputs[0]))
       if (op(id) == "unpermute_gradient") combine = id;
@@ -109,16 +114,17 @@ class Mover {
     if (!readers_.has_only(dy, 2)) return std::nullopt;
     for (const NodeId id : readers_.of(dy)) {
       const std::vector<ValueId>& inputs = graph_.node(id).inputs;
-      if (op(id) == "grouped_linear_swiglu_gradient" && inputs[0] == dy &&
-          inputs[2] == down.inputs[2] && inputs[3] == swiglu.outputs[1] &&
-          inputs[4] == swiglu.outputs[2])
+      if (op(id) == "grouped_linear_activation_gradient" && inputs[0] == dy &&
+          inputs[2] == down.inputs[2] &&
+          std::equal(inputs.begin() + 3, inputs.end(), activation.outputs.begin() + 1,
+                     activation.outputs.end()))
         gradient = id;
       if (op(id) == "grouped_linear_weight_gradient" && inputs.size() == 3 &&
           inputs[0] == down.inputs[0] && inputs[1] == dy && inputs[2] == down.inputs[2])
         weight = id;
     }
     if (!gradient || !weight) return std::nullopt;
-    return Layer::Backward{.combine = *combine, .swiglu = *gradient, .weight = *weight};
+    return Layer::Backward{.combine = *combine, .activation = *gradient, .weight = *weight};
   }
 
   const ir::OpSchema* find_op(const char* name) const {
@@ -134,15 +140,16 @@ class Mover {
     combine.op = find_op("permute_gradient");
     combine.inputs = {combine.inputs[0], combine.inputs[2]};
     combine.attributes["top_k"] = top_k;
-    Node& swiglu = graph_.node(layer.swiglu);
-    if (swiglu.inputs.size() == kSwigluRowMap) swiglu.inputs.push_back(layer.row_map);
-    swiglu.inputs.push_back(weights);
+    Node& activation = graph_.node(layer.activation);
+    if (activation.inputs.size() == row_map_at(activation))
+      activation.inputs.push_back(layer.row_map);
+    activation.inputs.push_back(weights);
     if (!layer.backward) return;
 
     const Node& last = graph_.node(layer.backward->combine);
     const ValueId dout = last.inputs[0];
-    Node& gradient = graph_.node(layer.backward->swiglu);
-    gradient.op = find_op("grouped_linear_swiglu_gradient_with_weights");
+    Node& gradient = graph_.node(layer.backward->activation);
+    gradient.op = find_op("grouped_linear_activation_gradient_with_weights");
     gradient.inputs[0] = dout;
     gradient.inputs.insert(gradient.inputs.end(), {layer.row_map, weights});
     gradient.outputs.push_back(last.outputs[1]);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router's weight multiplies what goes into the down projection instead of what comes out:
 //
-//   %h, %g, %u = grouped_linear_swiglu_with_products(%x, wg, wu, %o)
+//   %h, %g, %u = grouped_linear_activation_with_products(%x, wg, wu, %o)
 //   %y = grouped_linear(%h, wd, %o)
 //   %out = unpermute(%y, %w, %slots)                     ->  %h with (..., %o, %map, %w)
 //                                                            %out = permute_gradient(%y, %slots)
 //   %dy, %dw = unpermute_gradient(%dout, %y, %w, %slots)
-//   %dg, %du = grouped_linear_swiglu_gradient(%dy, wd, %o, %g, %u)
+//   %dg, %du = grouped_linear_activation_gradient(%dy, wd, %o, %g, %u)
 //   %dwd = grouped_linear_weight_gradient(%h, %dy, %o)   ->  %dg, %du, %dw =
-//       grouped_linear_swiglu_gradient_with_weights(%dout, wd, %o, %g, %u, %map, %w)
+//       grouped_linear_activation_gradient_with_weights(%dout, wd, %o, %g, %u, %map, %w)
 //       %dwd = grouped_linear_weight_gradient(%h, %dout, %o, %map)  {gathered="dy" top_k=2}
 //
 // The router's gradient then needs the products gate and up, which are kept anyway, and not %y:
@@ -24,7 +24,7 @@
 // 328 ms and 456 -> 450 ms; arenas 106 -> 105 MB and 175 -> 160 MB. All three passes: 334 -> 328 ms
 // and 462 -> 450 ms.
 //
-// Linear in nodes. It stands behind fuse_swiglu, whose forms it matches: without that pass it does
+// Linear in nodes. It runs after fuse_activation, whose forms it matches: without that pass it does
 // nothing.
 #pragma once
 #include "passes/pass.h"

@@ -17,7 +17,7 @@
 #include "passes/fuse_optimizer.h"
 #include "passes/fuse_qkv.h"
 #include "passes/fuse_rope.h"
-#include "passes/fuse_swiglu.h"
+#include "passes/fuse_activation.h"
 #include "passes/move_router_weight.h"
 #include "passes/pack_again.h"
 #include "passes/pack_weights.h"
@@ -56,12 +56,12 @@ constexpr std::array kStages{
     // Needs a copy in the parameter's own layout, which panel_states has chosen.
     Stage{kSplitParameters, Runs::kBoth},
     // Takes the packings of gate and up along.
-    Stage{kFuseSwiglu, Runs::kBoth},
-    // After fuse_swiglu, so that rows are gathered once for gate and up.
+    Stage{kFuseActivation, Runs::kBoth},
+    // After fuse_activation, so that rows are gathered once for gate and up.
     Stage{kFuseMoePermute, Runs::kBoth},
-    // Matches the forms that fuse_swiglu makes.
+    // Matches the forms that fuse_activation makes.
     Stage{kMoveRouterWeight, Runs::kBoth},
-    // Joins what fuse_swiglu and fuse_moe_permute have left.
+    // Joins what fuse_activation and fuse_moe_permute have left.
     Stage{kFuseGateUp, Runs::kBoth},
     // Likewise for attention.
     Stage{kFuseQkv, Runs::kBoth},

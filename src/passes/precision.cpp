@@ -22,9 +22,9 @@ struct OperandRow {
 };
 const std::array<OperandRow, 3> kProducts{
     {{"linear", {0, 1}}, {"grouped_linear", {0, 1}}, {"embedding", {0}}}};
-// Inputs that share one dtype: bf16 as soon as one of them is.
+// Inputs, where a node has them, that share one dtype: bf16 as soon as one of them is.
 const std::array<OperandRow, 4> kUniform{
-    {{"add", {0, 1}}, {"attention", {0, 1, 2}}, {"cache_write", {0, 1}}, {"swiglu", {0, 1}}}};
+    {{"add", {0, 1}}, {"attention", {0, 1, 2}}, {"cache_write", {0, 1}}, {"activation", {0, 1}}}};
 // Inputs that stay f32.
 const std::array<OperandRow, 2> kPrecise{{{"router", {0}}, {"router_z_loss", {0}}}};
 
@@ -108,10 +108,10 @@ class ToBf16 {
         node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
     const auto& uniform = operands(kUniform, op);
     const bool any_bf16 = std::any_of(uniform.begin(), uniform.end(), [&](std::size_t i) {
-      return dtype(node.inputs[i]) == DType::kBFloat16;
+      return i < node.inputs.size() && dtype(node.inputs[i]) == DType::kBFloat16;
     });
     for (const std::size_t i : uniform)
-      if (any_bf16 && dtype(node.inputs[i]) == DType::kFloat32)
+      if (any_bf16 && i < node.inputs.size() && dtype(node.inputs[i]) == DType::kFloat32)
         node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
     for (const std::size_t i : operands(kPrecise, op))
       if (dtype(node.inputs[i]) == DType::kBFloat16)

@@ -7,6 +7,7 @@
 #include "analysis/rebuild.h"
 #include "analysis/saved_form.h"
 #include "ir/rewrite.h"
+#include "spec/product.h"
 
 namespace anabatic::passes {
 namespace {
@@ -37,7 +38,7 @@ std::vector<int> count_readers(const Graph& graph) {
   return num_readers;
 }
 
-// The op of one that keeps its products, with other outputs or without: "linear_swiglu".
+// The op of one that keeps its products, with other outputs or without: "linear_activation".
 std::string without_products(const Node& node) {
   constexpr std::string_view kSuffix = "_with_products";
   return std::string(node.op->name.substr(0, node.op->name.size() - kSuffix.size()));
@@ -48,7 +49,9 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
   const std::vector<int> num_readers = count_readers(graph);
   for (Node& node : graph.nodes) {
     if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
-    if (num_readers[index(node.outputs[1])] + num_readers[index(node.outputs[2])] > 0) continue;
+    if (std::any_of(node.outputs.begin() + 1, node.outputs.end(),
+                    [&](ValueId product) { return num_readers[index(product)] > 0; }))
+      continue;
     node.op = context.find_op(without_products(node));
     node.outputs.resize(1);
   }
@@ -66,23 +69,26 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
-    const NodeId by[] = {quantized_by[index(node.outputs[1])],
-                         quantized_by[index(node.outputs[2])]};
-    const auto reads_codes_alone = [&](std::size_t product) {
-      return num_readers[index(node.outputs[1 + product])] == (by[product] != ir::kNoNode ? 1 : 0);
-    };
-    const NodeId one = by[0] != ir::kNoNode ? by[0] : by[1];
-    if (one == ir::kNoNode || !reads_codes_alone(0) || !reads_codes_alone(1)) continue;
+    const std::vector<ValueId> products(node.outputs.begin() + 1, node.outputs.end());
+    NodeId one = ir::kNoNode;
+    bool are_read_as_codes = true;
+    for (const ValueId product : products) {
+      const NodeId by = quantized_by[index(product)];
+      are_read_as_codes &= num_readers[index(product)] == (by != ir::kNoNode ? 1 : 0);
+      if (one == ir::kNoNode) one = by;
+    }
+    if (one == ir::kNoNode || !are_read_as_codes) continue;
     const Node quantize = graph.node(one);
     std::vector<ValueId> outputs{node.outputs[0]};
-    for (const NodeId id : by)
+    for (const ValueId product : products) {
+      const NodeId by = quantized_by[index(product)];
       for (std::size_t o = 0; o < quantize.outputs.size(); ++o)
-        outputs.push_back(id != ir::kNoNode
-                              ? graph.node(id).outputs[o]
+        outputs.push_back(by != ir::kNoNode
+                              ? graph.node(by).outputs[o]
                               : graph.add_value(graph.value(quantize.outputs[o]).type, {},
                                                 NodeId{static_cast<std::uint32_t>(i)}));
-    for (const NodeId id : by)
-      if (id != ir::kNoNode) keep[index(id)] = false;
+      if (by != ir::kNoNode) keep[index(by)] = false;
+    }
     node.op = context.find_op(without_products(node) + "_with_codes");
     node.attributes["block"] = quantize.attributes.at("block");
     node.outputs = std::move(outputs);
@@ -90,8 +96,13 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
   ir::keep_nodes(graph, keep);
 }
 
-// The input of a gradient of swiglu that is gate; up is the next.
-std::size_t gate_at(const Node& node) { return node.op->name.starts_with("grouped") ? 3 : 2; }
+spec::ActivationGradientInputs inputs_of(const Node& gradient) {
+  return spec::activation_gradient_inputs(gradient.attributes,
+                                          gradient.op->name.starts_with("grouped"));
+}
+std::size_t gate_at(const Node& gradient) {
+  return static_cast<std::size_t>(inputs_of(gradient).operand(0));
+}
 
 // An activation made again from gate and up for weight-gradients alone comes out of the gradient
 // that reads them anyway: a pass over both is saved, and it takes the bytes that it took before.
@@ -101,7 +112,7 @@ void make_activations_with_gradients(Graph& graph) {
   std::vector<bool> has_other_readers(graph.values.size(), false);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (analysis::is_swiglu_gradient(node))
+    if (analysis::is_activation_gradient(node))
       gradient_of[index(node.inputs[gate_at(node)])] = NodeId{static_cast<std::uint32_t>(i)};
     for (const ValueId input : node.inputs)
       if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
@@ -109,19 +120,22 @@ void make_activations_with_gradients(Graph& graph) {
   std::vector<bool> keep(graph.nodes.size(), true);
   bool any = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& swiglu = graph.nodes[i];
-    if (swiglu.op->name != "swiglu" || swiglu.tag.phase != ir::Phase::kRecompute) continue;
-    const NodeId id = gradient_of[index(swiglu.inputs[0])];
-    if (id == ir::kNoNode || has_other_readers[index(swiglu.outputs[0])]) continue;
+    const Node& activation = graph.nodes[i];
+    if (activation.op->name != "activation" || activation.tag.phase != ir::Phase::kRecompute)
+      continue;
+    const NodeId id = gradient_of[index(activation.inputs[0])];
+    if (id == ir::kNoNode || has_other_readers[index(activation.outputs[0])]) continue;
     Node& gradient = graph.nodes[index(id)];
     // gate, up, and the weights of rows where both have them.
     const std::vector<ValueId> read(
         gradient.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(gradient)),
         gradient.inputs.end());
-    if (read != swiglu.inputs || gradient.attributes.contains("activation")) continue;
-    gradient.attributes["activation"] = true;
-    gradient.outputs.push_back(swiglu.outputs[0]);
-    graph.value(swiglu.outputs[0]).producer = id;
+    if (read != activation.inputs || gradient.attributes.contains("with_activation") ||
+        spec::activation_of(gradient.attributes) != spec::activation_of(activation.attributes))
+      continue;
+    gradient.attributes["with_activation"] = true;
+    gradient.outputs.push_back(activation.outputs[0]);
+    graph.value(activation.outputs[0]).producer = id;
     keep[i] = false;
     any = true;
   }
@@ -131,30 +145,32 @@ void make_activations_with_gradients(Graph& graph) {
 }
 
 // A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
-// them whole. Not the first one, see `first_swiglu_gradient`; the others come when a layer's codes
+// them whole. Not the first one, see `first_activation_gradient`; the others come when a layer's codes
 // are gone.
 void read_codes(Graph& graph) {
   const std::vector<int> num_readers = count_readers(graph);
-  const NodeId first = analysis::first_swiglu_gradient(graph);
+  const NodeId first = analysis::first_activation_gradient(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
-    if (!analysis::is_swiglu_gradient(node) || i == index(first)) continue;
-    const auto gate = node.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(node));
-    const NodeId by[] = {graph.value(gate[0]).producer, graph.value(gate[1]).producer};
-    const bool reads_them = std::all_of(std::begin(by), std::end(by), [&](NodeId id) {
-      return id != ir::kNoNode && graph.node(id).op->name == "dequantize" &&
-             num_readers[index(graph.node(id).outputs[0])] == 1;
+    if (!analysis::is_activation_gradient(node) || i == index(first)) continue;
+    const spec::ActivationGradientInputs at = inputs_of(node);
+    if (at.is_quantized) continue;
+    const auto gate = node.inputs.begin() + at.operand(0), end = gate + at.num_operands;
+    const auto producer = [&](ValueId value) { return graph.value(value).producer; };
+    const bool reads_them = std::all_of(gate, end, [&](ValueId value) {
+      return producer(value) != ir::kNoNode &&
+             graph.node(producer(value)).op->name == "dequantize" && num_readers[index(value)] == 1;
     });
     if (!reads_them) continue;
+    node.attributes["block"] = graph.node(producer(*gate)).attributes.at("block");
     std::vector<ValueId> codes;
-    for (const NodeId id : by) {
-      const Node& dequantize = graph.node(id);
+    for (auto operand = gate; operand != end; ++operand) {
+      const Node& dequantize = graph.node(producer(*operand));
       codes.insert(codes.end(), dequantize.inputs.begin(), dequantize.inputs.end());
-      keep[index(id)] = false;
+      keep[index(producer(*operand))] = false;
     }
-    node.attributes["block"] = graph.node(by[0]).attributes.at("block");
-    node.inputs.insert(node.inputs.erase(gate, gate + 2), codes.begin(), codes.end());
+    node.inputs.insert(node.inputs.erase(gate, end), codes.begin(), codes.end());
   }
   ir::keep_nodes(graph, keep);
 }
@@ -224,9 +240,8 @@ class Rewriter {
     std::vector<ValueId> inputs;
     for (const ValueId input : rebuild.inputs)
       inputs.push_back(made_[index(input)] == ir::kNoValue ? input : made_[index(input)]);
-    return builder_.add(
-        rebuild.op, inputs,
-        rebuild.has_attributes ? nodes_[index(rebuild.of)].attributes : spec::Attributes{});
+    return builder_.add(rebuild.op, inputs,
+                        analysis::attributes_of(rebuild, nodes_[index(rebuild.of)]));
   }
 
   void add(const Rebuild& rebuild) {

@@ -19,7 +19,7 @@
 // and what is made again from it reads %y' too. A product whose gate and up wait in eight bits, or
 // one of them and the other not at all, leaves codes of both itself, and neither stands whole:
 //
-//   %h, %gc, %gs, %uc, %us = linear_swiglu_with_codes(%x, ..)   forward
+//   %h, %gc, %gs, %uc, %us = linear_activation_with_codes(%x, ..)   forward
 //
 // An activation whose gate and up the gradient reads comes out of that (attribute `activation`),
 // which then runs ahead of the weight-gradient that wants it. Each gradient but the backward's

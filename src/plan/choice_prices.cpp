@@ -18,14 +18,13 @@ ChoicePrices::ChoicePrices(const ir::Graph& graph, const analysis::ProductCodes&
 double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
                              const analysis::Treatments& treatments) {
   if (rebuild.from != spec::SavedForm::kWhole) return seconds_as_form(rebuild, treatments);
-  if (rebuild.op == "swiglu" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
+  if (rebuild.op == "activation" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
   std::vector<Price>& prices = rebuilds_[index(rebuild.of)];
   for (const Price& price : prices)
     if (price.op == rebuild.op && price.outputs == rebuild.outputs) return price.seconds;
   const ir::Node node{.op = ops::find_op(rebuild.op),
-                      .attributes = rebuild.has_attributes ? graph_.node(rebuild.of).attributes
-                                                           : spec::Attributes{},
+                      .attributes = analysis::attributes_of(rebuild, graph_.node(rebuild.of)),
                       .inputs = rebuild.inputs,
                       .outputs = rebuild.outputs,
                       .tag = {.phase = ir::Phase::kRecompute}};
@@ -47,7 +46,7 @@ double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
   if (codes_.are_read(value, treatments))
     return codes + codes_in_gradient_seconds(type, device_, efficiency_);
   // Of a value beside one that is made again the product leaves codes too, for nobody.
-  const bool is_alone = treatments.is_dropped[index(codes_.beside(value))];
+  const bool is_alone = codes_.has_dropped_beside(value, treatments);
   return (is_alone ? 2 : 1) * codes + conversion(value, spec::SavedForm::kInt8).from;
 }
 

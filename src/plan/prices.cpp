@@ -36,11 +36,11 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attenti
 // step meets one of the two.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPricedAs{
     {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"},
-     {"grouped_linear_swiglu", "grouped_linear_swiglu_with_products"},
-     {"grouped_linear_swiglu_with_codes", "grouped_linear_swiglu_with_products"},
+     {"grouped_linear_activation", "grouped_linear_activation_with_products"},
+     {"grouped_linear_activation_with_codes", "grouped_linear_activation_with_products"},
      {"grouped_linear_weight_gradient", "grouped_linear_weight_gradient_squares"},
-     {"linear_swiglu", "linear_swiglu_with_products"},
-     {"linear_swiglu_with_codes", "linear_swiglu_with_products"},
+     {"linear_activation", "linear_activation_with_products"},
+     {"linear_activation_with_codes", "linear_activation_with_products"},
      {"linear_weight_gradient", "linear_weight_gradient_squares"}}};
 
 double default_share(std::string_view op) {
@@ -212,7 +212,7 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
         2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);
   if (node.attributes.contains("block") && is_gradient(node))
     seconds += 2 * codes_in_gradient_seconds(graph.value(node.outputs[0]).type, device, efficiency);
-  if (node.attributes.contains("activation"))
+  if (node.attributes.contains("with_activation"))
     seconds += activation_beside_gradient_seconds(graph.value(node.outputs[0]).type, device);
   return seconds + roof_seconds(graph, node, device, efficiency) / share;
 }

@@ -31,8 +31,9 @@ class UnionFind {
 };
 
 bool may_overwrite(const ir::Node& node, std::size_t output, std::size_t input) {
-  for (const auto* aliases : {&node.op->may_alias, &node.op->must_alias})
-    if (output < aliases->size() && (*aliases)[output] == static_cast<int>(input)) return true;
+  for (const std::span<const int> aliases :
+       {ir::may_alias(node), std::span<const int>(node.op->must_alias)})
+    if (output < aliases.size() && aliases[output] == static_cast<int>(input)) return true;
   return false;
 }
 

@@ -358,8 +358,9 @@ class Verifier {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         if (!overlap(output, buffer(node.inputs[i]))) continue;
         bool is_allowed = false;
-        for (const auto* aliases : {&node.op->may_alias, &node.op->must_alias})
-          is_allowed |= o < aliases->size() && (*aliases)[o] == static_cast<int>(i);
+        for (const std::span<const int> aliases :
+             {ir::may_alias(node), std::span<const int>(node.op->must_alias)})
+          is_allowed |= o < aliases.size() && aliases[o] == static_cast<int>(i);
         // The same value twice among the inputs of an elementwise op is the same element.
         for (std::size_t j = 0; j < node.inputs.size(); ++j)
           is_allowed |= node.inputs[j] == node.inputs[i] && o < node.op->must_alias.size() &&

@@ -39,11 +39,12 @@ TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
   EXPECT_THAT(
       invalid(small_json("mixtral", R"("hidden_size": -4, "rms_norm_eps": "small",
-          "num_key_value_heads": 4, "hidden_act": "gelu", "num_experts_per_tok": 9)")),
+          "num_key_value_heads": 4, "hidden_act": "relu", "num_experts_per_tok": 9)")),
       AllOf(HasSubstr("hidden_size: expected an integer from 1 to 16777216, got -4"),
             HasSubstr("rms_norm_eps: expected a number, got \"small\""),
             HasSubstr("num_key_value_heads: expected a divisor of num_attention_heads 6, got 4"),
-            HasSubstr("not supported: hidden_act: expected silu, got 'gelu'"),
+            HasSubstr("not supported: hidden_act: expected silu, swish, gelu, gelu_new, "
+                      "gelu_pytorch_tanh, relu2, got 'relu'"),
             HasSubstr("num_experts_per_tok: expected at most 4 experts, got 9")));
 }
 

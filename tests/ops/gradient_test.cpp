@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "spec/activation.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/tolerance.h"
@@ -209,12 +210,22 @@ TEST(AttentionGradient, MatchesFiniteDifferencesWithFewerRowsThanKeysAndRowsWith
   check_attention({2, 1, 4, 3, 0, {2, 2, 2}, {2, 4, 5}, 5});
 }
 
-TEST(SwigluGradient, MatchesFiniteDifferences) {
+TEST(ActivationGradient, MatchesFiniteDifferencesForEveryActivation) {
   const Values gate = random({4, 5}, 0), up = random({4, 5}, 1), dy = random({4, 5}, 2);
-  const OpCall forward{"swiglu", {}, {gate, up}, {dy.type}};
-  for (std::size_t i = 0; i < 2; ++i)
-    expect_gradient(forward, i, {dy.data},
-                    gradient("swiglu_gradient", {}, {gate, up, dy}, {gate.type, up.type}, i));
+  for (const spec::ActivationRow& row : spec::activation_rows()) {
+    SCOPED_TRACE(row.name);
+    // With values on both sides of a clamp.
+    const spec::Attributes attributes{{"activation", std::string(row.name)}, {"limit", 0.7}};
+    std::vector<Values> inputs{gate};
+    if (row.is_gated) inputs.push_back(up);
+    const OpCall forward{"activation", attributes, inputs, {dy.type}};
+    const std::vector<TensorType> types(inputs.size(), gate.type);
+    std::vector<Values> read = inputs;
+    read.push_back(dy);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      expect_gradient(forward, i, {dy.data},
+                      gradient("activation_gradient", attributes, read, types, i));
+  }
 }
 
 TEST(RouterGradient, MatchesFiniteDifferencesWithAndWithoutNormalisationAndSums) {

@@ -325,8 +325,8 @@ TEST(Slices, OfACallHaveTheBitsOfTheWhole) {
   int num_cases = 0;
   for (const char* op :
        {"head_loss_with_gradient", "attention_gradient", "grouped_linear_input_gradient",
-        "grouped_linear_many_input_gradient", "grouped_linear_swiglu_gradient",
-        "grouped_linear_swiglu_gradient_with_weights"}) {
+        "grouped_linear_many_input_gradient", "grouped_linear_activation_gradient",
+        "grouped_linear_activation_gradient_with_weights"}) {
     const CaseFile file =
         read_case_file(fmt::format("{}/tests/ops/cases/{}.txt", ANABATIC_SOURCE_DIR, op));
     for (const CaseLine& line : file.cases)
@@ -627,35 +627,36 @@ TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
   }
 }
 
-TEST(LinearSwigluGradient, GivesTheActivationWithTheBitsOfSwiglu) {
-  const std::map<std::string, std::string> swiglu_of{{"avx512_bf16", "cpu:swiglu_avx512"},
-                                                     {"avx512", "cpu:swiglu_avx512"},
-                                                     {"avx2", "cpu:swiglu_avx2"},
-                                                     {"portable", "cpu:swiglu"}};
+TEST(LinearActivationGradient, GivesTheActivationWithItsOwnBits) {
+  const std::map<std::string, std::string> alone_of{{"avx512_bf16", "cpu:activation_avx512"},
+                                                     {"avx512", "cpu:activation_avx512"},
+                                                     {"avx2", "cpu:activation_avx2"},
+                                                     {"portable", "cpu:activation"}};
   for (const DType dtype : {kF32, DType::kBFloat16}) {
     const auto random = [&](std::int64_t rows, std::int64_t columns, std::uint64_t stream) {
       return random_values(tensor_type(dtype, {rows, columns}), Regime::kBounded, 5, stream);
     };
     const Values gate = random(70, 333, 0), up = random(70, 333, 1);
-    OpCall call{"linear_swiglu_gradient",
-                {},
+    const spec::Attributes swiglu{{"activation", "swiglu"}};
+    OpCall call{"linear_activation_gradient",
+                swiglu,
                 {random(70, 40, 2), random(40, 333, 3), gate, up},
                 {gate.type, gate.type}};
-    const OpCall apart{"swiglu", {}, {gate, up}, {gate.type}};
-    for (const auto& [suffix, swiglu] : swiglu_of) {
-      const kernels::Kernel* kernel = kernels::find_kernel("cpu:linear_swiglu_gradient_" + suffix);
-      call.attributes = {};
+    const OpCall apart{"activation", swiglu, {gate, up}, {gate.type}};
+    for (const auto& [suffix, activation] : alone_of) {
+      const kernels::Kernel* kernel = kernels::find_kernel("cpu:linear_activation_gradient_" + suffix);
+      call.attributes = swiglu;
       call.outputs.resize(2);
       if (kernel == nullptr || !supports(*kernel, call)) continue;
       const RunResult alone = run_kernel(*kernel, *ops::find_op(call.op), call);
-      call.attributes["activation"] = true;
+      call.attributes["with_activation"] = true;
       call.outputs.push_back(gate.type);
       const RunResult got = run_kernel(*kernel, *ops::find_op(call.op), call);
       EXPECT_EQ(got.violation, "") << kernel->name;
       for (const std::size_t o : {std::size_t{0}, std::size_t{1}})
         EXPECT_EQ(compare_bits(got.outputs[o], alone.outputs[o], {suffix}).report, "");
       const RunResult want =
-          run_kernel(*kernels::find_kernel(swiglu), *ops::find_op("swiglu"), apart);
+          run_kernel(*kernels::find_kernel(activation), *ops::find_op("activation"), apart);
       EXPECT_EQ(compare_bits(got.outputs[2], want.outputs[0], {suffix}).report, "");
     }
   }

@@ -148,7 +148,7 @@ TEST(Quantize, GradientsStayWithinTheirBounds) {
                             {x, small},
                             {tensor_type(DType::kFloat32, {kOutputs, kWidth})}},
                            {0});
-      expect_within_bounds({"swiglu_gradient", {}, {x, u, dy}, {x.type, x.type}}, {0, 1});
+      expect_within_bounds({"activation_gradient", {{"activation", "swiglu"}}, {x, u, dy}, {x.type, x.type}}, {0, 1});
       expect_within_bounds(
           {"rms_norm_weight_gradient", {{"epsilon", 1e-6}, {"width", kWidth}}, {x, dy}, {row}},
           {0});
@@ -190,8 +190,8 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
       const std::vector<Values> inputs{random(kRows, 0), random(width, 1), random(width, 2)};
       const TensorType whole = tensor_type(dtype, {kRows, width});
       const std::vector<TensorType> codes = code_types(kRows, width, block);
-      const OpCall call{"linear_swiglu_with_codes",
-                        {{"block", block}},
+      const OpCall call{"linear_activation_with_codes",
+                        {{"activation", "swiglu"}, {"block", block}},
                         inputs,
                         {whole, codes[0], codes[1], codes[0], codes[1]}};
       for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
@@ -200,7 +200,10 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
         const std::string suffix = "with_codes";
         row.replace(row.find(suffix), suffix.size(), "with_products");
         const std::vector<HostTensor> products =
-            outputs_of(row, {"linear_swiglu_with_products", {}, inputs, {whole, whole, whole}});
+            outputs_of(row, {"linear_activation_with_products",
+                             {{"activation", "swiglu"}},
+                             inputs,
+                             {whole, whole, whole}});
         EXPECT_EQ(compare_bits(got[0], products[0], {row}).report, "");
         for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
           const std::vector<HostTensor> want = outputs_of(
@@ -237,15 +240,15 @@ TEST(Dequantize, InAGradientBehindAProductGivesTheBitsOfTheOpsApart) {
                              {whole}});
       values.push_back(back[0].values());
     }
-    const OpCall call{"linear_swiglu_gradient",
-                      {{"block", kBlock}, {"activation", true}},
+    const OpCall call{"linear_activation_gradient",
+                      {{"activation", "swiglu"}, {"block", kBlock}, {"with_activation", true}},
                       {dy, weight, codes[0], codes[1], codes[2], codes[3]},
                       {whole, whole, whole}};
     for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
       const std::string row(kernel->name);
       const std::vector<HostTensor> got = outputs_of(row, call),
                                     want = outputs_of(row, {call.op,
-                                                            {{"activation", true}},
+                                                            {{"activation", "swiglu"}, {"with_activation", true}},
                                                             {dy, weight, values[0], values[1]},
                                                             call.outputs});
       for (std::size_t i = 0; i < got.size(); ++i)

@@ -68,7 +68,7 @@ struct BlockBuilder {
     const ValueId normed = norm(x, prefix + "_norm.weight", kHidden);
     const ValueId gate = linear(normed, prefix + ".gate.weight", kInner, kHidden);
     const ValueId up = linear(normed, prefix + ".up.weight", kInner, kHidden);
-    const ValueId inner = builder.add1("swiglu", {gate, up});
+    const ValueId inner = builder.add1("activation", {gate, up}, {{"activation", "swiglu"}});
     return builder.add1("add", {x, linear(inner, prefix + ".down.weight", kHidden, kInner)});
   }
 };

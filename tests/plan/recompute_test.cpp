@@ -211,7 +211,7 @@ TEST(Recompute, NamesWhatABudgetIsTooSmallFor) {
 TEST(Recompute, ObeysHintsOrRefusesThem) {
   lower::CompileOptions options = options_for("", lower::Precision::kBf16).compile;
   options.memory.recompute = {"experts"};
-  const std::string label = "experts.grouped_linear_swiglu_with_products:0";
+  const std::string label = "experts.grouped_linear_activation_with_products:0";
   std::set<std::string, std::less<>> want;
   for (const std::string& key : saved_keys({.precision = lower::Precision::kBf16}))
     if (key.find(".experts.") != std::string::npos) want.insert(key);
@@ -219,9 +219,9 @@ TEST(Recompute, ObeysHintsOrRefusesThem) {
   EXPECT_EQ(compiled(options).memory.decisions.recompute, want);
   options.memory.recompute = {label};
   EXPECT_EQ(compiled(options).memory.choices.size(), 2u);  // one a layer
-  options.memory.recompute = {"experts.grouped_linear_swiglu_with_product:0"};
+  options.memory.recompute = {"experts.grouped_linear_activation_with_product:0"};
   EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("expected a segment or a value"));
-  options.memory.recompute = {"layers.0.experts.grouped_linear_swiglu_with_product:0"};
+  options.memory.recompute = {"layers.0.experts.grouped_linear_activation_with_product:0"};
   EXPECT_THAT(refusal<InvalidArgument>(options), HasSubstr("did you mean layers.0." + label));
   options.memory.recompute = {label};
   options.memory.keep = {"layers.1.experts"};

@@ -14,6 +14,7 @@
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
+#include "spec/activation.h"
 #include "tensor/panels.h"
 #include "tensor/split_float.h"
 
@@ -37,7 +38,8 @@ void add_loss(GraphBuilder& builder, ValueId logits) {
   builder.step_input("step", tensor_type(DType::kInt32, {}));
 }
 
-ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::vector<ValueId>& routing) {
+ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::string_view activation,
+                  std::vector<ValueId>& routing) {
   constexpr std::int64_t kHidden = 8, kInner = 12, kExperts = 5, kTopK = 2;
   const std::string prefix = fmt::format("layers.{}.", layer);
   const auto tag = [&](const char* segment) {
@@ -60,13 +62,16 @@ ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::vector<Value
       builder.add("route_sort", {routed[1]}, {{"num_experts", kExperts}});
   const ValueId rows = builder.add1("permute", {norm, sorted[0]}, {{"top_k", kTopK}});
   tag("experts");
-  const ValueId gate = builder.add1(
-      "grouped_linear",
-      {rows, parameter("experts.gate.weight", {kExperts, kInner, kHidden}), sorted[2]});
-  const ValueId up =
+  const spec::Attributes attributes{{"activation", std::string(activation)}};
+  std::vector<ValueId> operands;
+  if (is_gated(spec::activation_of(attributes)))
+    operands.push_back(builder.add1(
+        "grouped_linear",
+        {rows, parameter("experts.gate.weight", {kExperts, kInner, kHidden}), sorted[2]}));
+  operands.push_back(
       builder.add1("grouped_linear",
-                   {rows, parameter("experts.up.weight", {kExperts, kInner, kHidden}), sorted[2]});
-  const ValueId inner = builder.add1("swiglu", {gate, up});
+                   {rows, parameter("experts.up.weight", {kExperts, kInner, kHidden}), sorted[2]}));
+  const ValueId inner = builder.add1("activation", operands, attributes);
   const ValueId down = builder.add1(
       "grouped_linear",
       {inner, parameter("experts.down.weight", {kExperts, kHidden, kInner}), sorted[2]});
@@ -198,16 +203,25 @@ ir::Graph random_graph(std::uint64_t seed) {
                      .layer = static_cast<std::int32_t>(i / 8),
                      .segment = intern("mlp")});
     const std::size_t w = below(3);
-    switch (below(4)) {
+    switch (below(5)) {
       case 0:
         values[w].push_back(builder.add1("add", {pick(w), pick(w)}));
         break;
       case 1:
         values[w].push_back(builder.add1("scale", {pick(w)}, {{"factor", 0.75}}));
         break;
-      case 2:
-        values[w].push_back(builder.add1("swiglu", {pick(w), pick(w)}));
+      case 2: {
+        const char* gated[] = {"swiglu", "geglu", "geglu_tanh", "swiglu_clamped"};
+        values[w].push_back(
+            builder.add1("activation", {pick(w), pick(w)}, {{"activation", gated[below(4)]}}));
         break;
+      }
+      case 3: {
+        const char* plain[] = {"silu", "gelu", "gelu_tanh", "relu2"};
+        values[w].push_back(
+            builder.add1("activation", {pick(w)}, {{"activation", plain[below(4)]}}));
+        break;
+      }
       default: {
         const std::size_t to = below(3);
         const ValueId x = pick(w);
@@ -227,7 +241,7 @@ ir::Graph random_graph(std::uint64_t seed) {
   return graph;
 }
 
-ir::Graph moe_graph(int num_layers, bool is_tied) {
+ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation) {
   ir::Graph graph;
   graph.name = is_tied ? "tied_moe" : "untied_moe";
   GraphBuilder builder(graph, ops::find_op);
@@ -237,7 +251,7 @@ ir::Graph moe_graph(int num_layers, bool is_tied) {
       "embedding.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}), StateRole::kParameter);
   ValueId x = builder.add1("embedding", {table, tokens});
   std::vector<ValueId> routing;
-  for (int layer = 0; layer < num_layers; ++layer) x = moe_block(builder, x, layer, routing);
+  for (int layer = 0; layer < num_layers; ++layer) x = moe_block(builder, x, layer, activation, routing);
   builder.set_tag({.phase = Phase::kForward, .segment = intern("head")});
   const ValueId head =
       is_tied ? table

@@ -14,13 +14,13 @@ namespace anabatic::testing {
 inline constexpr std::int64_t kNumTokens = 6;
 inline constexpr std::int64_t kVocabulary = 11;
 
-// A random DAG of linear, add, scale and swiglu over shared parameters, with a cross-entropy at its
+// A random DAG of linear, add, scale and activations over shared parameters, with a cross-entropy at its
 // end. Some parameters have several readers.
 ir::Graph random_graph(std::uint64_t seed);
 
 // `num_layers` MoE blocks between an embedding and a head, with load-balancing loss. Tied:
-// embedding and head are one parameter.
-ir::Graph moe_graph(int num_layers, bool is_tied);
+// embedding and head are one parameter. `activation`: of the experts, with a gate or without.
+ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation = "swiglu");
 inline ir::Graph tied_moe_graph(int num_layers) { return moe_graph(num_layers, true); }
 
 struct StepsOptions {

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "device/topology.h"
 #include "plan/training_fixture.h"
+#include "spec/activation.h"
 #include "support/tolerance.h"
 
 namespace anabatic::testing {
@@ -227,7 +229,7 @@ double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
   return std::sqrt(sum);
 }
 
-TEST(FuseSwigluAndPermute, GiveTheBitsOfTheSeparateOps) {
+TEST(FuseActivationAndPermute, GiveTheBitsOfTheSeparateOps) {
   for (const char* kernels : {"ref", ""})
     for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
       StepsOptions options = ref_options();
@@ -235,12 +237,12 @@ TEST(FuseSwigluAndPermute, GiveTheBitsOfTheSeparateOps) {
       options.compile.only_kernels = kernels;
       options.compile.precision = precision;
       auto& disabled = options.compile.disabled_passes;
-      disabled = {"move_router_weight", "fuse_swiglu", "fuse_moe_permute"};
+      disabled = {"move_router_weight", "fuse_activation", "fuse_moe_permute"};
       const StepsResult separate = run_steps(tied_moe_graph(2), options);
       const StepsResult dense = run_steps(random_graph(3), options);
-      for (const char* fused : {"fuse_swiglu", "fuse_moe_permute", ""}) {
+      for (const char* fused : {"fuse_activation", "fuse_moe_permute", ""}) {
         SCOPED_TRACE(fused);
-        disabled = {"move_router_weight", "fuse_swiglu", "fuse_moe_permute"};
+        disabled = {"move_router_weight", "fuse_activation", "fuse_moe_permute"};
         disabled.erase(fused);
         if (*fused == 0) disabled = {"move_router_weight"};
         const StepsResult got = run_steps(tied_moe_graph(2), options);
@@ -248,6 +250,50 @@ TEST(FuseSwigluAndPermute, GiveTheBitsOfTheSeparateOps) {
         EXPECT_EQ(got.states, separate.states);
         EXPECT_EQ(run_steps(random_graph(3), options).states, dense.states);
       }
+    }
+}
+
+// Every activation, with a gate and without, takes the fused forms: the kernels of a bf16 step.
+TEST(Activations, OfExpertsRunInTheirProducts) {
+  for (const spec::ActivationRow& row : spec::activation_rows()) {
+    SCOPED_TRACE(row.name);
+    lower::CompileOptions options;
+    options.precision = lower::Precision::kBf16;
+    const lower::Compiled compiled =
+        lower::compile(moe_graph(1, false, row.name), options, device::describe_cpu(1));
+    std::set<std::string_view> ops;
+    for (const ir::Node& node : compiled.graph.nodes) ops.insert(node.op->name);
+    EXPECT_TRUE(ops.contains("grouped_linear_activation_with_products"));
+    EXPECT_TRUE(ops.contains("grouped_linear_activation_gradient_with_weights"));
+    EXPECT_FALSE(ops.contains("activation"));
+    EXPECT_FALSE(ops.contains("activation_gradient"));
+    EXPECT_FALSE(ops.contains("permute"));
+    for (const auto& [action, calls] : compiled.program.calls)
+      for (const runtime::Call& call : calls)
+        EXPECT_FALSE(call.kernel->name.starts_with("ref:linear_activation") ||
+                     call.kernel->name.starts_with("ref:grouped_linear_activation"))
+            << call.kernel->name;
+  }
+}
+
+TEST(Activations, OfExpertsTrainWithTheBitsOfTheOpsApart) {
+  for (const spec::ActivationRow& row : spec::activation_rows())
+    for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      SCOPED_TRACE(row.name);
+      const ir::Graph graph = moe_graph(2, false, row.name);
+      StepsOptions options = ref_options();
+      options.end_step = 40;
+      options.same_batch = true;
+      options.compile.only_kernels = "";
+      options.compile.precision = precision;
+      options.compile.disabled_passes = {"move_router_weight"};
+      const StepsResult fused = run_steps(graph, options);
+      options.compile.disabled_passes = {"move_router_weight", "fuse_activation",
+                                         "fuse_moe_permute"};
+      const StepsResult apart = run_steps(graph, options);
+      EXPECT_EQ(fused.losses, apart.losses);
+      EXPECT_EQ(fused.states, apart.states);
+      EXPECT_LT(fused.losses.back(), 0.7 * fused.losses.front());
     }
 }
 

@@ -54,6 +54,8 @@ void parse_directive(const std::string& text, CaseFile& file) {
     file.always_exact = parse_indices(list);
   else if (word == "@skips" && list.size() == 2)
     file.num_skips = std::stoi(list[1]);
+  else if (word == "@attributes")
+    file.attributes = text.substr(word.size());
   else
     throw InvalidArgument(fmt::format("unknown directive '{}'", text));
 }
@@ -111,8 +113,10 @@ CaseFile read_case_file(const std::filesystem::path& path) {
         parse_directive(text, file);
         continue;
       }
-      file.cases.push_back(parse_line(text));
-      file.cases.back().line = static_cast<int>(i + 1);
+      CaseLine line = parse_line(text);
+      line.line = static_cast<int>(i + 1);
+      line.attributes = file.attributes + " " + line.attributes;  // the later one of a key counts
+      file.cases.push_back(std::move(line));
     } catch (const std::exception& error) {
       throw InvalidArgument(
           fmt::format("[case file] {}:{}: {}", path.filename().string(), i + 1, error.what()));

@@ -28,6 +28,7 @@ struct CaseLine {
 
 struct CaseFile {
   std::string op;
+  std::string attributes{};  // of every line that has no other value of the key
   std::vector<CaseLine> cases;
   std::vector<int> exact_outputs;  // equal bits in any order of summation, given exact data
   std::vector<int> always_exact;   // equal bits whatever the data: copies and indices

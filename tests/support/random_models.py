@@ -54,6 +54,7 @@ MODELS = {
         COMMON | {"max_position_embeddings": 16, "rope_parameters": rope("dynamic", factor=2.0)},
     ),
     "llama_padding": ("llama", COMMON | {"pad_token_id": 5}),
+    "llama_gelu": ("llama", COMMON | {"hidden_act": "gelu"}),
     "mistral_window": ("mistral", COMMON | {"sliding_window": 5, "hidden_size": 36, "head_dim": 12}),
     "mistral_linear": (
         "mistral",
@@ -100,6 +101,8 @@ MODELS = {
             "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32, attention_factor=1.2),
         },
     ),
+    "mixtral_gelu_tanh": ("mixtral", MIXTRAL | {"hidden_act": "gelu_pytorch_tanh"}),
+    "mixtral_relu2": ("mixtral", MIXTRAL | {"hidden_act": "relu2"}),
     "qwen3_moe_plain": ("qwen3_moe", QWEN3_MOE | {"norm_topk_prob": True}),
     "qwen3_moe_odd": (
         "qwen3_moe",

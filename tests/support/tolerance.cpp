@@ -23,7 +23,7 @@ double dim(const Values& values, std::int64_t axis) {
 std::vector<double> depths(const OpCall& call) {
   const auto& in = call.inputs;
   const std::string_view op = call.op;
-  if (op.find("linear") == op.npos || op.find("swiglu") != op.npos) return {};
+  if (op.find("linear") == op.npos || op.find("activation") != op.npos) return {};
   if (op.find("weight_gradient") != op.npos) {
     if (op.starts_with("grouped")) return {std::max(dim(in[0], 0), dim(in[1], 0))};  // or gathered
     return {dim(in[0], 0)};

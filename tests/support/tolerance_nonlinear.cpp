@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "spec/activation.h"
 #include "support/tolerance.h"
 #include "tensor/dynamic_map.h"
 
@@ -31,31 +32,30 @@ Bound relative(const Values& want, double factor) {
   return bound;
 }
 
-// swiglu: exp(-x) has relative error u·|x| from its argument's rounding at worst, and x·s(x)·up
-// keeps relative errors, as its product with a row's weight does. gradient: s·(1 + x·(1 - s)) may
-// cancel, so its terms are taken absolute.
-std::vector<Bound> swiglu_bounds(const OpCall& call) {
-  const Data &gate = call.inputs[0].data, &up = call.inputs[1].data;
-  const bool backward = call.inputs.size() == 3;
-  const bool weighted = call.inputs.size() == 4;
+// A value keeps relative errors, as its product with a row's weight does. The terms of a derivative
+// may cancel, so they are taken absolute. spec/activation.h has both of each activation.
+std::vector<Bound> activation_bounds(const OpCall& call) {
+  const spec::Activation activation = spec::activation_of(call.attributes);
+  const auto count = static_cast<std::size_t>(num_operands(activation));
+  const Data& gate = call.inputs[0].data;
+  const bool backward = call.op == "activation_gradient", weighted = call.inputs.size() > count + 1;
   const auto width = static_cast<std::size_t>(columns(call.inputs[0]));
-  std::vector<Bound> bounds(backward ? 2 : 1);
+  std::vector<Bound> bounds(backward ? count : 1);
   for (std::size_t i = 0; i < gate.size(); ++i) {
-    const double s = 1 / (1 + std::exp(-gate[i]));
-    const double c = g(kFunction + std::abs(gate[i]));
-    if (weighted) {
-      const auto slot = static_cast<std::size_t>(call.inputs[2].data[i / width]);
-      bounds[0].errors.push_back((c + g(1)) *
-                                 std::abs(call.inputs[3].data[slot] * gate[i] * s * up[i]));
-      continue;
-    }
+    const spec::ActivationPoint at =
+        evaluate(activation, gate[i], count > 1 ? call.inputs[1].data[i] : 1);
+    const double c = g(at.roundings);
     if (!backward) {
-      bounds[0].errors.push_back(c * std::abs(gate[i] * s * up[i]));
+      double factor = 1;
+      if (weighted)
+        factor = call.inputs[count + 1]
+                     .data[static_cast<std::size_t>(call.inputs[count].data[i / width])];
+      bounds[0].errors.push_back((c + (weighted ? g(1) : 0)) * std::abs(factor * at.value));
       continue;
     }
-    const double dy = call.inputs[2].data[i];
-    bounds[0].errors.push_back(c * std::abs(dy * up[i]) * s * (1 + std::abs(gate[i])));
-    bounds[1].errors.push_back(c * std::abs(dy * gate[i]) * s);
+    const double dy = std::abs(call.inputs[count].data[i]);
+    bounds[0].errors.push_back(c * dy * at.by_gate_terms);
+    if (count > 1) bounds[1].errors.push_back(c * dy * std::abs(at.by_up));
   }
   return bounds;
 }
@@ -369,11 +369,11 @@ Bound rope_table_bound(const Values& want) {
 std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> wants,
                                     std::string_view row) {
   const std::string_view op = call.op;
-  if (op == "swiglu" || op == "swiglu_gradient") return swiglu_bounds(call);
+  if (op == "activation" || op == "activation_gradient") return activation_bounds(call);
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
-  if (op.find("linear_swiglu") != std::string_view::npos) return linear_swiglu_bounds(call);
+  if (op.find("linear_activation") != std::string_view::npos) return linear_activation_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
   if (op.find("balanc") != std::string_view::npos) return balance_bounds(wants);
   if (op == "router") return router_bounds(call, wants);

@@ -32,7 +32,7 @@ Errors linear_weight_gradient(const OpCall& call, const Errors& errors) {
 }
 
 // dup = dy·silu(g); dgate = dy·u·silu'(g).
-Errors swiglu_gradient(const OpCall& call, const Errors& errors) {
+Errors activation_gradient(const OpCall& call, const Errors& errors) {
   Errors result(2);
   for (std::size_t i = 0; i < errors[0].size(); ++i) {
     const double up = std::abs(call.inputs[1].data[i]), dy = std::abs(call.inputs[2].data[i]);
@@ -97,7 +97,7 @@ double quantization_tolerance(double largest, DType dtype) {
 
 std::vector<std::vector<double>> gradient_tolerances(const OpCall& call, const Errors& errors) {
   if (call.op == "linear_weight_gradient") return linear_weight_gradient(call, errors);
-  if (call.op == "swiglu_gradient") return swiglu_gradient(call, errors);
+  if (call.op == "activation_gradient") return activation_gradient(call, errors);
   if (call.op == "rms_norm_weight_gradient") return rms_norm_weight_gradient(call, errors);
   ANABATIC_CHECK(call.op == "rms_norm_input_gradient", "[tolerance] no bound for {}", call.op);
   return rms_norm_input_gradient(call, errors);

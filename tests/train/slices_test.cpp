@@ -70,7 +70,7 @@ TEST(Slices, OfEveryKindOfCallTrainTheBitsOfWholeCalls) {
       PlanFile file = whole.file;
       file.decisions = all_cut(run, whole);
       for (const char* call : {"head.head_loss_with_gradient", "attention.attention_gradient",
-                               "experts.grouped_linear_swiglu_gradient_with_weights",
+                               "experts.grouped_linear_activation_gradient_with_weights",
                                "experts.grouped_linear_many_input_gradient"})
         EXPECT_TRUE(file.decisions.slices.contains(call)) << precision << " " << call;
       run.memory.plan = folder.path() / "plan.json";

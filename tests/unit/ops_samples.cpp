@@ -10,6 +10,7 @@ namespace {
 
 const spec::Attributes kHeads{{"num_heads", 4}, {"num_kv_heads", 2}, {"scale", 0.5}, {"window", 0}};
 const spec::Attributes kBalance{{"top_k", 2}};
+const spec::Attributes kSwiglu{{"activation", "swiglu"}};
 const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
 
 spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
@@ -81,17 +82,17 @@ std::vector<OpSample> make_samples() {
        {"x[12,5]", "x[3,5,8]", "x[12,2]", "x[3,2,8]", "i32[4]"},
        {}},
       {"grouped_linear_many_weight_gradient", {"x[12,8]", "x[12,5]", "x[12,2]", "i32[4]"}, {}},
-      {"grouped_linear_swiglu", {"x[12,8]", "x[3,5,8]", "x[3,5,8]", "i32[4]"}, {}},
-      {"grouped_linear_swiglu_gradient",
+      {"grouped_linear_activation", {"x[12,8]", "x[3,5,8]", "x[3,5,8]", "i32[4]"}, kSwiglu},
+      {"grouped_linear_activation_gradient",
        {"x[12,8]", "x[3,8,5]", "i32[4]", "x[12,5]", "x[12,5]"},
-       {}},
-      {"grouped_linear_swiglu_gradient_with_weights",
+       kSwiglu},
+      {"grouped_linear_activation_gradient_with_weights",
        {"x[6,8]", "x[3,8,5]", "i32[4]", "x[12,5]", "x[12,5]", "i32[12]", "f32[6,2]"},
-       {}},
-      {"grouped_linear_swiglu_with_codes",
+       kSwiglu},
+      {"grouped_linear_activation_with_codes",
        {"x[12,8]", "x[3,5,8]", "x[3,5,8]", "i32[4]"},
-       {{"block", 64}}},
-      {"grouped_linear_swiglu_with_products", {"x[12,8]", "x[3,5,8]", "x[3,5,8]", "i32[4]"}, {}},
+       {{"activation", "swiglu"}, {"block", 64}}},
+      {"grouped_linear_activation_with_products", {"x[12,8]", "x[3,5,8]", "x[3,5,8]", "i32[4]"}, kSwiglu},
       {"grouped_linear_weight_gradient", {"x[12,8]", "x[12,5]", "i32[4]"}, {}},
       {"grouped_linear_weight_gradient_squares", {"x[12,8]", "x[12,5]", "i32[4]"}, {}},
       {"head_loss", {"x[6,8]", "x[11,8]", "i32[6]", "f32[]"}, {}},
@@ -101,10 +102,10 @@ std::vector<OpSample> make_samples() {
       {"linear_many", {"x[6,8]", "x[5,8]", "x[2,8]"}, {}},
       {"linear_many_input_gradient", {"x[6,5]", "x[5,8]", "x[6,2]", "x[2,8]"}, {}},
       {"linear_many_weight_gradient", {"x[6,8]", "x[6,5]", "x[6,2]"}, {}},
-      {"linear_swiglu", {"x[6,8]", "x[5,8]", "x[5,8]"}, {}},
-      {"linear_swiglu_gradient", {"x[6,8]", "x[8,5]", "x[6,5]", "x[6,5]"}, {}},
-      {"linear_swiglu_with_codes", {"x[6,8]", "x[5,8]", "x[5,8]"}, {{"block", 64}}},
-      {"linear_swiglu_with_products", {"x[6,8]", "x[5,8]", "x[5,8]"}, {}},
+      {"linear_activation", {"x[6,8]", "x[5,8]", "x[5,8]"}, kSwiglu},
+      {"linear_activation_gradient", {"x[6,8]", "x[8,5]", "x[6,5]", "x[6,5]"}, kSwiglu},
+      {"linear_activation_with_codes", {"x[6,8]", "x[5,8]", "x[5,8]"}, {{"activation", "swiglu"}, {"block", 64}}},
+      {"linear_activation_with_products", {"x[6,8]", "x[5,8]", "x[5,8]"}, kSwiglu},
       {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},
       {"linear_weight_gradient_squares", {"x[6,8]", "x[6,5]"}, {}},
       {"load_balancing_loss", {"w[]", "w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
@@ -136,8 +137,8 @@ std::vector<OpSample> make_samples() {
        {{"num_experts", 3}}},
       {"sum_rows", {"x[6,5]"}, {}},
       {"sum_squares", {"w[3,4]"}, {}},
-      {"swiglu", {"x[6,8]", "x[6,8]"}, {}},
-      {"swiglu_gradient", {"x[6,8]", "x[6,8]", "x[6,8]"}, {}},
+      {"activation", {"x[6,8]", "x[6,8]"}, kSwiglu},
+      {"activation_gradient", {"x[6,8]", "x[6,8]", "x[6,8]"}, kSwiglu},
       {"unpermute", {"x[12,4]", "w[6,2]", "i32[12]"}, {}},
       {"unpermute_gradient", {"x[6,4]", "x[12,4]", "w[6,2]", "i32[12]"}, {}},
   };

@@ -2,8 +2,8 @@
 #include <type_traits>
 
 #include "kernels/cpu/codes_math.h"
-#include "kernels/cpu/swiglu_math.h"
-#include "kernels/cpu/swiglu_stage.h"
+#include "kernels/cpu/activation_math.h"
+#include "kernels/cpu/activation_stage.h"
 #include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -36,22 +36,24 @@ ANABATIC_INLINE Pair operator+(const Pair& a, const Pair& b) {
   return {a.first + b.first, a.second + b.second};
 }
 
-// Rows times their router weights, by the stage that products have behind them: equal bits.
-void weighted_swiglu(const Arguments& args) {
+// Rows times their router weights, by the stage that products have after them: equal bits.
+void weighted_activation(const Arguments& args, const spec::Activation& activation) {
+  const auto next = static_cast<std::size_t>(num_operands(activation));
   const TensorView& y = args.outputs[0];
   const std::int64_t width = columns(y), row_bytes = width * size_bytes(y.type->dtype);
   args.team->for_range(y.type->dim(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
-    kSwigluStage.forward(
-        {.dtype = y.type->dtype,
+    kActivationStage.forward(
+        {.activation = activation,
+         .dtype = y.type->dtype,
          .rows = end - begin,
          .columns = width,
          .gate = args.inputs[0].data + begin * row_bytes,
-         .up = args.inputs[1].data + begin * row_bytes,
+         .up = next > 1 ? args.inputs[1].data + begin * row_bytes : nullptr,
          .operand_stride = width,
          .h = y.data + begin * row_bytes,
          .h_stride = width,
-         .row_weights = {.weights = args.inputs[3].as<const float>(),
-                         .slots = args.inputs[2].as<const std::int32_t>() + begin}});
+         .row_weights = {.weights = args.inputs[next + 1].as<const float>(),
+                         .slots = args.inputs[next].as<const std::int32_t>() + begin}});
   });
 }
 
@@ -64,6 +66,64 @@ void for_blocks(const Arguments& args, const TensorView& x, Body&& body) {
       for (std::int64_t b = 0, first = 0; first < width; ++b, first += block)
         body(row, b, first, width - first < block ? width - first : block);
   });
+}
+
+template <class T, class A>
+void activate(const Arguments& args, const A& activation) {
+  const T *gate = args.inputs[0].as<const T>(), *up = nullptr;
+  if (A::kIsGated) up = args.inputs[1].as<const T>();
+  T* y = args.outputs[0].as<T>();
+  for_pairs<T>(
+      args,
+      [=](std::int64_t i, auto streams) {
+        const Pair g = load_pair(gate + i);
+        const Pair u = A::kIsGated ? load_pair(up + i) : Pair{};
+        store_pair<streams.value>(
+            y + i, {activation.value(g.first, u.first), activation.value(g.second, u.second)});
+      },
+      [=](std::int64_t i, int n) {
+        const Floats u = A::kIsGated ? load(up + i, n) : Floats{};
+        store(y + i, activation.value(load(gate + i, n), u), n);
+      });
+}
+
+template <class T, class A>
+void activate_gradient(const Arguments& args, const A& activation) {
+  const T *gate = args.inputs[0].as<const T>(), *dy = args.inputs.back().as<const T>();
+  const T* up = A::kIsGated ? args.inputs[1].as<const T>() : nullptr;
+  T *dgate = args.outputs[0].as<T>(), *dup = A::kIsGated ? args.outputs[1].as<T>() : nullptr;
+  // Whole cache lines of each output: streams that take turns within a line are slow.
+  constexpr int kStep = sizeof(T) == sizeof(float) ? kPair : 2 * kPair;
+  for_pairs<T, kStep>(
+      args,
+      [=](std::int64_t begin, auto streams) {
+        Pair to_gate[kStep / kPair], to_up[kStep / kPair];
+#pragma GCC unroll 2
+        for (int k = 0; k < kStep / kPair; ++k) {
+          const std::int64_t i = begin + k * kPair;
+          const Pair g = load_pair(gate + i), d = load_pair(dy + i);
+          const Pair u = A::kIsGated ? load_pair(up + i) : Pair{};
+          const ActivationGradient first = activation.gradient(g.first, u.first, d.first).gradient,
+                                   second =
+                                       activation.gradient(g.second, u.second, d.second).gradient;
+          to_gate[k] = {first.gate, second.gate};
+          to_up[k] = {first.up, second.up};
+        }
+#pragma GCC unroll 2
+        for (int k = 0; k < kStep / kPair; ++k)
+          store_pair<streams.value>(dgate + begin + k * kPair, to_gate[k]);
+        if (!A::kIsGated) return;
+#pragma GCC unroll 2
+        for (int k = 0; k < kStep / kPair; ++k)
+          store_pair<streams.value>(dup + begin + k * kPair, to_up[k]);
+      },
+      [=](std::int64_t i, int n) {
+        const Floats u = A::kIsGated ? load(up + i, n) : Floats{};
+        const ActivationGradient d =
+            activation.gradient(load(gate + i, n), u, load(dy + i, n)).gradient;
+        store(dgate + i, d.gate, n);
+        if (A::kIsGated) store(dup + i, d.up, n);
+      });
 }
 
 }  // namespace
@@ -146,60 +206,19 @@ void scale(const Arguments& args) {
   });
 }
 
-void swiglu(const Arguments& args) {
-  if (args.inputs.size() > 2) return weighted_swiglu(args);
-  with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
-    const T *gate = args.inputs[0].as<const T>(), *up = args.inputs[1].as<const T>();
-    T* y = args.outputs[0].as<T>();
-    for_pairs<T>(
-        args,
-        [=](std::int64_t i, auto streams) {
-          const Pair g = load_pair(gate + i), u = load_pair(up + i);
-          store_pair<streams.value>(y + i,
-                                    {swiglu_of(g.first, u.first), swiglu_of(g.second, u.second)});
-        },
-        [=](std::int64_t i, int n) {
-          store(y + i, swiglu_of(load(gate + i, n), load(up + i, n)), n);
-        });
+void activation(const Arguments& args) {
+  const spec::Activation activation = spec::activation_of(*args.attributes);
+  if (args.inputs.size() > static_cast<std::size_t>(num_operands(activation)))
+    return weighted_activation(args, activation);
+  with_activation(activation, [&](const auto& form) {
+    with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) { activate<T>(args, form); });
   });
 }
 
-void swiglu_gradient(const Arguments& args) {
-  with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
-    const T *gate = args.inputs[0].as<const T>(), *up = args.inputs[1].as<const T>(),
-            *dy = args.inputs[2].as<const T>();
-    T *dgate = args.outputs[0].as<T>(), *dup = args.outputs[1].as<T>();
-    // Whole cache lines of each output: streams that take turns within a line are slow.
-    constexpr int kStep = sizeof(T) == sizeof(float) ? kPair : 2 * kPair;
-    for_pairs<T, kStep>(
-        args,
-        [=](std::int64_t begin, auto streams) {
-          Pair to_gate[kStep / kPair], to_up[kStep / kPair];
-#pragma GCC unroll 2
-          for (int k = 0; k < kStep / kPair; ++k) {
-            const std::int64_t i = begin + k * kPair;
-            const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dy + i);
-            const SwigluGradient first =
-                                     swiglu_gradient_of(g.first, u.first, d.first, decay(g.first)),
-                                 second = swiglu_gradient_of(g.second, u.second, d.second,
-                                                             decay(g.second));
-            to_gate[k] = {first.gate, second.gate};
-            to_up[k] = {first.up, second.up};
-          }
-#pragma GCC unroll 2
-          for (int k = 0; k < kStep / kPair; ++k)
-            store_pair<streams.value>(dgate + begin + k * kPair, to_gate[k]);
-#pragma GCC unroll 2
-          for (int k = 0; k < kStep / kPair; ++k)
-            store_pair<streams.value>(dup + begin + k * kPair, to_up[k]);
-        },
-        [=](std::int64_t i, int n) {
-          const Floats g = load(gate + i, n);
-          const SwigluGradient d =
-              swiglu_gradient_of(g, load(up + i, n), load(dy + i, n), decay(g));
-          store(dgate + i, d.gate, n);
-          store(dup + i, d.up, n);
-        });
+void activation_gradient(const Arguments& args) {
+  with_activation(spec::activation_of(*args.attributes), [&](const auto& form) {
+    with_float_type(args.outputs[0].type->dtype,
+                    [&]<class T>(T*) { activate_gradient<T>(args, form); });
   });
 }
 

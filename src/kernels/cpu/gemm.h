@@ -51,7 +51,7 @@ struct Operands {
 
 // C[rows, columns] (+)= A[rows, depth] · B[depth, columns] (+ bias[columns]). C is row-major, or
 // panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
-// What runs on blocks of C while they are in cache follows `compute`: see linear_swiglu.cpp.
+// What runs on blocks of C while they are in cache follows `compute`: see linear_activation.cpp.
 //
 // `further` products go into the same sums, in their order behind the first, before C is rounded.
 struct Gemm {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows that have a GEMM engine each, behind table.cpp: linear and grouped_linear (linear.cpp),
 // those of several weights (linear_many.cpp), those with swiglu or its gradient behind a product
-// (linear_swiglu.cpp), the head with its loss (head/head_loss.cpp).
+// (linear_activation.cpp), the head with its loss (head/head_loss.cpp).
 #pragma once
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/head/head_stage.h"
-#include "kernels/cpu/swiglu_stage.h"
+#include "kernels/cpu/activation_stage.h"
 #include "kernels/kernel.h"
 
 namespace anabatic::kernels::cpu {
@@ -53,9 +53,9 @@ struct LinearManyRows {
   static void linear_weight_gradient(const Arguments& arguments);
 };
 
-// linear_swiglu, grouped_linear_swiglu and their other forms.
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-struct LinearSwigluRows {
+// linear_activation, grouped_linear_activation and their other forms.
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+struct LinearActivationRows {
   static Support supports(const spec::Problem& problem);
   static std::int64_t forward_workspace(const spec::Problem& problem);
   static std::int64_t gradient_workspace(const spec::Problem& problem);

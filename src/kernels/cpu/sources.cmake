@@ -14,9 +14,9 @@ set(cpu_vector_sources
     pack.cpp
     rope.cpp
     router.cpp
-    swiglu_stage.cpp)
+    activation_stage.cpp)
 # Those that gain from instructions of AVX512-BF16.
-set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp elementwise.cpp swiglu_stage.cpp)
+set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp elementwise.cpp activation_stage.cpp)
 set(cpu_sources
     cpu/attention_buffers.cpp
     cpu/attention_shape.cpp
@@ -31,7 +31,7 @@ set(cpu_sources
     cpu/head/head_tiling.cpp
     cpu/linear.cpp
     cpu/linear_many.cpp
-    cpu/linear_swiglu.cpp
+    cpu/linear_activation.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp
@@ -56,7 +56,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
   set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512_bf16}")
-  set_source_files_properties(cpu/head/head_loss.cpp cpu/linear_swiglu.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
+  set_source_files_properties(cpu/head/head_loss.cpp cpu/linear_activation.cpp cpu/table.cpp PROPERTIES COMPILE_DEFINITIONS ANABATIC_CPU_X86)
 endif()
 foreach(variant IN LISTS cpu_variants)
   set(variant_sources ${cpu_vector_sources})

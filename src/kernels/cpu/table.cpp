@@ -197,19 +197,19 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
 #define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
 #endif
 
-#define ANABATIC_SWIGLU_ROW(op, form, isa)                                                 \
+#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                 \
   Kernel {                                                                                 \
     "cpu:" #op "_" #isa, #op,                                                              \
-        cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::supports,         \
-        cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::form##_workspace, \
-        nullptr, cpu::LinearSwigluRows<cpu::gemm_##isa, &cpu::isa::kSwigluStage>::form     \
+        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::supports,         \
+        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form##_workspace, \
+        nullptr, cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form     \
   }
 #ifdef ANABATIC_CPU_X86
-#define ANABATIC_SWIGLU_ROWS(op, form)                                               \
-  ANABATIC_SWIGLU_ROW(op, form, avx512_bf16), ANABATIC_SWIGLU_ROW(op, form, avx512), \
-      ANABATIC_SWIGLU_ROW(op, form, avx2), ANABATIC_SWIGLU_ROW(op, form, portable)
+#define ANABATIC_ACTIVATION_ROWS(op, form)                                               \
+  ANABATIC_ACTIVATION_ROW(op, form, avx512_bf16), ANABATIC_ACTIVATION_ROW(op, form, avx512), \
+      ANABATIC_ACTIVATION_ROW(op, form, avx2), ANABATIC_ACTIVATION_ROW(op, form, portable)
 #else
-#define ANABATIC_SWIGLU_ROWS(op, form) ANABATIC_SWIGLU_ROW(op, form, portable)
+#define ANABATIC_ACTIVATION_ROWS(op, form) ANABATIC_ACTIVATION_ROW(op, form, portable)
 #endif
 
 // Calls that are cut into slices: see packing_rows.h.
@@ -226,16 +226,16 @@ constexpr Kernel packing_row(std::string_view name, std::string_view op) {
 template <class Rows, void (*kPack)(const Arguments&)>
 using LinearSlices = cpu::PackingRows<Rows::supports, Rows::linear_input_gradient_workspace,
                                       Rows::linear_input_gradient, kPack>;
-template <const cpu::GemmEngine* (*kEngine)(), const cpu::SwigluStage* kStage,
-          void (*kPack)(const Arguments&), class Rows = cpu::LinearSwigluRows<kEngine, kStage>>
-using SwigluSlices =
+template <const cpu::GemmEngine* (*kEngine)(), const cpu::ActivationStage* kStage,
+          void (*kPack)(const Arguments&), class Rows = cpu::LinearActivationRows<kEngine, kStage>>
+using ActivationSlices =
     cpu::PackingRows<Rows::supports, Rows::gradient_workspace, Rows::gradient, kPack>;
 
 #define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
   packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
       "cpu:" #op "_slices_" #variant, #op)
-#define ANABATIC_SWIGLU_SLICE(op, isa, packing)                                            \
-  packing_row<SwigluSlices<cpu::gemm_##isa, &cpu::isa::kSwigluStage, cpu::packing::pack>>( \
+#define ANABATIC_ACTIVATION_SLICE(op, isa, packing)                                            \
+  packing_row<ActivationSlices<cpu::gemm_##isa, &cpu::isa::kActivationStage, cpu::packing::pack>>( \
       "cpu:" #op "_slices_" #isa, #op)
 #ifdef ANABATIC_CPU_X86
 #define ANABATIC_LINEAR_SLICES(op, rows)                             \
@@ -243,13 +243,13 @@ using SwigluSlices =
       ANABATIC_LINEAR_SLICE(op, rows, avx512, kAvx512, avx512),      \
       ANABATIC_LINEAR_SLICE(op, rows, avx2, kAvx2, avx2),            \
       ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
-#define ANABATIC_SWIGLU_SLICES(op)                                                           \
-  ANABATIC_SWIGLU_SLICE(op, avx512_bf16, avx512), ANABATIC_SWIGLU_SLICE(op, avx512, avx512), \
-      ANABATIC_SWIGLU_SLICE(op, avx2, avx2), ANABATIC_SWIGLU_SLICE(op, portable, portable)
+#define ANABATIC_ACTIVATION_SLICES(op)                                                           \
+  ANABATIC_ACTIVATION_SLICE(op, avx512_bf16, avx512), ANABATIC_ACTIVATION_SLICE(op, avx512, avx512), \
+      ANABATIC_ACTIVATION_SLICE(op, avx2, avx2), ANABATIC_ACTIVATION_SLICE(op, portable, portable)
 #else
 #define ANABATIC_LINEAR_SLICES(op, rows) \
   ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
-#define ANABATIC_SWIGLU_SLICES(op) ANABATIC_SWIGLU_SLICE(op, portable, portable)
+#define ANABATIC_ACTIVATION_SLICES(op) ANABATIC_ACTIVATION_SLICE(op, portable, portable)
 #endif
 
 constexpr Kernel kRows[] = {
@@ -282,13 +282,13 @@ constexpr Kernel kRows[] = {
     ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
     ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
                          linear_weight_gradient),
-    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu, forward),
-    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient, gradient),
-    ANABATIC_SWIGLU_SLICES(grouped_linear_swiglu_gradient),
-    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_gradient_with_weights, gradient),
-    ANABATIC_SWIGLU_SLICES(grouped_linear_swiglu_gradient_with_weights),
-    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_codes, forward),
-    ANABATIC_SWIGLU_ROWS(grouped_linear_swiglu_with_products, forward),
+    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation, forward),
+    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient, gradient),
+    ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient),
+    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient_with_weights, gradient),
+    ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient_with_weights),
+    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_codes, forward),
+    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_products, forward),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient_squares, LinearRows,
                          linear_weight_gradient_squares),
@@ -299,10 +299,10 @@ constexpr Kernel kRows[] = {
     ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
     ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
     ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
-    ANABATIC_SWIGLU_ROWS(linear_swiglu, forward),
-    ANABATIC_SWIGLU_ROWS(linear_swiglu_gradient, gradient),
-    ANABATIC_SWIGLU_ROWS(linear_swiglu_with_codes, forward),
-    ANABATIC_SWIGLU_ROWS(linear_swiglu_with_products, forward),
+    ANABATIC_ACTIVATION_ROWS(linear_activation, forward),
+    ANABATIC_ACTIVATION_ROWS(linear_activation_gradient, gradient),
+    ANABATIC_ACTIVATION_ROWS(linear_activation_with_codes, forward),
+    ANABATIC_ACTIVATION_ROWS(linear_activation_with_products, forward),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows,
                          linear_weight_gradient_squares),
@@ -331,8 +331,8 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(sequence_balance_loss_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
     ANABATIC_VECTOR_ROWS(sum_squares, supports_panels<true>, cpu::sum_squares_workspace_bytes),
-    ANABATIC_STREAM_ROWS(swiglu, nullptr),
-    ANABATIC_STREAM_ROWS(swiglu_gradient, nullptr),
+    ANABATIC_STREAM_ROWS(activation, nullptr),
+    ANABATIC_STREAM_ROWS(activation_gradient, nullptr),
     ANABATIC_STREAM_ROWS(unpermute, nullptr),
     ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
 };
@@ -348,10 +348,10 @@ constexpr Kernel kRows[] = {
 #undef ANABATIC_SCALAR
 #undef ANABATIC_SCALAR_ROW
 #undef ANABATIC_STREAM_ROWS
-#undef ANABATIC_SWIGLU_ROW
-#undef ANABATIC_SWIGLU_ROWS
-#undef ANABATIC_SWIGLU_SLICE
-#undef ANABATIC_SWIGLU_SLICES
+#undef ANABATIC_ACTIVATION_ROW
+#undef ANABATIC_ACTIVATION_ROWS
+#undef ANABATIC_ACTIVATION_SLICE
+#undef ANABATIC_ACTIVATION_SLICES
 #undef ANABATIC_VECTOR
 #undef ANABATIC_VECTOR_ROWS
 

@@ -4,11 +4,10 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/activation.h"
 
 namespace anabatic::kernels::ref {
 namespace {
-
-double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 std::int64_t checked_row(const TensorView& indices, std::int64_t t, std::int64_t num_rows) {
   const std::int64_t row = load_index(indices, t);
@@ -119,23 +118,28 @@ void sum_rows(const Arguments& args) {
   }
 }
 
-void swiglu(const Arguments& args) {
+void activation(const Arguments& args) {
+  const spec::Activation activation = spec::activation_of(*args.attributes);
+  const auto count = static_cast<std::size_t>(num_operands(activation));
   const std::int64_t width = columns(args.outputs[0]);
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
-    const double gate = load(args.inputs[0], i), up = load(args.inputs[1], i);
-    const double factor =
-        args.inputs.size() > 2 ? load(args.inputs[3], load_index(args.inputs[2], i / width)) : 1.0;
-    store(args.outputs[0], i, factor * (gate * sigmoid(gate) * up));
+    const double gate = load(args.inputs[0], i), up = count > 1 ? load(args.inputs[1], i) : 1;
+    const double factor = args.inputs.size() > count
+                              ? load(args.inputs[count + 1], load_index(args.inputs[count], i / width))
+                              : 1.0;
+    store(args.outputs[0], i, factor * evaluate(activation, gate, up).value);
   }
 }
 
-void swiglu_gradient(const Arguments& args) {
+void activation_gradient(const Arguments& args) {
+  const spec::Activation activation = spec::activation_of(*args.attributes);
+  const bool has_up = is_gated(activation);
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
-    const double gate = load(args.inputs[0], i), up = load(args.inputs[1], i),
-                 dy = load(args.inputs[2], i);
-    const double s = sigmoid(gate);
-    store(args.outputs[0], i, dy * up * s * (1.0 + gate * (1.0 - s)));
-    store(args.outputs[1], i, dy * gate * s);
+    const double gate = load(args.inputs[0], i), up = has_up ? load(args.inputs[1], i) : 1,
+                 dy = load(args.inputs.back(), i);
+    const spec::ActivationPoint at = evaluate(activation, gate, up);
+    store(args.outputs[0], i, dy * at.by_gate);
+    if (has_up) store(args.outputs[1], i, dy * at.by_up);
   }
 }
 

@@ -16,8 +16,8 @@ void fill(const Arguments& args);
 void pack(const Arguments& args);
 void scale(const Arguments& args);
 void sum_rows(const Arguments& args);
-void swiglu(const Arguments& args);
-void swiglu_gradient(const Arguments& args);
+void activation(const Arguments& args);
+void activation_gradient(const Arguments& args);
 
 // attention.cpp
 void attention(const Arguments& args);
@@ -42,17 +42,17 @@ void grouped_linear_many_weight_gradient(const Arguments& args);
 void linear_many(const Arguments& args);
 void linear_many_input_gradient(const Arguments& args);
 void linear_many_weight_gradient(const Arguments& args);
-// linear_swiglu.cpp
-void grouped_linear_swiglu(const Arguments& args);
-void grouped_linear_swiglu_gradient(const Arguments& args);
-void grouped_linear_swiglu_gradient_with_weights(const Arguments& args);
-void grouped_linear_swiglu_with_codes(const Arguments& args);
-void grouped_linear_swiglu_with_products(const Arguments& args);
-void linear_swiglu(const Arguments& args);
-void linear_swiglu_gradient(const Arguments& args);
-void linear_swiglu_with_codes(const Arguments& args);
-void linear_swiglu_with_products(const Arguments& args);
-std::int64_t swiglu_with_codes_workspace_bytes(const spec::Problem& problem);
+// linear_activation.cpp
+void grouped_linear_activation(const Arguments& args);
+void grouped_linear_activation_gradient(const Arguments& args);
+void grouped_linear_activation_gradient_with_weights(const Arguments& args);
+void grouped_linear_activation_with_codes(const Arguments& args);
+void grouped_linear_activation_with_products(const Arguments& args);
+void linear_activation(const Arguments& args);
+void linear_activation_gradient(const Arguments& args);
+void linear_activation_with_codes(const Arguments& args);
+void linear_activation_with_products(const Arguments& args);
+std::int64_t activation_with_codes_workspace_bytes(const spec::Problem& problem);
 
 // quantize.cpp
 void dequantize(const Arguments& args);

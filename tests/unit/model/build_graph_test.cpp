@@ -191,7 +191,7 @@ TEST(BuildGraph, TagsLayersAndSegments) {
   const std::map<std::string, std::string> segments{
       {"embedding", "embedding"},     {"attention", "attention"}, {"router", "router"},
       {"route_sort", "dispatch"},     {"permute", "dispatch"},    {"grouped_linear", "experts"},
-      {"unpermute", "combine"},       {"cross_entropy", "loss"},  {"swiglu", "experts"},
+      {"unpermute", "combine"},       {"cross_entropy", "loss"},  {"activation", "experts"},
       {"load_balancing_loss", "loss"}};
   for (const auto& [op, segment] : segments) {
     const ir::Node* node = first_node(graph, op);

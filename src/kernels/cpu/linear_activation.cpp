@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with swiglu, or its gradient, on each block while it is in cache. A block reads what the
-// product stored, rounded: results have the bits of the ops apart. A task of the forward form
-// computes a block of the gate and the same block of up, which stay, go, or stay in eight bits.
+// Products with an activation, or its gradient, on each block while it is in cache. A block reads
+// what the product stored, rounded: results have the bits of the ops apart. A task of the forward
+// form computes a block of the gate and the same block of up, where there is one. They are kept, not
+// kept, or kept as int8 values.
 #include <fmt/core.h>
 
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
+#include "spec/product.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -110,18 +112,21 @@ void place_block(Gemm& gemm, const Block& block, std::byte* data, Int stride) {
 
 class Forward {
  public:
-  Forward(const GemmEngine& engine, const SwigluStage& stage, const Arguments& args)
+  Forward(const GemmEngine& engine, const ActivationStage& stage, const Arguments& args)
       : engine_(engine),
         stage_(stage),
         args_(args),
+        activation_(spec::activation_of(*args.attributes)),
+        at_{num_operands(activation_)},
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.attributes)),
         column_multiple_(column_multiple_of(engine, gemm_, *args.attributes)),
-        space_(engine, gemm_, column_multiple_, 2, 0, args.team->num_threads(), args.workspace),
-        offsets_(is_grouped(*args.inputs[1].type) ? args.inputs[3].as<std::int32_t>() : nullptr) {
-    if (args.inputs.size() > 4) row_map_ = args.inputs[4].as<std::int32_t>();
-    if (args.inputs.size() > 5) weights_ = args.inputs[5].as<float>();
+        space_(engine, gemm_, column_multiple_, at_.num_weights, 0, args.team->num_threads(),
+               args.workspace) {
+    if (is_grouped(*args.inputs[1].type)) offsets_ = input(at_.offsets())->as<std::int32_t>();
+    if (const TensorView* map = input(at_.row_map())) row_map_ = map->as<std::int32_t>();
+    if (const TensorView* weights = input(at_.row_weights())) weights_ = weights->as<float>();
     if (const Int top_k = spec::get_int_or(*args.attributes, "top_k", 0); top_k > 0)
       index_ = row_index(row_map_, top_k);
   }
@@ -145,6 +150,12 @@ class Forward {
     return gemm;
   }
 
+  // Null where the call has no such input.
+  const TensorView* input(int i) const {
+    const auto at = static_cast<std::size_t>(i);
+    return at < args_.inputs.size() ? &args_.inputs[at] : nullptr;
+  }
+
   // Element (row, column of the block) of output o.
   std::byte* output(std::size_t o, Int row, const Block& block) const {
     return args_.outputs[o].data +
@@ -155,15 +166,17 @@ class Forward {
     const Int row = rows_of(offsets_, group, shape_.rows).begin + block.row_begin;
     const bool keeps = args_.outputs.size() > 1 && scale_columns_ == 0;
     const Int stride = keeps ? shape_.width : space_.stride;
-    std::byte* products[2];
-    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    std::byte* products[2] = {nullptr, nullptr};
+    const auto num_products = static_cast<std::size_t>(at_.num_weights);
+    for (std::size_t i = 0; i < num_products; ++i) {
       products[i] = keeps ? output(1 + i, row, block) : space_.block(thread, static_cast<Int>(i));
       place_block(gemm, block, products[i], stride);
       gemm.b.data = args_.inputs[1 + i].data + group * shape_.matrix_bytes;
       gemm.repeats_a = i > 0;
       engine_.compute(gemm, block, space_.engine(thread));
     }
-    stage_.forward({.dtype = shape_.dtype,
+    stage_.forward({.activation = activation_,
+                    .dtype = shape_.dtype,
                     .rows = num_rows(block),
                     .columns = num_columns(block),
                     .gate = products[0],
@@ -174,7 +187,7 @@ class Forward {
                     .row_weights = {.weights = weights_,
                                     .slots = row_map_ != nullptr ? row_map_ + row : nullptr}});
     if (scale_columns_ == 0) return;
-    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    for (std::size_t i = 0; i < num_products; ++i) {
       const TensorView &codes = args_.outputs[1 + 2 * i], &scales = args_.outputs[2 + 2 * i];
       stage_.quantize({.dtype = shape_.dtype,
                        .rows = num_rows(block),
@@ -192,13 +205,15 @@ class Forward {
   }
 
   const GemmEngine& engine_;
-  const SwigluStage& stage_;
+  const ActivationStage& stage_;
   const Arguments& args_;
+  const spec::Activation activation_;
+  const spec::ActivationInputs at_;
   const Shape shape_;
   const Gemm gemm_;
   const Int scale_columns_, column_multiple_;
   const Space space_;
-  const std::int32_t* offsets_;
+  const std::int32_t* offsets_ = nullptr;
   const std::int32_t* row_map_ = nullptr;
   const float* weights_ = nullptr;
   RowIndex index_{};  // of rows of x
@@ -206,27 +221,28 @@ class Forward {
 
 class Gradient {
  public:
-  Gradient(const GemmEngine& engine, const SwigluStage& stage, const Arguments& args)
+  Gradient(const GemmEngine& engine, const ActivationStage& stage, const Arguments& args)
       : engine_(engine),
         stage_(stage),
         args_(args),
+        activation_(spec::activation_of(*args.attributes)),
+        at_(spec::activation_gradient_inputs(*args.attributes, is_grouped(*args.inputs[1].type))),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, true)),
         segment_(segment_of(engine, gemm_)),
         scale_columns_(scale_columns_of(*args.attributes)),
-        space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? 2 : 0, args.team->num_threads(),
-               args.workspace) {
-    std::size_t next = 2;
-    if (is_grouped(*args.inputs[1].type)) offsets_ = args.inputs[next++].as<std::int32_t>();
-    for (Operand& operand : operands_) {
-      operand.values = args.inputs[next++];
-      if (scale_columns_ > 0) operand.scales = args.inputs[next++];
+        space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
+               args.team->num_threads(), args.workspace) {
+    if (at_.is_grouped) offsets_ = input(at_.offsets()).as<std::int32_t>();
+    for (int i = 0; i < at_.num_operands; ++i) {
+      operands_[i].values = input(at_.operand(i));
+      if (at_.is_quantized) operands_[i].scales = input(at_.scales(i));
     }
-    if (args.attributes->contains("activation")) h_ = args.outputs.back().data;
-    if (next == args.inputs.size()) return;
-    row_map_ = args.inputs[next].as<std::int32_t>();
-    weights_ = args.inputs[next + 1].as<float>();
-    index_ = row_index(row_map_, columns(args.inputs[next + 1]));
+    if (args.attributes->contains("with_activation")) h_ = args.outputs.back().data;
+    if (static_cast<std::size_t>(at_.row_map()) == args.inputs.size()) return;
+    row_map_ = input(at_.row_map()).as<std::int32_t>();
+    weights_ = input(at_.row_weights()).as<float>();
+    index_ = row_index(row_map_, columns(input(at_.row_weights())));
     num_segments_ = ceil_div(shape_.width, segment_);
   }
 
@@ -238,7 +254,7 @@ class Gradient {
           run_block(group, gemm, block, thread);
         });
     if (weights_ == nullptr) return;
-    float* dweights = args_.outputs[2].as<float>();
+    float* dweights = args_.outputs[static_cast<std::size_t>(at_.num_operands)].as<float>();
     const Int first = offsets_[0], num_rows = offsets_[shape_.groups] - first;
     args_.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
       for (Int row = first + begin; row < first + end; ++row) {
@@ -266,6 +282,8 @@ class Gradient {
     TensorView scales;
   };
 
+  const TensorView& input(int i) const { return args_.inputs[static_cast<std::size_t>(i)]; }
+
   // Codes of a block that begins at `row`, whose rows pass by `space`.
   CodesBlock codes_of(const Operand& operand, Int row, const Block& block, std::byte* space) const {
     const Int scales = columns(operand.scales);
@@ -289,7 +307,9 @@ class Gradient {
     std::byte* dh = space_.block(thread, 0);
     place_block(gemm, block, dh, space_.stride);
     engine_.compute(gemm, block, space_.engine(thread));
-    SwigluGradientBlock gradient{
+    const bool has_up = at_.num_operands > 1;
+    ActivationGradientBlock gradient{
+        .activation = activation_,
         .dtype = shape_.dtype,
         .rows = num_rows(block),
         .columns = num_columns(block),
@@ -301,7 +321,7 @@ class Gradient {
         .up_codes = nullptr,
         .operand_stride = 0,
         .dgate = args_.outputs[0].data + at,
-        .dup = args_.outputs[1].data + at,
+        .dup = has_up ? args_.outputs[1].data + at : nullptr,
         .h = h_ != nullptr ? h_ + at : nullptr,
         .result_stride = shape_.width,
         .row_weights = {.weights = weights_,
@@ -311,24 +331,29 @@ class Gradient {
                         : nullptr,
         .segment = segment_,
         .partial_stride = num_segments_};
-    if (scale_columns_ == 0) {
+    if (!at_.is_quantized) {
       gradient.gate = operands_[0].values.data + at;
-      gradient.up = operands_[1].values.data + at;
+      gradient.up = has_up ? operands_[1].values.data + at : nullptr;
       gradient.operand_stride = shape_.width;
       return stage_.gradient(gradient);
     }
-    const CodesBlock gate = codes_of(operands_[0], row, block, space_.row(thread, 0)),
-                     up = codes_of(operands_[1], row, block, space_.row(thread, 1));
-    gradient.gate_codes = &gate;
-    gradient.up_codes = &up;
-    gradient.gate = gate.x;
-    gradient.up = up.x;
+    CodesBlock codes[2];
+    for (int i = 0; i < at_.num_operands; ++i)
+      codes[i] = codes_of(operands_[i], row, block, space_.row(thread, i));
+    gradient.gate_codes = &codes[0];
+    gradient.gate = codes[0].x;
+    if (has_up) {
+      gradient.up_codes = &codes[1];
+      gradient.up = codes[1].x;
+    }
     stage_.gradient(gradient);
   }
 
   const GemmEngine& engine_;
-  const SwigluStage& stage_;
+  const ActivationStage& stage_;
   const Arguments& args_;
+  const spec::Activation activation_;
+  const spec::ActivationGradientInputs at_;
   const Shape shape_;
   const Gemm gemm_;
   const Int segment_, scale_columns_;
@@ -348,8 +373,8 @@ Gemm forward_product(const spec::Problem& problem) {
 
 }  // namespace
 
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem) {
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   const GemmEngine* engine = kEngine();
   if (engine == nullptr) return no("not in this build");
@@ -365,41 +390,43 @@ Support LinearSwigluRows<kEngine, kStage>::supports(const spec::Problem& problem
   return yes();
 }
 
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-Int LinearSwigluRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+Int LinearActivationRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
   const Gemm gemm = forward_product(problem);
   const Int multiple = column_multiple_of(*kEngine(), gemm, *problem.attributes);
-  return Space(*kEngine(), gemm, multiple, 2, 0, problem.device->num_threads, nullptr).bytes(0);
+  const int num_products = spec::activation_inputs(*problem.attributes).num_weights;
+  return Space(*kEngine(), gemm, multiple, num_products, 0, problem.device->num_threads, nullptr).bytes(0);
 }
 
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-Int LinearSwigluRows<kEngine, kStage>::gradient_workspace(const spec::Problem& problem) {
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+Int LinearActivationRows<kEngine, kStage>::gradient_workspace(const spec::Problem& problem) {
   const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
   const Gemm gemm = product_of(shape, true);
   const Int segment = segment_of(*kEngine(), gemm);
   const spec::Attributes& attributes = *problem.attributes;
-  const bool is_weighted =  // whose third result stands ahead of an activation
-      problem.outputs.size() == (attributes.contains("activation") ? 4u : 3u);
-  return Space(*kEngine(), gemm, segment, 1, scale_columns_of(attributes) > 0 ? 2 : 0,
+  const spec::ActivationGradientInputs at =
+      spec::activation_gradient_inputs(attributes, is_grouped(problem.inputs[1]));
+  const bool is_weighted = problem.inputs.size() > static_cast<std::size_t>(at.row_map());
+  return Space(*kEngine(), gemm, segment, 1, at.is_quantized ? at.num_operands : 0,
                problem.device->num_threads, nullptr)
       .bytes(is_weighted ? shape.rows * ceil_div(shape.width, segment) : 0);
 }
 
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-void LinearSwigluRows<kEngine, kStage>::forward(const Arguments& args) {
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+void LinearActivationRows<kEngine, kStage>::forward(const Arguments& args) {
   Forward(*kEngine(), *kStage, args).run();
 }
 
-template <const GemmEngine* (*kEngine)(), const SwigluStage* kStage>
-void LinearSwigluRows<kEngine, kStage>::gradient(const Arguments& args) {
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+void LinearActivationRows<kEngine, kStage>::gradient(const Arguments& args) {
   Gradient(*kEngine(), *kStage, args).run();
 }
 
 #ifdef ANABATIC_CPU_X86
-template struct LinearSwigluRows<gemm_avx512_bf16, &avx512_bf16::kSwigluStage>;
-template struct LinearSwigluRows<gemm_avx512, &avx512::kSwigluStage>;
-template struct LinearSwigluRows<gemm_avx2, &avx2::kSwigluStage>;
+template struct LinearActivationRows<gemm_avx512_bf16, &avx512_bf16::kActivationStage>;
+template struct LinearActivationRows<gemm_avx512, &avx512::kActivationStage>;
+template struct LinearActivationRows<gemm_avx2, &avx2::kActivationStage>;
 #endif
-template struct LinearSwigluRows<gemm_portable, &portable::kSwigluStage>;
+template struct LinearActivationRows<gemm_portable, &portable::kActivationStage>;
 
 }  // namespace anabatic::kernels::cpu

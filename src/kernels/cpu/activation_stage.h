@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear_swiglu.cpp does with a block of products while it is in cache, one variant an
+// What linear_activation.cpp does with a block of products while it is in cache, one variant an
 // instruction set. Values are f32 or bf16 as they stand; strides are in elements.
 #pragma once
 #include <cstdint>
 
+#include "spec/activation.h"
 #include "tensor/dtype.h"
 
 namespace anabatic::kernels::cpu {
@@ -14,8 +15,9 @@ struct RowWeights {
   const std::int32_t* slots = nullptr;
 };
 
-// h = weight · swiglu(gate, up).
-struct SwigluBlock {
+// h = weight · activation(gate, up); of one operand, which is gate, where up is null.
+struct ActivationBlock {
+  spec::Activation activation;
   DType dtype;
   std::int64_t rows, columns;
   const std::byte *gate, *up;
@@ -38,11 +40,12 @@ struct CodesBlock {
   std::int64_t scales_stride, scale_columns, columns_before;
 };
 
-// dgate, dup from dh; h (null: none) as SwigluBlock has it. partials (null: none): the s-th
-// `segment` columns of row r give Σ dh · swiglu(gate, up) to partials[r · partial_stride + s]. A
+// dgate, dup from dh; h (null: none) as ActivationBlock has it. partials (null: none): the s-th
+// `segment` columns of row r give Σ dh · activation(gate, up) to partials[r · partial_stride + s]. A
 // segment is a multiple of 32. Codes (null: none) of gate and up: each row's x is a row of them,
 // made when it is its turn.
-struct SwigluGradientBlock {
+struct ActivationGradientBlock {
+  spec::Activation activation;
   DType dtype;
   std::int64_t rows, columns;
   const std::byte* dh;
@@ -57,23 +60,23 @@ struct SwigluGradientBlock {
   std::int64_t segment, partial_stride;
 };
 
-struct SwigluStage {
-  void (*forward)(const SwigluBlock& block);
-  void (*gradient)(const SwigluGradientBlock& block);
+struct ActivationStage {
+  void (*forward)(const ActivationBlock& block);
+  void (*gradient)(const ActivationGradientBlock& block);
   void (*quantize)(const CodesBlock& block);
 };
 
 namespace avx512_bf16 {
-extern const SwigluStage kSwigluStage;
+extern const ActivationStage kActivationStage;
 }
 namespace avx512 {
-extern const SwigluStage kSwigluStage;
+extern const ActivationStage kActivationStage;
 }
 namespace avx2 {
-extern const SwigluStage kSwigluStage;
+extern const ActivationStage kActivationStage;
 }
 namespace portable {
-extern const SwigluStage kSwigluStage;
+extern const ActivationStage kActivationStage;
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/swiglu_stage.h"
+#include "kernels/cpu/activation_stage.h"
 
+#include "kernels/cpu/activation_math.h"
 #include "kernels/cpu/codes_math.h"
-#include "kernels/cpu/swiglu_math.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -31,23 +31,25 @@ std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride
 // A row of codes takes less time than its bytes to come.
 constexpr std::int64_t kRowsOfCodesAhead = 4, kLineBytes = 64;
 
-template <class T>
-void forward_rows(const SwigluBlock& block) {
+template <class T, class A>
+void forward_rows(const ActivationBlock& block, const A& activation) {
   const std::int64_t whole = block.columns / kPair * kPair;
   for (std::int64_t r = 0; r < block.rows; ++r) {
     const T* gate = row_of<T>(block.gate, r, block.operand_stride);
-    const T* up = row_of<T>(block.up, r, block.operand_stride);
+    const T* up = A::kIsGated ? row_of<T>(block.up, r, block.operand_stride) : nullptr;
     T* h = row_of<T>(block.h, r, block.h_stride);
     const Floats factor = factor_of(block.row_weights, r);
     const std::int64_t ahead = step_ahead(r, block.rows, block.h_stride);
     for (std::int64_t i = 0; i < whole; i += kPair) {
       __builtin_prefetch(h + i + ahead, 1);
-      const Pair g = load_pair(gate + i), u = load_pair(up + i);
-      store_pair<false>(
-          h + i, {factor * swiglu_of(g.first, u.first), factor * swiglu_of(g.second, u.second)});
+      const Pair g = load_pair(gate + i);
+      const Pair u = A::kIsGated ? load_pair(up + i) : Pair{};
+      store_pair<false>(h + i, {factor * activation.value(g.first, u.first),
+                                factor * activation.value(g.second, u.second)});
     }
     for_lanes(whole, block.columns, [&](std::int64_t i, int n) {
-      store(h + i, factor * swiglu_of(load(gate + i, n), load(up + i, n)), n);
+      const Floats u = A::kIsGated ? load(up + i, n) : Floats{};
+      store(h + i, factor * activation.value(load(gate + i, n), u), n);
     });
   }
 }
@@ -77,23 +79,15 @@ void dequantize_row(const CodesBlock& block, std::int64_t r) {
       });
 }
 
-struct WithProduct {
-  SwigluGradient gradient;
-  Floats product;  // swiglu(gate, up)
-};
-ANABATIC_INLINE WithProduct with_product_of(Floats gate, Floats up, Floats dy) {
-  const Decay d = decay(gate);
-  return {swiglu_gradient_of(gate, up, dy, d), times_sigmoid(gate, d, gate * up)};
-}
-
 // One row of a block. kWeighted: with partial sums; kActivates: with h.
-template <class T, bool kWeighted, bool kActivates>
-ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t r) {
+template <class T, class A, bool kWeighted, bool kActivates>
+ANABATIC_INLINE void gradient_row(const ActivationGradientBlock& block, const A& activation,
+                                  std::int64_t r) {
   const T* gate = row_of<T>(block.gate, r, block.operand_stride);
-  const T* up = row_of<T>(block.up, r, block.operand_stride);
+  const T* up = A::kIsGated ? row_of<T>(block.up, r, block.operand_stride) : nullptr;
   const T* dh = row_of<T>(block.dh, r, block.dh_stride);
   T* dgate = row_of<T>(block.dgate, r, block.result_stride);
-  T* dup = row_of<T>(block.dup, r, block.result_stride);
+  T* dup = A::kIsGated ? row_of<T>(block.dup, r, block.result_stride) : nullptr;
   T* h = kActivates ? row_of<T>(block.h, r, block.result_stride) : nullptr;
   const Floats factor = factor_of(block.row_weights, r);
   const std::int64_t operand_ahead = step_ahead(r, block.rows, block.operand_stride),
@@ -105,28 +99,29 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
     Pair sum{};
     for (std::int64_t i = begin; i < whole; i += kPair) {
       __builtin_prefetch(gate + i + operand_ahead);
-      __builtin_prefetch(up + i + operand_ahead);
+      if (A::kIsGated) __builtin_prefetch(up + i + operand_ahead);
       __builtin_prefetch(dgate + i + ahead, 1);
-      __builtin_prefetch(dup + i + ahead, 1);
+      if (A::kIsGated) __builtin_prefetch(dup + i + ahead, 1);
       if (kActivates) __builtin_prefetch(h + i + ahead, 1);
-      const Pair g = load_pair(gate + i), u = load_pair(up + i), d = load_pair(dh + i);
-      const WithProduct first = with_product_of(g.first, u.first, factor * d.first),
-                        second = with_product_of(g.second, u.second, factor * d.second);
+      const Pair g = load_pair(gate + i), d = load_pair(dh + i);
+      const Pair u = A::kIsGated ? load_pair(up + i) : Pair{};
+      const GradientAndValue first = activation.gradient(g.first, u.first, factor * d.first),
+                             second = activation.gradient(g.second, u.second, factor * d.second);
       store_pair<false>(dgate + i, {first.gradient.gate, second.gradient.gate});
-      store_pair<false>(dup + i, {first.gradient.up, second.gradient.up});
-      if (kActivates) store_pair<false>(h + i, {factor * first.product, factor * second.product});
+      if (A::kIsGated) store_pair<false>(dup + i, {first.gradient.up, second.gradient.up});
+      if (kActivates) store_pair<false>(h + i, {factor * first.value, factor * second.value});
       if (kWeighted) {
-        sum.first = madd(d.first, first.product, sum.first);
-        sum.second = madd(d.second, second.product, sum.second);
+        sum.first = madd(d.first, first.value, sum.first);
+        sum.second = madd(d.second, second.value, sum.second);
       }
     }
     for_lanes(whole, end, [&](std::int64_t i, int n) {
-      const Floats d = load(dh + i, n);
-      const WithProduct value = with_product_of(load(gate + i, n), load(up + i, n), factor * d);
-      store(dgate + i, value.gradient.gate, n);
-      store(dup + i, value.gradient.up, n);
-      if (kActivates) store(h + i, factor * value.product, n);
-      if (kWeighted) sum.first = madd(d, value.product, sum.first);
+      const Floats d = load(dh + i, n), u = A::kIsGated ? load(up + i, n) : Floats{};
+      const GradientAndValue got = activation.gradient(load(gate + i, n), u, factor * d);
+      store(dgate + i, got.gradient.gate, n);
+      if (A::kIsGated) store(dup + i, got.gradient.up, n);
+      if (kActivates) store(h + i, factor * got.value, n);
+      if (kWeighted) sum.first = madd(d, got.value, sum.first);
     });
     if (kWeighted)
       block.partials[r * block.partial_stride + begin / block.segment] =
@@ -134,29 +129,34 @@ ANABATIC_INLINE void gradient_row(const SwigluGradientBlock& block, std::int64_t
   }
 }
 
-template <class T, bool kWeighted, bool kActivates>
-void gradient_rows(const SwigluGradientBlock& block) {
+template <class T, class A, bool kWeighted, bool kActivates>
+void gradient_rows(const ActivationGradientBlock& block, const A& activation) {
   for (std::int64_t r = 0; r < block.rows; ++r) {
-    if (block.gate_codes != nullptr) {
-      dequantize_row<T>(*block.gate_codes, r);
-      dequantize_row<T>(*block.up_codes, r);
-    }
-    gradient_row<T, kWeighted, kActivates>(block, r);
+    if (block.gate_codes != nullptr) dequantize_row<T>(*block.gate_codes, r);
+    if (block.up_codes != nullptr) dequantize_row<T>(*block.up_codes, r);
+    gradient_row<T, A, kWeighted, kActivates>(block, activation, r);
   }
 }
 
-void forward(const SwigluBlock& block) {
-  with_float_type(block.dtype, [&]<class T>(T*) { forward_rows<T>(block); });
+void forward(const ActivationBlock& block) {
+  with_activation(block.activation, [&](const auto& activation) {
+    with_float_type(block.dtype, [&]<class T>(T*) { forward_rows<T>(block, activation); });
+  });
 }
 
-void gradient(const SwigluGradientBlock& block) {
+template <class T, class A>
+void gradient_of(const ActivationGradientBlock& block, const A& activation) {
   const bool is_weighted = block.partials != nullptr, activates = block.h != nullptr;
-  with_float_type(block.dtype, [&]<class T>(T*) {
-    const auto rows = is_weighted
-                          ? activates ? gradient_rows<T, true, true> : gradient_rows<T, true, false>
-                      : activates ? gradient_rows<T, false, true>
-                                  : gradient_rows<T, false, false>;
-    rows(block);
+  const auto rows =
+      is_weighted ? activates ? gradient_rows<T, A, true, true> : gradient_rows<T, A, true, false>
+      : activates ? gradient_rows<T, A, false, true>
+                  : gradient_rows<T, A, false, false>;
+  rows(block, activation);
+}
+
+void gradient(const ActivationGradientBlock& block) {
+  with_activation(block.activation, [&](const auto& activation) {
+    with_float_type(block.dtype, [&]<class T>(T*) { gradient_of<T>(block, activation); });
   });
 }
 
@@ -172,6 +172,6 @@ void quantize(const CodesBlock& block) {
 
 }  // namespace
 
-const SwigluStage kSwigluStage{.forward = forward, .gradient = gradient, .quantize = quantize};
+const ActivationStage kActivationStage{.forward = forward, .gradient = gradient, .quantize = quantize};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/fuse_activation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "ir/rewrite.h"
+#include "passes/readers.h"
+#include "spec/activation.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::Node;
+using ir::NodeId;
+using ir::ValueId;
+
+constexpr std::size_t kX = 0, kWeight = 1, kOffsets = 2;
+
+class Fuser {
+ public:
+  Fuser(Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), readers_(graph), keep_(graph.nodes.size(), true) {}
+
+  bool run() {
+    bool changed = false;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (graph_.nodes[i].op->name == "activation") changed |= fuse_forward(i);
+      if (graph_.nodes[i].op->name == "activation_gradient") changed |= fuse_gradient(i);
+    }
+    if (!changed) return false;
+    ir::keep_nodes(graph_, keep_);
+    ir::sort_nodes(graph_);
+    return true;
+  }
+
+ private:
+  const ir::OpSchema* find(const std::string& name) const {
+    const ir::OpSchema* op = context_.find_op(name);
+    ANABATIC_CHECK(op != nullptr, "[fuse_activation] no op '{}'", name);
+    return op;
+  }
+
+  const TensorType& type(ValueId value) const { return graph_.value(value).type; }
+
+  // The product, dense or grouped, that makes `value` in the phase of `reader`; null for another
+  // producer, and for one with a bias.
+  const Node* product(ValueId value, const std::string& op, const Node& reader) const {
+    const NodeId id = graph_.value(value).producer;
+    if (id == ir::kNoNode || !keep_[index(id)]) return nullptr;
+    const Node& node = graph_.node(id);
+    const bool is_dense = node.op->name == op && node.inputs.size() == 2;
+    const bool is_grouped = node.op->name == "grouped_" + op;
+    if ((!is_dense && !is_grouped) || node.tag.phase != reader.tag.phase) return nullptr;
+    // Of one dtype, from a weight that no node makes: nothing may come in between.
+    if (type(value).dtype != type(node.inputs[kX]).dtype ||
+        graph_.value(node.inputs[kWeight]).producer != ir::kNoNode)
+      return nullptr;
+    return &node;
+  }
+
+  // The products of one x that make the operands; empty where one is missing or differs.
+  std::vector<const Node*> products_of(const Node& activation, std::size_t count) const {
+    std::vector<const Node*> products;
+    for (std::size_t i = 0; i < count; ++i) {
+      const Node* node = product(activation.inputs[i], "linear", activation);
+      if (node == nullptr) return {};
+      if (i > 0 && (node == products[0] || !are_alike(*node, *products[0]))) return {};
+      products.push_back(node);
+    }
+    return products;
+  }
+
+  // But for their weights, which are of one type.
+  bool are_alike(const Node& a, const Node& b) const {
+    if (a.op != b.op || a.attributes != b.attributes || a.inputs.size() != b.inputs.size() ||
+        type(a.inputs[kWeight]) != type(b.inputs[kWeight]))
+      return false;
+    for (std::size_t k = 0; k < a.inputs.size(); ++k)
+      if (k != kWeight && a.inputs[k] != b.inputs[k]) return false;
+    return true;
+  }
+
+  bool fuse_forward(std::size_t i) {
+    const Node activation = graph_.nodes[i];
+    const auto count =
+        static_cast<std::size_t>(num_operands(spec::activation_of(activation.attributes)));
+    if (activation.inputs.size() != count) return false;
+    const std::vector<const Node*> products = products_of(activation, count);
+    if (products.empty()) return false;
+    const bool keeps =
+        std::any_of(activation.inputs.begin(), activation.inputs.end(),
+                    [&](ValueId operand) { return !readers_.has_only(operand, 1); });
+    const Node& first = *products[0];
+    Node fused{.op = find(std::string(first.op->name) +
+                          (keeps ? "_activation_with_products" : "_activation")),
+               .attributes = first.attributes,
+               .inputs = {first.inputs[kX]},
+               .outputs = activation.outputs,
+               .tag = activation.tag};
+    fused.attributes.erase("output_dtype");
+    spec::copy_activation(activation.attributes, fused.attributes);
+    for (const Node* node : products) fused.inputs.push_back(node->inputs[kWeight]);
+    fused.inputs.insert(fused.inputs.end(), first.inputs.begin() + kOffsets, first.inputs.end());
+    if (keeps)
+      fused.outputs.insert(fused.outputs.end(), activation.inputs.begin(), activation.inputs.end());
+    for (const ValueId operand : activation.inputs)
+      keep_[index(graph_.value(operand).producer)] = false;
+    graph_.nodes[i] = std::move(fused);
+    return true;
+  }
+
+  bool fuse_gradient(std::size_t i) {
+    const Node gradient = graph_.nodes[i];
+    const ValueId dh = gradient.inputs.back();
+    const Node* down = product(dh, "linear_input_gradient", gradient);
+    if (down == nullptr || !readers_.has_only(dh, 1)) return false;
+    Node fused{.op = find(down->op->name == "linear_input_gradient"
+                              ? "linear_activation_gradient"
+                              : "grouped_linear_activation_gradient"),
+               .attributes = gradient.attributes,
+               .inputs = down->inputs,
+               .outputs = gradient.outputs,
+               .tag = gradient.tag};
+    fused.inputs.insert(fused.inputs.end(), gradient.inputs.begin(), gradient.inputs.end() - 1);
+    keep_[index(graph_.value(dh).producer)] = false;
+    graph_.nodes[i] = std::move(fused);
+    return true;
+  }
+
+  Graph& graph_;
+  const PassContext& context_;
+  Readers readers_;
+  std::vector<bool> keep_;  // by node
+};
+
+bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+
+}  // namespace
+
+const Pass kFuseActivation{.name = "fuse_activation", .needs = {"precision_chosen"}, .run = run};
+
+}  // namespace anabatic::passes
