@@ -19,7 +19,8 @@ ProductCodes::ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder)
       first_gradient_(first_activation_gradient(graph)) {
   for (const ir::Node& node : graph.nodes) {
     if (!keeps_products(node)) continue;
-    for (std::size_t o = 1; o < node.outputs.size(); ++o) is_product_[index(node.outputs[o])] = true;
+    for (std::size_t o = 1; o < node.outputs.size(); ++o)
+      is_product_[index(node.outputs[o])] = true;
   }
 }
 
@@ -67,8 +68,9 @@ bool ProductCodes::comes_with_gradient(ir::ValueId activation, ir::ValueId gate)
       }))
     return false;
   const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(gate);
-  return std::any_of(readers.begin(), readers.end(),
-                     [&](ir::NodeId reader) { return is_activation_gradient(graph_.node(reader)); });
+  return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
+    return is_activation_gradient(graph_.node(reader));
+  });
 }
 
 }  // namespace anabatic::analysis

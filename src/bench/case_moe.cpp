@@ -54,11 +54,10 @@ GraphCase moe_case(const MoeSizes& sizes, std::int64_t num_tokens) {
   const ir::ValueId rows =
       builder.timed("dispatch").add1("permute", {x, sorted[0]}, {{"top_k", sizes.top_k}});
   ir::GraphBuilder& ops = builder.timed("experts");
-  const ir::ValueId activation =
-      ops.add1("activation",
-               {ops.add1("grouped_linear", {rows, gate, sorted[2]}),
-                ops.add1("grouped_linear", {rows, up, sorted[2]})},
-               {{"activation", std::string("swiglu")}});
+  const ir::ValueId activation = ops.add1("activation",
+                                          {ops.add1("grouped_linear", {rows, gate, sorted[2]}),
+                                           ops.add1("grouped_linear", {rows, up, sorted[2]})},
+                                          {{"activation", std::string("swiglu")}});
   const ir::ValueId out = ops.add1("grouped_linear", {activation, down, sorted[2]});
   const ir::ValueId y = builder.timed("combine").add1("unpermute", {out, routed[0], sorted[1]});
 

@@ -62,7 +62,9 @@ GraphCase rope_case(CaseBuilder& builder, const RowSizes& sizes, std::int64_t nu
 
 GraphCase swiglu_case(CaseBuilder& builder, const RowSizes& sizes) {
   const ir::ValueId gate = builder.rows("gate", sizes.width), up = builder.rows("up", sizes.width);
-  return builder.finish(builder.timed("mlp").add1("activation", {gate, up}, {{"activation", std::string("swiglu")}}), streams(sizes, 3, 5));
+  return builder.finish(
+      builder.timed("mlp").add1("activation", {gate, up}, {{"activation", std::string("swiglu")}}),
+      streams(sizes, 3, 5));
 }
 
 // Rows to random experts: each token's row is read once and written top_k times; back, the other

@@ -162,8 +162,7 @@ TensorType check_gradient(const Check& check, const spec::ActivationGradientInpu
   check.same_dtype(dy, weight);
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, ndim - 2);
-  if (at.is_grouped)
-    check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);
+  if (at.is_grouped) check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);
   if (!at.is_quantized) {
     const Operand gate = check_operands(check, at.operand(0), at.num_operands);
     check.same_dtype(dy, gate);
@@ -262,9 +261,10 @@ const ir::OpSchema kLinearActivation{
     .min_inputs = 2,
     .max_inputs = 3,
     .signature = "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<false, Keeps::kNothing>("linear_activation", inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<false, Keeps::kNothing>("linear_activation", inputs, attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kLinearActivationWithCodes{
@@ -275,9 +275,11 @@ const ir::OpSchema kLinearActivationWithCodes{
     .signature =
         "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate_codes i8[T,N], "
         "gate_scales bf16[T,blocks], up_codes?, up_scales?",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<false, Keeps::kInt8>("linear_activation_with_codes", inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<false, Keeps::kInt8>("linear_activation_with_codes", inputs,
+                                                    attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kLinearActivationWithProducts{
@@ -287,10 +289,11 @@ const ir::OpSchema kLinearActivationWithProducts{
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate [T,N], up? [T,N]",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<false, Keeps::kProducts>("linear_activation_with_products", inputs,
-                                                    attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<false, Keeps::kProducts>("linear_activation_with_products", inputs,
+                                                        attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kGroupedLinearActivation{
@@ -300,9 +303,11 @@ const ir::OpSchema kGroupedLinearActivation{
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
         "i32[R], weights? f32[T,k]) -> [R,N] like x",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<true, Keeps::kNothing>("grouped_linear_activation", inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<true, Keeps::kNothing>("grouped_linear_activation", inputs,
+                                                      attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kGroupedLinearActivationWithCodes{
@@ -314,10 +319,11 @@ const ir::OpSchema kGroupedLinearActivationWithCodes{
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
         "i32[R], weights? f32[T,k]) -> [R,N] like x, gate_codes i8[R,N], gate_scales "
         "bf16[R,blocks], up_codes?, up_scales?",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<true, Keeps::kInt8>("grouped_linear_activation_with_codes", inputs,
-                                               attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<true, Keeps::kInt8>("grouped_linear_activation_with_codes", inputs,
+                                                   attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kGroupedLinearActivationWithProducts{
@@ -328,10 +334,11 @@ const ir::OpSchema kGroupedLinearActivationWithProducts{
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
         "i32[R], weights? f32[T,k]) -> [R,N] like x, gate [R,N], up? [R,N]",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product<true, Keeps::kProducts>("grouped_linear_activation_with_products",
-                                                   inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product<true, Keeps::kProducts>("grouped_linear_activation_with_products",
+                                                       inputs, attributes);
+        },
     .cost = product_cost};
 
 const ir::OpSchema kLinearActivationGradient{
@@ -342,9 +349,11 @@ const ir::OpSchema kLinearActivationGradient{
     .signature =
         "(dy [T,N], weight [N,F], gate [T,F], up? [T,F], with block codes and scales of each) -> "
         "dgate, dup?, activation?",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product_gradient<Form::kDense>("linear_activation_gradient", inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product_gradient<Form::kDense>("linear_activation_gradient", inputs,
+                                                      attributes);
+        },
     .cost = product_gradient_cost,
     .may_alias_of = aliases<2>};
 
@@ -356,10 +365,11 @@ const ir::OpSchema kGroupedLinearActivationGradient{
     .signature =
         "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block codes and "
         "scales of each) -> dgate, dup?, activation?",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product_gradient<Form::kGrouped>("grouped_linear_activation_gradient", inputs,
-                                                    attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product_gradient<Form::kGrouped>("grouped_linear_activation_gradient",
+                                                        inputs, attributes);
+        },
     .cost = product_gradient_cost,
     .may_alias_of = aliases<3>,
     .most_slices = num_experts};
@@ -373,10 +383,11 @@ const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
         "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block codes and "
         "scales of each, row_map i32[R], weights f32[T,k]) -> dgate, dup?, dweights f32[T,k], "
         "activation?",
-    .infer = [](ir::Types inputs, const spec::Attributes& attributes) {
-      return infer_product_gradient<Form::kWeighted>(
-          "grouped_linear_activation_gradient_with_weights", inputs, attributes);
-    },
+    .infer =
+        [](ir::Types inputs, const spec::Attributes& attributes) {
+          return infer_product_gradient<Form::kWeighted>(
+              "grouped_linear_activation_gradient_with_weights", inputs, attributes);
+        },
     .cost = product_gradient_cost,
     .may_alias_of = aliases<3>,
     .most_slices = num_experts};

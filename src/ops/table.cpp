@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/accumulate.h"
+#include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/add.h"
 #include "ops/attention.h"
@@ -27,7 +28,6 @@
 #include "ops/scale.h"
 #include "ops/sum_rows.h"
 #include "ops/sum_squares.h"
-#include "ops/activation.h"
 #include "ops/unpermute.h"
 
 namespace anabatic::ops {
@@ -35,6 +35,8 @@ namespace {
 
 const ir::OpSchema* const kTable[] = {
     &kAccumulate,
+    &kActivation,
+    &kActivationGradient,
     &kAdamw,
     &kAdamwPack,
     &kAdamwPackTransposed,
@@ -56,28 +58,28 @@ const ir::OpSchema* const kTable[] = {
     &kFill,
     &kGlobalNorm,
     &kGroupedLinear,
-    &kGroupedLinearInputGradient,
-    &kGroupedLinearMany,
-    &kGroupedLinearManyInputGradient,
-    &kGroupedLinearManyWeightGradient,
     &kGroupedLinearActivation,
     &kGroupedLinearActivationGradient,
     &kGroupedLinearActivationGradientWithWeights,
     &kGroupedLinearActivationWithCodes,
     &kGroupedLinearActivationWithProducts,
+    &kGroupedLinearInputGradient,
+    &kGroupedLinearMany,
+    &kGroupedLinearManyInputGradient,
+    &kGroupedLinearManyWeightGradient,
     &kGroupedLinearWeightGradient,
     &kGroupedLinearWeightGradientSquares,
     &kHeadLoss,
     &kHeadLossWithGradient,
     &kLinear,
-    &kLinearInputGradient,
-    &kLinearMany,
-    &kLinearManyInputGradient,
-    &kLinearManyWeightGradient,
     &kLinearActivation,
     &kLinearActivationGradient,
     &kLinearActivationWithCodes,
     &kLinearActivationWithProducts,
+    &kLinearInputGradient,
+    &kLinearMany,
+    &kLinearManyInputGradient,
+    &kLinearManyWeightGradient,
     &kLinearWeightGradient,
     &kLinearWeightGradientSquares,
     &kLoadBalancingLoss,
@@ -103,8 +105,6 @@ const ir::OpSchema* const kTable[] = {
     &kSequenceBalanceLossGradient,
     &kSumRows,
     &kSumSquares,
-    &kActivation,
-    &kActivationGradient,
     &kUnpermute,
     &kUnpermuteGradient,
 };

@@ -91,9 +91,8 @@ class Fuser {
     if (activation.inputs.size() != count) return false;
     const std::vector<const Node*> products = products_of(activation, count);
     if (products.empty()) return false;
-    const bool keeps =
-        std::any_of(activation.inputs.begin(), activation.inputs.end(),
-                    [&](ValueId operand) { return !readers_.has_only(operand, 1); });
+    const bool keeps = std::any_of(activation.inputs.begin(), activation.inputs.end(),
+                                   [&](ValueId operand) { return !readers_.has_only(operand, 1); });
     const Node& first = *products[0];
     Node fused{.op = find(std::string(first.op->name) +
                           (keeps ? "_activation_with_products" : "_activation")),

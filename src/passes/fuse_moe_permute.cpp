@@ -18,9 +18,9 @@ using ir::NodeId;
 using ir::ValueId;
 
 // Products whose first input may be gathered.
-constexpr std::array<std::string_view, 4> kProducts{
-    "grouped_linear", "grouped_linear_activation", "grouped_linear_activation_with_products",
-    "grouped_linear_weight_gradient"};
+constexpr std::array<std::string_view, 4> kProducts{"grouped_linear", "grouped_linear_activation",
+                                                    "grouped_linear_activation_with_products",
+                                                    "grouped_linear_weight_gradient"};
 
 // The input of such a product that is its row map.
 std::size_t row_map_at(const Node& node) {

@@ -145,8 +145,8 @@ void make_activations_with_gradients(Graph& graph) {
 }
 
 // A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
-// them whole. Not the first one, see `first_activation_gradient`; the others come when a layer's codes
-// are gone.
+// them whole. Not the first one, see `first_activation_gradient`; the others come when a layer's
+// codes are gone.
 void read_codes(Graph& graph) {
   const std::vector<int> num_readers = count_readers(graph);
   const NodeId first = analysis::first_activation_gradient(graph);

@@ -18,7 +18,8 @@ ChoicePrices::ChoicePrices(const ir::Graph& graph, const analysis::ProductCodes&
 double ChoicePrices::seconds(const analysis::Rebuild& rebuild,
                              const analysis::Treatments& treatments) {
   if (rebuild.from != spec::SavedForm::kWhole) return seconds_as_form(rebuild, treatments);
-  if (rebuild.op == "activation" && codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
+  if (rebuild.op == "activation" &&
+      codes_.comes_with_gradient(rebuild.outputs[0], rebuild.inputs[0]))
     return activation_beside_gradient_seconds(graph_.value(rebuild.outputs[0]).type, device_);
   std::vector<Price>& prices = rebuilds_[index(rebuild.of)];
   for (const Price& price : prices)

@@ -37,8 +37,7 @@ Function silu(double x, double alpha = 1) {
 // x · Φ(x), Φ the distribution function of the normal distribution (Hendrycks and Gimpel, 2016).
 Function gelu(double x) {
   constexpr double kInverseSqrt2 = 0.70710678118654752, kDensity = 0.39894228040143268;
-  const double below = std::erfc(-x * kInverseSqrt2) / 2,
-               density = kDensity * std::exp(-x * x / 2);
+  const double below = std::erfc(-x * kInverseSqrt2) / 2, density = kDensity * std::exp(-x * x / 2);
   return {.value = x * below,
           .slope = below + x * density,
           .slope_terms = below + std::abs(x) * density,
@@ -80,8 +79,10 @@ Function plain_silu(double x) { return silu(x); }
 
 // As gpt-oss has it: silu with a factor, of a gate up to `limit`, times up + 1 within its limits.
 ActivationPoint swiglu_clamped(double gate, double up, const Activation& activation) {
-  const double limit = activation.limit,
-               factor = (up > limit ? limit : up < -limit ? -limit : up) + 1;
+  const double limit = activation.limit, factor = (up > limit    ? limit
+                                                   : up < -limit ? -limit
+                                                                 : up) +
+                                                  1;
   const Function f = silu(gate > limit ? limit : gate, activation.alpha);
   const bool moves = !(gate > limit);
   return {.value = f.value * factor,
@@ -123,8 +124,8 @@ Activation activation_of(const Attributes& attributes) {
   if (found == kRows.end()) {
     std::vector<std::string_view> names;
     for (const ActivationRow& row : kRows) names.push_back(row.name);
-    throw InvalidArgument(fmt::format("[activation] expected one of {}, got '{}'",
-                                      fmt::join(names, ", "), name));
+    throw InvalidArgument(
+        fmt::format("[activation] expected one of {}, got '{}'", fmt::join(names, ", "), name));
   }
   Activation activation{.kind = found->kind};
   activation.alpha = get_double_or(attributes, "alpha", activation.alpha);

@@ -34,8 +34,8 @@ struct Activation {
 struct ActivationPoint {
   double value = 0, by_gate = 0, by_up = 0;  // a(gate, up) and its derivatives
   double factor = 1;                         // what the function of gate is multiplied by
-  double by_gate_terms = 0;  // |by_gate| with the terms of its sum taken absolute
-  double roundings = 0;      // bound of the relative error of a float kernel, in unit roundoffs
+  double by_gate_terms = 0;                  // |by_gate| with the terms of its sum taken absolute
+  double roundings = 0;  // bound of the relative error of a float kernel, in unit roundoffs
 };
 
 struct ActivationRow {

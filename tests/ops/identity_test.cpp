@@ -629,9 +629,9 @@ TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
 
 TEST(LinearActivationGradient, GivesTheActivationWithItsOwnBits) {
   const std::map<std::string, std::string> alone_of{{"avx512_bf16", "cpu:activation_avx512"},
-                                                     {"avx512", "cpu:activation_avx512"},
-                                                     {"avx2", "cpu:activation_avx2"},
-                                                     {"portable", "cpu:activation"}};
+                                                    {"avx512", "cpu:activation_avx512"},
+                                                    {"avx2", "cpu:activation_avx2"},
+                                                    {"portable", "cpu:activation"}};
   for (const DType dtype : {kF32, DType::kBFloat16}) {
     const auto random = [&](std::int64_t rows, std::int64_t columns, std::uint64_t stream) {
       return random_values(tensor_type(dtype, {rows, columns}), Regime::kBounded, 5, stream);
@@ -644,7 +644,8 @@ TEST(LinearActivationGradient, GivesTheActivationWithItsOwnBits) {
                 {gate.type, gate.type}};
     const OpCall apart{"activation", swiglu, {gate, up}, {gate.type}};
     for (const auto& [suffix, activation] : alone_of) {
-      const kernels::Kernel* kernel = kernels::find_kernel("cpu:linear_activation_gradient_" + suffix);
+      const kernels::Kernel* kernel =
+          kernels::find_kernel("cpu:linear_activation_gradient_" + suffix);
       call.attributes = swiglu;
       call.outputs.resize(2);
       if (kernel == nullptr || !supports(*kernel, call)) continue;

@@ -148,7 +148,9 @@ TEST(Quantize, GradientsStayWithinTheirBounds) {
                             {x, small},
                             {tensor_type(DType::kFloat32, {kOutputs, kWidth})}},
                            {0});
-      expect_within_bounds({"activation_gradient", {{"activation", "swiglu"}}, {x, u, dy}, {x.type, x.type}}, {0, 1});
+      expect_within_bounds(
+          {"activation_gradient", {{"activation", "swiglu"}}, {x, u, dy}, {x.type, x.type}},
+          {0, 1});
       expect_within_bounds(
           {"rms_norm_weight_gradient", {{"epsilon", 1e-6}, {"width", kWidth}}, {x, dy}, {row}},
           {0});
@@ -199,11 +201,10 @@ TEST(Quantize, BehindAProductGivesTheBitsOfTheOpsApart) {
         const std::vector<HostTensor> got = outputs_of(row, call);
         const std::string suffix = "with_codes";
         row.replace(row.find(suffix), suffix.size(), "with_products");
-        const std::vector<HostTensor> products =
-            outputs_of(row, {"linear_activation_with_products",
-                             {{"activation", "swiglu"}},
-                             inputs,
-                             {whole, whole, whole}});
+        const std::vector<HostTensor> products = outputs_of(row, {"linear_activation_with_products",
+                                                                  {{"activation", "swiglu"}},
+                                                                  inputs,
+                                                                  {whole, whole, whole}});
         EXPECT_EQ(compare_bits(got[0], products[0], {row}).report, "");
         for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
           const std::vector<HostTensor> want = outputs_of(
@@ -247,10 +248,11 @@ TEST(Dequantize, InAGradientBehindAProductGivesTheBitsOfTheOpsApart) {
     for (const kernels::Kernel* kernel : rows_of(call.op, call)) {
       const std::string row(kernel->name);
       const std::vector<HostTensor> got = outputs_of(row, call),
-                                    want = outputs_of(row, {call.op,
-                                                            {{"activation", "swiglu"}, {"with_activation", true}},
-                                                            {dy, weight, values[0], values[1]},
-                                                            call.outputs});
+                                    want = outputs_of(
+                                        row, {call.op,
+                                              {{"activation", "swiglu"}, {"with_activation", true}},
+                                              {dy, weight, values[0], values[1]},
+                                              call.outputs});
       for (std::size_t i = 0; i < got.size(); ++i)
         EXPECT_EQ(compare_bits(got[i], want[i], {row}).report, "") << width << ", " << i;
       ++num_rows;

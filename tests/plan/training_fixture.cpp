@@ -251,7 +251,8 @@ ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation) {
       "embedding.weight", tensor_type(DType::kFloat32, {kVocabulary, 8}), StateRole::kParameter);
   ValueId x = builder.add1("embedding", {table, tokens});
   std::vector<ValueId> routing;
-  for (int layer = 0; layer < num_layers; ++layer) x = moe_block(builder, x, layer, activation, routing);
+  for (int layer = 0; layer < num_layers; ++layer)
+    x = moe_block(builder, x, layer, activation, routing);
   builder.set_tag({.phase = Phase::kForward, .segment = intern("head")});
   const ValueId head =
       is_tied ? table

@@ -14,8 +14,8 @@ namespace anabatic::testing {
 inline constexpr std::int64_t kNumTokens = 6;
 inline constexpr std::int64_t kVocabulary = 11;
 
-// A random DAG of linear, add, scale and activations over shared parameters, with a cross-entropy at its
-// end. Some parameters have several readers.
+// A random DAG of linear, add, scale and activations over shared parameters, with a cross-entropy
+// at its end. Some parameters have several readers.
 ir::Graph random_graph(std::uint64_t seed);
 
 // `num_layers` MoE blocks between an embedding and a head, with load-balancing loss. Tied:

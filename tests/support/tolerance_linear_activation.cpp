@@ -135,13 +135,11 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   for (std::size_t t = 0; t < num_rows; ++t) {
     const std::size_t slot =
         has(at.row_map()) ? static_cast<std::size_t>(input(at.row_map()).data[t]) : t;
-    const double factor =
-        has(at.row_weights()) ? std::abs(input(at.row_weights()).data[slot]) : 1;
+    const double factor = has(at.row_weights()) ? std::abs(input(at.row_weights()).data[slot]) : 1;
     for (std::size_t n = 0; n < width; ++n) {
       const std::size_t row = top_k > 0 ? slot / top_k : t, base = (matrix[t] * width + n) * depth;
       for (std::size_t i = 0; i < products.size(); ++i)
-        products[i].push_back(
-            product_of(x, row, input(at.weight(static_cast<int>(i))), base, 1));
+        products[i].push_back(product_of(x, row, input(at.weight(static_cast<int>(i))), base, 1));
       const Moved moved(activation, products[0].back(),
                         products.size() > 1 ? products[1].back() : kNoUp);
       bounds[0].errors.push_back(factor *
@@ -185,8 +183,7 @@ std::vector<Bound> gradient_bounds(const OpCall& call) {
   const bool weighted = call.inputs.size() > end;
   std::vector<std::vector<Product>> operands;
   for (int i = 0; i < at.num_operands; ++i)
-    operands.push_back(
-        elements_of(call, static_cast<std::size_t>(at.operand(i)), dy.type.dtype));
+    operands.push_back(elements_of(call, static_cast<std::size_t>(at.operand(i)), dy.type.dtype));
   const Values& gates = call.inputs[static_cast<std::size_t>(at.operand(0))];
   const std::size_t num_rows = size(gates, 0), width = size(gates, 1), depth = size(dy, 1),
                     of_weights = operands.size();

@@ -91,7 +91,9 @@ struct SwigluClamped {
     const Floats slope = madd(x, times_tail(x, d, broadcast(1.0f)), broadcast(1.0f));
     const Floats by_gate = times_sigmoid(x, d, dy * f * slope), by_up = times_sigmoid(x, d, dy * g);
     const Floats zero{};
-    return {{gate > limit ? zero : by_gate, up > limit ? zero : up < -limit ? zero : by_up},
+    return {{gate > limit ? zero : by_gate, up > limit    ? zero
+                                            : up < -limit ? zero
+                                                          : by_up},
             times_sigmoid(x, d, g * f)};
   }
 
@@ -121,8 +123,9 @@ struct Gelu {
   ANABATIC_INLINE ValueAndSlope operator()(Floats x) const {
     const Floats magnitude = reinterpret_cast<Floats>(reinterpret_cast<Words>(x) & 0x7FFFFFFFu);
     const Floats z = magnitude * 0.70710678f, t = 1.0f / madd(z, broadcast(0.5f), broadcast(1.0f));
-    constexpr float kTerms[] = {0.17087277f,  -0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f,
-                                -0.18628806f, 0.09678418f,  0.37409196f, 1.00002368f,  -1.26551223f};
+    constexpr float kTerms[] = {0.17087277f, -0.82215223f, 1.48851587f, -1.13520398f,
+                                0.27886807f, -0.18628806f, 0.09678418f, 0.37409196f,
+                                1.00002368f, -1.26551223f};
     Floats p = broadcast(kTerms[0]);
     for (int i = 1; i < 10; ++i) p = madd(p, t, broadcast(kTerms[i]));
     // Both exponents are at most 0, but for the roundings of p at 0.

@@ -172,6 +172,7 @@ void quantize(const CodesBlock& block) {
 
 }  // namespace
 
-const ActivationStage kActivationStage{.forward = forward, .gradient = gradient, .quantize = quantize};
+const ActivationStage kActivationStage{
+    .forward = forward, .gradient = gradient, .quantize = quantize};
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

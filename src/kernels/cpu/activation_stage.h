@@ -41,8 +41,8 @@ struct CodesBlock {
 };
 
 // dgate, dup from dh; h (null: none) as ActivationBlock has it. partials (null: none): the s-th
-// `segment` columns of row r give Σ dh · activation(gate, up) to partials[r · partial_stride + s]. A
-// segment is a multiple of 32. Codes (null: none) of gate and up: each row's x is a row of them,
+// `segment` columns of row r give Σ dh · activation(gate, up) to partials[r · partial_stride + s].
+// A segment is a multiple of 32. Codes (null: none) of gate and up: each row's x is a row of them,
 // made when it is its turn.
 struct ActivationGradientBlock {
   spec::Activation activation;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <type_traits>
 
-#include "kernels/cpu/codes_math.h"
 #include "kernels/cpu/activation_math.h"
 #include "kernels/cpu/activation_stage.h"
+#include "kernels/cpu/codes_math.h"
 #include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 

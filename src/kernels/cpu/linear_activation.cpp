@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with an activation, or its gradient, on each block while it is in cache. A block reads
 // what the product stored, rounded: results have the bits of the ops apart. A task of the forward
-// form computes a block of the gate and the same block of up, where there is one. They are kept, not
-// kept, or kept as int8 values.
+// form computes a block of the gate and the same block of up, where there is one. They are kept,
+// not kept, or kept as int8 values.
 #include <fmt/core.h>
 
 #include <numeric>
@@ -395,7 +395,8 @@ Int LinearActivationRows<kEngine, kStage>::forward_workspace(const spec::Problem
   const Gemm gemm = forward_product(problem);
   const Int multiple = column_multiple_of(*kEngine(), gemm, *problem.attributes);
   const int num_products = spec::activation_inputs(*problem.attributes).num_weights;
-  return Space(*kEngine(), gemm, multiple, num_products, 0, problem.device->num_threads, nullptr).bytes(0);
+  return Space(*kEngine(), gemm, multiple, num_products, 0, problem.device->num_threads, nullptr)
+      .bytes(0);
 }
 
 template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>

@@ -3,9 +3,9 @@
 // those of several weights (linear_many.cpp), those with swiglu or its gradient behind a product
 // (linear_activation.cpp), the head with its loss (head/head_loss.cpp).
 #pragma once
+#include "kernels/cpu/activation_stage.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/head/head_stage.h"
-#include "kernels/cpu/activation_stage.h"
 #include "kernels/kernel.h"
 
 namespace anabatic::kernels::cpu {

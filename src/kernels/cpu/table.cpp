@@ -197,15 +197,15 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
 #define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
 #endif
 
-#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                 \
-  Kernel {                                                                                 \
-    "cpu:" #op "_" #isa, #op,                                                              \
+#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                     \
+  Kernel {                                                                                         \
+    "cpu:" #op "_" #isa, #op,                                                                      \
         cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::supports,         \
         cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form##_workspace, \
         nullptr, cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form     \
   }
 #ifdef ANABATIC_CPU_X86
-#define ANABATIC_ACTIVATION_ROWS(op, form)                                               \
+#define ANABATIC_ACTIVATION_ROWS(op, form)                                                   \
   ANABATIC_ACTIVATION_ROW(op, form, avx512_bf16), ANABATIC_ACTIVATION_ROW(op, form, avx512), \
       ANABATIC_ACTIVATION_ROW(op, form, avx2), ANABATIC_ACTIVATION_ROW(op, form, portable)
 #else
@@ -234,7 +234,7 @@ using ActivationSlices =
 #define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
   packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
       "cpu:" #op "_slices_" #variant, #op)
-#define ANABATIC_ACTIVATION_SLICE(op, isa, packing)                                            \
+#define ANABATIC_ACTIVATION_SLICE(op, isa, packing)                                                \
   packing_row<ActivationSlices<cpu::gemm_##isa, &cpu::isa::kActivationStage, cpu::packing::pack>>( \
       "cpu:" #op "_slices_" #isa, #op)
 #ifdef ANABATIC_CPU_X86
@@ -243,9 +243,10 @@ using ActivationSlices =
       ANABATIC_LINEAR_SLICE(op, rows, avx512, kAvx512, avx512),      \
       ANABATIC_LINEAR_SLICE(op, rows, avx2, kAvx2, avx2),            \
       ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
-#define ANABATIC_ACTIVATION_SLICES(op)                                                           \
-  ANABATIC_ACTIVATION_SLICE(op, avx512_bf16, avx512), ANABATIC_ACTIVATION_SLICE(op, avx512, avx512), \
-      ANABATIC_ACTIVATION_SLICE(op, avx2, avx2), ANABATIC_ACTIVATION_SLICE(op, portable, portable)
+#define ANABATIC_ACTIVATION_SLICES(op)                                                          \
+  ANABATIC_ACTIVATION_SLICE(op, avx512_bf16, avx512),                                           \
+      ANABATIC_ACTIVATION_SLICE(op, avx512, avx512), ANABATIC_ACTIVATION_SLICE(op, avx2, avx2), \
+      ANABATIC_ACTIVATION_SLICE(op, portable, portable)
 #else
 #define ANABATIC_LINEAR_SLICES(op, rows) \
   ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
@@ -253,6 +254,8 @@ using ActivationSlices =
 #endif
 
 constexpr Kernel kRows[] = {
+    ANABATIC_STREAM_ROWS(activation, nullptr),
+    ANABATIC_STREAM_ROWS(activation_gradient, nullptr),
     ANABATIC_UPDATE_ROWS(adamw, whole_states),
     ANABATIC_VECTOR_ROWS(adamw_pack, supports_update, nullptr),
     ANABATIC_UPDATE_ROWS(adamw_pack_transposed, whole_states),
@@ -275,13 +278,6 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
     ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, linear),
-    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
-    ANABATIC_LINEAR_SLICES(grouped_linear_input_gradient, LinearRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
-    ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
-                         linear_weight_gradient),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation, forward),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient, gradient),
     ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient),
@@ -289,20 +285,27 @@ constexpr Kernel kRows[] = {
     ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient_with_weights),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_codes, forward),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_products, forward),
+    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
+    ANABATIC_LINEAR_SLICES(grouped_linear_input_gradient, LinearRows),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
+    ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
+                         linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient_squares, LinearRows,
                          linear_weight_gradient_squares),
     ANABATIC_HEAD_ROWS(head_loss),
     ANABATIC_HEAD_ROWS(head_loss_with_gradient),
     ANABATIC_LINEAR_ROWS(linear, LinearRows, linear),
-    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
     ANABATIC_ACTIVATION_ROWS(linear_activation, forward),
     ANABATIC_ACTIVATION_ROWS(linear_activation_gradient, gradient),
     ANABATIC_ACTIVATION_ROWS(linear_activation_with_codes, forward),
     ANABATIC_ACTIVATION_ROWS(linear_activation_with_products, forward),
+    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
+    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
     ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows,
                          linear_weight_gradient_squares),
@@ -331,8 +334,6 @@ constexpr Kernel kRows[] = {
     ANABATIC_SCALAR_ROW(sequence_balance_loss_gradient, kActivations, nullptr),
     ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
     ANABATIC_VECTOR_ROWS(sum_squares, supports_panels<true>, cpu::sum_squares_workspace_bytes),
-    ANABATIC_STREAM_ROWS(activation, nullptr),
-    ANABATIC_STREAM_ROWS(activation_gradient, nullptr),
     ANABATIC_STREAM_ROWS(unpermute, nullptr),
     ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
 };

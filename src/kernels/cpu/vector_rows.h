@@ -14,8 +14,8 @@
   void dequantize(const Arguments& args);                        \
   void quantize(const Arguments& args);                          \
   void scale(const Arguments& args);                             \
-  void activation(const Arguments& args);                            \
-  void activation_gradient(const Arguments& args);                   \
+  void activation(const Arguments& args);                        \
+  void activation_gradient(const Arguments& args);               \
   /* embedding.cpp */                                            \
   void embedding_weight_gradient(const Arguments& args);         \
   /* loss.cpp */                                                 \

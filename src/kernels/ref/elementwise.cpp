@@ -124,9 +124,10 @@ void activation(const Arguments& args) {
   const std::int64_t width = columns(args.outputs[0]);
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
     const double gate = load(args.inputs[0], i), up = count > 1 ? load(args.inputs[1], i) : 1;
-    const double factor = args.inputs.size() > count
-                              ? load(args.inputs[count + 1], load_index(args.inputs[count], i / width))
-                              : 1.0;
+    const double factor =
+        args.inputs.size() > count
+            ? load(args.inputs[count + 1], load_index(args.inputs[count], i / width))
+            : 1.0;
     store(args.outputs[0], i, factor * evaluate(activation, gate, up).value);
   }
 }

@@ -104,34 +104,34 @@ void backward(const Arguments& args) {
   const TensorView* h =
       args.attributes->contains("with_activation") ? &args.outputs.back() : nullptr;
   const std::int64_t in = columns(dy), out = columns(gates);
-  for_rows(
-      rows(gates), at.is_grouped ? &args.inputs[2] : nullptr, in * out,
-      [&](std::int64_t t, std::int64_t base) {
-        const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
-        const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
-        const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
-        double dweight = 0;
-        for (std::int64_t f = 0; f < out; ++f) {
-          double dh = 0;
-          for (std::int64_t n = 0; n < in; ++n)
-            dh += load(dy, row * in + n) * load(weight, base + n * out + f);
-          dh = round_to(dy.type->dtype, dh);
-          const spec::ActivationPoint a =
-              evaluate(activation, gate_of.at(t, f), has_up ? up_of.at(t, f) : 1);
-          dweight += dh * a.value;
-          store(args.outputs[0], t * out + f, factor * dh * a.by_gate);
-          if (has_up) store(args.outputs[1], t * out + f, factor * dh * a.by_up);
-          if (h != nullptr) store(*h, t * out + f, factor * a.value);
-        }
-        if (weights != nullptr)
-          store(args.outputs[static_cast<std::size_t>(at.num_operands)], slot, dweight);
-      });
+  for_rows(rows(gates), at.is_grouped ? &args.inputs[2] : nullptr, in * out,
+           [&](std::int64_t t, std::int64_t base) {
+             const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
+             const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
+             const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
+             double dweight = 0;
+             for (std::int64_t f = 0; f < out; ++f) {
+               double dh = 0;
+               for (std::int64_t n = 0; n < in; ++n)
+                 dh += load(dy, row * in + n) * load(weight, base + n * out + f);
+               dh = round_to(dy.type->dtype, dh);
+               const spec::ActivationPoint a =
+                   evaluate(activation, gate_of.at(t, f), has_up ? up_of.at(t, f) : 1);
+               dweight += dh * a.value;
+               store(args.outputs[0], t * out + f, factor * dh * a.by_gate);
+               if (has_up) store(args.outputs[1], t * out + f, factor * dh * a.by_up);
+               if (h != nullptr) store(*h, t * out + f, factor * a.value);
+             }
+             if (weights != nullptr)
+               store(args.outputs[static_cast<std::size_t>(at.num_operands)], slot, dweight);
+           });
 }
 
 }  // namespace
 
 std::int64_t activation_with_codes_workspace_bytes(const spec::Problem& problem) {
-  return spec::activation_inputs(*problem.attributes).num_weights * problem.outputs[0].dim(1) * std::int64_t{sizeof(double)};
+  return spec::activation_inputs(*problem.attributes).num_weights * problem.outputs[0].dim(1) *
+         std::int64_t{sizeof(double)};
 }
 
 void grouped_linear_activation(const Arguments& args) { forward(args); }
