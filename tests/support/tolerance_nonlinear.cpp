@@ -15,6 +15,8 @@ namespace {
 // An exp, log, sin or reciprocal of a vector library is off by at most 4 ULPs.
 constexpr double kFunction = 8.0;
 constexpr double kU = 0x1.0p-24;
+// A function below the smallest normal float may be 0 before it is multiplied by something large.
+constexpr double kUnderflow = 0x1p-126;
 
 using Data = std::vector<double>;
 
@@ -50,12 +52,14 @@ std::vector<Bound> activation_bounds(const OpCall& call) {
       if (weighted)
         factor = call.inputs[count + 1]
                      .data[static_cast<std::size_t>(call.inputs[count].data[i / width])];
-      bounds[0].errors.push_back((c + (weighted ? g(1) : 0)) * std::abs(factor * at.value));
+      bounds[0].errors.push_back((c + (weighted ? g(1) : 0)) * std::abs(factor * at.value) +
+                                 kUnderflow * std::abs(factor) *
+                                     std::max(1.0, std::abs(at.factor)));
       continue;
     }
     const double dy = std::abs(call.inputs[count].data[i]);
-    bounds[0].errors.push_back(c * dy * at.by_gate_terms);
-    if (count > 1) bounds[1].errors.push_back(c * dy * std::abs(at.by_up));
+    bounds[0].errors.push_back(c * dy * at.by_gate_terms + kUnderflow * dy * std::abs(at.factor));
+    if (count > 1) bounds[1].errors.push_back(c * dy * std::abs(at.by_up) + kUnderflow * dy);
   }
   return bounds;
 }

@@ -128,16 +128,15 @@ struct Gelu {
                                 1.00002368f, -1.26551223f};
     Floats p = broadcast(kTerms[0]);
     for (int i = 1; i < 10; ++i) p = madd(p, t, broadcast(kTerms[i]));
-    // Both exponents are at most 0, but for the roundings of p at 0.
-    const Floats tail = 0.5f * t * (exp_of_negative(madd(z, z, -p)));
-    const Floats below = reinterpret_cast<Ints>(x) < 0 ? tail : 1.0f - tail;
-    const Floats density = 0.39894228f * exp_of_negative(z * z);
-    return {x * below, madd(x, density, below)};
+    // Both exponents are at most 0, but for the roundings of p at 0. Scaled as Decay::scaled.
+    const Floats tail = 0.5f * t * decay(madd(z, z, -p)).scaled,
+                 x_density = x * (0.39894228f * decay(z * z).scaled);
+    const Floats above = madd(tail, broadcast(-kUnscale), broadcast(1.0f));
+    const auto is_negative = reinterpret_cast<Ints>(x) < 0;
+    return {
+        is_negative ? x * tail * kUnscale : x * above,
+        is_negative ? (tail + x_density) * kUnscale : madd(x_density, broadcast(kUnscale), above)};
   }
-
- private:
-  // e^-x for x >= 0.
-  static ANABATIC_INLINE Floats exp_of_negative(Floats x) { return decay(x).scaled * kUnscale; }
 };
 
 // x · sigmoid(v), v = 2 √(2/π) (x + 0.044715 x³), which is 0.5 x (1 + tanh(v / 2)).
