@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ir/op_schema.h"
-#include "spec/product.h"
 
 namespace anabatic::analysis {
 namespace {
@@ -37,6 +36,20 @@ std::string key_of(const Graph& graph, ValueId value) {
 // Rotates queries and keys, and norms neither.
 bool is_plain_pair(const Node& node) {
   return node.op->name == "rope_pair" && node.inputs.size() == 3;
+}
+
+// Several dense products of one x, which can be made again one by one.
+bool is_joined(const Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->has_several && !form->is_grouped &&
+         form->role == spec::ProductRole::kForward;
+}
+
+// One product of those that a forward node holds.
+const spec::ProductForm& plain_form(const Node& node) {
+  return spec::product_like({.op = node.op->name,
+                             .role = spec::ProductRole::kForward,
+                             .is_grouped = ir::product_form(node)->is_grouped});
 }
 
 constexpr std::size_t kActivation = 0, kFirstProduct = 1;  // outputs of what keeps its products
@@ -80,7 +93,7 @@ class Collector {
               .inputs = {node.outputs[0], node.inputs[1]},
               .outputs = {value},
               .of = id};
-    if (node.op->name == "linear_many") return products(id, node, value);
+    if (is_joined(node)) return products(id, node, value);
     if (is_plain_pair(node) && !is_wanted(node.outputs[value == node.outputs[0]])) {
       const std::size_t which = value == node.outputs[1];
       return {.op = "rope",
@@ -127,7 +140,7 @@ class Collector {
       rebuild.inputs.push_back(node.inputs[i + 1]);
       rebuild.outputs.push_back(output);
     }
-    if (rebuild.outputs.size() == 1) rebuild.op = "linear";
+    if (rebuild.outputs.size() == 1) rebuild.op = plain_form(node).op;
     return rebuild;
   }
 
@@ -150,12 +163,11 @@ class Collector {
     const auto which = std::find(node.outputs.begin() + kFirstProduct, node.outputs.end(), value) -
                        node.outputs.begin() - static_cast<std::ptrdiff_t>(kFirstProduct);
     const auto input = [&](int i) { return node.inputs[static_cast<std::size_t>(i)]; };
-    Rebuild rebuild{.op = "linear",
+    Rebuild rebuild{.op = plain_form(node).op,
                     .inputs = {input(at.x()), input(at.weight(static_cast<int>(which)))},
                     .outputs = {value},
                     .of = id};
-    if (node.op->name == "linear_activation_with_products") return rebuild;
-    rebuild.op = "grouped_linear";
+    if (!ir::product_form(node)->is_grouped) return rebuild;
     rebuild.inputs.push_back(input(at.offsets()));
     if (node.attributes.contains("top_k")) {
       rebuild.attributes = TakenAttributes::kOfProduct;
@@ -192,17 +204,18 @@ spec::Attributes attributes_of(const Rebuild& rebuild, const Node& of) {
 }
 
 bool keeps_products(const Node& node) {
-  return node.op->name == "linear_activation_with_products" ||
-         node.op->name == "grouped_linear_activation_with_products";
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->keeps == spec::KeptProducts::kWhole;
 }
 
 bool are_outputs_apart(const Node& node) {
-  return node.op->name == "add_rms_norm" || node.op->name == "linear_many" || is_plain_pair(node) ||
+  return node.op->name == "add_rms_norm" || is_joined(node) || is_plain_pair(node) ||
          keeps_products(node);
 }
 
 bool is_activation_gradient(const Node& node) {
-  return node.op->name.find("linear_activation_gradient") != std::string_view::npos;
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->has_activation && form->role == spec::ProductRole::kInputGradient;
 }
 
 NodeId first_activation_gradient(const Graph& graph) {

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 9> kActivations{"add",       "add_rms_nor
 bool makes_activation(const ir::Node& node, ir::ValueId value) {
   const std::string_view op = node.op->name;
   if (op == "attention") return value == node.outputs[0];
-  if (op.starts_with("linear") || op.starts_with("grouped_linear")) return true;
+  if (ir::product_form(node) != nullptr) return true;
   return std::find(kActivations.begin(), kActivations.end(), op) != kActivations.end();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "spec/product.h"
 
 namespace anabatic::ir {
 
@@ -25,6 +26,7 @@ inline constexpr int kAnyNumber = -1;
 
 struct OpSchema {
   std::string_view name;
+  const spec::ProductForm* product = nullptr;  // of a product's forms, else null
   // Number of inputs: [min_inputs, max_inputs]; max_inputs -1 is variadic.
   int min_inputs = 0, max_inputs = 0;
   int num_outputs = 1;         // kAnyNumber: as many as infer says
@@ -56,6 +58,9 @@ struct OpSchema {
   // the optional attribute `slices`. Null: into none.
   std::int64_t (*most_slices)(Types inputs, const spec::Attributes&) = nullptr;
 };
+
+// The form of a node that is a product; null of any other.
+inline const spec::ProductForm* product_form(const Node& node) { return node.op->product; }
 
 // Per output of the node: the input that it may overwrite in place, or -1.
 inline std::span<const int> may_alias(const Node& node) {

@@ -258,6 +258,7 @@ const ir::OpSchema kActivationGradient{
 
 const ir::OpSchema kLinearActivation{
     .name = "linear_activation",
+    .product = spec::find_product("linear_activation"),
     .min_inputs = 2,
     .max_inputs = 3,
     .signature = "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x",
@@ -269,6 +270,7 @@ const ir::OpSchema kLinearActivation{
 
 const ir::OpSchema kLinearActivationWithCodes{
     .name = "linear_activation_with_codes",
+    .product = spec::find_product("linear_activation_with_codes"),
     .min_inputs = 2,
     .max_inputs = 3,
     .num_outputs = ir::kAnyNumber,
@@ -284,6 +286,7 @@ const ir::OpSchema kLinearActivationWithCodes{
 
 const ir::OpSchema kLinearActivationWithProducts{
     .name = "linear_activation_with_products",
+    .product = spec::find_product("linear_activation_with_products"),
     .min_inputs = 2,
     .max_inputs = 3,
     .num_outputs = ir::kAnyNumber,
@@ -298,6 +301,7 @@ const ir::OpSchema kLinearActivationWithProducts{
 
 const ir::OpSchema kGroupedLinearActivation{
     .name = "grouped_linear_activation",
+    .product = spec::find_product("grouped_linear_activation"),
     .min_inputs = 3,
     .max_inputs = 6,
     .signature =
@@ -312,6 +316,7 @@ const ir::OpSchema kGroupedLinearActivation{
 
 const ir::OpSchema kGroupedLinearActivationWithCodes{
     .name = "grouped_linear_activation_with_codes",
+    .product = spec::find_product("grouped_linear_activation_with_codes"),
     .min_inputs = 3,
     .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
@@ -328,6 +333,7 @@ const ir::OpSchema kGroupedLinearActivationWithCodes{
 
 const ir::OpSchema kGroupedLinearActivationWithProducts{
     .name = "grouped_linear_activation_with_products",
+    .product = spec::find_product("grouped_linear_activation_with_products"),
     .min_inputs = 3,
     .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
@@ -343,6 +349,7 @@ const ir::OpSchema kGroupedLinearActivationWithProducts{
 
 const ir::OpSchema kLinearActivationGradient{
     .name = "linear_activation_gradient",
+    .product = spec::find_product("linear_activation_gradient"),
     .min_inputs = 3,
     .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
@@ -359,6 +366,7 @@ const ir::OpSchema kLinearActivationGradient{
 
 const ir::OpSchema kGroupedLinearActivationGradient{
     .name = "grouped_linear_activation_gradient",
+    .product = spec::find_product("grouped_linear_activation_gradient"),
     .min_inputs = 4,
     .max_inputs = 7,
     .num_outputs = ir::kAnyNumber,
@@ -376,6 +384,7 @@ const ir::OpSchema kGroupedLinearActivationGradient{
 
 const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
     .name = "grouped_linear_activation_gradient_with_weights",
+    .product = spec::find_product("grouped_linear_activation_gradient_with_weights"),
     .min_inputs = 6,
     .max_inputs = 9,
     .num_outputs = ir::kAnyNumber,

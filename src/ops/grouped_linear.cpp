@@ -98,6 +98,7 @@ ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::A
 
 const ir::OpSchema kGroupedLinear{
     .name = "grouped_linear",
+    .product = spec::find_product("grouped_linear"),
     .min_inputs = 3,
     .max_inputs = 4,
     .signature = "(x [R,K], weight [E,N,K], offsets i32[E+1], row_map? i32[R]) -> [R,N] like x",
@@ -107,6 +108,7 @@ const ir::OpSchema kGroupedLinear{
 
 const ir::OpSchema kGroupedLinearInputGradient{
     .name = "grouped_linear_input_gradient",
+    .product = spec::find_product("grouped_linear_input_gradient"),
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(dy [R,N], weight [E,N,K], offsets i32[E+1]) -> [R,K] like dy",
@@ -116,6 +118,7 @@ const ir::OpSchema kGroupedLinearInputGradient{
 
 const ir::OpSchema kGroupedLinearWeightGradient{
     .name = "grouped_linear_weight_gradient",
+    .product = spec::find_product("grouped_linear_weight_gradient"),
     .min_inputs = 3,
     .max_inputs = 4,
     .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K]",
@@ -125,6 +128,7 @@ const ir::OpSchema kGroupedLinearWeightGradient{
 
 const ir::OpSchema kGroupedLinearWeightGradientSquares{
     .name = "grouped_linear_weight_gradient_squares",
+    .product = spec::find_product("grouped_linear_weight_gradient_squares"),
     .min_inputs = 3,
     .max_inputs = 4,
     .num_outputs = 2,

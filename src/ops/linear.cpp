@@ -78,6 +78,7 @@ ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::A
 }  // namespace
 
 const ir::OpSchema kLinear{.name = "linear",
+                           .product = spec::find_product("linear"),
                            .min_inputs = 2,
                            .max_inputs = 3,
                            .signature = "(x [T,K], weight [N,K], bias? f32[N]) -> [T,N]",
@@ -86,6 +87,7 @@ const ir::OpSchema kLinear{.name = "linear",
                            .cost = cost};
 
 const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
+                                        .product = spec::find_product("linear_input_gradient"),
                                         .min_inputs = 2,
                                         .max_inputs = 2,
                                         .signature = "(dy [T,N], weight [N,K]) -> [T,K]",
@@ -93,6 +95,7 @@ const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
                                         .cost = cost};
 
 const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
+                                         .product = spec::find_product("linear_weight_gradient"),
                                          .min_inputs = 2,
                                          .max_inputs = 2,
                                          .signature = "(x [T,K], dy [T,N]) -> f32[N,K]",
@@ -102,6 +105,7 @@ const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
 
 const ir::OpSchema kLinearWeightGradientSquares{
     .name = "linear_weight_gradient_squares",
+    .product = spec::find_product("linear_weight_gradient_squares"),
     .min_inputs = 2,
     .max_inputs = 2,
     .num_outputs = 2,

@@ -118,6 +118,7 @@ ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::A
 
 const ir::OpSchema kLinearMany{
     .name = "linear_many",
+    .product = spec::find_product("linear_many"),
     .min_inputs = 3,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
@@ -127,6 +128,7 @@ const ir::OpSchema kLinearMany{
 
 const ir::OpSchema kLinearManyInputGradient{
     .name = "linear_many_input_gradient",
+    .product = spec::find_product("linear_many_input_gradient"),
     .min_inputs = 4,
     .max_inputs = -1,
     .signature = "(dy0 [T,N0], weight0 [N0,K], dy1 [T,N1], weight1 [N1,K], ...) -> [T,K] like dy0",
@@ -135,6 +137,7 @@ const ir::OpSchema kLinearManyInputGradient{
 
 const ir::OpSchema kLinearManyWeightGradient{
     .name = "linear_many_weight_gradient",
+    .product = spec::find_product("linear_many_weight_gradient"),
     .min_inputs = 3,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
@@ -145,6 +148,7 @@ const ir::OpSchema kLinearManyWeightGradient{
 
 const ir::OpSchema kGroupedLinearMany{
     .name = "grouped_linear_many",
+    .product = spec::find_product("grouped_linear_many"),
     .min_inputs = 4,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
@@ -156,6 +160,7 @@ const ir::OpSchema kGroupedLinearMany{
 
 const ir::OpSchema kGroupedLinearManyInputGradient{
     .name = "grouped_linear_many_input_gradient",
+    .product = spec::find_product("grouped_linear_many_input_gradient"),
     .min_inputs = 5,
     .max_inputs = -1,
     .signature =
@@ -167,6 +172,7 @@ const ir::OpSchema kGroupedLinearManyInputGradient{
 
 const ir::OpSchema kGroupedLinearManyWeightGradient{
     .name = "grouped_linear_many_weight_gradient",
+    .product = spec::find_product("grouped_linear_many_weight_gradient"),
     .min_inputs = 4,
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,

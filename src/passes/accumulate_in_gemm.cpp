@@ -16,8 +16,8 @@ using ir::NodeId;
 using ir::ValueId;
 
 bool is_product(const Node& node) {
-  return node.op->name == "linear_weight_gradient" ||
-         node.op->name == "grouped_linear_weight_gradient";
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->is_plain() && form->role == spec::ProductRole::kWeightGradient;
 }
 
 // Contributions are added in the order of their nodes.
@@ -51,7 +51,9 @@ bool run(Graph& graph, const PassContext& context) {
 
     const ValueId squares = node.outputs[0];
     Node& product = graph.node(writer);
-    product.op = context.find_op(std::string(product.op->name) + "_squares");
+    spec::ProductForm form = *ir::product_form(product);
+    form.sums_squares = true;
+    product.op = context.find_op(product_like(form).op);
     ANABATIC_CHECK(product.op != nullptr, "[accumulate_in_gemm] no op with squares");
     product.outputs.push_back(squares);
     graph.value(squares).producer = writer;

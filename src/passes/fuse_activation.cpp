@@ -38,9 +38,9 @@ class Fuser {
   }
 
  private:
-  const ir::OpSchema* find(const std::string& name) const {
-    const ir::OpSchema* op = context_.find_op(name);
-    ANABATIC_CHECK(op != nullptr, "[fuse_activation] no op '{}'", name);
+  const ir::OpSchema* find(const spec::ProductForm& form) const {
+    const ir::OpSchema* op = context_.find_op(product_like(form).op);
+    ANABATIC_CHECK(op != nullptr, "[fuse_activation] no op '{}'", form.op);
     return op;
   }
 
@@ -48,13 +48,14 @@ class Fuser {
 
   // The product, dense or grouped, that makes `value` in the phase of `reader`; null for another
   // producer, and for one with a bias.
-  const Node* product(ValueId value, const std::string& op, const Node& reader) const {
+  const Node* product(ValueId value, spec::ProductRole role, const Node& reader) const {
     const NodeId id = graph_.value(value).producer;
     if (id == ir::kNoNode || !keep_[index(id)]) return nullptr;
     const Node& node = graph_.node(id);
-    const bool is_dense = node.op->name == op && node.inputs.size() == 2;
-    const bool is_grouped = node.op->name == "grouped_" + op;
-    if ((!is_dense && !is_grouped) || node.tag.phase != reader.tag.phase) return nullptr;
+    const spec::ProductForm* form = ir::product_form(node);
+    if (form == nullptr || !form->is_plain() || form->role != role) return nullptr;
+    const bool has_bias = !form->is_grouped && node.inputs.size() > 2;
+    if (has_bias || node.tag.phase != reader.tag.phase) return nullptr;
     // Of one dtype, from a weight that no node makes: nothing may come in between.
     if (type(value).dtype != type(node.inputs[kX]).dtype ||
         graph_.value(node.inputs[kWeight]).producer != ir::kNoNode)
@@ -66,7 +67,7 @@ class Fuser {
   std::vector<const Node*> products_of(const Node& activation, std::size_t count) const {
     std::vector<const Node*> products;
     for (std::size_t i = 0; i < count; ++i) {
-      const Node* node = product(activation.inputs[i], "linear", activation);
+      const Node* node = product(activation.inputs[i], spec::ProductRole::kForward, activation);
       if (node == nullptr) return {};
       if (i > 0 && (node == products[0] || !are_alike(*node, *products[0]))) return {};
       products.push_back(node);
@@ -94,8 +95,10 @@ class Fuser {
     const bool keeps = std::any_of(activation.inputs.begin(), activation.inputs.end(),
                                    [&](ValueId operand) { return !readers_.has_only(operand, 1); });
     const Node& first = *products[0];
-    Node fused{.op = find(std::string(first.op->name) +
-                          (keeps ? "_activation_with_products" : "_activation")),
+    spec::ProductForm form = *ir::product_form(first);
+    form.has_activation = true;
+    if (keeps) form.keeps = spec::KeptProducts::kWhole;
+    Node fused{.op = find(form),
                .attributes = first.attributes,
                .inputs = {first.inputs[kX]},
                .outputs = activation.outputs,
@@ -115,11 +118,11 @@ class Fuser {
   bool fuse_gradient(std::size_t i) {
     const Node gradient = graph_.nodes[i];
     const ValueId dh = gradient.inputs.back();
-    const Node* down = product(dh, "linear_input_gradient", gradient);
+    const Node* down = product(dh, spec::ProductRole::kInputGradient, gradient);
     if (down == nullptr || !readers_.has_only(dh, 1)) return false;
-    Node fused{.op = find(down->op->name == "linear_input_gradient"
-                              ? "linear_activation_gradient"
-                              : "grouped_linear_activation_gradient"),
+    spec::ProductForm form = *ir::product_form(*down);
+    form.has_activation = true;
+    Node fused{.op = find(form),
                .attributes = gradient.attributes,
                .inputs = down->inputs,
                .outputs = gradient.outputs,

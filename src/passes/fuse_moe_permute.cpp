@@ -2,12 +2,11 @@
 #include "passes/fuse_moe_permute.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
+#include "ir/op_schema.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
-#include "spec/product.h"
 
 namespace anabatic::passes {
 namespace {
@@ -17,21 +16,23 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-// Products whose first input may be gathered.
-constexpr std::array<std::string_view, 4> kProducts{"grouped_linear", "grouped_linear_activation",
-                                                    "grouped_linear_activation_with_products",
-                                                    "grouped_linear_weight_gradient"};
+// Whether it is a product whose first input may be gathered.
+bool takes_row_map(const Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  if (form == nullptr || !form->is_grouped || form->has_several || form->sums_squares) return false;
+  return form->role != spec::ProductRole::kInputGradient &&
+         form->keeps != spec::KeptProducts::kInt8;
+}
 
 // The input of such a product that is its row map.
 std::size_t row_map_at(const Node& node) {
-  if (!node.attributes.contains("activation")) return 3;
+  if (!ir::product_form(node)->has_activation) return 3;
   return static_cast<std::size_t>(spec::activation_inputs(node.attributes).row_map());
 }
 
 // Whether `node` reads `rows` as an operand that may be gathered, and as no other.
 bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
-  if (std::find(kProducts.begin(), kProducts.end(), node.op->name) == kProducts.end() ||
-      node.inputs[0] != rows || node.attributes.contains("top_k") ||
+  if (!takes_row_map(node) || node.inputs[0] != rows || node.attributes.contains("top_k") ||
       std::count(node.inputs.begin(), node.inputs.end(), rows) != 1)
     return false;
   // Weights of rows brought their map along.
@@ -52,7 +53,7 @@ bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
     node.inputs[0] = x;
     if (node.inputs.size() == at) node.inputs.push_back(row_map);
     node.attributes["top_k"] = top_k;
-    if (node.op->name == "grouped_linear_weight_gradient")
+    if (ir::product_form(node)->role == spec::ProductRole::kWeightGradient)
       node.attributes["gathered"] = std::string("x");
   }
   return true;

@@ -19,7 +19,13 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-bool is_grouped(const Node& node) { return node.op->name.starts_with("grouped_"); }
+// Of products.
+bool is_grouped(const Node& node) { return ir::product_form(node)->is_grouped; }
+
+bool is_plain(const Node& node, spec::ProductRole role) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->is_plain() && form->role == role;
+}
 
 class Joiner {
  public:
@@ -65,36 +71,38 @@ class Joiner {
   }
 
   // Optional inputs (a bias, a map of rows) are more than a join can carry.
-  static bool is_op(const Node& node, std::string_view name, std::size_t num_inputs) {
-    return node.op->name == name && node.inputs.size() == num_inputs;
+  static bool has_options(const Node& node) {
+    return node.inputs.size() > (is_grouped(node) ? 3u : 2u);
   }
 
   // y like x; a weight that is there from the start.
   bool is_plain_product(const Node& node) const {
-    if (!is_op(node, "grouped_linear", 3) && !is_op(node, "linear", 2)) return false;
+    if (!is_plain(node, spec::ProductRole::kForward) || has_options(node)) return false;
     return type(node.outputs[0]).dtype == type(node.inputs[0]).dtype &&
            graph_.value(node.inputs[1]).producer == ir::kNoNode;
   }
 
   // Of the plain form.
   static bool is_weight_gradient(const Node& node) {
-    return node.attributes.empty() && (is_op(node, "linear_weight_gradient", 2) ||
-                                       is_op(node, "grouped_linear_weight_gradient", 3));
+    return node.attributes.empty() && is_plain(node, spec::ProductRole::kWeightGradient) &&
+           !has_options(node);
   }
 
-  const ir::OpSchema* many(bool grouped, std::string_view form) const {
-    const std::string name =
-        std::string(grouped ? "grouped_" : "") + "linear_many" + std::string(form);
+  // The form of the product with several weights.
+  const ir::OpSchema* joined_op(const Node& product) const {
+    spec::ProductForm form = *ir::product_form(product);
+    form.has_several = true;
+    const std::string_view name = product_like(form).op;
     const ir::OpSchema* op = context_.find_op(name);
     ANABATIC_CHECK(op != nullptr, "[{}] no op '{}'", pass_, name);
     return op;
   }
 
   // Members stand in the order of nodes; the joined node takes the place of member `at`.
-  void join(const std::vector<std::size_t>& members, std::string_view form, std::size_t at) {
+  void join(const std::vector<std::size_t>& members, std::size_t at) {
     const Node& first = graph_.nodes[members[0]];
     const bool grouped = is_grouped(first);
-    Node joined{.op = many(grouped, form), .inputs = {first.inputs[0]}, .tag = first.tag};
+    Node joined{.op = joined_op(first), .inputs = {first.inputs[0]}, .tag = first.tag};
     for (const std::size_t i : members) {
       joined.inputs.push_back(graph_.nodes[i].inputs[1]);
       joined.outputs.push_back(graph_.nodes[i].outputs[0]);
@@ -114,7 +122,7 @@ class Joiner {
   bool join_forward(std::vector<std::size_t>& members) {
     drop_other_tags(members);
     if (members.size() < 2) return false;
-    join(members, "", members.front());
+    join(members, members.front());
     return true;
   }
 
@@ -131,7 +139,7 @@ class Joiner {
       });
     });
     if (members.size() < 2) return false;
-    join(members, "_weight_gradient", members.back());
+    join(members, members.back());
     return true;
   }
 
@@ -140,8 +148,9 @@ class Joiner {
     const ir::NodeId id = graph_.value(value).producer;
     if (id == ir::kNoNode || !readers_.has_only(value, 1)) return nullptr;
     const Node& node = graph_.node(id);
-    const bool is_product = node.op->name.ends_with("linear_input_gradient") ||
-                            node.op->name.ends_with("linear_many_input_gradient");
+    const spec::ProductForm* form = ir::product_form(node);
+    const bool is_product =
+        form != nullptr && form->role == spec::ProductRole::kInputGradient && !form->has_activation;
     if (!is_product || !is_in_segments(node) || type(value) != sum ||
         type(node.inputs[0]).dtype != sum.dtype)
       return nullptr;
@@ -158,7 +167,7 @@ class Joiner {
     if (grouped != is_grouped(*b) || type(a->inputs[1]).layout != type(b->inputs[1]).layout ||
         (grouped && a->inputs.back() != b->inputs.back()))
       return false;
-    Node joined{.op = many(grouped, "_input_gradient"), .outputs = {add.outputs[0]}, .tag = a->tag};
+    Node joined{.op = joined_op(*a), .outputs = {add.outputs[0]}, .tag = a->tag};
     for (const Node* part : {a, b})
       joined.inputs.insert(joined.inputs.end(), part->inputs.begin(),
                            part->inputs.end() - (grouped ? 1 : 0));

@@ -57,6 +57,19 @@ class Mover {
     return producer(value) != ir::kNoNode && op(producer(value)) == name;
   }
 
+  // By grouped products with an activation, whose operands are kept or not.
+  bool is_made_by_activation(ValueId value) const {
+    if (producer(value) == ir::kNoNode) return false;
+    const spec::ProductForm* form = ir::product_form(graph_.node(producer(value)));
+    return form != nullptr && form->is_grouped && form->has_activation &&
+           form->role == spec::ProductRole::kForward && form->keeps != spec::KeptProducts::kInt8;
+  }
+  static bool is_activation_gradient(const Node& node) {
+    const spec::ProductForm* form = ir::product_form(node);
+    return form != nullptr && form->has_activation && !form->has_row_weights &&
+           form->role == spec::ProductRole::kInputGradient;
+  }
+
   std::optional<Layer> find(NodeId combine) const {
     const Node& node = graph_.node(combine);
     const ValueId y = node.inputs[0], weights = node.inputs[1], slots = node.inputs[2];
@@ -70,8 +83,7 @@ class Mover {
     const ValueId h = down.inputs[0];
     if (slots != sort.outputs[1] || down.inputs.size() != 3 || down.inputs[2] != sort.outputs[2])
       return std::nullopt;
-    const bool keeps = is_made_by(h, "grouped_linear_activation_with_products");
-    if (!keeps && !is_made_by(h, "grouped_linear_activation")) return std::nullopt;
+    if (!is_made_by_activation(h)) return std::nullopt;
     layer.activation = producer(h);
     const Node& activation = graph_.node(layer.activation);
     if (activation.outputs[0] != h || !takes_weights(activation, layer, weights))
@@ -102,7 +114,7 @@ class Mover {
   std::optional<Layer::Backward> find_backward(const Layer& layer) const {
     const Node &forward = graph_.node(layer.combine), &down = graph_.node(layer.down),
                &activation = graph_.node(layer.activation);
-    if (activation.op->name != "grouped_linear_activation_with_products") return std::nullopt;
+    if (ir::product_form(activation)->keeps != spec::KeptProducts::kWhole) return std::nullopt;
     std::optional<NodeId> combine, gradient, weight;
     for (const NodeId id : readers_.of(forward.inputs[0]))
       if (op(id) == "unpermute_gradient") combine = id;
@@ -114,7 +126,7 @@ class Mover {
     if (!readers_.has_only(dy, 2)) return std::nullopt;
     for (const NodeId id : readers_.of(dy)) {
       const std::vector<ValueId>& inputs = graph_.node(id).inputs;
-      if (op(id) == "grouped_linear_activation_gradient" && inputs[0] == dy &&
+      if (is_activation_gradient(graph_.node(id)) && inputs[0] == dy &&
           inputs[2] == down.inputs[2] &&
           std::equal(inputs.begin() + 3, inputs.end(), activation.outputs.begin() + 1,
                      activation.outputs.end()))
@@ -127,7 +139,7 @@ class Mover {
     return Layer::Backward{.combine = *combine, .activation = *gradient, .weight = *weight};
   }
 
-  const ir::OpSchema* find_op(const char* name) const {
+  const ir::OpSchema* find_op(std::string_view name) const {
     const ir::OpSchema* found = context_.find_op(name);
     ANABATIC_CHECK(found != nullptr, "[move_router_weight] no op '{}'", name);
     return found;
@@ -149,7 +161,9 @@ class Mover {
     const Node& last = graph_.node(layer.backward->combine);
     const ValueId dout = last.inputs[0];
     Node& gradient = graph_.node(layer.backward->activation);
-    gradient.op = find_op("grouped_linear_activation_gradient_with_weights");
+    spec::ProductForm form = *ir::product_form(gradient);
+    form.has_row_weights = true;
+    gradient.op = find_op(product_like(form).op);
     gradient.inputs[0] = dout;
     gradient.inputs.insert(gradient.inputs.end(), {layer.row_map, weights});
     gradient.outputs.push_back(last.outputs[1]);

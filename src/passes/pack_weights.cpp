@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "ir/op_schema.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -16,21 +17,12 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-// Ops whose second input is a weight, as itself or transposed.
-struct Product {
-  std::string_view op;
-  bool transposed;
-};
-constexpr std::array<Product, 4> kProducts{{{"grouped_linear", false},
-                                            {"grouped_linear_input_gradient", true},
-                                            {"linear", false},
-                                            {"linear_input_gradient", true}}};
 constexpr std::size_t kWeight = 1;
 
-const Product* product_of(const Node& node) {
-  for (const Product& product : kProducts)
-    if (product.op == node.op->name) return &product;
-  return nullptr;
+// Whether the node's second input is a weight, as itself or transposed.
+bool reads_weight(const Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->is_plain() && form->role != spec::ProductRole::kWeightGradient;
 }
 
 class Packer {
@@ -60,10 +52,10 @@ class Packer {
     const ValueId weight = graph_.states[index].before;
     std::array<std::optional<ValueId>, 2> packed;
     for (Node& node : graph_.nodes) {
-      const Product* product = product_of(node);
-      if (product == nullptr || node.inputs[kWeight] != weight) continue;
-      auto& value = packed[product->transposed ? 1 : 0];
-      if (!value) value = packed_state(index, product->transposed);
+      if (!reads_weight(node) || node.inputs[kWeight] != weight) continue;
+      const bool transposed = ir::product_form(node)->role == spec::ProductRole::kInputGradient;
+      auto& value = packed[transposed ? 1 : 0];
+      if (!value) value = packed_state(index, transposed);
       node.inputs[kWeight] = *value;
     }
     return packed[0].has_value() || packed[1].has_value();

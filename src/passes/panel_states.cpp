@@ -2,11 +2,11 @@
 #include "passes/panel_states.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 
 #include "base/error.h"
+#include "ir/op_schema.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -18,8 +18,10 @@ using ir::State;
 using ir::StateKind;
 using ir::ValueId;
 
-constexpr std::array<std::string_view, 2> kWeightGradients{"grouped_linear_weight_gradient",
-                                                           "linear_weight_gradient"};
+bool is_weight_gradient(const Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->is_plain() && form->role == spec::ProductRole::kWeightGradient;
+}
 
 bool is_plain_matrix(const TensorType& type) {
   return type.dtype == DType::kFloat32 && type.layout == kRowMajor &&
@@ -91,8 +93,7 @@ class Arranger {
     if (sum == nullptr || sum->op->name != "accumulate" || is_read(gradient.after)) return false;
     return std::all_of(sum->inputs.begin() + 1, sum->inputs.end(), [&](ValueId contribution) {
       const Node* node = producer(contribution);
-      return node != nullptr && std::find(kWeightGradients.begin(), kWeightGradients.end(),
-                                          node->op->name) != kWeightGradients.end();
+      return node != nullptr && is_weight_gradient(*node);
     });
   }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "ir/op_schema.h"
 
 namespace anabatic::passes {
 namespace {
@@ -20,8 +21,8 @@ struct OperandRow {
   std::string_view op;
   std::vector<std::size_t> operands;
 };
-const std::array<OperandRow, 3> kProducts{
-    {{"linear", {0, 1}}, {"grouped_linear", {0, 1}}, {"embedding", {0}}}};
+const std::vector<std::size_t> kOfProducts{0, 1};
+const std::array<OperandRow, 1> kTables{{{"embedding", {0}}}};
 // Inputs, where a node has them, that share one dtype: bf16 as soon as one of them is.
 const std::array<OperandRow, 4> kUniform{
     {{"add", {0, 1}}, {"attention", {0, 1, 2}}, {"cache_write", {0, 1}}, {"activation", {0, 1}}}};
@@ -35,6 +36,11 @@ const std::vector<std::size_t>& operands(const std::array<OperandRow, N>& table,
   for (const OperandRow& row : table)
     if (row.op == op) return row.operands;
   return none;
+}
+
+bool is_plain_product(const Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->is_plain() && form->role == spec::ProductRole::kForward;
 }
 
 class ToBf16 {
@@ -103,7 +109,8 @@ class ToBf16 {
   void rewrite(Node node) {
     builder_.set_tag(node.tag);
     const std::string_view op = node.op->name;
-    for (const std::size_t i : operands(kProducts, op))
+    const bool is_product = is_plain_product(node);
+    for (const std::size_t i : is_product ? kOfProducts : operands(kTables, op))
       if (dtype(node.inputs[i]) == DType::kFloat32)
         node.inputs[i] = as(node.inputs[i], DType::kBFloat16);
     const auto& uniform = operands(kUniform, op);
@@ -116,8 +123,9 @@ class ToBf16 {
     for (const std::size_t i : operands(kPrecise, op))
       if (dtype(node.inputs[i]) == DType::kBFloat16)
         node.inputs[i] = as(node.inputs[i], DType::kFloat32);
-    if (op == "linear" && dtype(node.inputs[0]) == DType::kBFloat16 &&
-        precise_.count(node.outputs[0]) != 0 && node.attributes.count("output_dtype") == 0) {
+    if (is_product && !ir::product_form(node)->is_grouped &&
+        dtype(node.inputs[0]) == DType::kBFloat16 && precise_.count(node.outputs[0]) != 0 &&
+        node.attributes.count("output_dtype") == 0) {
       node.attributes["output_dtype"] = std::string("f32");
       changed_ = true;
     }

@@ -38,10 +38,12 @@ std::vector<int> count_readers(const Graph& graph) {
   return num_readers;
 }
 
-// The op of one that keeps its products, with other outputs or without: "linear_activation".
-std::string without_products(const Node& node) {
-  constexpr std::string_view kSuffix = "_with_products";
-  return std::string(node.op->name.substr(0, node.op->name.size() - kSuffix.size()));
+// The op of one that keeps its products, where it keeps them otherwise or not at all.
+const ir::OpSchema* that_keeps(const Node& node, spec::KeptProducts keeps,
+                               const PassContext& context) {
+  spec::ProductForm form = *ir::product_form(node);
+  form.keeps = keeps;
+  return context.find_op(product_like(form).op);
 }
 
 // Without gate and up among its outputs, where nobody reads them.
@@ -52,7 +54,7 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
     if (std::any_of(node.outputs.begin() + 1, node.outputs.end(),
                     [&](ValueId product) { return num_readers[index(product)] > 0; }))
       continue;
-    node.op = context.find_op(without_products(node));
+    node.op = that_keeps(node, spec::KeptProducts::kNone, context);
     node.outputs.resize(1);
   }
 }
@@ -89,7 +91,7 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
                                                 NodeId{static_cast<std::uint32_t>(i)}));
       if (by != ir::kNoNode) keep[index(by)] = false;
     }
-    node.op = context.find_op(without_products(node) + "_with_codes");
+    node.op = that_keeps(node, spec::KeptProducts::kInt8, context);
     node.attributes["block"] = quantize.attributes.at("block");
     node.outputs = std::move(outputs);
   }
@@ -98,7 +100,7 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
 
 spec::ActivationGradientInputs inputs_of(const Node& gradient) {
   return spec::activation_gradient_inputs(gradient.attributes,
-                                          gradient.op->name.starts_with("grouped"));
+                                          ir::product_form(gradient)->is_grouped);
 }
 std::size_t gate_at(const Node& gradient) {
   return static_cast<std::size_t>(inputs_of(gradient).operand(0));

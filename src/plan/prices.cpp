@@ -20,30 +20,33 @@ constexpr double kSharesOfCodes = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an
 // AMD Milan; longer words first.
-constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attention_gradient", 0.6},
-                                                                       {"linear_many", 0.8},
-                                                                       {"attention", 0.65},
-                                                                       {"head_loss", 0.8},
-                                                                       {"grouped", 0.75},
-                                                                       {"linear", 0.8},
-                                                                       {"router", 0.2},
-                                                                       {"adamw", 0.9},
-                                                                       {"cast", 0.8},
-                                                                       {"dequantize", 0.8},
-                                                                       {"quantize", 0.5}}};
+constexpr std::array<std::pair<std::string_view, double>, 8> kShares{{{"attention_gradient", 0.6},
+                                                                      {"attention", 0.65},
+                                                                      {"head_loss", 0.8},
+                                                                      {"router", 0.2},
+                                                                      {"adamw", 0.9},
+                                                                      {"cast", 0.8},
+                                                                      {"dequantize", 0.8},
+                                                                      {"quantize", 0.5}}};
 
 // Ops that are priced as another, which does the same work in the same loops: a calibration of one
 // step meets one of the two.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPricedAs{
-    {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"},
-     {"grouped_linear_activation", "grouped_linear_activation_with_products"},
-     {"grouped_linear_activation_with_codes", "grouped_linear_activation_with_products"},
-     {"grouped_linear_weight_gradient", "grouped_linear_weight_gradient_squares"},
-     {"linear_activation", "linear_activation_with_products"},
-     {"linear_activation_with_codes", "linear_activation_with_products"},
-     {"linear_weight_gradient", "linear_weight_gradient_squares"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kPricedAs{
+    {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"}}};
+
+// The same of products: whatever is left beside the result, and with the sum of squares.
+std::string_view priced_as(const spec::ProductForm& product) {
+  spec::ProductForm form = product;
+  if (form.role == spec::ProductRole::kForward && form.has_activation)
+    form.keeps = spec::KeptProducts::kWhole;
+  if (form.role == spec::ProductRole::kWeightGradient && form.is_plain()) form.sums_squares = true;
+  return product_like(form).op;
+}
+constexpr double kShareOfProducts = 0.8, kShareOfGroupedProducts = 0.75;
 
 double default_share(std::string_view op) {
+  if (const spec::ProductForm* product = spec::find_product(op))
+    return product->is_grouped ? kShareOfGroupedProducts : kShareOfProducts;
   for (const auto& [word, share] : kShares)
     if (op.starts_with(word)) return share;
   return kFallbackShare;
@@ -134,6 +137,7 @@ double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
   std::string_view op = node.op->name;
+  if (const spec::ProductForm* product = ir::product_form(node)) op = priced_as(*product);
   for (const auto& [one, other] : kPricedAs)
     if (op == one) op = other;
   return std::string(op) + (reads_codes(graph, node)  ? " int8"
@@ -207,7 +211,8 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                              : 1;
     seconds = fixed->second * times;
   }
-  if (node.op->name.ends_with("_with_codes"))
+  if (ir::product_form(node) != nullptr &&
+      ir::product_form(node)->keeps == spec::KeptProducts::kInt8)
     seconds +=
         2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);
   if (node.attributes.contains("block") && is_gradient(node))

@@ -1,12 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the operands of products with an activation stand. Graph side and kernels read this alike.
+// The forms that a product of rows with weights has as an op, in fields, and where its operands
+// stand. Graph side and kernels read these alike; nobody takes an op's name apart.
 #pragma once
+#include <span>
+#include <string_view>
+
 #include "spec/activation.h"
 
 namespace anabatic::spec {
 
-// Of `linear_activation` and its other forms: x, a weight for each operand of the activation, then
-// for experts offsets, row_map? and weights of rows?.
+enum class ProductRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
+
+// What a product with an activation leaves of the activation's operands beside its result.
+enum class KeptProducts : std::uint8_t { kNone, kWhole, kInt8 };
+
+struct ProductForm {
+  std::string_view op;
+  ProductRole role;
+  bool is_grouped = false;      // rows of experts, each with the matrix of its own
+  bool has_several = false;     // weights: several products of one x, or into one gradient
+  bool has_activation = false;  // after the product, or its gradient
+  KeptProducts keeps = KeptProducts::kNone;
+  bool has_row_weights = false;  // input gradient with activation: rows times router weights
+  bool sums_squares = false;     // weight gradient: its sum of squares too
+
+  // One weight and nothing after the product.
+  bool is_plain() const { return !has_several && !has_activation && !sums_squares; }
+  // Equal but for the op that it is.
+  bool is_like(const ProductForm& other) const;
+};
+
+std::span<const ProductForm> product_forms();
+// Null for an op that is no product.
+const ProductForm* find_product(std::string_view op);
+// The row with these fields, whatever its op. An internal error where there is no such form.
+const ProductForm& product_like(const ProductForm& form);
+
+// Of forward products with an activation: x, a weight for each operand of the activation, then for
+// experts offsets, row_map? and weights of rows?.
 struct ActivationInputs {
   int num_weights;
 
@@ -20,7 +51,7 @@ inline ActivationInputs activation_inputs(const Attributes& attributes) {
   return {num_operands(activation_of(attributes))};
 }
 
-// Of `linear_activation_gradient` and its other forms: dy, weight, offsets of experts, the
+// Of input gradients with an activation's gradient: dy, weight, offsets of experts, the
 // activation's operands, then row_map and weights of rows where there are any. An operand is a
 // matrix, or int8 values and scales.
 struct ActivationGradientInputs {

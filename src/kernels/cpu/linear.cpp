@@ -2,9 +2,11 @@
 // linear and grouped_linear with their gradients: a linear is one group of all rows.
 #include <fmt/core.h>
 
+#include "base/error.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
+#include "spec/product.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -123,23 +125,29 @@ void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& argu
   *arguments.outputs[1].as<double>() = sum;
 }
 
-bool is_weight_gradient(std::string_view op) {
-  return op.find("_weight_gradient") != std::string_view::npos;
+// Of a problem whose op is a product.
+const spec::ProductForm& form_of(const spec::Problem& problem) {
+  const spec::ProductForm* form = spec::find_product(text(problem.op));
+  ANABATIC_CHECK(form != nullptr, "[linear] '{}' is no product", text(problem.op));
+  return *form;
 }
 
 Product product_of(const spec::Problem& problem) {
-  const std::string_view op = text(problem.op);
-  if (op.ends_with("_input_gradient"))
-    return product(problem.outputs[0], problem.inputs[1], problem.inputs[0]);
-  if (is_weight_gradient(op))
-    return product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
+  switch (form_of(problem).role) {
+    case spec::ProductRole::kForward:
+      break;
+    case spec::ProductRole::kInputGradient:
+      return product(problem.outputs[0], problem.inputs[1], problem.inputs[0]);
+    case spec::ProductRole::kWeightGradient:
+      return product(problem.inputs[0], problem.outputs[0], problem.inputs[1]);
+  }
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
 
 }  // namespace
 
 Support supports_linear_types(const spec::Problem& problem) {
-  const bool has_squares = text(problem.op).ends_with("_squares");
+  const bool has_squares = form_of(problem).sums_squares;
   for (const auto types : {problem.inputs, problem.outputs})
     for (const TensorType& type : types) {
       if (type.layout != kRowMajor && !is_panels(type.layout))
@@ -165,8 +173,9 @@ Support LinearRows<E>::supports(const spec::Problem& problem) {
   if (Support types = supports_linear_types(problem); !types) return types;
   if (E == Engine::kAvx512Bf16) {
     if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)
-      return no(is_weight_gradient(text(problem.op)) ? "expected bf16 x and dy"
-                                                     : "expected bf16 rows and weight");
+      return no(form_of(problem).role == spec::ProductRole::kWeightGradient
+                    ? "expected bf16 x and dy"
+                    : "expected bf16 rows and weight");
   }
   return supports_engine(E, problem);
 }

@@ -384,7 +384,7 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
     return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
   if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
   const Gemm gemm = forward_product(problem);
-  if (text(problem.op).ends_with("_with_codes") &&
+  if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
       column_multiple_of(*engine, gemm, *problem.attributes) > engine->blocking(gemm).columns)
     return no("so many columns with one scale are wider than a block");
   return yes();
