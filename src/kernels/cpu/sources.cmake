@@ -2,6 +2,7 @@
 # Sets cpu_sources. The vector sources are written once over GCC vectors and compiled once per instruction set, as one object
 # library each; GEMM engines are intrinsics, one source an instruction set.
 set(cpu_vector_sources
+    activation_stage.cpp
     attention.cpp
     attention_gradient.cpp
     elementwise.cpp
@@ -13,8 +14,7 @@ set(cpu_vector_sources
     optimizer.cpp
     pack.cpp
     rope.cpp
-    router.cpp
-    activation_stage.cpp)
+    router.cpp)
 # Those that gain from instructions of AVX512-BF16.
 set(cpu_vector_sources_avx512_bf16 attention.cpp attention_gradient.cpp elementwise.cpp activation_stage.cpp)
 set(cpu_sources
@@ -30,8 +30,8 @@ set(cpu_sources
     cpu/head/head_loss.cpp
     cpu/head/head_tiling.cpp
     cpu/linear.cpp
-    cpu/linear_many.cpp
     cpu/linear_activation.cpp
+    cpu/linear_many.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp
