@@ -8,6 +8,9 @@
 #include <cmath>
 #include <fstream>
 #include <thread>
+#include <utility>
+
+#include "device/physical_cores.h"
 
 namespace anabatic::device {
 namespace {
@@ -45,17 +48,20 @@ std::optional<double> quota_of(const std::filesystem::path& group, CgroupVersion
 }  // namespace
 
 int CpuLimits::num_threads() const {
-  const int count = static_cast<int>(cores.size());
+  const int count = num_physical_cores();
   return quota ? std::clamp(static_cast<int>(std::floor(*quota)), 1, count) : count;
 }
 
 bool CpuLimits::may_spin(int num_threads) const {
-  if (num_threads > static_cast<int>(cores.size())) return false;
+  if (num_threads > num_physical_cores()) return false;
   return !quota || (std::floor(*quota) == *quota && num_threads <= *quota);
 }
 
 CpuLimits cpu_limits(const SystemRoots& roots) {
-  CpuLimits limits{.cores = cores_of_mask()};
+  PhysicalCores found = physical_cores(cores_of_mask());
+  CpuLimits limits{.cores = std::move(found.hardware_threads),
+                   .quota = std::nullopt,
+                   .num_siblings = found.num_siblings};
   visit_cgroups(roots, "cpu", [&](const std::filesystem::path& group, CgroupVersion version) {
     const auto quota = quota_of(group, version);
     if (quota && *quota < limits.quota.value_or(static_cast<double>(limits.cores.size())))
@@ -66,7 +72,8 @@ CpuLimits cpu_limits(const SystemRoots& roots) {
 
 std::string to_string(const CpuLimits& limits) {
   return fmt::format(
-      "{} by the affinity mask{}", limits.cores.size(),
+      "{} by the affinity mask{}{}", limits.num_physical_cores(),
+      limits.num_siblings > 0 ? fmt::format(" ({} hardware threads)", limits.cores.size()) : "",
       limits.quota ? fmt::format(", {:.3g} by the CPU quota of a cgroup", *limits.quota) : "");
 }
 

@@ -272,7 +272,7 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(choice("device.kind", "The device.", {"cpu"}, AT(device.kind)));
   keys.push_back(integer(
       "device.threads",
-      "Compute threads; 0 is one for each whole core that affinity and the CPU quota allow.", 0,
+      "Compute threads; 0 is one for each physical core that affinity and the CPU quota allow.", 0,
       AT(device.threads)));
   keys.push_back(boolean("device.calibrate",
                          "The machine is measured once, a few seconds before the first run with a "

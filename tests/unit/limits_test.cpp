@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What memory and CPU time a process may use, from files as Linux writes them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,12 +11,14 @@
 
 #include "device/cpu_limits.h"
 #include "device/memory.h"
+#include "device/physical_cores.h"
 #include "device/thread_team.h"
 
 namespace anabatic::device {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
@@ -168,6 +171,32 @@ TEST(CpuLimits, GiveAThreadToEachWholeCoreAndLetThoseSpin) {
   }
   EXPECT_EQ(to_string(CpuLimits{.cores = {0, 1}, .quota = 1.5}),
             "2 by the affinity mask, 1.5 by the CPU quota of a cgroup");
+}
+
+TEST(PhysicalCores, ComeBeforeTheirSiblings) {
+  const auto found = physical_cores({0, 1, 2, 3, 4, 5, 6, 7}, "core:4 pu:2");
+  EXPECT_THAT(found.hardware_threads, ElementsAre(0, 2, 4, 6, 1, 3, 5, 7));
+  EXPECT_EQ(found.num_siblings, 4);
+}
+
+TEST(PhysicalCores, AreThoseOfTheMask) {
+  const auto found = physical_cores({1, 2, 3, 7}, "core:4 pu:2");
+  EXPECT_THAT(found.hardware_threads, ElementsAre(1, 2, 7, 3));
+  EXPECT_EQ(found.num_siblings, 1);
+}
+
+TEST(PhysicalCores, AreAllWhereNoneIsShared) {
+  const auto found = physical_cores({0, 1, 2, 9}, "core:4 pu:1");  // 9: of no machine that it knows
+  EXPECT_THAT(found.hardware_threads, ElementsAre(0, 1, 2, 9));
+  EXPECT_EQ(found.num_siblings, 0);
+}
+
+TEST(CpuLimits, GiveOneThreadToAPhysicalCore) {
+  const CpuLimits limits{.cores = {0, 2, 1, 3}, .quota = std::nullopt, .num_siblings = 2};
+  EXPECT_EQ(limits.num_threads(), 2);
+  EXPECT_TRUE(limits.may_spin(2));
+  EXPECT_FALSE(limits.may_spin(3));
+  EXPECT_EQ(to_string(limits), "2 by the affinity mask (4 hardware threads)");
 }
 
 }  // namespace
