@@ -3,6 +3,7 @@
 // errors.
 #pragma once
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,8 @@ class Check {
   Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
         std::initializer_list<std::string_view> required = {},
         std::initializer_list<std::string_view> optional = {});
+  Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+        std::span<const std::string_view> required, std::span<const std::string_view> optional);
 
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
 

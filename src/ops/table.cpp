@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "ops/accumulate.h"
-#include "ops/adamw.h"
 #include "ops/add.h"
 #include "ops/attention.h"
 #include "ops/cache_write.h"
@@ -17,6 +16,7 @@
 #include "ops/head_loss.h"
 #include "ops/linear.h"
 #include "ops/load_balancing_loss.h"
+#include "ops/optimizer_step.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
 #include "ops/rms_norm.h"
@@ -35,12 +35,6 @@ namespace {
 
 const ir::OpSchema* const kTable[] = {
     &kAccumulate,
-    &kAdamw,
-    &kAdamwPack,
-    &kAdamwPackTransposed,
-    &kAdamwSplit,
-    &kAdamwSplitPackTransposed,
-    &kAdamwSplitSlicePackTransposed,
     &kAdd,
     &kAddRmsNorm,
     &kAttention,
@@ -82,6 +76,7 @@ const ir::OpSchema* const kTable[] = {
     &kLinearWeightGradientSquares,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,
+    &kOptimizerStep,
     &kPack,
     &kPermute,
     &kPermuteGradient,

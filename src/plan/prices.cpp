@@ -27,16 +27,15 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kShares{{{"attenti
                                                                        {"grouped", 0.75},
                                                                        {"linear", 0.8},
                                                                        {"router", 0.2},
-                                                                       {"adamw", 0.9},
+                                                                       {"optimizer_step", 0.9},
                                                                        {"cast", 0.8},
                                                                        {"dequantize", 0.8},
                                                                        {"quantize", 0.5}}};
 
 // Ops that are priced as another, which does the same work in the same loops: a calibration of one
 // step meets one of the two.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPricedAs{
-    {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"},
-     {"grouped_linear_swiglu", "grouped_linear_swiglu_with_products"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kPricedAs{
+    {{"grouped_linear_swiglu", "grouped_linear_swiglu_with_products"},
      {"grouped_linear_swiglu_with_codes", "grouped_linear_swiglu_with_products"},
      {"grouped_linear_weight_gradient", "grouped_linear_weight_gradient_squares"},
      {"linear_swiglu", "linear_swiglu_with_products"},
@@ -133,12 +132,10 @@ double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
 }
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
-  std::string_view op = node.op->name;
+  std::string op = ir::op_and_form(node);
   for (const auto& [one, other] : kPricedAs)
     if (op == one) op = other;
-  return std::string(op) + (reads_codes(graph, node)  ? " int8"
-                            : reads_bf16(graph, node) ? " bf16"
-                                                      : " fp32");
+  return op + (reads_codes(graph, node) ? " int8" : reads_bf16(graph, node) ? " bf16" : " fp32");
 }
 
 spec::DeviceSpec with_peaks(spec::DeviceSpec device) {

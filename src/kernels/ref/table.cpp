@@ -33,12 +33,6 @@ Support supports(const spec::Problem& problem) {
   Kernel { "ref:" #op, #op, supports, workspace_bytes, nullptr, ref::op }
 
 constexpr Kernel kRows[] = {
-    ANABATIC_REF_ROW(adamw, nullptr),
-    ANABATIC_REF_ROW(adamw_pack, nullptr),
-    ANABATIC_REF_ROW(adamw_pack_transposed, nullptr),
-    ANABATIC_REF_ROW(adamw_split, nullptr),
-    ANABATIC_REF_ROW(adamw_split_pack_transposed, nullptr),
-    ANABATIC_REF_ROW(adamw_split_slice_pack_transposed, nullptr),
     ANABATIC_REF_ROW(add, nullptr),
     ANABATIC_REF_ROW(add_rms_norm, nullptr),
     ANABATIC_REF_ROW(attention, ref::attention_workspace_bytes),
@@ -80,6 +74,7 @@ constexpr Kernel kRows[] = {
     ANABATIC_REF_ROW(linear_weight_gradient_squares, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss, nullptr),
     ANABATIC_REF_ROW(load_balancing_loss_gradient, nullptr),
+    ANABATIC_REF_ROW(optimizer_step, nullptr),
     ANABATIC_REF_ROW(pack, nullptr),
     ANABATIC_REF_ROW(permute, nullptr),
     ANABATIC_REF_ROW(permute_gradient, nullptr),
