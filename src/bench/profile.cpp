@@ -330,7 +330,7 @@ class Profiler {
     std::vector<std::string> ops, phases;
     for (const lower::ProgramPart& part : parts)
       for (const lower::CallInfo& info : part.infos) {
-        ops.emplace_back(info.is_zero_fill ? "fill" : info.node->op->name);
+        ops.emplace_back(info.is_zero_fill ? "fill" : ir::op_and_form(*info.node));
         phases.emplace_back(to_string(info.node->tag.phase));
         result_.call_segments.emplace_back(text(info.node->tag.segment));
         result_.call_keys.push_back(info.is_zero_fill ? "fill"

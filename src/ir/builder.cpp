@@ -6,6 +6,19 @@
 
 namespace anabatic::ir {
 
+std::vector<int> must_alias(const Node& node) {
+  if (node.op->must_alias == nullptr) return {};
+  std::vector<int> inputs = node.op->must_alias(node.attributes);
+  inputs.resize(node.outputs.size(), -1);
+  return inputs;
+}
+
+std::string op_and_form(const Node& node) {
+  std::string words(node.op->name);
+  if (node.op->form != nullptr) words += " " + node.op->form(node.attributes);
+  return words;
+}
+
 std::vector<ValueId> GraphBuilder::add(std::string_view op, std::vector<ValueId> inputs,
                                        spec::Attributes attributes) {
   const OpSchema* schema = find_op_(op);

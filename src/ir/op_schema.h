@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,9 +51,13 @@ struct OpSchema {
       may_alias{};  // per output: the input it may overwrite in place, -1 for none; empty: none
   // The same where it depends on attributes; null: may_alias holds.
   std::span<const int> (*may_alias_of)(const spec::Attributes&) = nullptr;
-  std::vector<int> must_alias{};  // per output: the input whose buffer it is, -1 for none; empty:
-                                  // none. Of a variable number: as many as there are
-  bool can_accumulate = false;    // kernels honour `+=` on their outputs (weight-gradients)
+  // Per output of a call with these attributes: the input whose buffer it is, -1 for none. Null:
+  // none. May go on behind the call's outputs; must_alias below does not.
+  std::vector<int> (*must_alias)(const spec::Attributes&) = nullptr;
+  // The form that attributes give a call, in words, where they make it another computation: for
+  // prices and for people. Null: there is one form.
+  std::string (*form)(const spec::Attributes&) = nullptr;
+  bool can_accumulate = false;  // kernels honour `+=` on their outputs (weight-gradients)
   bool writes_all = true;  // false: leaves rows untouched, so a first write needs zeroes before it
   // Into how many pieces a call may be cut, one after the other in less workspace, with equal bits:
   // the optional attribute `slices`. Null: into none.
@@ -67,6 +72,10 @@ inline std::span<const int> may_alias(const Node& node) {
   return node.op->may_alias_of != nullptr ? node.op->may_alias_of(node.attributes)
                                           : std::span<const int>(node.op->may_alias);
 }
+// Per output of the node: the input whose buffer it must be, -1 for none. Empty: all -1.
+std::vector<int> must_alias(const Node& node);
+// The op's name, and behind it the form of this call where the op has several.
+std::string op_and_form(const Node& node);
 
 // Adds nodes to a graph, inferring types. The tag is set once and holds until changed.
 class GraphBuilder {

@@ -249,9 +249,9 @@ class Verifier {
       const Node& node = graph_.nodes[i];
       for (const ValueId id : node.inputs)
         if (definer_[index(id)] != kGraphInput) edges[definer_[index(id)]].push_back(i);
-      const std::size_t count = std::min(node.op->must_alias.size(), node.outputs.size());
-      for (std::size_t out = 0; out < count; ++out) {
-        const int in = node.op->must_alias[out];
+      const std::vector<int> aliases = must_alias(node);
+      for (std::size_t out = 0; out < aliases.size(); ++out) {
+        const int in = aliases[out];
         if (in < 0) continue;
         const std::string where = place(node);
         check(static_cast<std::size_t>(in) < node.inputs.size(), "overwrites", where,

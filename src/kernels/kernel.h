@@ -54,7 +54,8 @@ struct Kernel {
   // weights that it packs, sums that pass by more often. Null: none.
   std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
   // The outputs, as bits, of whose bytes a call of such outputs tells a watch. Null: none.
-  std::uint32_t (*watched_outputs)(std::span<const TensorType> outputs) = nullptr;
+  std::uint32_t (*watched_outputs)(const spec::Attributes&,
+                                   std::span<const TensorType> outputs) = nullptr;
 };
 
 // Rows of every op, in alphabetical order of ops; within one op best first.

@@ -30,11 +30,11 @@ const Dim& Operand::dim(std::int64_t axis) const {
 Check::Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
              std::initializer_list<std::string_view> required,
              std::initializer_list<std::string_view> optional)
-    : Check(op, inputs, attributes, std::vector(required), std::vector(optional)) {}
+    : Check(op, inputs, attributes, std::span(required.begin(), required.size()),
+            std::span(optional.begin(), optional.size())) {}
 
 Check::Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
-             const std::vector<std::string_view>& required,
-             const std::vector<std::string_view>& optional)
+             std::span<const std::string_view> required, std::span<const std::string_view> optional)
     : op_(op), inputs_(inputs), attributes_(attributes) {
   for (const std::string_view key : required)
     if (!has(key)) fail(fmt::format("expected attribute '{}', got none", key));

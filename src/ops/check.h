@@ -3,6 +3,7 @@
 // errors.
 #pragma once
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,8 +32,7 @@ class Check {
         std::initializer_list<std::string_view> required = {},
         std::initializer_list<std::string_view> optional = {});
   Check(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
-        const std::vector<std::string_view>& required,
-        const std::vector<std::string_view>& optional);
+        std::span<const std::string_view> required, std::span<const std::string_view> optional);
 
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
 

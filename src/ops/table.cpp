@@ -5,7 +5,6 @@
 
 #include "ops/accumulate.h"
 #include "ops/activation.h"
-#include "ops/adamw.h"
 #include "ops/add.h"
 #include "ops/attention.h"
 #include "ops/cache_write.h"
@@ -18,6 +17,7 @@
 #include "ops/head_loss.h"
 #include "ops/linear.h"
 #include "ops/load_balancing_loss.h"
+#include "ops/optimizer_step.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
 #include "ops/rms_norm.h"
@@ -37,12 +37,6 @@ const ir::OpSchema* const kTable[] = {
     &kAccumulate,
     &kActivation,
     &kActivationGradient,
-    &kAdamw,
-    &kAdamwPack,
-    &kAdamwPackTransposed,
-    &kAdamwSplit,
-    &kAdamwSplitPackTransposed,
-    &kAdamwSplitSlicePackTransposed,
     &kAdd,
     &kAddRmsNorm,
     &kAttention,
@@ -84,6 +78,7 @@ const ir::OpSchema* const kTable[] = {
     &kLinearWeightGradientSquares,
     &kLoadBalancingLoss,
     &kLoadBalancingLossGradient,
+    &kOptimizerStep,
     &kPack,
     &kPermute,
     &kPermuteGradient,

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "ops/optimizer_step.h"
 #include "passes/derive.h"
 #include "tensor/dynamic_map.h"
 
@@ -118,18 +119,19 @@ class Optimizer {
     if (options_.moments == spec::MomentPrecision::kInt8 && is_quantized(one))
       type.dtype = DType::kUInt8;
     const bool decays = is_matrix || options_.decay_norms_and_biases;
-    spec::Attributes attributes{{"beta1", options_.beta1},
-                                {"beta2", options_.beta2},
-                                {"epsilon", options_.epsilon},
-                                {"weight_decay", decays ? options_.weight_decay : 0.0}};
+    const ir::State* lower = graph_.find_state(ir::StateRole::kLower, one.name);
+    spec::Attributes attributes = spec::to_attributes(
+        spec::OptimizerStep{.rule = spec::UpdateRule::kAdamw, .is_split = lower != nullptr});
+    attributes.insert({{"beta1", options_.beta1},
+                       {"beta2", options_.beta2},
+                       {"epsilon", options_.epsilon},
+                       {"weight_decay", decays ? options_.weight_decay : 0.0}});
     if (type.dtype == DType::kBFloat16)
       attributes["stream"] =
           static_cast<std::int64_t>(random_bits(options_.seed, stream_of(text(one.name)), 0) >> 1);
     std::vector<Name> states{one.name};
     std::vector<ValueId> inputs{one.parameter};
-    const ir::State* lower = graph_.find_state(ir::StateRole::kLower, one.name);
-    const bool is_split = lower != nullptr;
-    if (is_split) {
+    if (lower != nullptr) {
       states.push_back(lower->name);
       inputs.push_back(lower->before);
     }
@@ -146,7 +148,7 @@ class Optimizer {
            {ir::StateRole::kFirstMomentScales, ir::StateRole::kSecondMomentScales})
         add_state(scales, block_scales_type(type));
     const auto next =
-        builder_.add(is_split ? "adamw_split" : "adamw", std::move(inputs), std::move(attributes));
+        builder_.add(ops::kOptimizerStep.name, std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];
     for (ir::State& state : graph_.states)
       if (state.kind() == ir::StateKind::kDerived && state.owner == one.name)

@@ -3,9 +3,9 @@
 // it.
 //
 //   gradients.w   ->   sum_squares, global_norm, clip_factor;
-//                      w, first_moment.w, second_moment.w = adamw(...); w.bf16 = cast(w)
+//                      w, first_moment.w, second_moment.w = optimizer_step(...); w.bf16 = cast(w)
 //
-// A parameter that split_parameters keeps in halves gets `adamw_split`. With
+// A parameter that split_parameters keeps in halves gets one with `split`. With
 // OptimizerOptions::moments those of matrices are bf16, or codes of 8 bits beside states of scales,
 // `first_moment_scales.w` and `second_moment_scales.w`. With in_backward all of it
 // belongs to the backward action, where a gradient dies as soon as it is applied: the clip factor

@@ -52,9 +52,9 @@ class Merger {
   void mark_places(const Node& node) {
     if (node.op->name == "accumulate")
       for (const ValueId id : node.inputs) owns_place_[index(id)] = true;
-    const std::size_t count = std::min(node.op->must_alias.size(), node.outputs.size());
-    for (std::size_t out = 0; out < count; ++out) {
-      const int in = node.op->must_alias[out];
+    const std::vector<int> aliases = ir::must_alias(node);
+    for (std::size_t out = 0; out < aliases.size(); ++out) {
+      const int in = aliases[out];
       if (in < 0) continue;
       owns_place_[index(node.inputs[static_cast<std::size_t>(in)])] = true;
       owns_place_[index(node.outputs[out])] = true;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ir/rewrite.h"
+#include "ops/optimizer_step.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -14,6 +15,7 @@ namespace {
 using ir::Graph;
 using ir::Node;
 using ir::ValueId;
+using spec::Packs;
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
@@ -32,17 +34,24 @@ std::map<ValueId, Packings> find_packings(const Graph& graph) {
   return found;
 }
 
+void set_packs(Node& update, Packs packs) {
+  spec::OptimizerStep step = *ops::optimizer_step_of(update);
+  step.packs = packs;
+  update.attributes.merge(spec::to_attributes(step));
+}
+
 // Updates of slices (slice_optimizer.h): each writes its rows of the packing that the last one
 // before the step left, and hands it on.
 bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
-                 const PassContext& context, std::vector<bool>& keep) {
+                 std::vector<bool>& keep) {
   std::map<ValueId, ValueId> before;  // of states, by `after`
   for (const ir::State& state : graph.states) before[state.after] = state.before;
   std::map<ValueId, std::vector<std::size_t>> slices;  // of one parameter, by what they leave of it
   bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op->name != "adamw_split" || !node.attributes.contains("first_row")) continue;
+    const auto step = ops::optimizer_step_of(node);
+    if (!step || !step->is_split || !step->is_slice || step->packs != Packs::kNone) continue;
     std::vector<std::size_t> so_far = std::move(slices[node.inputs[0]]);
     so_far.push_back(i);
     const ValueId parameter = node.outputs[0];
@@ -59,7 +68,7 @@ bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
       const auto writer = static_cast<ir::NodeId>(at);
       const ValueId next = at == i ? last : graph.add_value(graph.value(last).type, {}, writer);
       Node& slice = graph.nodes[at];
-      slice.op = context.find_op("adamw_split_slice_pack_transposed");
+      set_packs(slice, Packs::kTransposed);
       slice.inputs.push_back(packed);
       slice.outputs.push_back(next);
       packed = next;
@@ -72,41 +81,55 @@ bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
   return changed;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+DType packed_dtype(const Graph& graph, std::size_t pack) {
+  return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
+}
+
+// What the update that leaves `parameter` may write itself, of the nodes that pack it.
+Packs packs_of(const Graph& graph, const spec::OptimizerStep& step, ValueId parameter,
+               const Packings& packings) {
+  const auto [plain, transposed] = packings;
+  if (transposed == kNone) return Packs::kNone;
+  if (plain != kNone && packed_dtype(graph, plain) != packed_dtype(graph, transposed))
+    return Packs::kNone;
+  if (plain != kNone && !step.is_split) return Packs::kBoth;
+  const bool in_panels = graph.value(parameter).type.layout == panels_layout(false);
+  return in_panels ? Packs::kTransposed : Packs::kNone;
+}
+
+// Node `i` becomes one that writes these packings; the nodes that made them go.
+void fuse_packs(Graph& graph, std::size_t i, const Packings& packings, Packs packs,
+                std::vector<bool>& keep) {
+  Node& node = graph.nodes[i];
+  const auto [plain, transposed] = packings;
+  set_packs(node, packs);
+  const spec::OptimizerStep step = *ops::optimizer_step_of(node);
+  if (!step.is_split)
+    node.attributes["dtype"] = std::string(to_string(packed_dtype(graph, transposed)));
+  auto place = node.outputs.begin() + static_cast<std::ptrdiff_t>(step.first_packing());
+  for (const std::size_t pack : {packs == Packs::kBoth ? plain : kNone, transposed}) {
+    if (pack == kNone) continue;
+    const ValueId packed = graph.nodes[pack].outputs[0];
+    place = node.outputs.insert(place, packed) + 1;
+    graph.value(packed).producer = static_cast<ir::NodeId>(i);
+    graph.nodes[pack].outputs = {};
+    keep[pack] = false;
+  }
+}
+
+bool run(Graph& graph, const PassContext&) {
   const std::map<ValueId, Packings> packings = find_packings(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool changed = fuse_slices(graph, packings, context, keep);
+  bool changed = fuse_slices(graph, packings, keep);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    Node& node = graph.nodes[i];
-    const bool is_split = node.op->name == "adamw_split";
-    if (node.op->name != "adamw" && !is_split) continue;
-    if (node.attributes.contains("first_row")) continue;
-    const auto found = packings.find(node.outputs[0]);
+    const auto step = ops::optimizer_step_of(graph.nodes[i]);
+    if (!step || step->is_slice || step->packs != Packs::kNone) continue;
+    const ValueId parameter = graph.nodes[i].outputs[0];
+    const auto found = packings.find(parameter);
     if (found == packings.end()) continue;
-    const auto [plain, transposed] = found->second;
-    if (transposed == kNone) continue;
-    const bool in_panels = graph.value(node.outputs[0]).type.layout == panels_layout(false);
-    if (is_split ? !in_panels : plain == kNone && !in_panels) continue;
-    const auto dtype_of = [&](std::size_t pack) {
-      return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
-    };
-    const DType dtype = dtype_of(transposed);
-    if (plain != kNone && dtype_of(plain) != dtype) continue;
-    node.op = context.find_op(is_split         ? "adamw_split_pack_transposed"
-                              : plain != kNone ? "adamw_pack"
-                                               : "adamw_pack_transposed");
-    if (!is_split) node.attributes["dtype"] = std::string(to_string(dtype));
-    // Scales of moments in 8 bits stay last.
-    const std::ptrdiff_t num_scales =
-        static_cast<std::ptrdiff_t>(node.outputs.size()) - (is_split ? 4 : 3);
-    for (const std::size_t pack : {is_split ? kNone : plain, transposed}) {
-      if (pack == kNone) continue;
-      const ValueId packed = graph.nodes[pack].outputs[0];
-      node.outputs.insert(node.outputs.end() - num_scales, packed);
-      graph.value(packed).producer = static_cast<ir::NodeId>(i);
-      graph.nodes[pack].outputs = {};
-      keep[pack] = false;
-    }
+    const Packs packs = packs_of(graph, *step, parameter, found->second);
+    if (packs == Packs::kNone) continue;
+    fuse_packs(graph, i, found->second, packs, keep);
     changed = true;
   }
   if (changed) ir::keep_nodes(graph, keep);

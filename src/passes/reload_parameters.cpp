@@ -30,8 +30,8 @@ std::vector<bool> parameters_on_disk(const Graph& graph, const PassContext& cont
 
 // Whether the node works on this input in place: then it needs the state itself.
 bool updates(const Node& node, std::size_t input) {
-  return std::find(node.op->must_alias.begin(), node.op->must_alias.end(),
-                   static_cast<int>(input)) != node.op->must_alias.end();
+  const std::vector<int> aliases = ir::must_alias(node);
+  return std::find(aliases.begin(), aliases.end(), static_cast<int>(input)) != aliases.end();
 }
 
 ir::Phase phase_of_reload(ir::Phase reader) {

@@ -5,9 +5,9 @@
 //
 //   %y  = linear(%x, %w)            forward         %w1 = reload(%w)               forward
 //   %t  = pack(%w)                  recompute       %y  = linear(%x, %w1)          forward
-//   %v  = adamw(%w, ...)            update     ->   %w2 = reload(%w)               recompute
+//   %v  = optimizer_step(%w, ...)   update     ->   %w2 = reload(%w)               recompute
 //                                                   %t  = pack(%w2)                recompute
-//                                                   %v  = adamw(%w, ...)           update
+//                                                   %v  = optimizer_step(%w, ...)  update
 //
 // The update reads and writes the state itself, through a window (plan/swap.h). Parameters that are
 // results, and those that only their update reads, stay as they are. Equal bits. Saves the bytes of

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <span>
 
 #include "base/error.h"
 #include "ir/rewrite.h"
+#include "ops/optimizer_step.h"
 #include "tensor/panels.h"
 
 namespace anabatic::passes {
@@ -21,13 +21,14 @@ using ir::ValueId;
 constexpr std::int64_t kMostSlices = 1024;
 
 // Places of what an update cuts, its moments last, among its inputs: output i is the update of
-// cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes.
-std::span<const std::size_t> cut_inputs(const Node& node) {
-  static constexpr std::size_t kWhole[] = {2, 3}, kSplit[] = {1, 3, 4};
-  if (node.op->name == "adamw") return kWhole;
-  if (node.op->name == "adamw_split" || node.op->name == "adamw_split_slice_pack_transposed")
-    return kSplit;
-  return {};
+// cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes, for slices
+// and where packings are written.
+std::vector<std::size_t> cut_inputs(const Node& node) {
+  const auto step = ops::optimizer_step_of(node);
+  if (!step || step->is_slice || step->packs != spec::Packs::kNone) return {};
+  std::vector<std::size_t> cut{step->first_moment(), step->second_moment()};
+  if (step->is_split) cut.insert(cut.begin(), step->low());
+  return cut;
 }
 
 // Rows [first, first + count) of `matrices` matrices that follow one another; count is all of them
@@ -92,9 +93,9 @@ class Slicer {
     graph_.nodes.clear();
     bool changed = false;
     for (Node& node : nodes) {
-      const std::span<const std::size_t> cut = cut_inputs(node);
+      const std::vector<std::size_t> cut = cut_inputs(node);
       std::vector<Slice> slices;
-      if (!cut.empty() && !node.attributes.contains("first_row")) slices = slices_for(node, cut);
+      if (!cut.empty()) slices = slices_for(node, cut);
       if (slices.size() <= 1) {
         graph_.nodes.push_back(std::move(node));
         continue;
@@ -116,8 +117,9 @@ class Slicer {
 
  private:
   // None where its moments cannot be cut.
-  std::vector<Slice> slices_for(const Node& node, std::span<const std::size_t> cut) const {
-    for (const std::size_t i : cut.last(2)) {
+  std::vector<Slice> slices_for(const Node& node, const std::vector<std::size_t>& cut) const {
+    for (auto moment = cut.end() - 2; moment != cut.end(); ++moment) {
+      const std::size_t i = *moment;
       const TensorType& type = builder_.type(node.inputs[i]);
       const bool is_float = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16;
       const bool is_cut = type.layout == kRowMajor || type.layout == panels_layout(false);
@@ -134,7 +136,8 @@ class Slicer {
     return slices_of(builder_.type(node.inputs[cut.back()]), most_bytes_, experts);
   }
 
-  void slice(const Node& node, std::span<const std::size_t> cut, const std::vector<Slice>& slices) {
+  void slice(const Node& node, const std::vector<std::size_t>& cut,
+             const std::vector<Slice>& slices) {
     builder_.set_tag(node.tag);
     std::vector<ValueId> inputs = node.inputs;
     for (std::size_t i = 0; i < slices.size(); ++i) {

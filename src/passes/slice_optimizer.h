@@ -4,9 +4,9 @@
 //
 //   state %m "first_moment.w": f32[8,48,16]   ->   state %m0 "first_moment.w.slice.0": f32[4,48,16]
 //                                                  state %m1 "first_moment.w.slice.1": f32[4,48,16]
-//   %p, ... = adamw(%w, %g, %m, %v, ...)      ->   %q, ... = adamw(%w, %g, %m0, %v0, ...)
-//   {first_row=0}
-//                                                  %p, ... = adamw(%q, %g, %m1, %v1, ...)
+//   %p, ... = optimizer_step(%w, %g, %m, ...) ->   %q, ... = optimizer_step(%w, %g, %m0, ...)
+//                                                  {first_row=0}
+//                                                  %p, ... = optimizer_step(%q, %g, %m1, ...)
 //                                                  {first_row=192}
 //
 // so that a state on disk needs a window of a slice, not of a stack of experts: the slices stream

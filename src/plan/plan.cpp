@@ -327,7 +327,7 @@ std::string node_label(const ir::Node& node) {
     place += segment;
   }
   if (!place.empty()) place += ' ';
-  return fmt::format("{}{} {}", place, node.op->name, ir::to_string(node.tag.phase));
+  return fmt::format("{}{} {}", place, ir::op_and_form(node), ir::to_string(node.tag.phase));
 }
 
 spec::Action action_of(ir::Phase phase) {

@@ -24,17 +24,13 @@ constexpr std::array<std::pair<std::string_view, double>, 8> kShares{{{"attentio
                                                                       {"attention", 0.65},
                                                                       {"head_loss", 0.8},
                                                                       {"router", 0.2},
-                                                                      {"adamw", 0.9},
+                                                                      {"optimizer_step", 0.9},
                                                                       {"cast", 0.8},
                                                                       {"dequantize", 0.8},
                                                                       {"quantize", 0.5}}};
 
-// Ops that are priced as another, which does the same work in the same loops: a calibration of one
-// step meets one of the two.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kPricedAs{
-    {{"adamw_split_slice_pack_transposed", "adamw_split_pack_transposed"}}};
-
-// The same of products: whatever is left beside the result, and with the sum of squares.
+// Products are priced as another form, which does the same work in the same loops, whatever it keeps
+// and with the sum of squares: a calibration of one step meets one of the two.
 std::string_view priced_as(const spec::ProductForm& product) {
   spec::ProductForm form = product;
   if (form.role == spec::ProductRole::kForward && form.has_activation)
@@ -136,13 +132,9 @@ double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
 }
 
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
-  std::string_view op = node.op->name;
+  std::string op = ir::op_and_form(node);
   if (const spec::ProductForm* product = ir::product_form(node)) op = priced_as(*product);
-  for (const auto& [one, other] : kPricedAs)
-    if (op == one) op = other;
-  return std::string(op) + (reads_codes(graph, node)  ? " int8"
-                            : reads_bf16(graph, node) ? " bf16"
-                                                      : " fp32");
+  return op + (reads_codes(graph, node) ? " int8" : reads_bf16(graph, node) ? " bf16" : " fp32");
 }
 
 spec::DeviceSpec with_peaks(spec::DeviceSpec device) {

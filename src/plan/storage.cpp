@@ -31,8 +31,8 @@ class UnionFind {
 };
 
 bool may_overwrite(const ir::Node& node, std::size_t output, std::size_t input) {
-  for (const std::span<const int> aliases :
-       {ir::may_alias(node), std::span<const int>(node.op->must_alias)})
+  const std::vector<int> must_alias = ir::must_alias(node);
+  for (const std::span<const int> aliases : {ir::may_alias(node), std::span<const int>(must_alias)})
     if (output < aliases.size() && aliases[output] == static_cast<int>(input)) return true;
   return false;
 }
@@ -62,8 +62,8 @@ std::vector<Overwrite> overwrites(const ir::Graph& graph) {
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::Node& node = graph.nodes[i];
     if (is_accumulate(node)) continue;
-    for (int input : node.op->must_alias)
-      if (input >= 0 && static_cast<std::size_t>(input) < node.inputs.size())
+    for (const int input : ir::must_alias(node))
+      if (input >= 0)
         result.push_back({node.inputs[static_cast<std::size_t>(input)],
                           ir::NodeId{static_cast<std::uint32_t>(i)}});
   }
@@ -91,9 +91,9 @@ void unite_all(const ir::Graph& graph, UnionFind& sets) {
       for (ir::ValueId input : node.inputs) sets.unite(node.outputs[0], input);
       continue;
     }
-    const std::size_t count = std::min(node.op->must_alias.size(), node.outputs.size());
-    for (std::size_t output = 0; output < count; ++output)
-      if (const int input = node.op->must_alias[output]; input >= 0)
+    const std::vector<int> must_alias = ir::must_alias(node);
+    for (std::size_t output = 0; output < must_alias.size(); ++output)
+      if (const int input = must_alias[output]; input >= 0)
         sets.unite(node.outputs[output], node.inputs[static_cast<std::size_t>(input)]);
   }
 }

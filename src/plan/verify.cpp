@@ -353,18 +353,19 @@ class Verifier {
     PlannedBuffer workspace{.arena = planned.workspace_arena};
     workspace.offset = planned.workspace_offset;
     workspace.bytes = planned.workspace_bytes;
+    const std::vector<int> must_alias = ir::must_alias(node);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const PlannedBuffer& output = buffer(node.outputs[o]);
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         if (!overlap(output, buffer(node.inputs[i]))) continue;
         bool is_allowed = false;
         for (const std::span<const int> aliases :
-             {ir::may_alias(node), std::span<const int>(node.op->must_alias)})
+             {ir::may_alias(node), std::span<const int>(must_alias)})
           is_allowed |= o < aliases.size() && aliases[o] == static_cast<int>(i);
         // The same value twice among the inputs of an elementwise op is the same element.
         for (std::size_t j = 0; j < node.inputs.size(); ++j)
-          is_allowed |= node.inputs[j] == node.inputs[i] && o < node.op->must_alias.size() &&
-                        node.op->must_alias[o] == static_cast<int>(j);
+          is_allowed |= node.inputs[j] == node.inputs[i] && o < must_alias.size() &&
+                        must_alias[o] == static_cast<int>(j);
         ANABATIC_RULE(is_allowed && output.offset == buffer(node.inputs[i]).offset,
                       "in place only where the op allows", "{}: output {} over input {}",
                       label(planned.node), o, i);
@@ -377,8 +378,8 @@ class Verifier {
     for (ir::ValueId input : node.inputs)
       ANABATIC_RULE(!overlap(buffer(input), workspace), "workspaces apart", "{}",
                     label(planned.node));
-    for (std::size_t o = 0; o < std::min(node.op->must_alias.size(), node.outputs.size()); ++o)
-      if (const int i = node.op->must_alias[o]; i >= 0)
+    for (std::size_t o = 0; o < must_alias.size(); ++o)
+      if (const int i = must_alias[o]; i >= 0)
         ANABATIC_RULE(same_place(node.outputs[o], node.inputs[static_cast<std::size_t>(i)]),
                       "must_alias in place", "{}: output {}", label(planned.node), o);
   }

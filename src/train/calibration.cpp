@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 4;
+constexpr int kFormat = 5;
 constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
 constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10,
@@ -63,7 +63,7 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
       !json.contains("shares") || !json["shares"].is_object() || json["shares"].empty())
     return defaults(fmt::format("{} is no calibration", file.string()));
   if (json["machine"].get<std::string>() != machine_fingerprint(device))
-    return defaults(fmt::format("{} is of another machine", file.string()));
+    return defaults(fmt::format("{} is of another machine or format", file.string()));
   Calibration result{.efficiency = plan::default_efficiency(),
                      .fp32_flops_per_second = positive(json, "fp32_flops_per_second"),
                      .bf16_flops_per_second = positive(json, "bf16_flops_per_second"),

@@ -23,17 +23,20 @@ void expect_equal(const Values& got, const std::vector<double>& want, DType dtyp
   EXPECT_EQ(compare(got, wanted, agreement_tolerances(wanted, dtype)).report, "");
 }
 
-TEST(RefAdamw, FollowsPyTorchForThreeSteps) {
+TEST(RefOptimizerStep, OfAdamwFollowsPyTorchForThreeSteps) {
   Values p = values(goldens::kAdamwStart, {5}), m = values(std::vector<double>(5), {5}), v = m;
   for (std::size_t step = 0; step < 3; ++step) {
     const auto begin = goldens::kAdamwGradients.begin() + static_cast<std::ptrdiff_t>(5 * step);
     const Values gradient = values({begin, begin + 5}, {5});
-    const auto out =
-        run_in_double({"adamw",
-                       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-6}, {"weight_decay", 0.1}},
-                       {p, gradient, m, v, scalar(0.5), scalar(0.01),
-                        values({static_cast<double>(step + 1)}, {}, kI32)},
-                       {p.type, p.type, p.type}});
+    const auto out = run_in_double({"optimizer_step",
+                                    {{"rule", std::string("adamw")},
+                                     {"beta1", 0.9},
+                                     {"beta2", 0.95},
+                                     {"epsilon", 1e-6},
+                                     {"weight_decay", 0.1}},
+                                    {p, gradient, m, v, scalar(0.5), scalar(0.01),
+                                     values({static_cast<double>(step + 1)}, {}, kI32)},
+                                    {p.type, p.type, p.type}});
     p = out[0];
     m = out[1];
     v = out[2];

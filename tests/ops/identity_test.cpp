@@ -376,9 +376,12 @@ OpCall adamw_call(const std::string& layout, DType moments, std::vector<std::int
   TensorType type = tensor_type(kF32, shape), moment;
   if (!layout.empty()) type.layout = intern(layout);
   moment = with_dtype(type, moments);
-  OpCall call{
-      .op = "adamw",
-      .attributes = {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}};
+  OpCall call{.op = "optimizer_step",
+              .attributes = {{"rule", std::string("adamw")},
+                             {"beta1", 0.9},
+                             {"beta2", 0.95},
+                             {"epsilon", 1e-8},
+                             {"weight_decay", 0.1}}};
   if (moments == DType::kBFloat16) call.attributes["stream"] = std::int64_t{99};
   call.outputs = {type, moment, moment};
   std::uint64_t stream = 0;
@@ -407,7 +410,8 @@ OpCall adamw_call(const std::string& layout, DType moments, std::vector<std::int
 // The same update of the parameter in halves.
 OpCall in_halves(const OpCall& whole, bool packs) {
   OpCall call = whole;
-  call.op = packs ? "adamw_split_pack_transposed" : "adamw_split";
+  call.attributes["split"] = true;
+  if (packs) call.attributes["packs"] = std::string("transposed");
   const TensorType type = whole.outputs[0];
   Values high{.type = with_dtype(type, DType::kBFloat16)},
       low{.type = with_dtype(type, DType::kUInt16)};
@@ -444,9 +448,9 @@ std::vector<Values> run_variant(const OpCall& call, const std::string& device,
 
 TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
   int num_rows = 0;
-  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+  for (const kernels::Kernel* row : kernels::candidates("optimizer_step")) {
     const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
-                                       variant = name.substr(device.size() + 5);
+                                       variant = name.substr(device.size() + row->op.size());
     for (const char* layout : {"", "panels"})
       for (const DType moments : {DType::kFloat32, DType::kBFloat16, DType::kUInt8})
         for (const auto& shape : {std::vector<std::int64_t>{17, 33}, {2, 37, 70}, {1, 1}}) {
@@ -482,6 +486,54 @@ TEST(AdamW, OfAParameterInHalvesHasTheBitsOfTheWholeOne) {
   EXPECT_GT(num_rows, 0);
 }
 
+// The same update of a parameter kept whole, with its packings.
+OpCall with_packings(const OpCall& whole, const std::string& packs, DType dtype) {
+  OpCall call = whole;
+  call.attributes["packs"] = packs;
+  call.attributes["dtype"] = std::string(to_string(dtype));
+  for (const bool transposed : {true, false}) {
+    if (!transposed && packs == "transposed") continue;
+    TensorType packed = with_dtype(whole.outputs[0], dtype);
+    packed.layout = panels_layout(transposed);
+    call.outputs.insert(call.outputs.begin() + 3, packed);
+  }
+  return call;
+}
+
+TEST(AdamW, WithPackingsHasTheBitsOfPackBehindIt) {
+  int num_rows = 0;
+  for (const kernels::Kernel* row : kernels::candidates("optimizer_step")) {
+    const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
+                                       variant = name.substr(device.size() + row->op.size());
+    for (const std::string layout : {"", "panels"})
+      for (const DType moments : {DType::kFloat32, DType::kBFloat16, DType::kUInt8})
+        for (const DType dtype : {kF32, DType::kBFloat16})
+          for (const std::string packs : {"transposed", "both"}) {
+            const OpCall whole = adamw_call(layout, moments, {2, 37, 70});
+            if ((packs == "transposed" && layout.empty()) || !supports(*row, whole)) continue;
+            ++num_rows;
+            SCOPED_TRACE(fmt::format("{} {} {} {}", name, layout, to_string(dtype), packs));
+            const OpCall fused = with_packings(whole, packs, dtype);
+            const std::vector<Values> got = run_variant(fused, device, variant);
+            std::vector<Values> want = run_variant(whole, device, variant);
+            const std::size_t num_packings = fused.outputs.size() - whole.outputs.size();
+            for (std::size_t i = 0; i < num_packings; ++i) {
+              const TensorType& packed = fused.outputs[3 + i];
+              const OpCall pack{"pack",
+                                {{"dtype", std::string(to_string(dtype))},
+                                 {"layout", std::string(text(packed.layout))}},
+                                {want[0]},
+                                {packed}};
+              const auto place = static_cast<std::ptrdiff_t>(3 + i);
+              want.insert(want.begin() + place, run_variant(pack, device, variant)[0]);
+            }
+            ASSERT_EQ(got.size(), want.size());
+            for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].data, want[i].data) << i;
+          }
+  }
+  EXPECT_GT(num_rows, 10);
+}
+
 // Row-major elements [first, first + count) as a tensor of that type.
 Values part_of(const Values& whole, const TensorType& type, std::int64_t first) {
   const auto begin = whole.data.begin() + static_cast<std::ptrdiff_t>(first);
@@ -497,14 +549,14 @@ std::vector<Values> run_in_slices(const OpCall& whole, const std::vector<RowRang
                                   const std::string& device, const std::string& variant) {
   OpCall call = whole;
   // The parameter, or its upper halves, stays whole; lower halves and moments are cut.
-  const std::vector<std::size_t> cut =
-      whole.op == "adamw" ? std::vector<std::size_t>{2, 3} : std::vector<std::size_t>{1, 3, 4};
+  const std::vector<std::size_t> cut = !whole.attributes.contains("split")
+                                           ? std::vector<std::size_t>{2, 3}
+                                           : std::vector<std::size_t>{1, 3, 4};
   const std::int64_t width = whole.outputs[0].dim(-1);
   std::vector<Values> result{whole.inputs[0]};
   for (std::size_t i = 1; i <= cut.size(); ++i) result.push_back({whole.outputs[i], {}});
-  const bool packs = whole.op == "adamw_split_pack_transposed";
+  const bool packs = whole.attributes.contains("packs");
   if (packs) {
-    call.op = "adamw_split_slice_pack_transposed";
     // What an earlier step left.
     result.push_back(random_values(whole.outputs[4], Regime::kBounded, 6, 0));
     call.inputs.push_back(result.back());
@@ -538,18 +590,18 @@ TEST(AdamW, InSlicesOfItsMomentsHasTheBitsOfTheWhole) {
                                 {{5, 37, 70}, {{2, 37, 0}, {2, 37, 74}, {1, 37, 148}}},
                                 {{2, 37, 70}, {{1, 32, 0}, {1, 5, 32}, {1, 32, 37}, {1, 5, 69}}}};
   int num_rows = 0;
-  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+  for (const kernels::Kernel* row : kernels::candidates("optimizer_step")) {
     const std::string name(row->name), device = name.substr(0, name.find(':') + 1),
-                                       variant = name.substr(device.size() + 5);
+                                       variant = name.substr(device.size() + row->op.size());
     for (const char* layout : {"", "panels"})
       for (const DType moments : {DType::kFloat32, DType::kBFloat16})
         for (const Case& one : cases) {
           const OpCall whole = adamw_call(layout, moments, one.shape);
           if (!supports(*row, whole)) continue;
           for (const OpCall& call : {whole, in_halves(whole, false), in_halves(whole, true)}) {
-            if (call.op == "adamw_split_pack_transposed" && call.outputs[0].layout == kRowMajor)
-              continue;
-            SCOPED_TRACE(fmt::format("{} {} {}", name, call.op, to_string(call.outputs[2])));
+            const bool packs = call.attributes.contains("packs");
+            if (packs && call.outputs[0].layout == kRowMajor) continue;
+            SCOPED_TRACE(fmt::format("{} {} {}", name, packs, to_string(call.outputs[2])));
             const std::vector<Values> want = run_variant(call, device, variant),
                                       got = run_in_slices(call, one.slices, device, variant);
             ASSERT_EQ(got.size(), want.size());
@@ -571,7 +623,7 @@ TEST(AdamW, TellsAWatchOfStatesOfSeveralBlocks) {
       const OpCall halves = in_halves(whole, layout[0] != '\0');
       for (const kernels::Kernel* row : kernels::candidates(halves.op)) {
         if (row->watched_outputs == nullptr || !supports(*row, halves)) continue;
-        EXPECT_EQ(row->watched_outputs(halves.outputs), 0b1110u);
+        EXPECT_EQ(row->watched_outputs(halves.attributes, halves.outputs), 0b1110u);
         EXPECT_EQ(run_kernel(*row, *ops::find_op(halves.op), halves).violation, "") << row->name;
       }
     }
@@ -605,7 +657,7 @@ TEST(AdamW, QuantizesMomentsAlikeInEveryRowAndLayout) {
 TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
   constexpr std::int64_t kRows = 211, kColumns = 97;
   constexpr double kStep = 0x1p-8;  // of bf16 between 0.5 and 1
-  for (const kernels::Kernel* row : kernels::candidates("adamw")) {
+  for (const kernels::Kernel* row : kernels::candidates("optimizer_step")) {
     std::vector<std::vector<double>> firsts;
     for (const char* layout : {"", "panels"}) {
       OpCall call = adamw_call(layout, DType::kBFloat16, {kRows, kColumns});
@@ -613,7 +665,7 @@ TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
       // The new moment is 0.9 · 0.5 + 0.1 · 0.5 · 1.4 = 0.52 whatever the element.
       call.inputs[1].data.assign(call.inputs[1].data.size(), 1.4);
       call.inputs[2].data.assign(call.inputs[2].data.size(), 0.5);
-      const RunResult result = run_kernel(*row, *ops::find_op("adamw"), call);
+      const RunResult result = run_kernel(*row, *ops::find_op("optimizer_step"), call);
       firsts.push_back(result.outputs[1].values().data);
       double sum = 0;
       for (const double value : firsts.back()) sum += value;

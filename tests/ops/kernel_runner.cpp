@@ -64,11 +64,16 @@ GuardedBytes prepare(const kernels::Kernel& kernel, const spec::Problem& problem
 
 int entry(const std::vector<int>& list, std::size_t i) { return i < list.size() ? list[i] : -1; }
 
+// The input whose buffer an output must be; -1 for none.
+int overwritten_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
+  return schema.must_alias != nullptr ? entry(schema.must_alias(call.attributes), output) : -1;
+}
+
 HostTensor output_buffer(const ir::OpSchema& schema, const OpCall& call, const RunOptions& options,
                          std::size_t o) {
   if (!options.before.empty()) return HostTensor(options.before[o]);
   const int shared = aliased_input(schema, call, o);
-  if (shared >= 0 && (options.in_place || entry(schema.must_alias, o) >= 0))
+  if (shared >= 0 && (options.in_place || overwritten_input(schema, call, o) >= 0))
     return HostTensor(call.inputs[static_cast<std::size_t>(shared)]);
   HostTensor buffer(call.outputs[o]);
   if (schema.writes_all) buffer.bytes().poison();
@@ -176,7 +181,7 @@ std::string check_buffers(const std::vector<HostTensor>& inputs,
 bool is_reference(const kernels::Kernel& kernel) { return kernel.name.starts_with("ref:"); }
 
 int aliased_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
-  const int must = entry(schema.must_alias, output), may = entry(schema.may_alias, output);
+  const int must = overwritten_input(schema, call, output), may = entry(schema.may_alias, output);
   const int input = must >= 0 ? must : may;
   const bool fits =
       input >= 0 && call.inputs[static_cast<std::size_t>(input)].type == call.outputs[output];
@@ -206,11 +211,11 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
     output_views.push_back(result.outputs.back().view());
     accumulate[o] = !options.before.empty();
     const int shared = aliased_input(schema, call, o);
-    if (shared >= 0 && (options.in_place || entry(schema.must_alias, o) >= 0))
+    if (shared >= 0 && (options.in_place || overwritten_input(schema, call, o) >= 0))
       input_views[static_cast<std::size_t>(shared)] = output_views.back();
   }
   const std::uint32_t watched_outputs =
-      kernel.watched_outputs != nullptr ? kernel.watched_outputs(call.outputs) : 0;
+      kernel.watched_outputs != nullptr ? kernel.watched_outputs(call.attributes, call.outputs) : 0;
   SummingWatch watch(watched_outputs, result.outputs);
   kernel.run({.inputs = input_views,
               .outputs = output_views,

@@ -300,7 +300,7 @@ std::vector<Bound> router_gradient_bounds(const OpCall& call) {
 // A code of 8 bits may be a neighbour where f32 and double stand on two sides of a threshold;
 // identity_test.cpp has data on which they cannot.
 std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> wants) {
-  const bool is_split = call.inputs[1].type.dtype == DType::kUInt16;
+  const bool is_split = spec::get_bool_or(call.attributes, "split", false);
   const std::size_t begin = is_split ? 2 : 1;  // of gradient and moments among inputs
   const double beta1 = spec::get_double(call.attributes, "beta1");
   const double beta2 = spec::get_double(call.attributes, "beta2");
@@ -382,7 +382,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.find("balanc") != std::string_view::npos) return balance_bounds(wants);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);
-  if (op.starts_with("adamw")) return adamw_bounds(call, wants);
+  if (op == "optimizer_step") return adamw_bounds(call, wants);
   if (op == "rope_pair") return rope_pair_bounds(call);
   if (op == "rope_table") return {rope_table_bound(wants[0])};
   if (op == "clip_factor" || op == "global_norm")

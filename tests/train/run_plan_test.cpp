@@ -76,7 +76,8 @@ TEST(RunPlan, CountsNothingTwice) {
 Calibration example() {
   Calibration calibration{
       .fp32_flops_per_second = 1e11, .bf16_flops_per_second = 2e11, .copy_bytes_per_second = 3e10};
-  calibration.efficiency.share_of_roof = {{"linear fp32", 0.875}, {"adamw fp32", 0.5}};
+  calibration.efficiency.share_of_roof = {{"linear fp32", 0.875},
+                                          {"optimizer_step adamw fp32", 0.5}};
   calibration.efficiency.fixed_seconds = {{"linear fp32", 0.0625}};
   calibration.efficiency.fixed_weight_bytes = {{"linear fp32", 4096}};
   return calibration;

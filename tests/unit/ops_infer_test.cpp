@@ -181,14 +181,24 @@ TEST(Infer, StatesKeepTheirTypes) {
   EXPECT_THAT(error_of("accumulate", {"f32[3,4]", "bf16[3,4]"}),
               HasSubstr("expected contribution to be f32"));
   EXPECT_THAT(error_of("accumulate", {"f32[3,4]", "f32[4,3]"}), HasSubstr("to have one shape"));
-  EXPECT_THAT(error_of("adamw", {"f32[3]", "f32[3]", "f32[3]", "f32[4]", "f32[]", "f32[]", "i32[]"},
-                       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}),
+  EXPECT_THAT(error_of("optimizer_step",
+                       {"f32[3]", "f32[3]", "f32[3]", "f32[4]", "f32[]", "f32[]", "i32[]"},
+                       {{"rule", "adamw"},
+                        {"beta1", 0.9},
+                        {"beta2", 0.95},
+                        {"epsilon", 1e-8},
+                        {"weight_decay", 0.1}}),
               HasSubstr("second_moment"));
-  EXPECT_THAT(error_of("adamw", {"f32[3]", "f32[3]", "f32[3]", "f32[3]", "f32[]", "f32[]", "i32[]"},
-                       {{"beta1", 1.0}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}),
+  EXPECT_THAT(error_of("optimizer_step",
+                       {"f32[3]", "f32[3]", "f32[3]", "f32[3]", "f32[]", "f32[]", "i32[]"},
+                       {{"rule", "adamw"},
+                        {"beta1", 1.0},
+                        {"beta2", 0.95},
+                        {"epsilon", 1e-8},
+                        {"weight_decay", 0.1}}),
               HasSubstr("'beta1' in [0, 1), got 1"));
   const spec::Attributes attributes{
-      {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
+      {"rule", "adamw"}, {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
   const auto quantized = [&](std::vector<std::string> moments, std::vector<std::string> scales) {
     std::vector<std::string> inputs{"f32[20,7]", "f32[20,7]"};
     inputs.insert(inputs.end(), moments.begin(), moments.end());
@@ -196,24 +206,63 @@ TEST(Infer, StatesKeepTheirTypes) {
     inputs.insert(inputs.end(), scales.begin(), scales.end());
     return inputs;
   };
-  EXPECT_THAT(
-      infer("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
-      ElementsAre("f32[20,7]", "u8[20,7]", "u8[20,7]", "f32[2,1]", "f32[2,1]"));
-  EXPECT_THAT(
-      error_of("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[1,1]"}), attributes),
-      HasSubstr("expected second_scales to be f32[2,1], got f32[1,1]"));
-  EXPECT_THAT(error_of("adamw", quantized({"u8[20,7]", "u8[20,7]"}, {}), attributes),
+  EXPECT_THAT(infer("optimizer_step", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[2,1]"}),
+                    attributes),
+              ElementsAre("f32[20,7]", "u8[20,7]", "u8[20,7]", "f32[2,1]", "f32[2,1]"));
+  EXPECT_THAT(error_of("optimizer_step",
+                       quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[1,1]"}), attributes),
+              HasSubstr("expected second_scales to be f32[2,1], got f32[1,1]"));
+  EXPECT_THAT(error_of("optimizer_step", quantized({"u8[20,7]", "u8[20,7]"}, {}), attributes),
               HasSubstr("expected two inputs of scales"));
-  EXPECT_THAT(
-      error_of("adamw", quantized({"u8[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
-      HasSubstr("expected second_moment to be u8[20,7], got f32[20,7]"));
-  EXPECT_THAT(error_of("adamw", quantized({"f32[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}),
-                       attributes),
+  EXPECT_THAT(error_of("optimizer_step",
+                       quantized({"u8[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
+              HasSubstr("expected second_moment to be u8[20,7], got f32[20,7]"));
+  EXPECT_THAT(error_of("optimizer_step",
+                       quantized({"f32[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
               HasSubstr("expected scales beside moments in 8 bits only"));
   EXPECT_THAT(error_of("cache_write", {"f32[4,4]", "f32[5,4]", "i32[1]"}),
               HasSubstr("at most 4 rows"));
   EXPECT_THAT(error_of("clip_factor", {"f32[]"}, {{"max_norm", -1.0}}),
               HasSubstr("'max_norm' >= 0"));
+}
+
+TEST(Infer, OptimizerStepRefusesFormsThatNoKernelHas) {
+  const std::vector<std::string> whole{"f32[20,7]@panels",
+                                       "f32[20,7]@panels",
+                                       "f32[20,7]@panels",
+                                       "f32[20,7]@panels",
+                                       "f32[]",
+                                       "f32[]",
+                                       "i32[]"};
+  std::vector<std::string> halves = whole;
+  halves.insert(halves.begin(), "bf16[20,7]@panels");
+  halves[1] = "u16[20,7]@panels";
+  const auto with = [](spec::Attributes form) {
+    form.insert({{"rule", "adamw"},
+                 {"beta1", 0.9},
+                 {"beta2", 0.95},
+                 {"epsilon", 1e-8},
+                 {"weight_decay", 0.1}});
+    return form;
+  };
+  const auto error = [&](const std::vector<std::string>& inputs, const spec::Attributes& form) {
+    return error_of("optimizer_step", inputs, with(form));
+  };
+  EXPECT_THAT(error(halves, {}), HasSubstr("expected 'split'"));
+  EXPECT_THAT(error(whole, {{"split", true}}), HasSubstr("expected at least 8 inputs, got 7"));
+  EXPECT_THAT(error(halves, {{"split", true}, {"packs", "both"}}),
+              HasSubstr("expected 'packs' transposed"));
+  EXPECT_THAT(error(whole, {{"packs", "both"}}), HasSubstr("expected 'dtype'"));
+  EXPECT_THAT(error(whole, {{"dtype", "bf16"}}), HasSubstr("expected 'packs'"));
+  std::vector<std::string> slice = whole;
+  slice.emplace_back("bf16[20,7]@panels_transposed");
+  EXPECT_THAT(error(slice, {{"packs", "transposed"}, {"dtype", "bf16"}, {"first_row", 0}}),
+              HasSubstr("expected no 'first_row'"));
+  EXPECT_THAT(error(slice, {}), HasSubstr("'packs' and 'first_row'"));
+  std::vector<std::string> rows = whole;
+  for (std::size_t i = 0; i < 4; ++i) rows[i] = "f32[20,7]";
+  EXPECT_THAT(error(rows, {{"packs", "transposed"}, {"dtype", "bf16"}}),
+              HasSubstr("expected parameter of layout panels"));
 }
 
 TEST(Infer, CastAndFillReadTypesFromAttributes) {

@@ -13,50 +13,20 @@ const spec::Attributes kBalance{{"top_k", 2}};
 const spec::Attributes kSwiglu{{"activation", "swiglu"}};
 const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
 
+const spec::Attributes kAdamw{
+    {"rule", "adamw"}, {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
+
+// Of an update of that form.
+spec::Attributes adamw(spec::Attributes form) {
+  form.insert(kAdamw.begin(), kAdamw.end());
+  return form;
+}
+
 spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
 
 std::vector<OpSample> make_samples() {
   return {
       {"accumulate", {"w[3,4]", "w[3,4]", "w[3,4]"}, {}},
-      {"adamw",
-       {"w[3]", "w[3]", "w[3]", "w[3]", "f32[]", "f32[]", "i32[]"},
-       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}},
-      {"adamw_pack",
-       {"w[20,7]", "w[20,7]", "w[20,7]", "w[20,7]", "f32[]", "f32[]", "i32[]"},
-       {{"beta1", 0.9},
-        {"beta2", 0.95},
-        {"epsilon", 1e-8},
-        {"weight_decay", 0.1},
-        {"dtype", "bf16"}}},
-      {"adamw_pack_transposed",
-       {"w[20,7]@panels", "w[20,7]@panels", "w[20,7]@panels", "w[20,7]@panels", "f32[]", "f32[]",
-        "i32[]"},
-       {{"beta1", 0.9},
-        {"beta2", 0.95},
-        {"epsilon", 1e-8},
-        {"weight_decay", 0.1},
-        {"dtype", "bf16"}}},
-      {"adamw_split",
-       {"bf16[20,7]", "u16[20,7]", "f32[20,7]", "f32[20,7]", "f32[20,7]", "f32[]", "f32[]",
-        "i32[]"},
-       {{"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}}},
-      {"adamw_split_pack_transposed",
-       {"bf16[20,7]@panels", "u16[20,7]@panels", "f32[20,7]@panels", "bf16[20,7]@panels",
-        "bf16[20,7]@panels", "f32[]", "f32[]", "i32[]"},
-       {{"beta1", 0.9},
-        {"beta2", 0.95},
-        {"epsilon", 1e-8},
-        {"weight_decay", 0.1},
-        {"stream", std::int64_t{7}}}},
-      {"adamw_split_slice_pack_transposed",
-       {"bf16[20,7]@panels", "u16[4,7]@panels", "f32[20,7]@panels", "bf16[4,7]@panels",
-        "bf16[4,7]@panels", "f32[]", "f32[]", "i32[]", "bf16[20,7]@panels_transposed"},
-       {{"beta1", 0.9},
-        {"beta2", 0.95},
-        {"epsilon", 1e-8},
-        {"weight_decay", 0.1},
-        {"first_row", std::int64_t{16}},
-        {"stream", std::int64_t{7}}}},
       {"add", {"x[3,4]", "x[3,4]"}, {}},
       {"add_rms_norm", {"x[6,8]", "w[4]", "x[6,8]"}, kEpsilon},
       {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]"}, kHeads},
@@ -114,6 +84,31 @@ std::vector<OpSample> make_samples() {
       {"linear_weight_gradient_squares", {"x[6,8]", "x[6,5]"}, {}},
       {"load_balancing_loss", {"w[]", "w[4]", "w[4]", "w[4]", "w[4]"}, kBalance},
       {"load_balancing_loss_gradient", {"w[]", "w[]", "w[4]", "w[4]"}, kBalance},
+      {"optimizer_step", {"w[3]", "w[3]", "w[3]", "w[3]", "f32[]", "f32[]", "i32[]"}, kAdamw},
+      {"optimizer_step",
+       {"w[20,7]", "w[20,7]", "w[20,7]", "w[20,7]", "f32[]", "f32[]", "i32[]"},
+       adamw({{"dtype", "bf16"}, {"packs", "both"}})},
+      {"optimizer_step",
+       {"w[20,7]@panels", "w[20,7]@panels", "w[20,7]@panels", "w[20,7]@panels", "f32[]", "f32[]",
+        "i32[]"},
+       adamw({{"dtype", "bf16"}, {"packs", "transposed"}})},
+      {"optimizer_step",
+       {"bf16[20,7]", "u16[20,7]", "f32[20,7]", "f32[20,7]", "f32[20,7]", "f32[]", "f32[]",
+        "i32[]"},
+       adamw({{"split", true}})},
+      {"optimizer_step",
+       {"bf16[20,7]@panels", "u16[20,7]@panels", "f32[20,7]@panels", "bf16[20,7]@panels",
+        "bf16[20,7]@panels", "f32[]", "f32[]", "i32[]"},
+       adamw({{"packs", "transposed"}, {"split", true}, {"stream", std::int64_t{7}}}),
+       {0},
+       {"packs"}},
+      {"optimizer_step",
+       {"bf16[20,7]@panels", "u16[4,7]@panels", "f32[20,7]@panels", "bf16[4,7]@panels",
+        "bf16[4,7]@panels", "f32[]", "f32[]", "i32[]", "bf16[20,7]@panels_transposed"},
+       adamw({{"first_row", std::int64_t{16}},
+              {"packs", "transposed"},
+              {"split", true},
+              {"stream", std::int64_t{7}}})},
       {"pack", {"x[20,7]"}, {{"dtype", "bf16"}, {"layout", "panels"}}},
       {"permute", {"x[6,4]", "i32[12]"}, {{"top_k", 2}}},
       {"permute_gradient", {"x[12,4]", "i32[12]"}, {{"top_k", 2}}},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One valid node of every op, for tests that go through the whole table.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct OpSample {
   std::vector<std::string> inputs;
   spec::Attributes attributes;
   std::vector<std::size_t> differentiable_outputs{0};
+  std::set<std::string, std::less<>> optional{};  // attributes without which it is valid too
 };
 
 const std::vector<OpSample>& op_samples();

@@ -11,7 +11,7 @@ set(cpu_vector_sources
     loss.cpp
     moe.cpp
     norm.cpp
-    optimizer.cpp
+    optimizer/optimizer.cpp
     pack.cpp
     rope.cpp
     router.cpp)
@@ -32,6 +32,7 @@ set(cpu_sources
     cpu/linear.cpp
     cpu/linear_activation.cpp
     cpu/linear_many.cpp
+    cpu/optimizer/rows.cpp
     cpu/route_sort.cpp
     cpu/scalars.cpp
     cpu/table.cpp

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "kernels/cpu/linear_rows.h"
+#include "kernels/cpu/optimizer/rows.h"
 #include "kernels/cpu/packing_rows.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "kernels/cpu/vector_rows.h"
@@ -48,27 +49,10 @@ Support supports_panels(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// The low halves of a parameter are u16, moments in 8 bits u8; the op says where they stand.
-Support supports_update(const spec::Problem& problem) {
-  std::vector<TensorType> inputs(problem.inputs.begin(), problem.inputs.end()),
-      outputs(problem.outputs.begin(), problem.outputs.end());
-  for (std::vector<TensorType>* types : {&inputs, &outputs})
-    for (TensorType& type : *types)
-      if (type.dtype == DType::kUInt16 || type.dtype == DType::kUInt8)
-        type.dtype = DType::kBFloat16;
-  return supports_panels<false>({.op = problem.op,
-                                 .attributes = problem.attributes,
-                                 .inputs = inputs,
-                                 .outputs = outputs,
-                                 .device = problem.device});
+constexpr Kernel update_row(std::string_view name, Support (*supports)(const spec::Problem&),
+                            void (*run)(const Arguments&)) {
+  return {name, "optimizer_step", supports, nullptr, nullptr, run, nullptr, cpu::watched_states};
 }
-// Moments, and the lower halves of a parameter kept in two: all but those with scales.
-template <std::size_t kFirstMoment>
-std::uint32_t updated_states(std::span<const TensorType> outputs) {
-  if (outputs[kFirstMoment].dtype == DType::kUInt8) return 0;
-  return kFirstMoment == 1 ? 0b110 : 0b1110;
-}
-constexpr auto whole_states = updated_states<1>, split_states = updated_states<2>;
 // From a row-major matrix, from f32 panels, or from bf16 panels to bf16.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
@@ -142,31 +126,20 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
          cpu::prepare_stream,                  \
          cpu::avx512_bf16::dequantize},        \
       ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
-// What follows `prepare` is of the row behind `run`.
-#define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
-  Kernel{"cpu:" #op "_avx512",                                                               \
-         #op,                                                                                \
-         supports_avx512<types>,                                                             \
-         workspace,                                                                          \
-         prepare,                                                                            \
-         cpu::avx512::op __VA_OPT__(, ) __VA_ARGS__},                                        \
-      Kernel{"cpu:" #op "_avx2", #op,     supports_avx2<types>,                              \
-             workspace,          prepare, cpu::avx2::op __VA_OPT__(, ) __VA_ARGS__},         \
-      Kernel {                                                                               \
-    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op __VA_OPT__(, ) __VA_ARGS__ \
+#define ANABATIC_VECTOR(op, types, workspace, prepare)                                            \
+  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, prepare, cpu::avx512::op}, \
+      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, prepare, cpu::avx2::op},   \
+      Kernel {                                                                                    \
+    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op                                 \
   }
 #else
 #define ANABATIC_ATTENTION_ROWS(op) \
   ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
 #define ANABATIC_DEQUANTIZE_ROWS \
   ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
-#define ANABATIC_VECTOR(op, types, workspace, prepare, ...)                                  \
-  Kernel {                                                                                   \
-    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op __VA_OPT__(, ) __VA_ARGS__ \
-  }
+#define ANABATIC_VECTOR(op, types, workspace, prepare) \
+  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
-#define ANABATIC_UPDATE_ROWS(op, watched_outputs) \
-  ANABATIC_VECTOR(op, supports_update, nullptr, nullptr, nullptr, watched_outputs)
 
 #define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                   \
   Kernel {                                                                     \
@@ -256,12 +229,6 @@ using ActivationSlices =
 constexpr Kernel kRows[] = {
     ANABATIC_STREAM_ROWS(activation, nullptr),
     ANABATIC_STREAM_ROWS(activation_gradient, nullptr),
-    ANABATIC_UPDATE_ROWS(adamw, whole_states),
-    ANABATIC_VECTOR_ROWS(adamw_pack, supports_update, nullptr),
-    ANABATIC_UPDATE_ROWS(adamw_pack_transposed, whole_states),
-    ANABATIC_UPDATE_ROWS(adamw_split, split_states),
-    ANABATIC_UPDATE_ROWS(adamw_split_pack_transposed, split_states),
-    ANABATIC_UPDATE_ROWS(adamw_split_slice_pack_transposed, split_states),
     ANABATIC_STREAM_ROWS(add, nullptr),
     ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
     ANABATIC_ATTENTION_ROWS(attention),
@@ -311,6 +278,13 @@ constexpr Kernel kRows[] = {
                          linear_weight_gradient_squares),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
+#ifdef ANABATIC_CPU_X86
+    update_row("cpu:optimizer_step_avx512", supports_avx512<cpu::supports_update>,
+               cpu::avx512::optimizer_step),
+    update_row("cpu:optimizer_step_avx2", supports_avx2<cpu::supports_update>,
+               cpu::avx2::optimizer_step),
+#endif
+    update_row("cpu:optimizer_step", cpu::supports_update, cpu::portable::optimizer_step),
     ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
     ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
     ANABATIC_STREAM_ROWS(permute_gradient, nullptr),

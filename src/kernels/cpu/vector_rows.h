@@ -4,50 +4,45 @@
 #pragma once
 #include "kernels/cpu/call.h"
 
-#define ANABATIC_VECTOR_ROWS                                     \
-  /* attention.cpp, attention_gradient.cpp */                    \
-  void attention(const Arguments& args);                         \
-  void attention_gradient(const Arguments& args);                \
-  /* elementwise.cpp */                                          \
-  void add(const Arguments& args);                               \
-  void cast(const Arguments& args);                              \
-  void dequantize(const Arguments& args);                        \
-  void quantize(const Arguments& args);                          \
-  void scale(const Arguments& args);                             \
-  void activation(const Arguments& args);                        \
-  void activation_gradient(const Arguments& args);               \
-  /* embedding.cpp */                                            \
-  void embedding_weight_gradient(const Arguments& args);         \
-  /* loss.cpp */                                                 \
-  void cross_entropy(const Arguments& args);                     \
-  void cross_entropy_gradient(const Arguments& args);            \
-  void router_z_loss(const Arguments& args);                     \
-  void router_z_loss_gradient(const Arguments& args);            \
-  /* moe.cpp */                                                  \
-  void permute_gradient(const Arguments& args);                  \
-  void unpermute(const Arguments& args);                         \
-  void unpermute_gradient(const Arguments& args);                \
-  /* norm.cpp */                                                 \
-  void add_rms_norm(const Arguments& args);                      \
-  void rms_norm(const Arguments& args);                          \
-  void rms_norm_input_gradient(const Arguments& args);           \
-  void rms_norm_weight_gradient(const Arguments& args);          \
-  void sum_rows(const Arguments& args);                          \
-  /* optimizer.cpp */                                            \
-  void adamw(const Arguments& args);                             \
-  void adamw_pack(const Arguments& args);                        \
-  void adamw_pack_transposed(const Arguments& args);             \
-  void adamw_split(const Arguments& args);                       \
-  void adamw_split_pack_transposed(const Arguments& args);       \
-  void adamw_split_slice_pack_transposed(const Arguments& args); \
-  void sum_squares(const Arguments& args);                       \
-  /* pack.cpp */                                                 \
-  void pack(const Arguments& args);                              \
-  /* rope.cpp */                                                 \
-  void rope(const Arguments& args);                              \
-  void rope_pair(const Arguments& args);                         \
-  /* router.cpp */                                               \
-  void router(const Arguments& args);                            \
+#define ANABATIC_VECTOR_ROWS                             \
+  /* attention.cpp, attention_gradient.cpp */            \
+  void attention(const Arguments& args);                 \
+  void attention_gradient(const Arguments& args);        \
+  /* elementwise.cpp */                                  \
+  void add(const Arguments& args);                       \
+  void cast(const Arguments& args);                      \
+  void dequantize(const Arguments& args);                \
+  void quantize(const Arguments& args);                  \
+  void scale(const Arguments& args);                     \
+  void activation(const Arguments& args);                \
+  void activation_gradient(const Arguments& args);       \
+  /* embedding.cpp */                                    \
+  void embedding_weight_gradient(const Arguments& args); \
+  /* loss.cpp */                                         \
+  void cross_entropy(const Arguments& args);             \
+  void cross_entropy_gradient(const Arguments& args);    \
+  void router_z_loss(const Arguments& args);             \
+  void router_z_loss_gradient(const Arguments& args);    \
+  /* moe.cpp */                                          \
+  void permute_gradient(const Arguments& args);          \
+  void unpermute(const Arguments& args);                 \
+  void unpermute_gradient(const Arguments& args);        \
+  /* norm.cpp */                                         \
+  void add_rms_norm(const Arguments& args);              \
+  void rms_norm(const Arguments& args);                  \
+  void rms_norm_input_gradient(const Arguments& args);   \
+  void rms_norm_weight_gradient(const Arguments& args);  \
+  void sum_rows(const Arguments& args);                  \
+  /* optimizer.cpp */                                    \
+  void optimizer_step(const Arguments& args);            \
+  void sum_squares(const Arguments& args);               \
+  /* pack.cpp */                                         \
+  void pack(const Arguments& args);                      \
+  /* rope.cpp */                                         \
+  void rope(const Arguments& args);                      \
+  void rope_pair(const Arguments& args);                 \
+  /* router.cpp */                                       \
+  void router(const Arguments& args);                    \
   void router_gradient(const Arguments& args);
 
 namespace anabatic::kernels::cpu {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/optimizer_step.h"
 #include "tensor/dynamic_map.h"
 #include "tensor/split_float.h"
 #include "tensor/stochastic_rounding.h"
@@ -49,8 +51,6 @@ struct MomentRounding {
   }
 };
 
-bool is_quantized(const TensorView& moment) { return moment.type->dtype == DType::kUInt8; }
-
 // Where the scale of the i-th element's block is.
 std::int64_t block_of(const TensorType& type, std::int64_t i) {
   const std::int64_t width = type.dim(-1), rows = type.dim(-2), row = i / width;
@@ -85,119 +85,138 @@ void store_quantized(const TensorView& codes, const TensorView& scales,
   }
 }
 
-// Of the rows whose moments and lower halves an update has: all, without the attribute `first_row`.
-std::int64_t first_element(const Arguments& args, const TensorView& gradient) {
-  const std::int64_t row = spec::get_int_or(*args.attributes, "first_row", 0);
-  return row > 0 ? row * gradient.type->dim(-1) : 0;
-}
+// Moves a parameter and its two moments by a gradient.
+using Rule = std::function<void(double& p, double& m, double& v, double g)>;
 
-// torch.optim.AdamW: decay first, then the step with bias-corrected moments. `inputs`: gradient,
-// moments and scalars; load_parameter(i) and store_parameter(i, value) know the parameter.
-template <class Load, class Store>
-void update(const Arguments& args, std::span<const TensorView> inputs,
-            std::span<const TensorView> moments, Load&& load_parameter, Store&& store_parameter) {
-  const TensorView &gradient = inputs[0], &first = inputs[1], &second = inputs[2];
-  const double clip = load(inputs[3], 0), learning_rate = load(inputs[4], 0);
-  const std::int64_t count = load_index(inputs[5], 0);
-  const auto step = static_cast<double>(count);
-  const double beta1 = spec::get_double(*args.attributes, "beta1");
-  const double beta2 = spec::get_double(*args.attributes, "beta2");
-  const double epsilon = spec::get_double(*args.attributes, "epsilon");
-  const double decay = spec::get_double(*args.attributes, "weight_decay");
+// torch.optim.AdamW: decay first, then the step with bias-corrected moments.
+Rule adamw(const spec::Attributes& attributes, double learning_rate, double step) {
+  const double beta1 = spec::get_double(attributes, "beta1");
+  const double beta2 = spec::get_double(attributes, "beta2");
+  const double epsilon = spec::get_double(attributes, "epsilon");
+  const double decay = spec::get_double(attributes, "weight_decay");
   const double correction1 = 1.0 - std::pow(beta1, step);
   const double correction2 = 1.0 - std::pow(beta2, step);
+  return [=](double& p, double& m, double& v, double g) {
+    m += (1.0 - beta1) * (g - m);
+    v = beta2 * v + (1.0 - beta2) * g * g;
+    const double denominator = std::sqrt(v) / std::sqrt(correction2) + epsilon;
+    p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
+  };
+}
+
+Rule rule_of(spec::UpdateRule rule, const spec::Attributes& attributes, double learning_rate,
+             double step) {
+  switch (rule) {
+    case spec::UpdateRule::kAdamw:
+      break;
+  }
+  return adamw(attributes, learning_rate, step);
+}
+
+// An update and what it reads and writes, by name.
+struct Update {
+  const Arguments& args;
+  spec::OptimizerStep form = spec::optimizer_step_of(*args.attributes);
+
+  const TensorView& input(std::size_t place) const { return args.inputs[place]; }
+  const TensorView& output(std::size_t place) const { return args.outputs[place]; }
+  bool has_codes() const { return input(form.first_moment()).type->dtype == DType::kUInt8; }
+  // Elements whose moments and lower halves are here: `begin` is the first one's in the parameter.
+  std::int64_t size_held() const { return size(input(form.first_moment())); }
+  std::int64_t begin() const {
+    const TensorType& gradient = *input(form.gradient()).type;
+    return form.first_row > 0 ? form.first_row * gradient.dim(-1) : 0;
+  }
+
+  // In finite differences `high` is f64 and holds the whole value.
+  double load_parameter(std::int64_t i) const {
+    if (!form.is_split) return load(input(0), i);
+    return merge_float({to_bfloat16(static_cast<float>(load(input(0), i))),
+                        static_cast<std::uint16_t>(load(input(form.low()), i - begin()))});
+  }
+  void store_parameter(std::int64_t i, double value) const {
+    if (!form.is_split) return store(output(0), i, value);
+    const SplitFloat halves = split_float(static_cast<float>(value));
+    const bool is_whole = output(0).type->dtype == DType::kFloat64;
+    store(output(0), i, is_whole ? value : to_float(halves.high));
+    store(output(form.low()), i - begin(), halves.low);
+  }
+  template <bool kSigned>
+  double load_moment(std::size_t moment, std::size_t scales, std::int64_t i) const {
+    return has_codes() ? load_quantized<kSigned>(input(moment), input(scales), i)
+                       : load(input(moment), i);
+  }
+};
+
+void keep_codes(const Update& update) {
+  const spec::OptimizerStep& form = update.form;
+  for (std::size_t k = 0; k < 2; ++k) {
+    const TensorView &codes = update.input(form.first_moment() + k),
+                     &scales = update.input(form.first_scales() + k);
+    for (std::int64_t i = 0; i < size(codes); ++i)
+      store(update.output(form.new_first_moment() + k), i, load(codes, i));
+    for (std::int64_t i = 0; i < size(scales); ++i)
+      store(update.output(form.new_first_scales() + k), i, load(scales, i));
+  }
+}
+
+void update_states(const Update& update) {
+  const Arguments& args = update.args;
+  const spec::OptimizerStep& form = update.form;
+  const double clip = load(update.input(form.clip_factor()), 0);
+  const std::int64_t count = load_index(update.input(form.step()), 0);
+  const Rule move =
+      rule_of(form.rule, *args.attributes, load(update.input(form.learning_rate()), 0),
+              static_cast<double>(count));
   MomentRounding rounding{.has_stream = args.attributes->contains("stream")};
   if (rounding.has_stream)
     rounding.key = rounding_key(spec::get_int(*args.attributes, "stream"), count);
-  const bool quantized = is_quantized(first);
+  const TensorView &first = update.output(form.new_first_moment()),
+                   &second = update.output(form.new_second_moment());
   std::vector<double> all_first, all_second;
-  const std::int64_t begin = first_element(args, gradient);
-  for (std::int64_t at = 0; at < size(first); ++at) {
+  const std::int64_t begin = update.begin(), held = update.size_held();
+  for (std::int64_t at = 0; at < held; ++at) {
     const std::int64_t i = begin + at;
-    double p = load_parameter(i);
-    double m = quantized ? load_quantized<true>(first, inputs[6], at) : load(first, at);
-    double v = quantized ? load_quantized<false>(second, inputs[7], at) : load(second, at);
-    if (std::isfinite(clip)) {
-      const double g = clip * load(gradient, i);
-      m += (1.0 - beta1) * (g - m);
-      v = beta2 * v + (1.0 - beta2) * g * g;
-      const double denominator = std::sqrt(v) / std::sqrt(correction2) + epsilon;
-      p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
-    }
-    store_parameter(i, p);
-    if (quantized) {
+    double p = update.load_parameter(i);
+    double m = update.load_moment<true>(form.first_moment(), form.first_scales(), at);
+    double v = update.load_moment<false>(form.second_moment(), form.second_scales(), at);
+    if (std::isfinite(clip)) move(p, m, v, clip * load(update.input(form.gradient()), i));
+    update.store_parameter(i, p);
+    if (update.has_codes()) {
       all_first.push_back(m);
       all_second.push_back(v);
     } else {
-      rounding.put(moments[0], at, i, m, 0);
-      rounding.put(moments[1], at, i, v, 1);
+      rounding.put(first, at, i, m, 0);
+      rounding.put(second, at, i, v, 1);
     }
   }
-  if (!quantized) return;
-  const auto scales = args.outputs.last(2);
-  if (std::isfinite(clip)) {
-    store_quantized<true>(moments[0], scales[0], all_first);
-    store_quantized<false>(moments[1], scales[1], all_second);
-    return;
-  }
-  for (std::size_t k = 0; k < 2; ++k) {
-    for (std::int64_t i = 0; i < size(first); ++i) store(moments[k], i, load(inputs[1 + k], i));
-    for (std::int64_t i = 0; i < size(scales[k]); ++i) store(scales[k], i, load(inputs[6 + k], i));
-  }
+  if (!update.has_codes()) return;
+  if (!std::isfinite(clip)) return keep_codes(update);
+  store_quantized<true>(first, update.output(form.new_first_scales()), all_first);
+  store_quantized<false>(second, update.output(form.new_first_scales() + 1), all_second);
 }
 
-// Of outputs behind the parameter and its moments: without the scales of moments in 8 bits.
-std::span<const TensorView> packings(const Arguments& args, std::size_t first) {
-  const std::size_t num_scales = is_quantized(args.outputs[first - 1]) ? 2 : 0;
-  return args.outputs.subspan(first, args.outputs.size() - num_scales - first);
+// A slice writes its rows of the packing, another update the packings as a whole.
+void write_packings(const Update& update) {
+  const Arguments& args = update.args;
+  const spec::OptimizerStep& form = update.form;
+  if (form.writes_rows_of_packing()) {
+    for (std::int64_t i = update.begin(); i < update.begin() + update.size_held(); ++i)
+      store(update.output(form.first_packing()), i, load(update.output(0), i));
+    return;
+  }
+  for (std::size_t i = 0; i < form.num_packings(); ++i)
+    pack({.inputs = args.outputs.first(1),
+          .outputs = args.outputs.subspan(form.first_packing() + i, 1),
+          .attributes = args.attributes});
 }
 
 }  // namespace
 
-void adamw(const Arguments& args) {
-  update(
-      args, args.inputs.subspan(1), args.outputs.subspan(1, 2),
-      [&](std::int64_t i) { return load(args.inputs[0], i); },
-      [&](std::int64_t i, double value) { store(args.outputs[0], i, value); });
-}
-
-void adamw_pack(const Arguments& args) {
-  adamw(args);
-  for (const TensorView& packed : packings(args, 3))
-    pack({.inputs = args.outputs.first(1), .outputs = {&packed, 1}, .attributes = args.attributes});
-}
-
-void adamw_pack_transposed(const Arguments& args) { adamw_pack(args); }
-
-// In finite differences `high` is f64 and holds the whole value.
-void adamw_split(const Arguments& args) {
-  const std::int64_t begin = first_element(args, args.inputs[2]);
-  update(
-      args, args.inputs.subspan(2), args.outputs.subspan(2, 2),
-      [&](std::int64_t i) {
-        return merge_float({to_bfloat16(static_cast<float>(load(args.inputs[0], i))),
-                            static_cast<std::uint16_t>(load(args.inputs[1], i - begin))});
-      },
-      [&](std::int64_t i, double value) {
-        const SplitFloat halves = split_float(static_cast<float>(value));
-        const TensorView& high = args.outputs[0];
-        store(high, i, high.type->dtype == DType::kFloat64 ? value : to_float(halves.high));
-        store(args.outputs[1], i - begin, halves.low);
-      });
-}
-
-void adamw_split_pack_transposed(const Arguments& args) {
-  adamw_split(args);
-  pack({.inputs = args.outputs.first(1),
-        .outputs = packings(args, 4),
-        .attributes = args.attributes});
-}
-
-void adamw_split_slice_pack_transposed(const Arguments& args) {
-  adamw_split(args);
-  const std::int64_t begin = first_element(args, args.inputs[2]);
-  for (std::int64_t i = begin; i < begin + size(args.inputs[1]); ++i)
-    store(args.outputs[4], i, load(args.outputs[0], i));
+void optimizer_step(const Arguments& args) {
+  const Update update{args};
+  update_states(update);
+  write_packings(update);
 }
 
 }  // namespace anabatic::kernels::ref

@@ -82,14 +82,9 @@ void rms_norm_input_gradient(const Arguments& args);
 void rms_norm_weight_gradient(const Arguments& args);
 
 // optimizer.cpp
-void adamw(const Arguments& args);
-void adamw_pack(const Arguments& args);
-void adamw_pack_transposed(const Arguments& args);
-void adamw_split(const Arguments& args);
-void adamw_split_pack_transposed(const Arguments& args);
-void adamw_split_slice_pack_transposed(const Arguments& args);
 void clip_factor(const Arguments& args);
 void global_norm(const Arguments& args);
+void optimizer_step(const Arguments& args);
 void sum_squares(const Arguments& args);
 
 // rope.cpp

@@ -56,7 +56,7 @@ void WindowDriver::add_watches(Action action, const std::vector<SwapPoint>& poin
     if (call.kernel->watched_outputs == nullptr) continue;
     std::vector<TensorType> types;
     for (const Operand& output : call.outputs) types.push_back(output.type);
-    const std::uint32_t watched = call.kernel->watched_outputs(types);
+    const std::uint32_t watched = call.kernel->watched_outputs(call.attributes, types);
     const std::int64_t offset = program_->windows[index].offset;
     for (std::size_t i = 0; i < call.outputs.size(); ++i)
       if ((watched >> i & 1) != 0 && call.outputs[i].arena == Arena::kFrame &&

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW of a stretch of elements, whatever form parameter and moments are kept in. One namespace an
-// instruction set, as vector_math.h has it.
+// The update of a stretch of elements by any rule, whatever form parameter and moments are kept in.
+// One namespace an instruction set, as vector_math.h has it.
 #pragma once
 #include <cmath>
 #include <type_traits>
 
 #include "kernels/byte_watch.h"
 #include "kernels/cpu/call.h"
+#include "kernels/cpu/optimizer/rules.h"
 #include "kernels/cpu/vector_math.h"
 #include "tensor/panels.h"
 #include "tensor/stochastic_rounding.h"
@@ -25,13 +26,9 @@ struct Band {
   std::int64_t first, width, rows, index;  // index: over all matrices of a stack
 };
 
-// What the rows of an update are, by place: operands, then outputs.
+// Places of operands; those of packings are another matter.
 template <bool kSplit>
-struct Places {
-  static constexpr std::size_t kGradient = kSplit ? 2 : 1;
-  static constexpr std::size_t kFirst = kSplit ? 2 : 1;  // of outputs; those before are the weight
-  static constexpr std::size_t kPacked = kFirst + 2;
-};
+inline constexpr spec::OptimizerStep kPlaces{.is_split = kSplit};
 
 // The word_sums of what passes through registers, lanes apart.
 class WordSums {
@@ -90,7 +87,7 @@ struct Stretch {
 // all, without it.
 inline Stretch stretch_of(const TensorType& parameter, const TensorType& held,
                           const spec::Attributes& attributes) {
-  const std::int64_t row = spec::get_int_or(attributes, "first_row", 0);
+  const std::int64_t row = spec::optimizer_step_of(attributes).first_row;
   if (!is_panels(parameter.layout)) {
     const std::int64_t begin = parameter.ndim() > 1 ? row * parameter.dim(-1) : 0;
     return {begin, begin + held.num_elements(), begin};
@@ -102,61 +99,52 @@ inline Stretch stretch_of(const TensorType& parameter, const TensorType& held,
           begin * panel_shape(held).panel_elements()};
 }
 
-// torch.optim.AdamW: decay first, then the step with bias-corrected moments, in place. A clip
-// factor that is not finite changes nothing. kSplit: the parameter in two halves
+// In place. A clip factor that is not finite changes nothing. kSplit: the parameter in two halves
 // (tensor/split_float.h). kHalf: moments in bf16, rounded stochastically; those and the halves lie
 // in panels by pairs of the depth.
-template <bool kSplit, bool kHalf>
-struct AdamW {
+template <class Rule, bool kSplit, bool kHalf>
+struct Update {
   using Weight = std::conditional_t<kSplit, BFloat16, float>;
   using Moment = std::conditional_t<kHalf, BFloat16, float>;
   static constexpr bool kPaired = kSplit || kHalf;
-  static constexpr std::size_t kFirstMoment = Places<kSplit>::kFirst;  // of outputs
+  static constexpr std::size_t kFirstMoment = kPlaces<kSplit>.new_first_moment();  // of outputs
   static constexpr bool kHalfMoments = kHalf, kBlocks = false;
 
   const float* gradient;
   Weight *weight, *low;  // the f32 parameter, or its high halves; the low ones' bits
   Moment* moments[2];
-  float clip, epsilon, keep, rate, root, blend1, keep2, blend2;
+  Rule rule;
+  float clip;
   bool finite;
   RoundingKey key{};
 
-  explicit AdamW(const Arguments& args) {
-    using At = Places<kSplit>;
-    const auto scalars = args.inputs.subspan(At::kGradient + 3);
-    gradient = args.inputs[At::kGradient].template as<const float>();
+  explicit Update(const Arguments& args)
+      : rule(*args.attributes,
+             *args.inputs[kPlaces<kSplit>.learning_rate()].template as<const float>(),
+             step_of(args)) {
+    constexpr spec::OptimizerStep kAt = kPlaces<kSplit>;
+    gradient = args.inputs[kAt.gradient()].template as<const float>();
     weight = args.outputs[0].template as<Weight>();
     // As if those of the whole parameter stood: none before the stretch is touched.
     const auto shift_of = [&](const TensorView& held) {
       return stretch_of(*args.outputs[0].type, *held.type, *args.attributes).shift;
     };
     low = kSplit ? args.outputs[1].template as<Weight>() - shift_of(args.outputs[1]) : nullptr;
-    for (std::size_t i = At::kFirst; i < At::kFirst + 2; ++i)
-      moments[i - At::kFirst] = args.outputs[i].template as<Moment>() - shift_of(args.outputs[i]);
-    clip = *scalars[0].template as<const float>();
-    const double learning_rate = *scalars[1].template as<const float>();
-    const std::int32_t step = *scalars[2].template as<const std::int32_t>();
-    const double beta1 = spec::get_double(*args.attributes, "beta1");
-    const double beta2 = spec::get_double(*args.attributes, "beta2");
-    const double decay = spec::get_double(*args.attributes, "weight_decay");
-    epsilon = static_cast<float>(spec::get_double(*args.attributes, "epsilon"));
-    keep = static_cast<float>(1.0 - learning_rate * decay);
-    rate = static_cast<float>(learning_rate / (1.0 - std::pow(beta1, step)));
-    root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step)));
-    blend1 = static_cast<float>(1.0 - beta1);
-    keep2 = static_cast<float>(beta2);
-    blend2 = static_cast<float>(1.0 - beta2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const TensorView& moment = args.outputs[kFirstMoment + i];
+      moments[i] = moment.template as<Moment>() - shift_of(moment);
+    }
+    clip = *args.inputs[kAt.clip_factor()].template as<const float>();
     finite = std::isfinite(clip);
-    if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step);
+    if (kHalf) key = rounding_key(spec::get_int(*args.attributes, "stream"), step_of(args));
   }
 
-  // One expression for every form: bits do not depend on how parameter and moments are kept.
+  static std::int32_t step_of(const Arguments& args) {
+    return *args.inputs[kPlaces<kSplit>.step()].template as<const std::int32_t>();
+  }
+
   ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats raw) const {
-    if (!finite) return;
-    const Floats g = clip * raw;
-    m += blend1 * (g - m);
-    v = keep2 * v + blend2 * g * g;
-    p = keep * p - rate * m / (square_root(v) * root + epsilon);
+    if (finite) rule.step(p, m, v, clip * raw);
   }
 
   // rounding_word of kLanes elements; its lower half rounds the first moment.

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the rows of optimizer_step take, and of which states they tell a watch.
+#pragma once
+#include "kernels/kernel.h"
+
+namespace anabatic::kernels::cpu {
+
+// States in rows or in panels, each of a dtype that it may have.
+Support supports_update(const spec::Problem& problem);
+
+// Moments, and the lower halves of a parameter kept in two. None beside moments in 8 bits, and none
+// where the sweep writes both packings.
+std::uint32_t watched_states(const spec::Attributes& attributes,
+                             std::span<const TensorType> outputs);
+
+}  // namespace anabatic::kernels::cpu

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/optimizer_step.h"
+
+#include <fmt/core.h>
+
+#include "ops/build.h"
+#include "ops/check.h"
+#include "tensor/dynamic_map.h"
+#include "tensor/panels.h"
+
+namespace anabatic::ops {
+namespace {
+
+using spec::OptimizerStep;
+using spec::Packs;
+
+constexpr std::string_view kName = "optimizer_step";
+
+Check check_of(const OptimizerStep& step, ir::Types inputs, const spec::Attributes& attributes) {
+  std::vector<std::string_view> required{"rule"};
+  for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
+    required.push_back(number.name);
+  const std::vector<std::string_view> optional{"dtype", "first_row", "packs", "split", "stream"};
+  const Check check(kName, inputs, attributes, required, optional);
+  for (const spec::RuleNumber& number : spec::row_of(step.rule).numbers)
+    number.range == spec::NumberRange::kFraction ? check.fraction(number.name)
+                                                 : check.non_negative(number.name);
+  return check;
+}
+
+// An update as its checks see it.
+struct Update {
+  const OptimizerStep& step;
+  const Check& check;
+  ir::Types inputs;
+
+  const TensorType& type(std::size_t place) const { return inputs[place]; }
+  Operand wide(std::size_t place, std::string_view name, int ndim = kAnyNdim) const {
+    return check.wide(static_cast<int>(place), name, ndim);
+  }
+  Operand floating(std::size_t place, std::string_view name) const {
+    return check.floating(static_cast<int>(place), name);
+  }
+  Operand gradient() const { return wide(step.gradient(), "gradient"); }
+  bool has_codes() const { return type(step.first_moment()).dtype == DType::kUInt8; }
+
+  void expect(std::size_t place, std::string_view name, const TensorType& wanted) const {
+    if (type(place) != wanted)
+      check.fail(fmt::format("expected {} to be {}, got {}", name, to_string(wanted),
+                             to_string(type(place))));
+  }
+};
+
+// That attributes and inputs speak of one form. `dtype` is that of the packings, unless they have
+// the dtype of the upper half.
+void check_form(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  if (!step.is_split && inputs[1].dtype == DType::kUInt16)
+    check.fail("expected 'split' beside a parameter in halves, got none");
+  const bool packs = step.packs != Packs::kNone;
+  if (check.has("dtype") && !packs) check.fail("expected 'packs' beside 'dtype', got none");
+  if (packs && check.has("dtype") == step.is_split)
+    check.fail(step.is_split ? "expected no 'dtype' beside 'split', got one"
+                             : "expected 'dtype' of the packings, got none");
+}
+
+// Behind the operands of every update: two scales, or the packing of the whole parameter.
+void check_number(const Update& update) {
+  const OptimizerStep& step = update.step;
+  const std::size_t count = step.step() + 1, given = update.inputs.size();
+  if (given < count)
+    update.check.fail(fmt::format("expected at least {} inputs, got {}", count, given));
+  if (update.has_codes()) {
+    if (given != count + 2)
+      update.check.fail("expected two inputs of scales behind moments in 8 bits");
+  } else if (step.writes_rows_of_packing()) {
+    if (given != count + 1)
+      update.check.fail("expected packed_transposed behind a slice that packs");
+  } else if (given == count + 1) {
+    update.check.fail("expected 'packs' and 'first_row' beside a packing among the inputs");
+  } else if (given != count) {
+    update.check.fail("expected scales beside moments in 8 bits only");
+  }
+}
+
+// Of a slice, moments and lower halves: rows from `first_row` on, counted through all matrices;
+// whole panels of one matrix, or whole matrices.
+void check_slice(const Check& check, const Operand& gradient, const Operand& slice) {
+  const std::int64_t first = check.non_negative_int("first_row"), ndim = gradient.type->ndim();
+  const auto fail = [&] {
+    check.fail(fmt::format("expected {} of whole panels or matrices of {}, got {} from row {} on",
+                           slice.name, to_string(*gradient.type), to_string(*slice.type), first));
+  };
+  if ((ndim != 2 && ndim != 3) || slice.type->ndim() != ndim || slice.size(-1) != gradient.size(-1))
+    fail();
+  const std::int64_t rows = gradient.size(-2), count = slice.size(-2),
+                     matrices = ndim == 3 ? gradient.size(0) : 1,
+                     slice_matrices = ndim == 3 ? slice.size(0) : 1;
+  if (rows == 0 || count > rows || slice_matrices > matrices ||
+      first > matrices * rows - slice_matrices * count)
+    fail();
+  const std::int64_t row = first % rows;
+  if (count == rows ? row != 0
+                    : slice_matrices != 1 || row % kPanelColumns != 0 || row + count > rows ||
+                          (count % kPanelColumns != 0 && row + count != rows))
+    fail();
+}
+
+void check_whole(const Update& update) {
+  update.check.same_type(update.wide(0, "parameter"), update.gradient());
+}
+
+// The parameter in two halves (tensor/split_float.h), in the layout of the gradient.
+void check_halves(const Update& update) {
+  const OptimizerStep& step = update.step;
+  update.floating(0, "high");
+  const Operand gradient = update.gradient(), low{"low", &update.type(step.low())};
+  const TensorType high = with_dtype(*gradient.type, DType::kBFloat16);
+  update.expect(0, "high", high);
+  TensorType wanted = with_dtype(high, DType::kUInt16);
+  if (step.is_slice) {
+    check_slice(update.check, gradient, low);
+    wanted.shape = update.type(step.first_moment()).shape;
+  }
+  update.expect(step.low(), "low", wanted);
+}
+
+// Codes of 8 bits, laid out as the gradient is, and behind all other inputs a scale for each block.
+void check_codes(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  const Operand gradient = update.gradient();
+  const TensorType codes = with_dtype(*gradient.type, DType::kUInt8);
+  if (codes.ndim() != 2 && codes.ndim() != 3)
+    check.fail("expected moments in 8 bits of a matrix or a stack of matrices, got " +
+               to_string(codes));
+  update.expect(step.first_moment(), "first_moment", codes);
+  update.expect(step.second_moment(), "second_moment", codes);
+  const TensorType scales = block_scales_type(codes, wide_dtype(gradient.dtype()));
+  update.expect(step.first_scales(), "first_scales", scales);
+  update.expect(step.second_scales(), "second_scales", scales);
+  if (check.has("stream")) check.fail("expected no 'stream' beside moments in 8 bits, got one");
+  if (step.is_slice)
+    check.fail("expected whole moments in 8 bits, got those of rows from 'first_row' on");
+}
+
+// Moments are as wide as the parameter, or bf16, which takes a stream of draws for its roundings.
+void check_moments(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  const Operand gradient = update.gradient(),
+                moments[] = {update.floating(step.first_moment(), "first_moment"),
+                             update.floating(step.second_moment(), "second_moment")};
+  for (const Operand& moment : moments) {
+    if (step.is_slice)
+      check_slice(check, gradient, moment);
+    else
+      check.same_shape(gradient, moment);
+    if (moment.type->layout != gradient.type->layout)
+      check.fail("expected moments of the gradient's layout, got " + to_string(*moment.type));
+    const bool is_half = moment.dtype() == DType::kBFloat16;
+    if (!is_half) check.same_dtype(gradient, moment);
+    if (is_half != check.has("stream"))
+      check.fail(is_half ? "expected 'stream' beside moments in bf16, got none"
+                         : "expected no 'stream' beside moments in f32, got one");
+  }
+  check.same_dtype(moments[0], moments[1]);
+  if (check.has("stream")) check.non_negative_int("stream");
+}
+
+void check_scalars(const Update& update) {
+  update.wide(update.step.clip_factor(), "clip_factor", 0);
+  update.wide(update.step.learning_rate(), "learning_rate", 0);
+  update.check.i32(static_cast<int>(update.step.step()), "step", 0);
+}
+
+// The parameter is the first packing itself where only the second one is written.
+void check_packs(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  const TensorType& parameter = inputs[0];
+  const std::string_view name = step.is_split ? "high" : "parameter";
+  if (step.packs == Packs::kBoth && step.is_split)
+    check.fail("expected 'packs' transposed of a parameter in halves, got both");
+  if (step.packs == Packs::kTransposed && parameter.layout != panels_layout(false))
+    check.fail(fmt::format("expected {} of layout panels, got {}", name, to_string(parameter)));
+  check.right_operand({name, &parameter}, false);
+  if (parameter.ndim() != 2 && parameter.ndim() != 3)
+    check.fail(fmt::format("expected {} to be a matrix or a stack of matrices, got {}", name,
+                           to_string(parameter)));
+  if (!step.is_slice) return;
+  if (!step.is_split)
+    check.fail("expected no 'first_row' where a whole parameter is packed, got one");
+  TensorType packed = parameter;
+  packed.layout = panels_layout(true);
+  update.expect(step.packing(), "packed_transposed", packed);
+}
+
+std::vector<TensorType> output_types(const Update& update) {
+  const auto& [step, check, inputs] = update;
+  std::vector<TensorType> types{inputs[0]};
+  if (step.is_split) types.push_back(inputs[step.low()]);
+  types.push_back(inputs[step.first_moment()]);
+  types.push_back(inputs[step.second_moment()]);
+  if (step.packs != Packs::kNone) {
+    TensorType packed = step.is_split ? inputs[0] : with_dtype(inputs[0], check.dtype("dtype"));
+    packed.layout = panels_layout(false);
+    if (step.packs == Packs::kBoth) types.push_back(packed);
+    packed.layout = panels_layout(true);
+    types.push_back(std::move(packed));
+  }
+  if (update.has_codes())
+    for (const std::size_t scales : {step.first_scales(), step.second_scales()})
+      types.push_back(inputs[scales]);
+  return types;
+}
+
+std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+  const OptimizerStep step = spec::optimizer_step_of(attributes);
+  const Check check = check_of(step, inputs, attributes);
+  const Update update{step, check, inputs};
+  check_form(update);
+  check_number(update);
+  step.is_split ? check_halves(update) : check_whole(update);
+  update.has_codes() ? check_codes(update) : check_moments(update);
+  check_scalars(update);
+  if (step.packs != Packs::kNone) check_packs(update);
+  return output_types(update);
+}
+
+// A slice reads and writes its own rows of the whole tensors; a packing is written alone.
+ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  const OptimizerStep step = spec::optimizer_step_of(attributes);
+  const std::int64_t flops = spec::row_of(step.rule).flops_an_element;
+  if (!step.is_slice) return elementwise_cost(inputs, outputs, flops);
+  const std::int64_t count = inputs[step.second_moment()].num_elements();
+  const auto of_rows = [&](ir::Types types) {
+    std::vector<TensorType> result;
+    for (const TensorType& type : types)
+      result.push_back(tensor_type(type.dtype, {type.ndim() > 1 ? count : 1}));
+    return result;
+  };
+  return elementwise_cost(of_rows(inputs.first(step.step() + 1)), of_rows(outputs), flops);
+}
+
+std::vector<int> must_alias(const spec::Attributes& attributes) {
+  const OptimizerStep step = spec::optimizer_step_of(attributes);
+  std::vector<int> inputs{0};
+  const auto overwrite = [&](std::size_t place) { inputs.push_back(static_cast<int>(place)); };
+  if (step.is_split) overwrite(step.low());
+  overwrite(step.first_moment());
+  overwrite(step.second_moment());
+  if (step.writes_rows_of_packing()) {
+    overwrite(step.packing());
+    return inputs;
+  }
+  inputs.resize(inputs.size() + step.num_packings(), -1);
+  overwrite(step.first_scales());
+  overwrite(step.second_scales());
+  return inputs;
+}
+
+std::string form(const spec::Attributes& attributes) {
+  return spec::to_string(spec::optimizer_step_of(attributes));
+}
+
+}  // namespace
+
+std::optional<OptimizerStep> optimizer_step_of(const ir::Node& node) {
+  if (node.op != &kOptimizerStep) return std::nullopt;
+  return spec::optimizer_step_of(node.attributes);
+}
+
+const ir::OpSchema kOptimizerStep{
+    .name = kName,
+    .min_inputs = 7,
+    .max_inputs = 10,
+    .num_outputs = ir::kAnyNumber,
+    .signature =
+        "(parameter f32 any, or with 'split' high bf16 any, low u16; gradient f32, first_moment "
+        "f32, bf16 or u8, second_moment, clip_factor f32[], learning_rate f32[], step i32[], "
+        "first_scales? f32, second_scales?, or packed_transposed? of a slice) -> parameter, or "
+        "high, low; first_moment, second_moment, packed?, packed_transposed?, first_scales?, "
+        "second_scales?",
+    .infer = infer,
+    .cost = cost,
+    .must_alias = must_alias,
+    .form = form};
+
+}  // namespace anabatic::ops

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The update of one parameter by an optimizer, in every form of parameter, moments and packings
+// (spec/optimizer_step.h). Rule "adamw": decoupled weight decay (Loshchilov and Hutter, 2019), as
+// PyTorch computes it.
+#pragma once
+#include <optional>
+
+#include "ir/op_schema.h"
+#include "spec/optimizer_step.h"
+
+namespace anabatic::ops {
+
+extern const ir::OpSchema kOptimizerStep;
+
+// Of a node of this op; nullopt of another one.
+std::optional<spec::OptimizerStep> optimizer_step_of(const ir::Node& node);
+
+}  // namespace anabatic::ops
