@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <functional>
 #include <limits>
+#include <variant>
 #include <vector>
 
 #include "kernels/ref/access.h"
@@ -85,24 +85,32 @@ void store_quantized(const TensorView& codes, const TensorView& scales,
   }
 }
 
-// Moves a parameter and its two moments by a gradient.
-using Rule = std::function<void(double& p, double& m, double& v, double g)>;
-
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments.
-Rule adamw(const spec::Attributes& attributes, double learning_rate, double step) {
-  const double beta1 = spec::get_double(attributes, "beta1");
-  const double beta2 = spec::get_double(attributes, "beta2");
-  const double epsilon = spec::get_double(attributes, "epsilon");
-  const double decay = spec::get_double(attributes, "weight_decay");
-  const double correction1 = 1.0 - std::pow(beta1, step);
-  const double correction2 = 1.0 - std::pow(beta2, step);
-  return [=](double& p, double& m, double& v, double g) {
-    m += (1.0 - beta1) * (g - m);
-    v = beta2 * v + (1.0 - beta2) * g * g;
-    const double denominator = std::sqrt(v) / std::sqrt(correction2) + epsilon;
-    p = p * (1.0 - learning_rate * decay) - learning_rate / correction1 * m / denominator;
-  };
-}
+class Adamw {
+ public:
+  Adamw(const spec::Attributes& attributes, double learning_rate, double step)
+      : learning_rate_(learning_rate),
+        beta1_(spec::get_double(attributes, "beta1")),
+        beta2_(spec::get_double(attributes, "beta2")),
+        epsilon_(spec::get_double(attributes, "epsilon")),
+        decay_(spec::get_double(attributes, "weight_decay")),
+        correction1_(1.0 - std::pow(beta1_, step)),
+        correction2_(1.0 - std::pow(beta2_, step)) {}
+
+  // Moves parameter p and moments m and v by the gradient g.
+  void operator()(double& p, double& m, double& v, double g) const {
+    m += (1.0 - beta1_) * (g - m);
+    v = beta2_ * v + (1.0 - beta2_) * g * g;
+    const double denominator = std::sqrt(v) / std::sqrt(correction2_) + epsilon_;
+    p = p * (1.0 - learning_rate_ * decay_) - learning_rate_ / correction1_ * m / denominator;
+  }
+
+ private:
+  double learning_rate_, beta1_, beta2_, epsilon_, decay_, correction1_, correction2_;
+};
+
+// A step allocates nothing, so it is no std::function.
+using Rule = std::variant<Adamw>;
 
 Rule rule_of(spec::UpdateRule rule, const spec::Attributes& attributes, double learning_rate,
              double step) {
@@ -110,7 +118,7 @@ Rule rule_of(spec::UpdateRule rule, const spec::Attributes& attributes, double l
     case spec::UpdateRule::kAdamw:
       break;
   }
-  return adamw(attributes, learning_rate, step);
+  return Adamw(attributes, learning_rate, step);
 }
 
 // An update and what it reads and writes, by name.
@@ -180,7 +188,10 @@ void update_states(const Update& update) {
     double p = update.load_parameter(i);
     double m = update.load_moment<true>(form.first_moment(), form.first_scales(), at);
     double v = update.load_moment<false>(form.second_moment(), form.second_scales(), at);
-    if (std::isfinite(clip)) move(p, m, v, clip * load(update.input(form.gradient()), i));
+    if (std::isfinite(clip)) {
+      const double g = clip * load(update.input(form.gradient()), i);
+      std::visit([&](const auto& by_rule) { by_rule(p, m, v, g); }, move);
+    }
     update.store_parameter(i, p);
     if (update.has_codes()) {
       all_first.push_back(m);
