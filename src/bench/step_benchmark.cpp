@@ -75,7 +75,8 @@ class StepBenchmark final : public Benchmark {
     run.compiler.dump.clear();
     run.compiler.explain_dispatch = false;
     run.train.gradient_accumulation_steps = run.train.micro_batch_size = 1;
-    const double flops_a_token = model::training_flops(session_.config(), 1, 1);
+    const double flops_a_token =
+        model::training_flops(session_.config(), 1, [](std::int64_t) { return 1.0; });
     run.data.sequence_length = std::min(
         run.data.sequence_length, std::clamp(static_cast<std::int64_t>(kCheckFlops / flops_a_token),
                                              std::int64_t{2}, kMostTokens));

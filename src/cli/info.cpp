@@ -14,11 +14,12 @@ namespace {
 int run(const Invocation& invocation) {
   const model::ModelConfig config =
       model::load_config(train::model_path_of(invocation.positionals.at(0)));
-  const model::ParameterCounts counts = model::count_parameters(config);
+  const model::ModelCounts& counts = config.counts;
   const double context =
       static_cast<double>(std::min<std::int64_t>(config.max_position_embeddings, 4096));
   // A token attends to (length + 1) / 2 keys on average.
-  const double per_token = model::training_flops(config, 1, (context + 1) / 2);
+  const double per_token =
+      model::training_flops(config, 1, [&](std::int64_t) { return (context + 1) / 2; });
   if (invocation.has("--json")) {
     const nlohmann::ordered_json json{
         {"model_type", config.model_type},    {"parameters", counts.total},
@@ -29,11 +30,11 @@ int run(const Invocation& invocation) {
     return 0;
   }
   print_output("family      {}\n", config.model_type);
-  print_output("layers      {} x {} wide, vocabulary {}\n", config.num_hidden_layers,
-               config.hidden_size, config.vocab_size);
-  if (config.num_experts > 0)
-    print_output("experts     {} of {} a token, {} wide\n", config.num_experts_per_tok,
-                 config.num_experts, config.moe_intermediate_size);
+  print_output("layers      {} x {} wide, vocabulary {}\n", config.spec.layers.size(),
+               config.spec.hidden_size, config.spec.vocab_size);
+  if (const model::Moe* moe = model::first_moe(config.spec))
+    print_output("experts     {} of {} a token, {} wide\n", moe->top_k, moe->num_experts,
+                 moe->width);
   print_output("parameters  {} total, {} active a token\n", counts.total, counts.active);
   print_output("FLOPs       {:.4g} a token of training at {} tokens of context\n", per_token,
                context);

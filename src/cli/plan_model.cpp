@@ -26,18 +26,18 @@ double now() {
 // One document a sample.
 double model_flops(const train::RunConfig& run, const model::ModelConfig& config) {
   const auto length = static_cast<double>(run.data.sequence_length);
-  const auto window = static_cast<double>(config.sliding_window);
-  const double full = length * (length + 1) / 2;
-  const double windowed =
-      window > 0 && window < length ? window * (window + 1) / 2 + (length - window) * window : full;
-  double pairs = 0;
-  for (const bool has_window : config.layer_has_window) pairs += has_window ? windowed : full;
   const auto samples =
       static_cast<double>(run.train.micro_batch_size * run.train.gradient_accumulation_steps);
+  const auto pairs = [&](std::int64_t of_layer) {
+    const auto window = static_cast<double>(of_layer);
+    const bool is_cut = window > 0 && window < length;
+    return samples * (is_cut ? window * (window + 1) / 2 + (length - window) * window
+                             : length * (length + 1) / 2);
+  };
   return model::training_flops(
       config,
       run.train.micro_batch_size * run.train.gradient_accumulation_steps * run.data.sequence_length,
-      samples * pairs / static_cast<double>(config.num_hidden_layers));
+      pairs);
 }
 
 double ratio(std::int64_t a, std::int64_t b) {
@@ -127,7 +127,6 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
           ? std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0)
           : 0;
   process_bytes += data_bytes;
-  result.parameters = model::count_parameters(result.config);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
   const train::Calibration calibration = train::stored_calibration(device);
   result.device = train::with_peaks_of(device, calibration);
@@ -194,7 +193,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
   std::string out = fmt::format(
       "model        {}, {} parameters, {} active a token\n"
       "step         {} x {} tokens, {} micro-batch{}, {}, {} threads\n",
-      planned.config.model_type, planned.parameters.total, planned.parameters.active,
+      planned.config.model_type, planned.config.counts.total, planned.config.counts.active,
       run.train.micro_batch_size, run.data.sequence_length, run.train.gradient_accumulation_steps,
       run.train.gradient_accumulation_steps == 1 ? "" : "es", run.train.precision,
       planned.device.num_threads);
@@ -237,8 +236,8 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
     saved[layer < 0 ? "outside" : fmt::format("layers.{}", layer)] = bytes;
   OrderedJson json{
       {"model_type", planned.config.model_type},
-      {"parameters", planned.parameters.total},
-      {"active_parameters", planned.parameters.active},
+      {"parameters", planned.config.counts.total},
+      {"active_parameters", planned.config.counts.active},
       {"run",
        {{"micro_batch_size", run.train.micro_batch_size},
         {"sequence_length", run.data.sequence_length},

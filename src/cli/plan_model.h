@@ -14,7 +14,6 @@ namespace anabatic::cli {
 struct ModelPlan {
   train::RunConfig run;
   model::ModelConfig config;
-  model::ParameterCounts parameters;
   spec::DeviceSpec device;  // with peaks
   train::RunPlan plan;
   std::string note;  // why this plan (train/budget.h)

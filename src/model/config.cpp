@@ -7,53 +7,66 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "model/config_fields.h"
-#include "model/family.h"
+#include "model/declarations.h"
 
 namespace anabatic::model {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 21;
 
-void read_sizes(ConfigReader& reader, ModelConfig& config, const FamilyDefaults& defaults) {
+CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
   const Range width{1, Limits::kWidth}, heads{1, Limits::kHeads};
-  config.vocab_size = reader.integer("vocab_size", defaults.vocab_size, {1, Limits::kPositions});
-  config.hidden_size = reader.integer("hidden_size", defaults.hidden_size, width);
-  config.intermediate_size = reader.integer("intermediate_size", defaults.intermediate_size, width);
-  config.num_hidden_layers =
+  CommonFields fields;
+  fields.vocab_size = reader.integer("vocab_size", defaults.vocab_size, {1, Limits::kPositions});
+  fields.hidden_size = reader.integer("hidden_size", defaults.hidden_size, width);
+  fields.intermediate_size = reader.integer("intermediate_size", defaults.intermediate_size, width);
+  fields.num_hidden_layers =
       reader.integer("num_hidden_layers", defaults.num_hidden_layers, {1, Limits::kLayers});
-  config.num_attention_heads =
+  fields.num_attention_heads =
       reader.integer("num_attention_heads", defaults.num_attention_heads, heads);
   const std::int64_t kv_fallback =
-      defaults.num_key_value_heads > 0 ? defaults.num_key_value_heads : config.num_attention_heads;
-  config.num_key_value_heads = reader.optional_integer("num_key_value_heads", kv_fallback, heads)
-                                   .value_or(config.num_attention_heads);
-  config.max_position_embeddings = reader.integer(
+      defaults.num_key_value_heads > 0 ? defaults.num_key_value_heads : fields.num_attention_heads;
+  fields.num_key_value_heads = reader.optional_integer("num_key_value_heads", kv_fallback, heads)
+                                   .value_or(fields.num_attention_heads);
+  fields.max_position_embeddings = reader.integer(
       "max_position_embeddings", defaults.max_position_embeddings, {1, Limits::kPositions});
-  if (config.num_attention_heads % config.num_key_value_heads != 0)
+  if (fields.num_attention_heads % fields.num_key_value_heads != 0)
     reader.invalid("num_key_value_heads",
                    fmt::format("expected a divisor of num_attention_heads {}, got {}",
-                               config.num_attention_heads, config.num_key_value_heads));
+                               fields.num_attention_heads, fields.num_key_value_heads));
+  return fields;
 }
 
 // `fallback` 0: hidden_size / num_attention_heads, also where the field is null.
-void read_head_dim(ConfigReader& reader, ModelConfig& config, std::int64_t fallback) {
+void read_head_dim(ConfigReader& reader, CommonFields& fields, std::int64_t fallback) {
   const Range range{2, Limits::kHeads};
   if (fallback > 0 || reader.has("head_dim")) {
-    config.head_dim = reader.integer("head_dim", fallback > 0 ? fallback : 2, range);
+    fields.head_dim = reader.integer("head_dim", fallback > 0 ? fallback : 2, range);
   } else {
     reader.know({"head_dim"});
-    config.head_dim = config.hidden_size / config.num_attention_heads;
-    if (config.hidden_size % config.num_attention_heads != 0)
+    fields.head_dim = fields.hidden_size / fields.num_attention_heads;
+    if (fields.hidden_size % fields.num_attention_heads != 0)
       reader.invalid("hidden_size", fmt::format("expected a multiple of num_attention_heads {} "
                                                 "where head_dim is absent, got {}",
-                                                config.num_attention_heads, config.hidden_size));
+                                                fields.num_attention_heads, fields.hidden_size));
   }
-  if (config.head_dim % 2 != 0)
-    reader.invalid("head_dim", fmt::format("expected an even number, got {}", config.head_dim));
-  config.head_dim = std::max<std::int64_t>(2, config.head_dim / 2 * 2);
+  if (fields.head_dim % 2 != 0)
+    reader.invalid("head_dim", fmt::format("expected an even number, got {}", fields.head_dim));
+  fields.head_dim = std::max<std::int64_t>(2, fields.head_dim / 2 * 2);
 }
 
 // torch reads a negative padding index from the end of the vocabulary.
+std::int64_t read_padding_token(ConfigReader& reader, std::int64_t vocab_size) {
+  const auto pad = reader.optional_integer("pad_token_id", std::nullopt,
+                                           {-Limits::kPositions, Limits::kPositions});
+  if (!pad) return -1;
+  const std::int64_t id = *pad < 0 ? *pad + vocab_size : *pad;
+  if (id >= 0 && id < vocab_size) return id;
+  reader.invalid("pad_token_id",
+                 fmt::format("expected an id below vocab_size {}, got {}", vocab_size, *pad));
+  return -1;
+}
+
 void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults& defaults) {
   const Range any{-Limits::kPositions, Limits::kPositions};
   const auto or_none = [](std::int64_t id) { return id >= 0 ? std::optional(id) : std::nullopt; };
@@ -63,14 +76,6 @@ void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
   config.eos_token_ids = reader.integers("eos_token_id", any);
   if (!has_eos && !reader.is_null("eos_token_id") && defaults.eos_token_id >= 0)
     config.eos_token_ids = {defaults.eos_token_id};
-  const auto pad = reader.optional_integer("pad_token_id", std::nullopt, any);
-  if (!pad) return;
-  config.pad_token_id = *pad < 0 ? *pad + config.vocab_size : *pad;
-  if (config.pad_token_id < 0 || config.pad_token_id >= config.vocab_size) {
-    reader.invalid("pad_token_id", fmt::format("expected an id below vocab_size {}, got {}",
-                                               config.vocab_size, *pad));
-    config.pad_token_id = -1;
-  }
 }
 
 // transformers' names of the function of gate (ACT2FN), which up is multiplied by.
@@ -82,62 +87,75 @@ constexpr std::pair<std::string_view, spec::ActivationKind> kGatedActivations[] 
     {"gelu_pytorch_tanh", spec::ActivationKind::kGegluTanh},
     {"relu2", spec::ActivationKind::kReglu2}};
 
-void read_activation(ConfigReader& reader, ModelConfig& config) {
-  const std::string activation = reader.string("hidden_act", "silu");
-  std::string known;
-  for (const auto& [name, kind] : kGatedActivations) {
-    if (name == activation) {
-      config.activation.kind = kind;
-      known.clear();
-      break;
-    }
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+spec::Activation read_activation(ConfigReader& reader) {
+  const std::string name = reader.string("hidden_act", "silu");
+  const auto* found = std::find_if(std::begin(kGatedActivations), std::end(kGatedActivations),
+                                   [&](const auto& row) { return row.first == name; });
+  spec::Activation activation;
+  if (found != std::end(kGatedActivations)) {
+    activation.kind = found->second;
+  } else {
+    std::string known;
+    for (const auto& row : kGatedActivations)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", row.first);
+    reader.unsupported("hidden_act", fmt::format("expected {}, got '{}'", known, name));
   }
-  if (!known.empty())
-    reader.unsupported("hidden_act", fmt::format("expected {}, got '{}'", known, activation));
   if (reader.optional_number("attention_dropout", 0.0, 1.0).value_or(0.0) > 0)
     reader.unsupported("attention_dropout", "expected 0, got dropout in training");
+  return activation;
 }
 
-void read_common(ConfigReader& reader, ModelConfig& config, const FamilyDefaults& defaults) {
-  read_sizes(reader, config, defaults);
-  read_head_dim(reader, config, defaults.head_dim);
-  const auto num_layers = static_cast<std::size_t>(config.num_hidden_layers);
-  config.layer_has_window.assign(num_layers, false);
-  config.layer_is_moe.assign(num_layers, false);
-  config.rms_norm_eps = reader.number("rms_norm_eps", defaults.rms_norm_eps, 0.0, 1.0);
+CommonFields read_common(ConfigReader& reader, ModelConfig& config,
+                         const FamilyDefaults& defaults) {
+  CommonFields fields = read_sizes(reader, defaults);
+  read_head_dim(reader, fields, defaults.head_dim);
+  ModelSpec& spec = config.spec;
+  spec.vocab_size = fields.vocab_size;
+  spec.hidden_size = fields.hidden_size;
+  spec.norm_epsilon = reader.number("rms_norm_eps", defaults.rms_norm_eps, 0.0, 1.0);
   // transformers reads 0 as "not set".
-  config.initializer_range = reader.number("initializer_range", 0.02, 0.0, 1e6);
-  if (config.initializer_range == 0) config.initializer_range = 0.02;
-  config.tie_word_embeddings = reader.boolean("tie_word_embeddings", false);
+  spec.initializer_range = reader.number("initializer_range", 0.02, 0.0, 1e6);
+  if (spec.initializer_range == 0) spec.initializer_range = 0.02;
+  spec.head.is_tied = reader.boolean("tie_word_embeddings", false);
   config.dtype = reader.string("dtype", reader.string("torch_dtype", ""));
+  config.max_position_embeddings = fields.max_position_embeddings;
   read_tokens(reader, config, defaults);
-  read_activation(reader, config);
+  spec.padding_token = read_padding_token(reader, fields.vocab_size);
+  fields.activation = read_activation(reader);
+  return fields;
 }
 
-// In double, so that absurd sizes cannot overflow.
-double count_roughly(const ModelConfig& config) {
-  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
-  const double attention = 2.0 * real(config.hidden_size) * real(config.head_dim) *
-                           (real(config.num_attention_heads) + real(config.num_key_value_heads));
-  const double mlp = 3.0 * real(config.hidden_size) *
-                     std::max(real(config.intermediate_size),
-                              real(config.num_experts) * real(config.moe_intermediate_size));
-  return real(config.num_hidden_layers) * (attention + mlp) +
-         2.0 * real(config.vocab_size) * real(config.hidden_size);
+// In the words of config.json.
+std::vector<std::pair<std::string, std::int64_t>> sizes_of(const CommonFields& fields,
+                                                           const ModelSpec& spec) {
+  const Moe* found = first_moe(spec);
+  const Moe moe = found != nullptr ? *found : Moe{};
+  return {{"vocab_size", fields.vocab_size},
+          {"hidden_size", fields.hidden_size},
+          {"intermediate_size", fields.intermediate_size},
+          {"num_hidden_layers", fields.num_hidden_layers},
+          {"num_attention_heads", fields.num_attention_heads},
+          {"num_key_value_heads", fields.num_key_value_heads},
+          {"head_dim", fields.head_dim},
+          {"num_experts", moe.num_experts},
+          {"num_experts_per_tok", moe.top_k},
+          {"moe_intermediate_size", moe.width}};
 }
 
-void check_together(ConfigReader& reader, ModelConfig& config) {
-  if (count_roughly(config) > Limits::kParameters)
+// What the whole of the model says.
+void finish(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  if (first_moe(config.spec) == nullptr) {
+    config.output_router_logits = false;
+    config.router_aux_loss_coef = 0;
+  }
+  config.sizes = sizes_of(fields, config.spec);
+  const Declarations declared = declare(config.spec);
+  if (const double rough = count_roughly(declared); rough > Limits::kParameters)
     reader.invalid("num_hidden_layers",
                    fmt::format("these sizes make a model of {:.3g} parameters, expected at most {}",
-                               count_roughly(config), Limits::kParameters));
-  if (std::find(config.layer_is_moe.begin(), config.layer_is_moe.end(), true) !=
-      config.layer_is_moe.end())
-    return;
-  config.num_experts = config.num_experts_per_tok = config.moe_intermediate_size = 0;
-  config.output_router_logits = false;
-  config.router_aux_loss_coef = 0;
+                               rough, Limits::kParameters));
+  else if (reader.invalid_problems().empty())
+    config.counts = count(declared);
 }
 
 [[noreturn]] void fail(const std::filesystem::path& file, const ConfigReader& reader) {
@@ -184,11 +202,12 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   const Family& family = required_family(json, file);
   ConfigReader reader(json);
   ModelConfig config{.model_type = std::string(family.model_type)};
-  read_common(reader, config, family.defaults);
-  config.rope = read_rope(reader, config, family.defaults.rope_theta);
-  family.read(reader, config);
-  check_unread_fields(reader, json, config);
-  check_together(reader, config);
+  const CommonFields fields = read_common(reader, config, family.defaults);
+  config.spec.rope = read_rope(reader, fields, family.defaults.rope_theta);
+  config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
+  family.read(reader, fields, config);
+  check_unread_fields(reader, json, fields, config);
+  finish(reader, fields, config);
   if (!reader.invalid_problems().empty() || !reader.unsupported_problems().empty())
     fail(file, reader);
   return config;

@@ -14,17 +14,35 @@ namespace {
 
 using Json = nlohmann::json;
 
-// null is neutral everywhere. A row of a family goes before the row of all.
+// null is neutral everywhere.
 struct NeutralField {
   const char* key;
   std::vector<Json> neutral;
-  std::vector<const char*> families = {};  // empty: all
 };
 
+// What the unread fields must agree with.
+struct Computed {
+  const CommonFields& fields;
+  bool qk_norm = false, has_window = false;
+  std::vector<std::int64_t> windows{};  // of each layer
+};
+
+Computed computed_by(const CommonFields& fields, const ModelSpec& spec) {
+  Computed computed{.fields = fields};
+  for (const LayerSpec& layer : spec.layers) {
+    const auto* gqa = std::get_if<Gqa>(&layer.attention);
+    computed.qk_norm |= gqa != nullptr && gqa->qk_norm;
+    computed.windows.push_back(gqa != nullptr ? gqa->window : 0);
+    computed.has_window |= computed.windows.back() > 0;
+  }
+  return computed;
+}
+
 // Norms, biases, scales and caps of other families.
-std::vector<NeutralField> block_fields(const ModelConfig& config) {
-  const double head_dim = static_cast<double>(config.head_dim);
-  const double depth = static_cast<double>(config.num_hidden_layers);
+std::vector<NeutralField> block_fields(const Computed& computed) {
+  const CommonFields& fields = computed.fields;
+  const double head_dim = static_cast<double>(fields.head_dim);
+  const double depth = static_cast<double>(fields.num_hidden_layers);
   return {{"add_bias_linear", {false}},
           {"add_qkv_bias", {false}},
           {"attention_bias", {false}},
@@ -32,7 +50,7 @@ std::vector<NeutralField> block_fields(const ModelConfig& config) {
           {"attention_out_bias", {false}},
           {"attn_logit_softcapping", {0}},
           {"clip_qkv", {0}},
-          {"dim_model_base", {config.hidden_size}},
+          {"dim_model_base", {fields.hidden_size}},
           {"embedding_multiplier", {1}},
           {"final_logit_softcapping", {0}},
           {"hidden_activation", {"silu", "swish"}},
@@ -43,7 +61,7 @@ std::vector<NeutralField> block_fields(const ModelConfig& config) {
           {"no_bias", {true}},
           {"pretraining_tp", {0, 1}},
           {"qkv_bias", {false}},
-          {"query_pre_attn_scalar", {config.head_dim}},
+          {"query_pre_attn_scalar", {fields.head_dim}},
           {"residual_multiplier", {1}},
           {"scale_depth", {std::sqrt(depth)}},
           {"scale_emb", {1}},
@@ -53,20 +71,21 @@ std::vector<NeutralField> block_fields(const ModelConfig& config) {
           {"use_parallel_residual", {false}},
           {"use_post_norm", {false}},
           {"parallel_attn", {false}},
-          {"qk_layernorm", {config.qk_norm}},
-          {"qk_norm", {config.qk_norm}},
-          {"use_qk_layernorm", {config.qk_norm}},
-          {"use_qk_norm", {config.qk_norm}},
+          {"qk_layernorm", {computed.qk_norm}},
+          {"qk_norm", {computed.qk_norm}},
+          {"use_qk_layernorm", {computed.qk_norm}},
+          {"use_qk_norm", {computed.qk_norm}},
           {"use_qkv_bias", {false}}};
 }
 
 // Other attention, positions, dropout and kinds of models.
-std::vector<NeutralField> model_fields(const ModelConfig& config) {
-  const bool has_window = config.sliding_window > 0;
+std::vector<NeutralField> model_fields(const Computed& computed) {
+  const CommonFields& fields = computed.fields;
   Json types = Json::array(), all_rope = Json::array();
-  for (const bool slides : config.layer_has_window)
-    types.push_back(slides ? "sliding_attention" : "full_attention");
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) all_rope.push_back(1);
+  for (const std::int64_t window : computed.windows) {
+    types.push_back(window > 0 ? "sliding_attention" : "full_attention");
+    all_rope.push_back(1);
+  }
   return {{"add_cross_attention", {false}},
           {"alibi", {false}},
           {"attention_chunk_size", {0}},
@@ -94,25 +113,23 @@ std::vector<NeutralField> model_fields(const ModelConfig& config) {
           {"rope_interleave", {false}},
           {"rope_interleaved", {false}},
           {"rope_pct", {1}},
-          {"rotary_dim", {config.head_dim}},
+          {"rotary_dim", {fields.head_dim}},
           {"rotary_pct", {1}},
           {"sliding_window", {0}},
           {"use_alibi", {false}},
           {"use_bidirectional_attention", {false}},
           {"use_mrope", {false}},
           {"use_rope", {true}},
-          {"use_sliding_window", {has_window}},
-          {"v_head_dim", {config.head_dim}}};
+          {"use_sliding_window", {computed.has_window}},
+          {"v_head_dim", {fields.head_dim}}};
 }
 
 // Routing and shared experts of other families, and mixtures where the family is dense.
-std::vector<NeutralField> expert_fields(const ModelConfig& config) {
+std::vector<NeutralField> expert_fields(const Computed&) {
   return {{"decoder_sparse_step", {0}},
-          {"decoder_sparse_step", {1}, {"mixtral"}},
           {"first_k_dense_replace", {0}},
           {"mlp_only_layers", {Json::array()}},
           {"moe_intermediate_size", {0}},
-          {"moe_intermediate_size", {config.intermediate_size}, {"mixtral"}},
           {"moe_layer_freq", {1}},
           {"moe_shared_expert_intermediate_size", {0}},
           {"n_group", {0, 1}},
@@ -201,16 +218,13 @@ constexpr std::initializer_list<const char*> kHarmless = {"model_type",
                                                           "chunk_size_feed_forward",
                                                           "classifier_dropout"};
 
-const NeutralField* find_row(const std::vector<NeutralField>& table, const std::string& key,
-                             const std::string& family) {
-  const NeutralField* general = nullptr;
-  for (const NeutralField& row : table) {
-    if (row.key != key) continue;
-    if (row.families.empty()) general = &row;
-    if (std::find(row.families.begin(), row.families.end(), family) != row.families.end())
-      return &row;
-  }
-  return general;
+// Nothing where the table does not know the field.
+std::vector<Json> neutral_values(const ConfigReader& reader, const std::vector<NeutralField>& table,
+                                 const std::string& key) {
+  if (const auto expected = reader.expected(key)) return {*expected};
+  const auto row = std::find_if(table.begin(), table.end(),
+                                [&](const NeutralField& field) { return field.key == key; });
+  return row == table.end() ? std::vector<Json>{} : row->neutral;
 }
 
 // Numbers are compared by value, those with a fraction as f32: files round them.
@@ -221,8 +235,8 @@ bool is_neutral(const Json& value, const Json& neutral) {
 }
 
 // A window that its own switch turns off, and the first layer of a window that is not there.
-bool is_without_window(const std::string& key, const Json& json, const ModelConfig& config) {
-  if (config.sliding_window > 0) return false;
+bool is_without_window(const std::string& key, const Json& json, const Computed& computed) {
+  if (computed.has_window) return false;
   if (key == "max_window_layers") return true;
   const auto uses_window = json.find("use_sliding_window");
   return key == "sliding_window" && uses_window != json.end() && *uses_window == false;
@@ -230,23 +244,25 @@ bool is_without_window(const std::string& key, const Json& json, const ModelConf
 
 }  // namespace
 
-void check_unread_fields(ConfigReader& reader, const Json& json, const ModelConfig& config) {
+void check_unread_fields(ConfigReader& reader, const Json& json, const CommonFields& fields,
+                         const ModelConfig& config) {
   reader.know(kHarmless);
-  std::vector<NeutralField> table = block_fields(config);
+  const Computed computed = computed_by(fields, config.spec);
+  std::vector<NeutralField> table = block_fields(computed);
   for (auto* more : {&model_fields, &expert_fields})
-    for (NeutralField& row : more(config)) table.push_back(std::move(row));
+    for (NeutralField& row : more(computed)) table.push_back(std::move(row));
   std::string ignored;
   for (const std::string& key : reader.unknown_keys()) {
     const Json& value = json.at(key);
-    if (value.is_null() || is_without_window(key, json, config)) continue;
-    const NeutralField* row = find_row(table, key, config.model_type);
-    if (row == nullptr) {
+    if (value.is_null() || is_without_window(key, json, computed)) continue;
+    const std::vector<Json> neutral = neutral_values(reader, table, key);
+    if (neutral.empty()) {
       ignored += fmt::format("{}{}", ignored.empty() ? "" : ", ", key);
-    } else if (std::none_of(row->neutral.begin(), row->neutral.end(),
-                            [&](const Json& neutral) { return is_neutral(value, neutral); })) {
+    } else if (std::none_of(neutral.begin(), neutral.end(),
+                            [&](const Json& known) { return is_neutral(value, known); })) {
       reader.unsupported(key, fmt::format("expected {}, the only value that {} is computed with, "
                                           "got {}",
-                                          shown(row->neutral[0]), config.model_type, shown(value)));
+                                          shown(neutral[0]), config.model_type, shown(value)));
     }
   }
   if (!ignored.empty())

@@ -3,8 +3,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
-#include "model/config_reader.h"
-#include "model/model.h"
+#include "model/family.h"
 
 namespace anabatic::model {
 
@@ -12,6 +11,6 @@ namespace anabatic::model {
 // computed as it is; otherwise it is noted as unsupported. Fields that never touch the maths pass;
 // any other one that is not null is warned of by name.
 void check_unread_fields(ConfigReader& reader, const nlohmann::json& json,
-                         const ModelConfig& config);
+                         const CommonFields& fields, const ModelConfig& config);
 
 }  // namespace anabatic::model

@@ -177,6 +177,13 @@ void ConfigReader::unsupported(std::string_view key, const std::string& problem)
   unsupported_.push_back(fmt::format("{}{}: {}", where_, key, problem));
 }
 
+void ConfigReader::expect(const char* key, std::int64_t value) { expected_[key] = value; }
+
+std::optional<std::int64_t> ConfigReader::expected(std::string_view key) const {
+  const auto found = expected_.find(key);
+  return found == expected_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void ConfigReader::absorb(const ConfigReader& nested) {
   invalid_.insert(invalid_.end(), nested.invalid_.begin(), nested.invalid_.end());
   unsupported_.insert(unsupported_.end(), nested.unsupported_.begin(), nested.unsupported_.end());

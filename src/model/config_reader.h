@@ -2,6 +2,7 @@
 // Reads typed fields of a config.json and collects every problem, so that all are shown at once.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
@@ -13,7 +14,7 @@ namespace anabatic::model {
 
 // The largest sizes taken from a file. Far above any model, far below what overflows 64 bits.
 struct Limits {
-  static constexpr std::int64_t kLayers = 16'384;
+  static constexpr std::int64_t kLayers = 4'096;
   static constexpr std::int64_t kWidth = std::int64_t{1} << 24;  // of hidden and feed-forward
   static constexpr std::int64_t kHeads = std::int64_t{1} << 16;
   static constexpr std::int64_t kExperts = std::int64_t{1} << 16;
@@ -54,6 +55,11 @@ class ConfigReader {
   void unsupported(std::string_view key, const std::string& problem);  // changes the maths
   void absorb(const ConfigReader& nested);                             // takes over its problems
 
+  // A field that nothing reads: the one value at which the maths is what is computed. It goes
+  // before what config_fields.h knows of the field.
+  void expect(const char* key, std::int64_t value);
+  std::optional<std::int64_t> expected(std::string_view key) const;
+
   std::vector<std::string> unknown_keys() const;
   const std::vector<std::string>& invalid_problems() const { return invalid_; }
   const std::vector<std::string>& unsupported_problems() const { return unsupported_; }
@@ -66,6 +72,7 @@ class ConfigReader {
   const nlohmann::json& object_;
   std::string where_;
   std::set<std::string, std::less<>> known_;
+  std::map<std::string, std::int64_t, std::less<>> expected_;
   std::vector<std::string> invalid_, unsupported_;
 };
 

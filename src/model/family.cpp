@@ -3,8 +3,8 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <array>
+#include <optional>
 
 namespace anabatic::model {
 
@@ -20,55 +20,59 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
-void read_sliding_window(ConfigReader& reader, ModelConfig& config, std::int64_t fallback) {
-  config.sliding_window =
-      reader
-          .optional_integer("sliding_window", fallback > 0 ? std::optional(fallback) : std::nullopt,
-                            {1, Limits::kPositions})
-          .value_or(0);
-  std::fill(config.layer_has_window.begin(), config.layer_has_window.end(),
-            config.sliding_window > 0);
+Gqa CommonFields::attention() const {
+  return {
+      .num_heads = num_attention_heads, .num_kv_heads = num_key_value_heads, .head_dim = head_dim};
 }
 
-void read_attention_bias(ConfigReader& reader, ModelConfig& config) {
-  config.attention_bias = config.attention_output_bias = reader.boolean("attention_bias", false);
+Mlp CommonFields::mlp() const { return {.width = intermediate_size, .activation = activation}; }
+
+void read_attention_bias(ConfigReader& reader, Gqa& attention) {
+  attention.qkv_bias = attention.output_bias = reader.boolean("attention_bias", false);
 }
 
-void read_experts(ConfigReader& reader, ModelConfig& config, const char* key, const char* other_key,
-                  std::int64_t num_experts, std::int64_t num_experts_per_tok) {
+std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback) {
+  return reader
+      .optional_integer("sliding_window", fallback > 0 ? std::optional(fallback) : std::nullopt,
+                        {1, Limits::kPositions})
+      .value_or(0);
+}
+
+Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
+                 const char* key, const char* other_key, const Moe& defaults) {
   const Range range{0, Limits::kExperts};
+  Moe moe{.width = defaults.width, .activation = fields.activation};
   const auto other = reader.optional_integer(other_key, std::nullopt, range);
   const bool both = reader.has(key) && reader.has(other_key);
-  config.num_experts = reader.integer(key, other.value_or(num_experts), range);
-  if (both && other && *other != config.num_experts)
-    reader.invalid(key, fmt::format("expected what {} says, {}, got {}", other_key, *other,
-                                    config.num_experts));
-  config.num_experts_per_tok =
-      reader.integer("num_experts_per_tok", num_experts_per_tok, {1, Limits::kExperts});
-  if (config.num_experts > 0 && config.num_experts_per_tok > config.num_experts)
+  moe.num_experts = reader.integer(key, other.value_or(defaults.num_experts), range);
+  if (both && other && *other != moe.num_experts)
+    reader.invalid(
+        key, fmt::format("expected what {} says, {}, got {}", other_key, *other, moe.num_experts));
+  moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, {1, Limits::kExperts});
+  if (moe.num_experts > 0 && moe.top_k > moe.num_experts)
     reader.invalid("num_experts_per_tok",
-                   fmt::format("expected at most {} experts, got {}", config.num_experts,
-                               config.num_experts_per_tok));
+                   fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
   config.output_router_logits = reader.boolean("output_router_logits", false);
   config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
+  return moe;
 }
 
-void read_layer_windows(ConfigReader& reader, ModelConfig& config) {
+std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields) {
   const bool uses_window = reader.boolean("use_sliding_window", false);
   const std::int64_t first_window =
       reader.integer("max_window_layers", 28, {0, Limits::kPositions});
   reader.know({"sliding_window"});
-  if (uses_window) read_sliding_window(reader, config, 4096);
+  const std::int64_t window = uses_window ? read_sliding_window(reader, 4096) : 0;
   const std::vector<std::string> types = reader.strings("layer_types");
-  const std::size_t num_layers = config.layer_has_window.size();
+  const auto num_layers = static_cast<std::size_t>(fields.num_hidden_layers);
+  std::vector<std::int64_t> windows(num_layers, 0);
   for (std::size_t i = 0; i < num_layers; ++i)
-    config.layer_has_window[i] =
-        config.sliding_window > 0 && static_cast<std::int64_t>(i) >= first_window;
-  if (types.empty()) return;
+    if (static_cast<std::int64_t>(i) >= first_window) windows[i] = window;
+  if (types.empty()) return windows;
   if (types.size() != num_layers) {
     reader.invalid("layer_types", fmt::format("expected {} entries (num_hidden_layers), got {}",
                                               num_layers, types.size()));
-    return;
+    return windows;
   }
   for (std::size_t i = 0; i < num_layers; ++i) {
     const bool slides = types[i] == "sliding_attention";
@@ -76,17 +80,26 @@ void read_layer_windows(ConfigReader& reader, ModelConfig& config) {
       reader.unsupported(
           "layer_types",
           fmt::format("expected full_attention or sliding_attention, got {}", types[i]));
-      return;
+      return windows;
     }
-    if (slides && config.sliding_window == 0) {
+    if (slides && window == 0) {
       reader.invalid("layer_types",
                      fmt::format("layer {} is sliding_attention, expected use_sliding_window true "
                                  "and a sliding_window",
                                  i));
-      return;
+      return windows;
     }
-    config.layer_has_window[i] = slides;
+    windows[i] = slides ? window : 0;
   }
+  return windows;
+}
+
+Spelling fused_experts(const std::string& block) {
+  const std::string gate_up = block + ".experts.gate_up_proj";
+  return {{"router.weight", {block + ".gate.weight"}},
+          {"experts.gate.weight", {gate_up}},
+          {"experts.up.weight", {gate_up}},
+          {"experts.down.weight", {block + ".experts.down_proj"}}};
 }
 
 }  // namespace anabatic::model

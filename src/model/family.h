@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model family is here: how its config differs from the common fields, and how its files
-// name the tensors of an MoE block. `families()` is the table.
+// What a model family is here: the defaults of its config.json, and a function that makes the list
+// of layers and the names in files from it. `families()` is the table.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/config_reader.h"
 #include "model/model.h"
@@ -23,36 +24,47 @@ struct FamilyDefaults {
   std::int64_t bos_token_id, eos_token_id;  // -1: none
 };
 
-// Names inside `model.layers.N.`: the block of router and experts, and the three matrices of one
-// expert in the per-expert spelling.
-struct ExpertNames {
-  std::string_view block, gate, up, down;
+// Fields that every family has.
+struct CommonFields {
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0;
+  std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
+  std::int64_t max_position_embeddings = 0;
+  spec::Activation activation{};  // of gate and up, by hidden_act
+
+  // The blocks that these make, without biases, norms or windows.
+  Gqa attention() const;
+  Mlp mlp() const;
 };
 
 struct Family {
   std::string_view model_type;
   FamilyDefaults defaults;
-  // Fields beyond the common ones; the common ones are in `config` already.
-  void (*read)(ConfigReader& reader, ModelConfig& config);
-  std::optional<ExpertNames> experts{};
+  // Reads the other fields and fills spec.layers and spec.spellings; the rest of `config` that
+  // common fields give is there already.
+  void (*read)(ConfigReader& reader, const CommonFields& fields, ModelConfig& config);
 };
 
-// One file each.
+// One file each, in families/.
 extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
 const Family* find_family(std::string_view model_type);
 
-// Shared by families. `sliding_window` null or absent means the fallback (0: none).
-void read_sliding_window(ConfigReader& reader, ModelConfig& config, std::int64_t fallback);
-// `use_sliding_window` with the layers of `layer_types`, or those from max_window_layers on.
-void read_layer_windows(ConfigReader& reader, ModelConfig& config);
-void read_attention_bias(ConfigReader& reader, ModelConfig& config);
-void read_experts(ConfigReader& reader, ModelConfig& config, const char* key, const char* other_key,
-                  std::int64_t num_experts, std::int64_t num_experts_per_tok);
+// Shared by families.
+void read_attention_bias(ConfigReader& reader, Gqa& attention);
+// `sliding_window`; null or absent means the fallback (0: none).
+std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback);
+// Each layer's window by `use_sliding_window`, for the layers of `layer_types` or those from
+// max_window_layers on.
+std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields);
+// Experts of `width`, and in `config` what their losses are by default.
+Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
+                 const char* key, const char* other_key, const Moe& defaults);
+// All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
+Spelling fused_experts(const std::string& block);
 
-// rope_theta + rope_scaling, or rope_parameters. Needs head_dim and max_position_embeddings.
-spec::Rope read_rope(ConfigReader& reader, const ModelConfig& config, double default_theta);
+// rope_theta + rope_scaling, or rope_parameters.
+spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double default_theta);
 
 }  // namespace anabatic::model

@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model family read from a Hugging Face config.json: its graph, its states and where in the files
-// each state comes from.
+// A model read from a Hugging Face config.json, its graph, and what its size says.
 #pragma once
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
-#include "spec/activation.h"
-#include "spec/rope.h"
+#include "model/model_spec.h"
 
 namespace anabatic::model {
 
-// The union of what the families (model/family.h) need. Field names
-// follow config.json.
+struct ModelCounts {
+  std::int64_t total = 0, active = 0;  // active: experts counted top_k / num_experts
+  std::int64_t active_without_embedding_and_routers =
+      0;  // what model FLOPs count; the head always counted
+  // heads · (d_qk + d_v), summed over the layers of each window; 0: no window.
+  std::map<std::int64_t, std::int64_t> attention_widths{};
+
+  bool has_window() const {
+    return !attention_widths.empty() && attention_widths.rbegin()->first > 0;
+  }
+};
+
+// What a config.json says.
 struct ModelConfig {
   std::string model_type;  // "llama", "qwen3_moe", ...: of a family
-  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0;
-  std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
+  ModelSpec spec{};
+  ModelCounts counts{};  // of `spec`
+  // The sizes by their names in config.json, 0 where the model has no such part.
+  std::vector<std::pair<std::string, std::int64_t>> sizes{};
   std::int64_t max_position_embeddings = 0;
-  std::int64_t sliding_window = 0;       // 0: none
-  std::vector<bool> layer_has_window{};  // a layer; qwen3's layer_types / max_window_layers
-  double rms_norm_eps = 1e-6;
-  double initializer_range = 0.02;
-  spec::Rope rope{};
-  spec::Activation activation{};  // of gate and up, by hidden_act
-  bool tie_word_embeddings = false, attention_bias = false, attention_output_bias = false,
-       mlp_bias = false, qk_norm = false;
-  // Experts; num_experts 0: dense.
-  std::int64_t num_experts = 0, num_experts_per_tok = 0, moe_intermediate_size = 0;
-  std::vector<bool> layer_is_moe{};  // a layer
-  bool norm_topk_prob = true;
   bool output_router_logits = false;
   double router_aux_loss_coef = 0.0;
   std::int64_t bos_token_id = -1;
-  std::int64_t pad_token_id = -1;  // its row of the embedding is not trained
   std::vector<std::int64_t> eos_token_ids{};
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
 };
@@ -73,16 +73,9 @@ struct BuildOptions {
 // go, and attention reads the caches.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
-struct ParameterCounts {
-  std::int64_t total = 0, active = 0;  // active: experts counted top_k / num_experts
-  std::int64_t active_without_embedding_and_routers =
-      0;  // what model FLOPs count; the head always counted
-};
-ParameterCounts count_parameters(const ModelConfig& config);
-
-// Model FLOPs of a training step by conventions: 6 · tokens · active + 7 · (d_qk + d_v) · heads ·
-// pairs a layer.
+// Model FLOPs of a training step by conventions: 6 · tokens · active, and in each layer 7 · (d_qk +
+// d_v) · heads · pairs, those of queries and keys that a layer of this window (0: none) computes.
 double training_flops(const ModelConfig& config, std::int64_t tokens,
-                      double unmasked_pairs_per_layer);
+                      const std::function<double(std::int64_t window)>& unmasked_pairs);
 
 }  // namespace anabatic::model

@@ -98,8 +98,8 @@ const nlohmann::json* rope_object(ConfigReader& reader, const char*& key) {
 
 }  // namespace
 
-spec::Rope read_rope(ConfigReader& reader, const ModelConfig& config, double default_theta) {
-  spec::Rope rope{.rotary_dim = config.head_dim, .max_position = config.max_position_embeddings};
+spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double default_theta) {
+  spec::Rope rope{.rotary_dim = fields.head_dim, .max_position = fields.max_position_embeddings};
   constexpr double kSmallest = std::numeric_limits<double>::min();
   rope.theta = reader.number("rope_theta", default_theta, kSmallest, kLargest);
   require_full_rotation(reader);

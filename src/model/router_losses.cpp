@@ -29,12 +29,11 @@ ir::ValueId mean_over_layers(ir::GraphBuilder& builder, const std::vector<Router
   return builder.add1("scale", {sum}, {{"factor", factor / static_cast<double>(routers.size())}});
 }
 
-ir::ValueId balance_loss(ir::GraphBuilder& builder, const ModelConfig& config,
-                         const BuildOptions& options, ir::ValueId documents,
-                         ir::ValueId inverse_real_tokens,
+spec::Attributes top_k_of(const RouterOutputs& router) { return {{"top_k", router.top_k}}; }
+
+ir::ValueId balance_loss(ir::GraphBuilder& builder, const BuildOptions& options,
+                         ir::ValueId documents, ir::ValueId inverse_real_tokens,
                          const std::vector<RouterOutputs>& routers) {
-  const std::int64_t top_k = config.num_experts_per_tok;
-  const spec::Attributes attributes{{"top_k", top_k}};
   switch (options.balance_loss) {
     case BalanceLoss::kAllLayers: {
       std::vector<ir::ValueId> inputs{inverse_real_tokens};
@@ -42,7 +41,7 @@ ir::ValueId balance_loss(ir::GraphBuilder& builder, const ModelConfig& config,
         inputs.push_back(router.counts);
         inputs.push_back(router.probability_sums);
       }
-      return builder.add1("load_balancing_loss", std::move(inputs), attributes);
+      return builder.add1("load_balancing_loss", std::move(inputs), top_k_of(routers.front()));
     }
     case BalanceLoss::kSequence: {
       const ir::ValueId inverse_documents = step_scalar(builder, "inverse_documents");
@@ -55,23 +54,23 @@ ir::ValueId balance_loss(ir::GraphBuilder& builder, const ModelConfig& config,
     case BalanceLoss::kNone:
       break;
   }
-  return mean_over_layers(
-      builder, routers, 1.0 / static_cast<double>(top_k), [&](const RouterOutputs& router) {
-        return builder.add1("load_balancing_loss",
-                            {inverse_real_tokens, router.counts, router.probability_sums},
-                            attributes);
-      });
+  return mean_over_layers(builder, routers, 1.0 / static_cast<double>(routers.front().top_k),
+                          [&](const RouterOutputs& router) {
+                            return builder.add1(
+                                "load_balancing_loss",
+                                {inverse_real_tokens, router.counts, router.probability_sums},
+                                top_k_of(router));
+                          });
 }
 
 }  // namespace
 
-ir::ValueId add_router_losses(ir::GraphBuilder& builder, const ModelConfig& config,
-                              const BuildOptions& options, ir::ValueId loss, ir::ValueId documents,
+ir::ValueId add_router_losses(ir::GraphBuilder& builder, const BuildOptions& options,
+                              ir::ValueId loss, ir::ValueId documents,
                               const std::vector<RouterOutputs>& routers) {
   ir::ValueId objective = loss;
   const ir::ValueId inverse_real_tokens = step_scalar(builder, "inverse_real_tokens");
-  const ir::ValueId aux =
-      balance_loss(builder, config, options, documents, inverse_real_tokens, routers);
+  const ir::ValueId aux = balance_loss(builder, options, documents, inverse_real_tokens, routers);
   builder.output(aux, "aux_loss");
   if (options.balance_coef != 0 && options.balance_loss != BalanceLoss::kNone)
     objective = add_scaled(builder, objective, aux, options.balance_coef);

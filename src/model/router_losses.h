@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "model/layers.h"
+#include "model/blocks/blocks.h"
 
 namespace anabatic::model {
 
@@ -12,8 +12,8 @@ namespace anabatic::model {
 // micro-batches weighs these losses by tokens, or by documents where they are means of documents,
 // so that what its micro-batches give adds up; the inputs `inverse_real_tokens` and
 // `inverse_documents` are of the whole step.
-ir::ValueId add_router_losses(ir::GraphBuilder& builder, const ModelConfig& config,
-                              const BuildOptions& options, ir::ValueId loss, ir::ValueId documents,
+ir::ValueId add_router_losses(ir::GraphBuilder& builder, const BuildOptions& options,
+                              ir::ValueId loss, ir::ValueId documents,
                               const std::vector<RouterOutputs>& routers);
 
 }  // namespace anabatic::model

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "io/file.h"
 #include "model/float_conversion.h"
-#include "model/parameters.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -112,7 +111,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
                          const StateWriter& write) {
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
-  require_tied_head(config, files, directory);
+  require_equal_repeats(config, map, files, directory);
   WrittenChecksums checksums(directory);
   std::vector<float> scratch;
   for (const FileTensor& tensor : map.tensors) {

@@ -32,26 +32,23 @@ struct FileTensor {
   std::vector<WeightPiece> pieces;
 };
 
-// How the tensors of an MoE block are spelled.
-struct WeightSpelling {
-  bool fused_experts = false;  // experts.gate_up_proj [E,2F,H] and experts.down_proj [E,H,F]
-  bool block_is_mlp = false;   // mixtral: `mlp.` in place of `block_sparse_moe.`
-  bool operator==(const WeightSpelling&) const = default;
-};
-
 struct WeightMap {
-  WeightSpelling spelling{};
+  std::size_t spelling = 0;         // of ModelSpec::spellings
   std::vector<FileTensor> tensors;  // in the order of the forward pass
 };
 
-// The map for a model without files: per-expert tensors, which every version of transformers reads,
-// in the config's dtype (f32 when it names none that the engine writes).
+// The map for a model without files: the family's first spelling, in the config's dtype (f32 when
+// it names none that the engine writes).
 WeightMap make_weight_map(const ModelConfig& config);
-WeightMap make_weight_map(const ModelConfig& config, WeightSpelling spelling, DType dtype);
+WeightMap make_weight_map(const ModelConfig& config, std::size_t spelling, DType dtype);
 
 // The map of the files in DIR, which may be a .safetensors file: spelling and dtypes as found.
 // InvalidArgument lists every tensor that is missing, surplus, or of another shape or dtype.
 WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory);
+
+// A repeated tensor that stood alone for a parameter (a head for its tied embedding) gets the
+// parameter's own name, which older readers look for.
+void use_own_names(const ModelConfig& config, WeightMap& map);
 
 // Takes and gives elements [first, first + values.size()) of a state, row-major.
 using StateWriter =

@@ -21,7 +21,7 @@ constexpr std::int64_t kChunk = 64;
 }  // namespace
 
 Decoder::Decoder(ModelSession& session, std::int64_t capacity)
-    : session_(session), capacity_(capacity), vocabulary_(session.config().vocab_size) {
+    : session_(session), capacity_(capacity), vocabulary_(session.config().spec.vocab_size) {
   const auto bind = [&](const char* name, std::int64_t rows) {
     return session.bind({.name = name,
                          .build = {.num_tokens = rows,
@@ -90,7 +90,7 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
   Decoder decoder(session, length + room);
   if (!session.has_parameters()) session.load_parameters();
   session.refresh_derived();
-  Sampler sampler(options, session.config().vocab_size);
+  Sampler sampler(options, session.config().spec.vocab_size);
   std::span<const float> logits = decoder.append(prompt);
   for (std::int64_t i = 0; i < room; ++i) {
     const std::int32_t token = sampler.next(logits, length + i);

@@ -173,9 +173,9 @@ GradientTokens read_gradient_tokens(const std::filesystem::path& path,
                                     const model::ModelConfig& config) {
   const Reader reader(path);
   const Rows rows = read_rows(reader);
-  check_rows(rows, config.vocab_size);
-  if (config.sliding_window > 0) check_no_holes(rows, reader.length());
-  if (config.rope.variant == "dynamic") check_largest_position(rows);
+  check_rows(rows, config.spec.vocab_size);
+  if (config.counts.has_window()) check_no_holes(rows, reader.length());
+  if (config.spec.rope.variant == "dynamic") check_largest_position(rows);
   GradientTokens tokens{.batch = reader.batch(), .length = reader.length()};
   io::MicroBatch& batch = tokens.micro_batch;
   std::int32_t begin = 0;  // of the row

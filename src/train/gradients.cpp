@@ -40,7 +40,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   const model::ModelConfig& config = session.config();
   const GradientTokens given = read_gradient_tokens(tokens, config);
   const io::MicroBatch& batch = given.micro_batch;
-  const bool adds_aux = config.num_experts > 0 && config.output_router_logits;
+  const bool adds_aux = model::num_experts(config.spec) > 0 && config.output_router_logits;
   const auto program =
       session.bind({.name = "gradients",
                     .build = {.num_tokens = static_cast<std::int64_t>(given.places.size()),
@@ -62,7 +62,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
     loss = static_cast<float>(program->scalar("loss") +
                               config.router_aux_loss_coef * program->scalar("aux_loss"));
   const TensorView logits = program->executor->output("logits");
-  const std::vector<float> kept = placed(given, logits.as<const float>(), config.vocab_size);
+  const std::vector<float> kept = placed(given, logits.as<const float>(), config.spec.vocab_size);
   program->executor->run(spec::Action::kBackward);
 
   const auto gradient_of = [&](std::string_view state) {
@@ -73,7 +73,7 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   const std::vector<model::FileTensor>& tensors = session.weight_map().tensors;
   std::vector<io::TensorInfo> infos{
       {"loss", DType::kFloat32, {}},
-      {"logits", DType::kFloat32, {given.batch, given.length, config.vocab_size}}};
+      {"logits", DType::kFloat32, {given.batch, given.length, config.spec.vocab_size}}};
   for (const auto& tensor : tensors)
     infos.push_back({"grad." + tensor.name, DType::kFloat32, tensor.shape});
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(output, infos);

@@ -89,9 +89,9 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   if (has_text) {
     const fs::path directory = model_directory(run.model.path);
     tokenizer.emplace(io::Tokenizer::load(directory));
-    ANABATIC_REQUIRE(tokenizer->vocabulary_size() <= config.vocab_size,
+    ANABATIC_REQUIRE(tokenizer->vocabulary_size() <= config.spec.vocab_size,
                      "[data] the tokenizer in {} has {} ids, the model's vocab_size is {}",
-                     directory.string(), tokenizer->vocabulary_size(), config.vocab_size);
+                     directory.string(), tokenizer->vocabulary_size(), config.spec.vocab_size);
     callback = tokenize_callback(*tokenizer);
     options = tokenize_options(
         *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads(run));
@@ -104,14 +104,14 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   std::vector<io::TokenFile> token_files =
       io::open_token_files(sources, callback, options, cache, fingerprint);
   log_sources(token_files);
-  io::check_ids(token_files, config.vocab_size, num_threads(run), [&] {
+  io::check_ids(token_files, config.spec.vocab_size, num_threads(run), [&] {
     if (cache == nullptr && run.data.cache != "none") cache = cache_of(run);
     return cache == nullptr || cache->is_temporary() ? fs::path() : cache->path();
   });
   device::trim_heap();  // of what was read
   return io::Dataset(std::move(token_files), {.sequence_length = run.data.sequence_length,
                                               .packing = *packing,
-                                              .vocab_size = config.vocab_size,
+                                              .vocab_size = config.spec.vocab_size,
                                               .pad_id = static_cast<std::int32_t>(pad)});
 }
 

@@ -191,19 +191,10 @@ std::string bytes_difference(const PlanFile& before, const PlanFile& after) {
 StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device) {
   StepIdentity step{{"model_type", config.model_type}};
-  const auto add = [&](const char* name, std::int64_t value) {
+  const auto add = [&](const std::string& name, std::int64_t value) {
     step.emplace_back(name, std::to_string(value));
   };
-  add("vocab_size", config.vocab_size);
-  add("hidden_size", config.hidden_size);
-  add("intermediate_size", config.intermediate_size);
-  add("num_hidden_layers", config.num_hidden_layers);
-  add("num_attention_heads", config.num_attention_heads);
-  add("num_key_value_heads", config.num_key_value_heads);
-  add("head_dim", config.head_dim);
-  add("num_experts", config.num_experts);
-  add("num_experts_per_tok", config.num_experts_per_tok);
-  add("moe_intermediate_size", config.moe_intermediate_size);
+  for (const auto& [name, value] : config.sizes) add(name, value);
   for (const char* name : kStepKeys)
     for (const ConfigKey& key : config_keys())
       if (key.name == name) step.emplace_back(name, key.show(run));

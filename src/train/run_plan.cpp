@@ -30,7 +30,7 @@ model::BalanceLoss balance_loss_of(const RunConfig& run) {
 // A weight of a loss that the model does not have.
 void require_experts(const RunConfig& run, const model::ModelConfig& config) {
   const auto require = [&](const char* key, double coef) {
-    ANABATIC_REQUIRE(coef == 0 || config.num_experts > 0,
+    ANABATIC_REQUIRE(coef == 0 || model::num_experts(config.spec) > 0,
                      "[train] {}: expected a model with experts, got {} without any ({})", key,
                      config.model_type, coef);
   };

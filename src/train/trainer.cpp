@@ -191,7 +191,8 @@ struct Trainer::Impl {
          .keep_last = run.train.keep_last,
          .log_bytes =
              estimate_log_bytes(run.train.steps - first_step + 1,
-                                session.config().num_hidden_layers, session.config().num_experts)},
+                                static_cast<std::int64_t>(session.config().spec.layers.size()),
+                                model::num_experts(session.config().spec))},
         disk_room(run.train.output));
   }
 

@@ -11,21 +11,14 @@ namespace {
 
 constexpr std::int32_t kIgnored = -100;
 
-// Query-key pairs that attention computes, averaged over layers (some may have a window).
-double unmasked_pairs(const model::ModelConfig& config, const io::MicroBatch& batch) {
-  double full = 0, windowed = 0;
+// Query-key pairs that the attention of one layer computes.
+double unmasked_pairs(const io::MicroBatch& batch, std::int64_t window) {
+  double pairs = 0;
   for (std::size_t i = 0; i < batch.key_begin.size(); ++i) {
     const double keys = batch.key_end[i] - batch.key_begin[i];
-    full += keys;
-    windowed += config.sliding_window > 0
-                    ? std::min(keys, static_cast<double>(config.sliding_window))
-                    : keys;
+    pairs += window > 0 ? std::min(keys, static_cast<double>(window)) : keys;
   }
-  const auto num_windowed =
-      std::count(config.layer_has_window.begin(), config.layer_has_window.end(), true);
-  const double share =
-      static_cast<double>(num_windowed) / static_cast<double>(config.num_hidden_layers);
-  return share * windowed + (1 - share) * full;
+  return pairs;
 }
 
 void append_random_sample(io::MicroBatch& batch, std::int64_t length, std::int64_t vocab_size,
@@ -57,8 +50,9 @@ std::unique_ptr<BoundProgram> bind_training(ModelSession& session) {
 double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch& batch) {
   const auto tokens = static_cast<std::int64_t>(batch.tokens.size());
   const auto ignored = static_cast<double>(tokens - batch.unmasked_tokens);
-  return model::training_flops(config, tokens, unmasked_pairs(config, batch)) -
-         6.0 * ignored * static_cast<double>(config.vocab_size * config.hidden_size);
+  const auto pairs = [&](std::int64_t window) { return unmasked_pairs(batch, window); };
+  return model::training_flops(config, tokens, pairs) -
+         6.0 * ignored * static_cast<double>(config.spec.vocab_size * config.spec.hidden_size);
 }
 
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
@@ -67,7 +61,7 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
   for (std::int64_t i = 0; i < run.train.gradient_accumulation_steps; ++i) {
     io::MicroBatch& batch = step.micro_batches.emplace_back();
     for (std::int64_t sample = 0; sample < run.train.micro_batch_size; ++sample)
-      append_random_sample(batch, run.data.sequence_length, config.vocab_size,
+      append_random_sample(batch, run.data.sequence_length, config.spec.vocab_size,
                            seed + static_cast<std::uint64_t>(i));
     step.unmasked_tokens += batch.unmasked_tokens;
     step.real_tokens += batch.real_tokens;

@@ -61,7 +61,8 @@ void compare(const std::string& model_name, const std::string& precision, DType 
   write_gradients(run, golden / "tokens.safetensors", folder / "out.safetensors");
   const auto out = io::SafetensorsDirectory::open(folder / "out.safetensors");
   const model::ModelConfig config = model::load_config(golden);
-  const auto bounds = testing::parity_bounds(config.num_hidden_layers, config.hidden_size, dtype);
+  const auto bounds = testing::parity_bounds(static_cast<std::int64_t>(config.spec.layers.size()),
+                                             config.spec.hidden_size, dtype);
   std::ifstream lines(golden / "expected.txt");
   std::string name;
   Summary want;

@@ -35,13 +35,12 @@ TEST(Utilization, IsNotKnownWhereAStepBeatsEveryMeasurement) {
 
 TEST(MicroBatchFlops, CountTheHeadOfTokensWithALabel) {
   model::ModelConfig config;
-  config.hidden_size = 16;
-  config.vocab_size = 1000;
-  config.num_hidden_layers = 1;
-  config.num_attention_heads = config.num_key_value_heads = 1;
-  config.head_dim = 16;
-  config.intermediate_size = 16;
-  config.layer_has_window = {false};
+  config.spec.hidden_size = 16;
+  config.spec.vocab_size = 1000;
+  config.counts = {.total = 32000,
+                   .active = 32000,
+                   .active_without_embedding_and_routers = 16000,
+                   .attention_widths = {{0, 32}}};
   io::MicroBatch batch{.tokens = {1, 2, 3, 4}, .labels = {2, 3, 4, -100}};
   batch.unmasked_tokens = 3;
   const double all = micro_batch_flops(config, batch);

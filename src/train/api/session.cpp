@@ -114,7 +114,7 @@ struct Session::Impl {
   train::StepShape shape() const {
     return {.sequence_length = run.data.sequence_length,
             .micro_batch_size = run.train.micro_batch_size,
-            .vocabulary = model->config().vocab_size,
+            .vocabulary = model->config().spec.vocab_size,
             .pad_id = static_cast<std::int32_t>(
                 model->config().eos_token_ids.empty() ? 0 : model->config().eos_token_ids.front())};
   }
@@ -297,7 +297,7 @@ Session::Session(Session&&) noexcept = default;
 const PlanSummary& Session::plan() const { return impl_->plan; }
 std::int64_t Session::sequence_length() const { return impl_->run.data.sequence_length; }
 std::int64_t Session::sequences_per_step() const { return impl_->sequences_per_step(); }
-std::int64_t Session::vocabulary() const { return impl_->model->config().vocab_size; }
+std::int64_t Session::vocabulary() const { return impl_->model->config().spec.vocab_size; }
 std::int64_t Session::num_steps() const { return impl_->step; }
 
 StepResult Session::step(std::span<const Sequence> batch, double learning_rate) {

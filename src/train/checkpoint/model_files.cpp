@@ -82,11 +82,11 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
   special_ = special_tokens_of(run, tokenizer ? &*tokenizer : nullptr, config.eos_token_ids);
   log_warnings(special_);
   if (tokenizer) {
-    if (tokenizer->vocabulary_size() > config.vocab_size)
+    if (tokenizer->vocabulary_size() > config.spec.vocab_size)
       log_warning(
           "[checkpoint] {}: the tokenizer has {} ids, vocab_size of config.json is {}: a text with "
           "one of the others cannot go into this model",
-          source_.string(), tokenizer->vocabulary_size(), config.vocab_size);
+          source_.string(), tokenizer->vocabulary_size(), config.spec.vocab_size);
     if (special_.bos) bos_text_ = tokenizer->id_to_token(*special_.bos);
     if (special_.eos) eos_text_ = tokenizer->id_to_token(*special_.eos);
     if (special_.post_processor_lacks_prefix)

@@ -50,13 +50,13 @@ OrderedJson environment_json(const ModelSession& session) {
 }
 
 OrderedJson model_json(const model::ModelConfig& config) {
-  const model::ParameterCounts parameters = model::count_parameters(config);
+  const model::Moe* moe = model::first_moe(config.spec);
   return {{"type", config.model_type},
-          {"parameters", parameters.total},
-          {"active_parameters", parameters.active},
-          {"layers", config.num_hidden_layers},
-          {"experts", config.num_experts},
-          {"experts_per_token", config.num_experts_per_tok}};
+          {"parameters", config.counts.total},
+          {"active_parameters", config.counts.active},
+          {"layers", config.spec.layers.size()},
+          {"experts", model::num_experts(config.spec)},
+          {"experts_per_token", moe != nullptr ? moe->top_k : 0}};
 }
 
 OrderedJson config_json(const RunConfig& run) {

@@ -81,7 +81,7 @@ TEST(Fuzz, Config) {
     io::reset_largest_allocation();
     try {
       const ModelConfig config = load_config(folder.path());
-      EXPECT_EQ(config.layer_is_moe.size(), static_cast<std::size_t>(config.num_hidden_layers));
+      EXPECT_GT(config.counts.total, 0);
       ++good;
     } catch (const Error& error) {
       ++refused;

@@ -78,10 +78,10 @@ TEST(BuildGraph, HasOneStatePerParameterWithItsShape) {
   for (const std::string& json : variants()) {
     const ModelConfig config = config_from(json);
     const ir::Graph graph = build_graph(config, {.num_tokens = 3});
-    const std::vector<Parameter> list = parameters(config);
+    const std::deque<Parameter> list = declare(config.spec).parameters;
     ASSERT_EQ(graph.states.size(), list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
-      EXPECT_EQ(text(graph.states[i].name), list[i].name);
+      EXPECT_EQ(text(graph.states[i].name), list[i].name());
       EXPECT_EQ(graph.value(graph.states[i].before).type,
                 tensor_type(DType::kFloat32, list[i].shape));
     }
@@ -146,7 +146,7 @@ TEST(BuildGraph, BalancesEachLayerOrDocumentOrAllLayersTogether) {
     EXPECT_EQ(graph.objective == graph.find_output("loss"), kind == BalanceLoss::kNone);
     return count_ops(graph);
   };
-  const auto layers = static_cast<int>(config.num_hidden_layers);
+  const auto layers = static_cast<int>(config.spec.layers.size());
   EXPECT_EQ(counts_of(BalanceLoss::kLayer)["load_balancing_loss"], layers);
   EXPECT_EQ(counts_of(BalanceLoss::kNone)["load_balancing_loss"], layers);
   EXPECT_EQ(counts_of(BalanceLoss::kSequence)["sequence_balance_loss"], layers);

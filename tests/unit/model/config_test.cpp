@@ -8,55 +8,72 @@
 namespace anabatic::model {
 namespace {
 
+using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   const ModelConfig llama = config_from(R"({"model_type": "llama"})");
-  EXPECT_EQ(llama.hidden_size, 4096);
-  EXPECT_EQ(llama.intermediate_size, 11008);
-  EXPECT_EQ(llama.num_key_value_heads, 32);
-  EXPECT_EQ(llama.head_dim, 128);
-  EXPECT_EQ(llama.rms_norm_eps, 1e-6);
-  EXPECT_EQ(llama.rope.theta, 10000.0);
+  EXPECT_EQ(llama.spec.hidden_size, 4096);
+  EXPECT_EQ(llama.spec.layers.size(), 32u);
+  const Mlp& mlp = std::get<Mlp>(llama.spec.layers[0].feed_forward);
+  EXPECT_EQ(mlp.width, 11008);
+  EXPECT_EQ(mlp.activation, "swiglu");
+  EXPECT_EQ(gqa_of(llama).num_kv_heads, 32);
+  EXPECT_EQ(gqa_of(llama).head_dim, 128);
+  EXPECT_EQ(llama.spec.norm_epsilon, 1e-6);
+  EXPECT_EQ(llama.spec.rope.theta, 10000.0);
   EXPECT_EQ(llama.bos_token_id, 1);
   EXPECT_THAT(llama.eos_token_ids, ElementsAre(2));
-  EXPECT_EQ(llama.pad_token_id, -1);
-  EXPECT_FALSE(llama.tie_word_embeddings);
+  EXPECT_EQ(llama.spec.padding_token, -1);
+  EXPECT_FALSE(llama.spec.head.is_tied);
 
   const ModelConfig mistral = config_from(R"({"model_type": "mistral"})");
-  EXPECT_EQ(mistral.num_key_value_heads, 8);
-  EXPECT_EQ(mistral.sliding_window, 4096);
-  EXPECT_THAT(mistral.layer_has_window, ::testing::Each(true));
+  EXPECT_EQ(gqa_of(mistral).num_kv_heads, 8);
+  EXPECT_THAT(windows_of(mistral), Each(4096));
 
   const ModelConfig qwen2 = config_from(R"({"model_type": "qwen2", "attention_bias": false})");
-  EXPECT_EQ(qwen2.head_dim, 128);
-  EXPECT_TRUE(qwen2.attention_bias);  // transformers reads no such field
-  EXPECT_FALSE(qwen2.attention_output_bias || qwen2.qk_norm);
+  EXPECT_EQ(gqa_of(qwen2).head_dim, 128);
+  EXPECT_TRUE(gqa_of(qwen2).qkv_bias);  // transformers reads no such field
+  EXPECT_FALSE(gqa_of(qwen2).output_bias || gqa_of(qwen2).qk_norm);
 
   const ModelConfig qwen3 = config_from(R"({"model_type": "qwen3", "hidden_size": 1024})");
-  EXPECT_EQ(qwen3.head_dim, 128);
-  EXPECT_EQ(qwen3.vocab_size, 151936);
-  EXPECT_TRUE(qwen3.qk_norm);
-  EXPECT_EQ(qwen3.sliding_window, 0);
+  EXPECT_EQ(gqa_of(qwen3).head_dim, 128);
+  EXPECT_EQ(qwen3.spec.vocab_size, 151936);
+  EXPECT_TRUE(gqa_of(qwen3).qk_norm);
+  EXPECT_THAT(windows_of(qwen3), Each(0));
   EXPECT_TRUE(qwen3.eos_token_ids.empty());
+}
 
+TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   const ModelConfig mixtral = config_from(R"({"model_type": "mixtral"})");
-  EXPECT_EQ(mixtral.rope.theta, 1e6);
-  EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
-  EXPECT_EQ(mixtral.num_experts, 8);
-  EXPECT_EQ(mixtral.num_experts_per_tok, 2);
-  EXPECT_EQ(mixtral.moe_intermediate_size, 14336);
+  EXPECT_EQ(mixtral.spec.rope.theta, 1e6);
+  EXPECT_EQ(mixtral.spec.norm_epsilon, 1e-5);
+  const Moe& experts = *first_moe(mixtral.spec);
+  EXPECT_EQ(experts.num_experts, 8);
+  EXPECT_EQ(experts.top_k, 2);
+  EXPECT_EQ(experts.width, 14336);
+  EXPECT_EQ(experts.activation, "swiglu");
+  EXPECT_TRUE(experts.normalizes_weights);
   EXPECT_EQ(mixtral.router_aux_loss_coef, 0.001);
-  EXPECT_TRUE(mixtral.norm_topk_prob);
-  EXPECT_EQ(mixtral.sliding_window, 0);
+  EXPECT_THAT(windows_of(mixtral), Each(0));
 
-  const ModelConfig moe = config_from(R"({"model_type": "qwen3_moe"})");
-  EXPECT_EQ(moe.num_experts, 128);
-  EXPECT_EQ(moe.num_experts_per_tok, 8);
-  EXPECT_EQ(moe.moe_intermediate_size, 768);
-  EXPECT_EQ(moe.num_key_value_heads, 4);
-  EXPECT_EQ(moe.head_dim, 64);
-  EXPECT_FALSE(moe.norm_topk_prob);
+  const ModelConfig qwen3_moe = config_from(R"({"model_type": "qwen3_moe"})");
+  const Moe& many = *first_moe(qwen3_moe.spec);
+  EXPECT_EQ(many.num_experts, 128);
+  EXPECT_EQ(many.top_k, 8);
+  EXPECT_EQ(many.width, 768);
+  EXPECT_FALSE(many.normalizes_weights);
+  EXPECT_EQ(gqa_of(qwen3_moe).num_kv_heads, 4);
+  EXPECT_EQ(gqa_of(qwen3_moe).head_dim, 64);
+}
+
+TEST(Config, KeepsItsSizesByTheirNames) {
+  const ModelConfig dense = config_from(small_json("llama"));
+  EXPECT_THAT(dense.sizes, Contains(std::pair<std::string, std::int64_t>("intermediate_size", 10)));
+  EXPECT_THAT(dense.sizes, Contains(std::pair<std::string, std::int64_t>("num_experts", 0)));
+  EXPECT_THAT(config_from(small_json("qwen3_moe")).sizes,
+              Contains(std::pair<std::string, std::int64_t>("moe_intermediate_size", 5)));
 }
 
 TEST(Config, ReadsOldAndNewSpellingsAlike) {
@@ -67,10 +84,10 @@ TEST(Config, ReadsOldAndNewSpellingsAlike) {
       "llama",
       R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "linear", "factor": 4.0},
          "dtype": "bfloat16")"));
-  EXPECT_EQ(old_rope.rope, new_rope.rope);
-  EXPECT_EQ(old_rope.rope.variant, "linear");
-  EXPECT_EQ(old_rope.rope.theta, 5e5);
-  EXPECT_EQ(old_rope.rope.factor, 4.0);
+  EXPECT_EQ(old_rope.spec.rope, new_rope.spec.rope);
+  EXPECT_EQ(old_rope.spec.rope.variant, "linear");
+  EXPECT_EQ(old_rope.spec.rope.theta, 5e5);
+  EXPECT_EQ(old_rope.spec.rope.factor, 4.0);
   EXPECT_EQ(old_rope.dtype, "bfloat16");
   EXPECT_EQ(new_rope.dtype, "bfloat16");
 
@@ -78,7 +95,7 @@ TEST(Config, ReadsOldAndNewSpellingsAlike) {
     for (const char* family : {"mixtral", "qwen3_moe"}) {
       const std::string json = std::string(R"({"model_type": ")") + family + R"(", ")" + key +
                                R"(": 16, "num_experts_per_tok": 4})";
-      EXPECT_EQ(config_from(json).num_experts, 16) << json;
+      EXPECT_EQ(num_experts(config_from(json).spec), 16) << json;
     }
 }
 
@@ -94,45 +111,46 @@ TEST(Config, TreatsNullAsTransformersDoes) {
   const ModelConfig llama = config_from(R"({"model_type": "llama", "hidden_size": 64,
       "num_attention_heads": 8, "num_key_value_heads": null, "head_dim": null,
       "rope_scaling": null, "pretraining_tp": null})");
-  EXPECT_EQ(llama.num_key_value_heads, 8);
-  EXPECT_EQ(llama.head_dim, 8);
+  EXPECT_EQ(gqa_of(llama).num_kv_heads, 8);
+  EXPECT_EQ(gqa_of(llama).head_dim, 8);
   const ModelConfig mistral = config_from(small_json("mistral", R"("sliding_window": null)"));
-  EXPECT_EQ(mistral.sliding_window, 0);
-  EXPECT_THAT(mistral.layer_has_window, ::testing::Each(false));
+  EXPECT_THAT(windows_of(mistral), Each(0));
 }
 
 TEST(Config, LetsHeadSizeDifferFromHiddenOverHeads) {
   const ModelConfig config = config_from(small_json("llama", R"("head_dim": 10)"));
-  EXPECT_EQ(config.head_dim, 10);
-  EXPECT_EQ(config.rope.rotary_dim, 10);
+  EXPECT_EQ(gqa_of(config).head_dim, 10);
+  EXPECT_EQ(config.spec.rope.rotary_dim, 10);
 }
 
 TEST(Config, SetsBiasesAsEachFamilyUsesThem) {
   const ModelConfig llama =
       config_from(small_json("llama", R"("attention_bias": true, "mlp_bias": true)"));
-  EXPECT_TRUE(llama.attention_bias && llama.attention_output_bias && llama.mlp_bias);
-  const ModelConfig qwen3 = config_from(small_json("qwen3_moe", R"("attention_bias": true)"));
-  EXPECT_TRUE(qwen3.attention_bias && qwen3.attention_output_bias);
-  EXPECT_FALSE(qwen3.mlp_bias);
+  EXPECT_TRUE(gqa_of(llama).qkv_bias && gqa_of(llama).output_bias);
+  EXPECT_TRUE(std::get<Mlp>(llama.spec.layers[0].feed_forward).bias);
+  const ModelConfig qwen3 =
+      config_from(small_json("qwen3_moe", R"("attention_bias": true, "mlp_only_layers": [0])"));
+  EXPECT_TRUE(gqa_of(qwen3).qkv_bias && gqa_of(qwen3).output_bias);
+  EXPECT_FALSE(std::get<Mlp>(qwen3.spec.layers[0].feed_forward).bias);
 }
 
 TEST(Config, GivesQwen3WindowsToSomeLayers) {
   const ModelConfig by_count = config_from(small_json(
       "qwen3", R"("use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2)"));
-  EXPECT_THAT(by_count.layer_has_window, ElementsAre(false, false, true));
+  EXPECT_THAT(windows_of(by_count), ElementsAre(0, 0, 8));
   const ModelConfig by_type = config_from(
       small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 8, "layer_types":
                      ["sliding_attention", "full_attention", "sliding_attention"])"));
-  EXPECT_THAT(by_type.layer_has_window, ElementsAre(true, false, true));
+  EXPECT_THAT(windows_of(by_type), ElementsAre(8, 0, 8));
   const ModelConfig off =
       config_from(small_json("qwen3", R"("use_sliding_window": false, "sliding_window": 8)"));
-  EXPECT_EQ(off.sliding_window, 0);
-  EXPECT_THAT(off.layer_has_window, ::testing::Each(false));
+  EXPECT_THAT(windows_of(off), Each(0));
+  EXPECT_FALSE(off.counts.has_window());
 }
 
 TEST(Config, ChoosesSparseLayersByStepAndList) {
   const auto layers = [](const std::string& members) {
-    return config_from(small_json("qwen3_moe", members)).layer_is_moe;
+    return sparse_layers(config_from(small_json("qwen3_moe", members)));
   };
   EXPECT_THAT(layers(""), ElementsAre(true, true, true));
   EXPECT_THAT(layers(R"("decoder_sparse_step": 2)"), ElementsAre(false, true, false));
@@ -143,14 +161,14 @@ TEST(Config, ChoosesSparseLayersByStepAndList) {
 TEST(Config, IsDenseWhenNoLayerIsSparse) {
   const ModelConfig config = config_from(
       small_json("qwen3_moe", R"("mlp_only_layers": [0, 1, 2], "output_router_logits": true)"));
-  EXPECT_EQ(config.num_experts, 0);
+  EXPECT_EQ(num_experts(config.spec), 0);
   EXPECT_FALSE(config.output_router_logits);
   EXPECT_EQ(config.router_aux_loss_coef, 0.0);
 }
 
 TEST(Config, ReadsEveryRopeVariant) {
   const auto rope = [](const std::string& members) {
-    return config_from(small_json("llama", members)).rope;
+    return config_from(small_json("llama", members)).spec.rope;
   };
   EXPECT_EQ(rope("").variant, "default");
   EXPECT_EQ(rope(R"("rope_scaling": {})").variant, "default");
@@ -179,7 +197,7 @@ TEST(Config, PrefersTheOldRopeSpellingAsTransformersDoes) {
   const spec::Rope rope = config_from(small_json("llama", R"("rope_theta": 3e4,
           "rope_scaling": {"type": "linear", "factor": 2},
           "rope_parameters": {"rope_type": "dynamic", "factor": 3, "rope_theta": 7e4})"))
-                              .rope;
+                              .spec.rope;
   EXPECT_EQ(rope.variant, "linear");
   EXPECT_EQ(rope.theta, 3e4);
 }
@@ -218,11 +236,11 @@ TEST(Config, WarnsOfFieldsThatNothingReads) {
 TEST(Config, ReadsAFileAsWellAsItsFolder) {
   const io::TempDirectory folder;
   io::write_text(folder / "config.json", small_json("llama"));
-  EXPECT_EQ(load_config(folder / "config.json").vocab_size, load_config(folder.path()).vocab_size);
+  EXPECT_EQ(load_config(folder / "config.json").sizes, load_config(folder.path()).sizes);
 }
 
 TEST(Config, CountsANegativePaddingIndexFromTheEnd) {
-  EXPECT_EQ(config_from(small_json("llama", R"("pad_token_id": -1)")).pad_token_id, 10);
+  EXPECT_EQ(config_from(small_json("llama", R"("pad_token_id": -1)")).spec.padding_token, 10);
 }
 
 }  // namespace

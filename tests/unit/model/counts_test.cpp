@@ -6,9 +6,14 @@
 namespace anabatic::model {
 namespace {
 
+// The same in each layer.
+std::function<double(std::int64_t)> pairs(double count) {
+  return [=](std::int64_t) { return count; };
+}
+
 // vocabulary 11, hidden 12, inner 10, 3 layers, 6 query and 2 key heads of 4.
 TEST(CountParameters, MatchesAHandCountOfADenseModel) {
-  const ParameterCounts counts = count_parameters(config_from(small_json("llama")));
+  const ModelCounts counts = config_from(small_json("llama")).counts;
   const std::int64_t attention = 12 * 24 + 2 * (12 * 8) + 24 * 12, mlp = 3 * 12 * 10;
   const std::int64_t body = 3 * (attention + mlp + 2 * 12) + 12, head = 11 * 12;
   EXPECT_EQ(counts.total, body + 2 * head);
@@ -17,9 +22,10 @@ TEST(CountParameters, MatchesAHandCountOfADenseModel) {
 }
 
 TEST(CountParameters, CountsChosenExpertsAndTheTiedHeadOnce) {
-  const ParameterCounts counts = count_parameters(
+  const ModelCounts counts =
       config_from(small_json("qwen3_moe", R"("tie_word_embeddings": true, "attention_bias": true,
-                      "mlp_only_layers": [0])")));
+                      "mlp_only_layers": [0])"))
+          .counts;
   const std::int64_t attention =
       12 * 24 + 2 * (12 * 8) + 24 * 12 + (24 + 8 + 8 + 12) + 2 * 4;  // biases, norms of q and k
   const std::int64_t expert = 3 * 12 * 5, dense = 3 * 12 * 10, router = 6 * 12, embedding = 11 * 12;
@@ -29,13 +35,15 @@ TEST(CountParameters, CountsChosenExpertsAndTheTiedHeadOnce) {
   EXPECT_EQ(counts.active_without_embedding_and_routers, rest + 2 * 3 * expert + embedding);
 }
 
-TEST(CountParameters, AgreesWithTheListOfParameters) {
+TEST(CountParameters, AgreesWithTheStatesOfTheGraph) {
   for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"}) {
     const ModelConfig config =
         config_from(small_json(family, R"("tie_word_embeddings": true, "attention_bias": false)"));
     std::int64_t total = 0;
-    for (const Parameter& parameter : parameters(config)) total += parameter.num_elements();
-    EXPECT_EQ(count_parameters(config).total, total);
+    const ir::Graph graph = build_graph(config, {.num_tokens = 1});
+    for (const ir::State& state : graph.states)
+      total += graph.value(state.before).type.num_elements();
+    EXPECT_EQ(config.counts.total, total);
   }
 }
 
@@ -63,10 +71,10 @@ TEST(CountParameters, MatchesTheYardsticks) {
        94, 94, 990}};
   for (const Yardstick& yardstick : yardsticks) {
     const ModelConfig config = config_from(yardstick.json);
-    const ParameterCounts counts = count_parameters(config);
+    const ModelCounts& counts = config.counts;
     EXPECT_EQ((counts.total + 500'000) / 1'000'000, yardstick.total_millions);
     EXPECT_EQ((counts.active + 500'000) / 1'000'000, yardstick.active_millions);
-    const double flops = training_flops(config, 2048, 4.0 * 512 * 513 / 2);
+    const double flops = training_flops(config, 2048, pairs(4.0 * 512 * 513 / 2));
     // The published figures count routers and other attention constants: within half a percent.
     EXPECT_GE(flops, yardstick.step_gflop * 1e9 * 0.995);
     EXPECT_LE(flops, yardstick.step_gflop * 1e9 * 1.005);
@@ -75,10 +83,18 @@ TEST(CountParameters, MatchesTheYardsticks) {
 
 TEST(TrainingFlops, AddsAttentionByPairs) {
   const ModelConfig config = config_from(small_json("llama"));
-  const double linear = training_flops(config, 10, 0);
-  EXPECT_EQ(linear, 60.0 * static_cast<double>(
-                               count_parameters(config).active_without_embedding_and_routers));
-  EXPECT_EQ(training_flops(config, 10, 55) - linear, 7.0 * (4 + 4) * 6 * 55 * 3);
+  const double linear = training_flops(config, 10, pairs(0));
+  EXPECT_EQ(linear, 60.0 * static_cast<double>(config.counts.active_without_embedding_and_routers));
+  EXPECT_EQ(training_flops(config, 10, pairs(55)) - linear, 7.0 * (4 + 4) * 6 * 55 * 3);
+}
+
+TEST(TrainingFlops, AskForThePairsOfEachWindow) {
+  const ModelConfig config = config_from(small_json(
+      "qwen3", R"("use_sliding_window": true, "sliding_window": 8, "max_window_layers": 2)"));
+  EXPECT_TRUE(config.counts.has_window());
+  const double linear = training_flops(config, 10, pairs(0));
+  const auto by_window = [](std::int64_t window) { return window == 8 ? 1.0 : 100.0; };
+  EXPECT_EQ(training_flops(config, 10, by_window) - linear, 7.0 * (4 + 4) * 6 * (100 + 100 + 1));
 }
 
 }  // namespace

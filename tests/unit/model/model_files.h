@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "anabatic/error.h"
+#include "model/declarations.h"
 #include "model/initialize.h"
 #include "model/model.h"
-#include "model/parameters.h"
 #include "model/weights.h"
 #include "unit/io/test_files.h"
 
@@ -50,17 +50,37 @@ inline std::string small_json(const std::string& model_type, const std::string& 
          model_type + "\"" + experts + (members.empty() ? "" : ", " + members) + "}";
 }
 
+// Attention of a layer that has the plain kind.
+inline const Gqa& gqa_of(const ModelConfig& config, std::size_t layer = 0) {
+  return std::get<Gqa>(config.spec.layers.at(layer).attention);
+}
+
+inline std::vector<std::int64_t> windows_of(const ModelConfig& config) {
+  std::vector<std::int64_t> windows;
+  for (std::size_t i = 0; i < config.spec.layers.size(); ++i)
+    windows.push_back(gqa_of(config, i).window);
+  return windows;
+}
+
+// Which layers have experts.
+inline std::vector<bool> sparse_layers(const ModelConfig& config) {
+  std::vector<bool> are_sparse;
+  for (const LayerSpec& layer : config.spec.layers)
+    are_sparse.push_back(std::holds_alternative<Moe>(layer.feed_forward));
+  return are_sparse;
+}
+
 using States = std::map<std::string, std::vector<float>, std::less<>>;
 
 // All parameters, drawn with this seed.
 inline States random_states(const ModelConfig& config, std::uint64_t seed) {
   States states;
-  for (const Parameter& parameter : parameters(config)) {
-    std::vector<float>& values = states[parameter.name];
+  for (const Parameter& parameter : declare(config.spec).parameters) {
+    std::vector<float>& values = states[parameter.name()];
     values.resize(static_cast<std::size_t>(parameter.num_elements()));
     ir::State state;
-    state.name = intern(parameter.name);
-    state.init = init_of(parameter, config);
+    state.name = intern(parameter.name());
+    state.init = parameter.init;
     initialize(state, tensor_type(DType::kFloat32, parameter.shape), 0, values, seed);
   }
   return states;

@@ -21,14 +21,6 @@ States empty_like(const States& states) {
   return copy;
 }
 
-const std::vector<WeightSpelling>& spellings() {
-  static const std::vector<WeightSpelling> list{{},
-                                                {.fused_experts = true},
-                                                {.block_is_mlp = true},
-                                                {.fused_experts = true, .block_is_mlp = true}};
-  return list;
-}
-
 const std::vector<std::string>& models() {
   static const std::vector<std::string> list{
       small_json("llama", R"("attention_bias": true, "mlp_bias": true)"), small_json("qwen2"),
@@ -38,9 +30,9 @@ const std::vector<std::string>& models() {
 }
 
 TEST(Weights, ImportGivesWhatExportWroteInEverySpelling) {
-  for (const std::string& json : models())
-    for (const WeightSpelling& spelling : spellings()) {
-      const ModelConfig config = config_from(json);
+  for (const std::string& json : models()) {
+    const ModelConfig config = config_from(json);
+    for (std::size_t spelling = 0; spelling < config.spec.spellings.size(); ++spelling) {
       const States states = random_states(config, 3);
       const io::TempDirectory folder;
       export_weights(make_weight_map(config, spelling, DType::kFloat32), folder.path(),
@@ -48,14 +40,13 @@ TEST(Weights, ImportGivesWhatExportWroteInEverySpelling) {
       States got = empty_like(states);
       const WeightMap found = import_weights(config, folder.path(), buffers_of(got));
       EXPECT_EQ(got, states);
-      if (config.num_experts > 0) {
-        EXPECT_EQ(found.spelling.fused_experts, spelling.fused_experts);
-      }
+      EXPECT_EQ(found.spelling, spelling) << json;
     }
+  }
 }
 
 TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
-  const auto names = [](const std::string& family, WeightSpelling spelling) {
+  const auto names = [](const std::string& family, std::size_t spelling) {
     std::map<std::string, std::vector<std::int64_t>> shapes;
     for (const FileTensor& tensor :
          make_weight_map(config_from(small_json(family)), spelling, DType::kFloat32).tensors)
@@ -63,28 +54,53 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
     return shapes;
   };
   using Shape = std::vector<std::int64_t>;
-  auto mixtral = names("mixtral", {});
+  auto mixtral = names("mixtral", 0);
   EXPECT_EQ(mixtral.at("model.layers.2.block_sparse_moe.experts.3.w1.weight"), (Shape{10, 12}));
   EXPECT_EQ(mixtral.at("model.layers.2.block_sparse_moe.experts.3.w2.weight"), (Shape{12, 10}));
   EXPECT_EQ(mixtral.at("model.layers.0.block_sparse_moe.gate.weight"), (Shape{4, 12}));
   EXPECT_EQ(mixtral.at("model.layers.0.self_attn.k_proj.weight"), (Shape{8, 12}));
   EXPECT_EQ(mixtral.at("model.layers.1.post_attention_layernorm.weight"), (Shape{12}));
   EXPECT_EQ(mixtral.at("lm_head.weight"), (Shape{11, 12}));
-  auto qwen3 = names("qwen3_moe", {});
+  auto qwen3 = names("qwen3_moe", 0);
   EXPECT_EQ(qwen3.at("model.layers.0.mlp.experts.5.down_proj.weight"), (Shape{12, 5}));
   EXPECT_EQ(qwen3.at("model.layers.0.self_attn.q_norm.weight"), (Shape{4}));
-  auto fused = names("qwen3_moe", {.fused_experts = true, .block_is_mlp = true});
+  auto fused = names("qwen3_moe", 1);
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.gate_up_proj"), (Shape{6, 10, 12}));
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.down_proj"), (Shape{6, 12, 5}));
+  EXPECT_EQ(names("mixtral", 1).count("model.layers.0.block_sparse_moe.experts.gate_up_proj"), 1u);
+  EXPECT_EQ(names("mixtral", 2).count("model.layers.0.mlp.experts.3.w3.weight"), 1u);
+}
+
+// As files do that keep queries, keys and values in one tensor.
+TEST(Weights, ParametersOfOneTensorHaveItsRowsInTurn) {
+  ModelConfig config = config_from(small_json("qwen2"));
+  Spelling names;
+  for (const char* end : {"weight", "bias"})
+    for (const char* part : {"attention.q.", "attention.k.", "attention.v."})
+      names.push_back({std::string(part) + end, {std::string("self_attn.qkv.") + end}});
+  config.spec.spellings = {names};
+  const WeightMap map = make_weight_map(config);
+  const auto weight = std::find_if(map.tensors.begin(), map.tensors.end(), [](const auto& tensor) {
+    return tensor.name == "model.layers.1.self_attn.qkv.weight";
+  });
+  ASSERT_NE(weight, map.tensors.end());
+  EXPECT_EQ(weight->shape, (std::vector<std::int64_t>{24 + 8 + 8, 12}));
+  ASSERT_EQ(weight->pieces.size(), 3u);
+  EXPECT_EQ(weight->pieces[1].state, "layers.1.attention.k.weight");
+  const States states = random_states(config, 3);
+  const io::TempDirectory folder;
+  export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  import_weights(config, folder.path(), buffers_of(got));
+  EXPECT_EQ(got, states);
 }
 
 TEST(Weights, FusedRowsHoldGateThenUpOfEachExpert) {
   const ModelConfig config = config_from(small_json("mixtral"));
   const States states = random_states(config, 5);
   const io::TempDirectory folder;
-  export_weights(
-      make_weight_map(config, {.fused_experts = true, .block_is_mlp = true}, DType::kFloat32),
-      folder.path(), SaveDType::kSource, values_of(states));
+  export_weights(make_weight_map(config, 3, DType::kFloat32), folder.path(), SaveDType::kSource,
+                 values_of(states));
   const auto files = io::SafetensorsDirectory::open(folder.path());
   const io::TensorEntry* fused = files.find("model.layers.1.mlp.experts.gate_up_proj");
   ASSERT_NE(fused, nullptr);
@@ -144,9 +160,11 @@ TEST(Weights, ALoneHeadStandsForATiedEmbedding) {
   const io::TempDirectory folder;
   export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
   States got = empty_like(states);
-  const WeightMap found = import_weights(tied, folder.path(), buffers_of(got));
+  WeightMap found = import_weights(tied, folder.path(), buffers_of(got));
   EXPECT_EQ(got, states);
   EXPECT_EQ(found.tensors.front().name, "lm_head.weight");
+  use_own_names(tied, found);
+  EXPECT_EQ(found.tensors.front().name, "model.embed_tokens.weight");
 }
 
 TEST(Weights, IgnoreOldRotaryBuffers) {

@@ -5,8 +5,11 @@
 namespace anabatic::model {
 namespace {
 
-void read_mistral(ConfigReader& reader, ModelConfig& config) {
-  read_sliding_window(reader, config, 4096);
+void read_mistral(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  Gqa attention = fields.attention();
+  attention.window = read_sliding_window(reader, 4096);
+  for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
+    config.spec.layers.push_back({.attention = attention, .feed_forward = fields.mlp()});
 }
 
 }  // namespace

@@ -7,12 +7,16 @@
 namespace anabatic::model {
 namespace {
 
-void read_llama(ConfigReader& reader, ModelConfig& config) {
-  read_attention_bias(reader, config);
-  config.mlp_bias = reader.boolean("mlp_bias", false);
+void read_llama(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  Gqa attention = fields.attention();
+  Mlp mlp = fields.mlp();
+  read_attention_bias(reader, attention);
+  mlp.bias = reader.boolean("mlp_bias", false);
   if (const auto shards = reader.optional_integer("pretraining_tp", 1, {0, Limits::kHeads});
       shards.value_or(1) > 1)
     reader.unsupported("pretraining_tp", fmt::format("expected 1, got {}", *shards));
+  for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
+    config.spec.layers.push_back({.attention = attention, .feed_forward = mlp});
 }
 
 }  // namespace

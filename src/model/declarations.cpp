@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/declarations.h"
+
+#include <fmt/core.h>
+
+#include "model/layers.h"
+
+namespace anabatic::model {
+
+std::string state_name(std::int64_t layer, std::string_view key) {
+  return layer < 0 ? std::string(key) : fmt::format("layers.{}.{}", layer, key);
+}
+
+std::string Parameter::name() const { return state_name(layer, key); }
+
+std::int64_t Parameter::num_elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+Declarations declare(const ModelSpec& spec) {
+  Declarations declared;
+  ModelBuilder builder(spec, declared);
+  std::vector<RouterOutputs> routers;
+  add_model(builder, {}, routers);
+  return declared;
+}
+
+double count_roughly(const Declarations& declared) {
+  double total = 0;
+  for (const Parameter& parameter : declared.parameters) {
+    double count = 1;
+    for (const std::int64_t size : parameter.shape) count *= static_cast<double>(size);
+    total += count;
+  }
+  return total;
+}
+
+ModelCounts count(const Declarations& declared) {
+  ModelCounts counts{.active_without_embedding_and_routers = declared.repeated_in_flops,
+                     .attention_widths = declared.attention_widths};
+  for (const Parameter& parameter : declared.parameters) {
+    const std::int64_t size = parameter.num_elements();
+    const std::int64_t active =
+        parameter.is_per_expert() ? size / parameter.shape[0] * parameter.num_chosen : size;
+    counts.total += size;
+    counts.active += active;
+    if (parameter.in_flops) counts.active_without_embedding_and_routers += active;
+  }
+  return counts;
+}
+
+double training_flops(const ModelConfig& config, std::int64_t tokens,
+                      const std::function<double(std::int64_t window)>& unmasked_pairs) {
+  const ModelCounts& counts = config.counts;
+  double flops = 6.0 * static_cast<double>(tokens) *
+                 static_cast<double>(counts.active_without_embedding_and_routers);
+  for (const auto& [window, widths] : counts.attention_widths)
+    flops += 7.0 * static_cast<double>(widths) * unmasked_pairs(window);
+  return flops;
+}
+
+}  // namespace anabatic::model

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adds a model's ops to a graph. A parameter is declared where it is used, with its file name,
+// shape and first values. Activations are f32; passes lower them.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ir/op_schema.h"
+#include "model/declarations.h"
+
+namespace anabatic::model {
+
+// Parameters NAME.weight [out, in] and NAME.bias [out]; their file names end so, too.
+struct Linear {
+  std::string_view name;
+  FileView file;
+  std::int64_t out = 0, in = 0;
+  bool bias = false;
+  std::optional<spec::Init> init{};  // of the weight; absent: normal, by initializer_range
+  bool in_flops = true;
+};
+
+// A matrix [out, in] for each expert in one parameter NAME.weight [num_experts, out, in]; `file` is
+// the whole name.
+struct ExpertLinear {
+  std::string_view name;
+  FileView file;
+  std::int64_t out = 0, in = 0;
+  const Moe* experts = nullptr;
+};
+
+// NAME.weight [width], which begins as ones.
+struct Norm {
+  std::string_view name;
+  FileView file;
+  std::int64_t width = 0;
+};
+
+class ModelBuilder {
+ public:
+  // Declares and adds nothing: values are kNoValue.
+  ModelBuilder(const ModelSpec& spec, Declarations& declared);
+  // Adds a state for each parameter that declare(spec) gives, then what the calls say. The graph
+  // outlives the builder.
+  ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph);
+
+  const ModelSpec& spec() const { return spec_; }
+  // Only of a builder with a graph.
+  ir::GraphBuilder& graph() { return *graph_; }
+
+  // What follows belongs to this layer (-1: to none), whose prefix names get, and to the segment.
+  void begin(std::int64_t layer, std::string_view segment);
+  void begin(std::string_view segment) { begin(layer_, segment); }  // of the same layer
+  std::int64_t layer() const { return layer_; }
+
+  // An op's first result, which gets the name, or its first N.
+  ir::ValueId op(std::string_view op, std::vector<ir::ValueId> inputs,
+                 spec::Attributes attributes = {}, std::string_view name = {});
+  template <std::size_t N>
+  std::array<ir::ValueId, N> ops(std::string_view op, std::vector<ir::ValueId> inputs,
+                                 spec::Attributes attributes = {}) {
+    std::array<ir::ValueId, N> results;
+    results.fill(ir::kNoValue);
+    if (graph_ == nullptr) return results;
+    const auto all = graph_->add(op, std::move(inputs), std::move(attributes));
+    for (std::size_t i = 0; i < N; ++i) results[i] = all.at(i);
+    return results;
+  }
+
+  ir::ValueId linear(ir::ValueId x, const Linear& linear);
+  // Rows [offsets[e], offsets[e + 1]) times the matrix of expert e.
+  ir::ValueId grouped_linear(ir::ValueId x, ir::ValueId offsets, const ExpertLinear& linear);
+  // Each run of the norm's width normalised.
+  ir::ValueId norm(ir::ValueId x, const Norm& norm);
+  // The activation of a feed-forward block, of its two products.
+  ir::ValueId activate(const spec::Activation& activation, ir::ValueId gate, ir::ValueId up,
+                       std::string_view name);
+
+  // The value of a parameter, which is declared by this.
+  ir::ValueId parameter(Parameter parameter);
+  // The parameter serves as another one, too, which files may hold again.
+  void repeat(const RepeatedTensor& tensor, std::int64_t num_elements);
+  // A layer's attention of that many heads and widths of a query and a value.
+  void count_attention(std::int64_t heads, std::int64_t qk_and_v_width, std::int64_t window);
+  spec::Init normal() const;  // of a matrix
+
+ private:
+  const ModelSpec& spec_;
+  ir::GraphBuilder* graph_ = nullptr;
+  Declarations* declared_ = nullptr;  // of a builder without a graph
+  // With one: what is declared, its values, and which is to be used next.
+  std::deque<Parameter> parameters_{};
+  std::vector<ir::ValueId> values_{};
+  std::size_t next_ = 0;
+  std::int64_t layer_ = -1;
+};
+
+}  // namespace anabatic::model

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a list of layers. A family file makes it from config.json; graph, weight map and
+// counts follow from it. What differs between layers is an entry of the list.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "spec/activation.h"
+#include "spec/rope.h"
+
+namespace anabatic::model {
+
+// Grouped-query attention: consecutive query heads share a head of keys and values.
+struct Gqa {
+  std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  bool qkv_bias = false, output_bias = false;
+  bool qk_norm = false;     // each head of queries and keys is normalised before it rotates
+  std::int64_t window = 0;  // keys that a query sees; 0: all before it
+};
+
+struct Mlp {
+  std::int64_t width = 0;
+  spec::Activation activation{};  // of gate and up
+  bool bias = false;
+};
+
+// A router sends each token to `top_k` of the experts, which are MLPs without biases.
+struct Moe {
+  std::int64_t num_experts = 0, top_k = 0;
+  std::int64_t width = 0;  // of one expert
+  spec::Activation activation{};
+  bool normalizes_weights = true;  // the chosen experts' weights add up to 1
+};
+
+// A further kind of block is a further alternative, with its function in model/blocks.
+using Attention = std::variant<Gqa>;
+using FeedForward = std::variant<Mlp, Moe>;
+
+// Where the norms of a layer's two blocks are.
+enum class NormPlacement : std::uint8_t {
+  kBefore  // hidden + block(norm(hidden))
+};
+
+struct LayerSpec {
+  Attention attention{};
+  FeedForward feed_forward{};
+  NormPlacement norms = NormPlacement::kBefore;
+};
+
+struct HeadSpec {
+  bool is_tied = false;  // its weight is the embedding's
+};
+
+// Where files hold a parameter: a tensor of its shape, row-major, named within the layer. "{}" is
+// an expert's number: each expert has a tensor of its own. Parameters of a layer that name one
+// tensor share it: their rows follow one another, in order of declaration, in each expert's matrix.
+// What else files do (transposed, rows interleaved, quantised) would be further fields, which
+// weight_map.cpp reads.
+struct FileView {
+  std::string tensor;
+};
+
+// A file's name for a parameter, in place of the one that is declared with it.
+struct Renamed {
+  std::string parameter;  // without its layer: "experts.gate.weight"
+  FileView file;
+};
+// One way in which the files of a family name their tensors.
+using Spelling = std::vector<Renamed>;
+
+struct ModelSpec {
+  std::int64_t vocab_size = 0, hidden_size = 0;
+  std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none
+  double norm_epsilon = 1e-6;
+  double initializer_range = 0.02;  // the deviation of matrices at a random start
+  spec::Rope rope{};
+  std::vector<LayerSpec> layers{};
+  HeadSpec head{};
+  std::vector<Spelling> spellings{Spelling{}};  // exports use the first
+};
+
+// The MoE block of the first layer that has one; null in a dense model.
+const Moe* first_moe(const ModelSpec& spec);
+std::int64_t num_experts(const ModelSpec& spec);  // of that block; 0 in a dense model
+
+}  // namespace anabatic::model

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weight_files.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "model/float_conversion.h"
+
+namespace anabatic::model {
+namespace {
+
+// The spelling in which the files have the most parameters; of equals the first. One tensor stands
+// for those of all experts.
+std::size_t detect_spelling(const Declarations& declared, const std::vector<Spelling>& spellings,
+                            const io::SafetensorsDirectory& files) {
+  const auto num_found = [&](const Spelling& names) {
+    return std::count_if(declared.parameters.begin(), declared.parameters.end(),
+                         [&](const Parameter& parameter) {
+                           return files.find(file_tensor(parameter, names, 0)) != nullptr;
+                         });
+  };
+  const auto best = std::max_element(
+      spellings.begin(), spellings.end(),
+      [&](const Spelling& a, const Spelling& b) { return num_found(a) < num_found(b); });
+  return static_cast<std::size_t>(best - spellings.begin());
+}
+
+// The file tensor of a parameter that has one of its own.
+template <class Map>
+auto& tensor_of(Map& map, std::string_view parameter) {
+  const auto found = std::find_if(
+      map.tensors.begin(), map.tensors.end(),
+      [&](const FileTensor& tensor) { return tensor.pieces.front().state == parameter; });
+  ANABATIC_CHECK(found != map.tensors.end(), "[weights] expected a tensor of {}, got none",
+                 parameter);
+  return *found;
+}
+
+// A buffer of older versions that holds nothing trained.
+bool is_ignorable(std::string_view name) {
+  constexpr std::string_view kEnd = ".rotary_emb.inv_freq";
+  return name.size() >= kEnd.size() && name.substr(name.size() - kEnd.size()) == kEnd;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const std::int64_t size : shape)
+    text += fmt::format("{}{}", text.size() > 1 ? "," : "", size);
+  return text + "]";
+}
+
+// Adds "NAME: expected ..., got ..." lines; a checkpoint of another model has thousands, so the
+// lists stop.
+class Problems {
+ public:
+  void add(const std::string& line) {
+    constexpr std::size_t kMost = 100;
+    if (++count_ <= kMost) text_ += "\n  " + line;
+  }
+  void require_none(const std::filesystem::path& directory) const {
+    if (count_ == 0) return;
+    throw InvalidArgument(fmt::format("[weights] {}: {} tensors do not fit the config:{}{}",
+                                      directory.string(), count_, text_,
+                                      count_ > 100 ? "\n  ..." : ""));
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+void check_tensor(FileTensor& tensor, const io::TensorEntry& entry, Problems& problems) {
+  if (entry.shape != tensor.shape)
+    problems.add(fmt::format("{}: expected shape {}, got {}", tensor.name, shape_text(tensor.shape),
+                             shape_text(entry.shape)));
+  if (!entry.dtype || !is_weight_dtype(*entry.dtype))
+    problems.add(fmt::format("{}: expected dtype F32, BF16, F16 or F64, got {}", tensor.name,
+                             entry.dtype_name));
+  else
+    tensor.dtype = *entry.dtype;
+}
+
+// Of tensors that the map does not have.
+void check_others(const io::SafetensorsDirectory& files, const Declarations& declared,
+                  const WeightMap& map, Problems& problems) {
+  std::set<std::string_view> expected;
+  for (const FileTensor& tensor : map.tensors) expected.insert(tensor.name);
+  for (const auto& [name, entry] : files.entries()) {
+    if (expected.count(name) != 0 || is_ignorable(name)) continue;
+    const auto repeated = std::find_if(
+        declared.repeated.begin(), declared.repeated.end(),
+        [&, &name = name](const RepeatedTensor& tensor) { return tensor.tensor == name; });
+    if (repeated != declared.repeated.end()) {
+      FileTensor same{name, DType::kFloat32, tensor_of(map, repeated->parameter).shape, {}};
+      check_tensor(same, entry, problems);
+      continue;
+    }
+    problems.add(fmt::format("{}: surplus, shape {}", name, shape_text(entry.shape)));
+  }
+}
+
+}  // namespace
+
+WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirectory& files,
+                           const std::filesystem::path& directory) {
+  const Declarations declared = declare(config.spec);
+  const std::size_t spelling = detect_spelling(declared, config.spec.spellings, files);
+  WeightMap map = map_of(declared, config.spec.spellings[spelling], DType::kFloat32);
+  map.spelling = spelling;
+  // One that is there alone stands for both.
+  for (const RepeatedTensor& repeated : declared.repeated)
+    if (FileTensor& tensor = tensor_of(map, repeated.parameter);
+        files.find(tensor.name) == nullptr && files.find(repeated.tensor) != nullptr)
+      tensor.name = repeated.tensor;
+  Problems problems;
+  for (FileTensor& tensor : map.tensors) {
+    const io::TensorEntry* entry = files.find(tensor.name);
+    if (entry == nullptr)
+      problems.add(
+          fmt::format("{}: missing, expected shape {}", tensor.name, shape_text(tensor.shape)));
+    else
+      check_tensor(tensor, *entry, problems);
+  }
+  check_others(files, declared, map, problems);
+  problems.require_none(directory);
+  return map;
+}
+
+WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory) {
+  return match_weight_map(config, io::SafetensorsDirectory::open(directory), directory);
+}
+
+void use_own_names(const ModelConfig& config, WeightMap& map) {
+  const Declarations declared = declare(config.spec);
+  for (const RepeatedTensor& repeated : declared.repeated)
+    for (const Parameter& parameter : declared.parameters)
+      if (parameter.key == repeated.parameter && parameter.layer < 0)
+        tensor_of(map, repeated.parameter).name =
+            file_tensor(parameter, config.spec.spellings.at(map.spelling), 0);
+}
+
+void require_equal_repeats(const ModelConfig& config, const WeightMap& map,
+                           const io::SafetensorsDirectory& files,
+                           const std::filesystem::path& directory) {
+  for (const RepeatedTensor& repeated : declare(config.spec).repeated) {
+    const std::string& name = tensor_of(map, repeated.parameter).name;
+    const io::TensorEntry *one = files.find(name), *other = files.find(repeated.tensor);
+    if (one == nullptr || other == nullptr || one == other) continue;
+    const bool is_equal =
+        one->dtype == other->dtype &&
+        std::equal(one->data.begin(), one->data.end(), other->data.begin(), other->data.end());
+    ANABATIC_REQUIRE(
+        is_equal,
+        "[weights] {}: expected {} to equal {}, because tie_word_embeddings is true; set "
+        "it to false to train both",
+        directory.string(), repeated.tensor, name);
+  }
+}
+
+}  // namespace anabatic::model
