@@ -29,12 +29,12 @@ double learning_rate(std::int64_t step) {
 }
 
 void run(const std::string& model, const std::string& output) {
-  const anabatic::Settings settings{{"model.path", {model}},
-                                    {"model.init", {"random"}},
-                                    {"data.sequence_length", {"32"}},
-                                    {"train.micro_batch_size", {"2"}},
-                                    {"train.gradient_accumulation_steps", {"2"}}};
-  anabatic::Session session(settings);
+  anabatic::Config config;
+  config.model = {.path = model, .init = anabatic::Config::Model::Init::kRandom};
+  config.data.sequence_length = 32;
+  config.train.micro_batch_size = 2;
+  config.train.gradient_accumulation_steps = 2;
+  anabatic::Session session(config);
   const double before = session.evaluate(batch(session, 1)).loss;
   for (int i = 0; i < 20; ++i) {
     const anabatic::StepResult step =
@@ -59,7 +59,7 @@ void run(const std::string& model, const std::string& output) {
 
   // Another session goes on from the checkpoint with the same bits.
   const std::string checkpoint = session.save(output);
-  anabatic::Session other(settings);
+  anabatic::Session other(config);
   other.restore(checkpoint);
   const double here = session.step(batch(session, 1), 1e-3).loss;
   const double there = other.step(batch(other, 1), 1e-3).loss;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// usage: read_plan MODEL [BUDGET]: what a training step of the model takes.
+// usage: read_plan MODEL [MEGABYTES]: what a training step of the model takes.
 #include <anabatic/plan.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 namespace {
 
@@ -29,10 +30,11 @@ void print(const anabatic::Refusal& refusal) {
 
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
-  anabatic::Settings settings{{"model.path", {argv[1]}}};
-  if (argc > 2) settings["memory.budget"] = {argv[2]};
+  anabatic::Config config;
+  config.model.path = argv[1];
+  if (argc > 2) config.memory.budget = std::int64_t{1'000'000} * std::atoll(argv[2]);
   try {
-    std::visit([](const auto& outcome) { print(outcome); }, anabatic::plan_step(settings));
+    std::visit([](const auto& outcome) { print(outcome); }, anabatic::plan_step(config));
   } catch (const anabatic::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

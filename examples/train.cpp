@@ -20,14 +20,14 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   try {
     Progress progress;
-    anabatic::Engine engine({{"model.path", {argv[1]}},
-                             {"model.init", {"random"}},
-                             {"data.train", {argv[2]}},
-                             {"data.sequence_length", {"32"}},
-                             {"train.steps", {"5"}},
-                             {"train.output", {argv[3]}},
-                             {"generate.max_new_tokens", {"8"}}},
-                            "", &progress);
+    anabatic::Config config;
+    config.model = {.path = argv[1], .init = anabatic::Config::Model::Init::kRandom};
+    config.data.train = {argv[2]};
+    config.data.sequence_length = 32;
+    config.train.steps = 5;
+    config.train.output = argv[3];
+    config.generate.max_new_tokens = 8;
+    anabatic::Engine engine(config, &progress);
     const anabatic::TrainSummary summary = engine.train();
     std::printf("%s\n%s\n", summary.checkpoint.c_str(), engine.generate("Once").c_str());
   } catch (const anabatic::Error& error) {

@@ -13,15 +13,15 @@ int main(int argc, char** argv) {
   std::exception_ptr errors[2];
   const auto train = [&](int seed) {
     try {
-      anabatic::Engine engine({{"model.path", {argv[1]}},
-                               {"model.init", {"random"}},
-                               {"data.train", {argv[2]}},
-                               {"data.sequence_length", {"32"}},
-                               {"device.threads", {"1"}},
-                               {"train.seed", {std::to_string(seed)}},
-                               {"train.steps", {"3"}},
-                               {"train.output", {argv[3] + std::to_string(seed)}}});
-      summaries[seed] = engine.train();
+      anabatic::Config config;
+      config.model = {.path = argv[1], .init = anabatic::Config::Model::Init::kRandom};
+      config.data.train = {argv[2]};
+      config.data.sequence_length = 32;
+      config.device.threads = 1;
+      config.train.seed = seed;
+      config.train.steps = 3;
+      config.train.output = argv[3] + std::to_string(seed);
+      summaries[seed] = anabatic::Engine(config).train();
     } catch (...) {
       errors[seed] = std::current_exception();
     }

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine in a few lines:
 //
-//   anabatic::Engine engine({{"model.path", {"config.json"}}, {"model.init", {"random"}},
-//                            {"data.train", {"text.jsonl"}}, {"train.output", {"run"}}});
+//   anabatic::Config config;
+//   config.model = {.path = "config.json", .init = anabatic::Config::Model::Init::kRandom};
+//   config.data.train = {"text.jsonl"};
+//   config.train.output = "run";
+//   anabatic::Engine engine(config);
 //   anabatic::TrainSummary summary = engine.train();
 //   std::string continuation = engine.generate("Once upon a time");  // of the model as trained
 //
-// Keys are those of the command line and its YAML file.
+// anabatic/config.h has every key, as on the command line and in its YAML file.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "anabatic/config.h"
 #include "anabatic/events.h"
 
 namespace anabatic {
-
-using Settings = std::map<std::string, std::vector<std::string>>;
 
 struct TrainSummary {
   std::int64_t step = 0;     // the last one done
@@ -37,8 +38,10 @@ struct TrainSummary {
 // one process and work at once, each on one thread at a time.
 class ANABATIC_API Engine {
  public:
-  // Settings win over the YAML file, when one is given. InvalidArgument lists every problem.
-  // `listener`, which must outlive the engine, hears what goes on; none: nobody does.
+  // InvalidArgument lists every problem. `listener`, which must outlive the engine, hears what goes
+  // on; none: nobody does.
+  explicit Engine(const Config& config, RunListener* listener = nullptr);
+  // From text. Settings win over the YAML file, when one is given.
   explicit Engine(const Settings& settings, const std::string& yaml_file = "",
                   RunListener* listener = nullptr);
   ~Engine();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step will take, without running it: from config.json alone, allocating nothing.
 //
-//   const anabatic::PlanOutcome outcome = anabatic::plan_step({{"model.path", {"config.json"}},
-//                                                              {"memory.budget", {"2GB"}}});
+//   anabatic::Config config;
+//   config.model.path = "config.json";
+//   config.memory.budget = 2'000'000'000;
+//   const anabatic::PlanOutcome outcome = anabatic::plan_step(config);
 //   if (const auto* refusal = std::get_if<anabatic::Refusal>(&outcome))
 //     std::printf("needs at least %ld bytes\n", refusal->smallest_bytes);
 #pragma once
@@ -46,8 +48,10 @@ struct Refusal {
 
 using PlanOutcome = std::variant<PlannedStep, Refusal>;
 
-// InvalidArgument lists every problem of the settings. Without a memory.budget the plan is the
-// fastest one, whatever this machine has.
+// InvalidArgument lists every problem of the config. Where memory.budget is auto or none, the plan
+// is the fastest one, whatever this machine has.
+ANABATIC_API PlanOutcome plan_step(const Config& config);
+// From text. Settings win over the YAML file, when one is given.
 ANABATIC_API PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file = "");
 
 // Thrown by Engine::train() and by Session where memory.budget cannot be kept: before the first

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model in memory that its host trains step by step, with data and a schedule of its own.
 //
-//   anabatic::Session session({{"model.path", {"config.json"}}, {"model.init", {"random"}},
-//                              {"train.micro_batch_size", {"4"}}});
+//   anabatic::Config config;
+//   config.model = {.path = "config.json", .init = anabatic::Config::Model::Init::kRandom};
+//   config.train.micro_batch_size = 4;
+//   anabatic::Session session(config);
 //   while (...) {
 //     const anabatic::StepResult result = session.step(my_sequences(), my_learning_rate());
 //     std::printf("%f\n", result.loss);
 //   }
 //   session.save("run");
 //
-// The model, the step's size, precision, optimizer and memory come from the settings; data.* and
-// the schedule's keys are not read. anabatic/engine.h trains from files with those.
+// The model, the sizes of a step, precision, optimizer and memory come from the config. Keys of
+// data files and of the schedule are not read. anabatic/engine.h trains from files with those.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -58,6 +60,8 @@ class ANABATIC_API Session {
   // Plans the step within memory.budget, takes the memory and fills the parameters, as model.init
   // says. InvalidArgument lists every problem; BudgetError (anabatic/plan.h) where no plan fits.
   // `listener`, which must outlive the session, hears messages and the plan.
+  explicit Session(const Config& config, RunListener* listener = nullptr);
+  // From text. Settings win over the YAML file, when one is given.
   explicit Session(const Settings& settings, const std::string& yaml_file = "",
                    RunListener* listener = nullptr);
   ~Session();
@@ -78,8 +82,7 @@ class ANABATIC_API Session {
   std::vector<GradientNorm> gradient_norms() const;
   // The loss on any number of sequences; changes nothing.
   EvaluationSummary evaluate(std::span<const Sequence> sequences);
-  std::string generate(
-      const std::string& prompt);  // the continuation, by generate.* of the settings
+  std::string generate(const std::string& prompt);  // the continuation, by generate.* of the config
 
   // Parameters and optimizer state, in the order of their names.
   const std::vector<StateInfo>& states() const;

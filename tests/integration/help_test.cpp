@@ -126,7 +126,8 @@ TEST(Help, SaysTypeValuesDefaultAndOneSentenceOfEachKey) {
 TEST(Help, IsThePageOfKeys) {
   EXPECT_EQ(read_file(ANABATIC_KEYS_PAGE), output_of({"help", "--markdown"}))
       << "The table of keys differs from its page. Write the page anew:\n"
-         "  build/release/anabatic help --markdown > docs/reference/keys.md";
+         "  build/release/anabatic help --markdown > docs/reference/keys.md\n"
+         "and the typed configuration:\n  tools/print_config build/release/anabatic";
 }
 
 TEST(Help, PointsFromWrongArgumentsToItself) {

@@ -43,6 +43,8 @@ struct Engine::Impl {
   }
 };
 
+Engine::Engine(const Config& config, RunListener* listener)
+    : Engine(to_settings(config), "", listener) {}
 Engine::Engine(const Settings& settings, const std::string& yaml_file, RunListener* listener)
     : impl_(std::make_unique<Impl>(settings, yaml_file, listener)) {}
 Engine::~Engine() = default;

@@ -10,6 +10,8 @@
 
 namespace anabatic {
 
+PlanOutcome plan_step(const Config& config) { return plan_step(to_settings(config)); }
+
 PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
   const train::RunConfig run = train::with_training_precision(
       train::load_run_config(yaml_file, {settings.begin(), settings.end()}));

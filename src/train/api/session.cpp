@@ -289,6 +289,8 @@ struct Session::Impl {
   }
 };
 
+Session::Session(const Config& config, RunListener* listener)
+    : Session(to_settings(config), "", listener) {}
 Session::Session(const Settings& settings, const std::string& yaml_file, RunListener* listener)
     : impl_(std::make_unique<Impl>(settings, yaml_file, listener)) {}
 Session::~Session() = default;

@@ -54,17 +54,17 @@ void train(const anabatic::Settings& settings) {
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
-  anabatic::Settings settings{{"model.path", {argv[1]}},
-                              {"model.init", {"random"}},
-                              {"data.train", {argv[2]}},
-                              {"data.validation", {argv[2]}},
-                              {"data.sequence_length", {"16"}},
-                              {"generate.max_new_tokens", {"16"}},
-                              {"optimizer.learning_rate", {"0.01"}},
-                              {"optimizer.warmup_steps", {"0"}},
-                              {"train.save_dtype", {"fp32"}},
-                              {"train.steps", {"3"}},
-                              {"train.output", {argv[3]}}};
+  anabatic::Config config;
+  config.model = {.path = argv[1], .init = anabatic::Config::Model::Init::kRandom};
+  config.data.train = config.data.validation = {argv[2]};
+  config.data.sequence_length = 16;
+  config.generate.max_new_tokens = 16;
+  config.optimizer.learning_rate = 0.01;
+  config.optimizer.warmup_steps = 0;
+  config.train.save_dtype = anabatic::Config::Train::SaveDtype::kFp32;
+  config.train.steps = 3;
+  config.train.output = argv[3];
+  anabatic::Settings settings = anabatic::to_settings(config);
   for (int i = 4; i < argc; ++i) {
     const std::string pair = argv[i];
     settings[pair.substr(0, pair.find('='))] = {pair.substr(pair.find('=') + 1)};

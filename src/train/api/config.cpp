@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every field under the name of its key. tools/print_config writes this file.
+#include "train/api/config_values.h"
+
+namespace anabatic::train {
+namespace {
+
+void add(Settings& all, const Config::Model& model) {
+  all["model.path"] = values(model.path);
+  all["model.init"] = values(model.init, {"random", "pretrained"});
+}
+
+void add(Settings& all, const Config::Data& data) {
+  all["data.train"] = values(data.train);
+  all["data.validation"] = values(data.validation);
+  all["data.sequence_length"] = values(data.sequence_length);
+  all["data.packing"] = values(data.packing, {"isolated", "concatenated"});
+  all["data.shuffle"] = values(data.shuffle);
+  all["data.add_bos"] = values(data.add_bos, {"auto", "true", "false"});
+  all["data.append_eos"] = values(data.append_eos, {"auto", "true", "false"});
+  all["data.format"] = values(data.format, {"auto", "text", "jsonl", "json", "bin"});
+  all["data.cache"] = values(data.cache);
+}
+
+void add(Settings& all, const Config::Train& train) {
+  all["train.steps"] = values(train.steps);
+  all["train.micro_batch_size"] = values(train.micro_batch_size);
+  all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
+  all["train.precision"] = values(train.precision, {"auto", "bf16", "fp32"});
+  all["train.seed"] = values(train.seed);
+  all["train.output"] = values(train.output);
+  all["train.resume"] = values(train.resume, {"auto", "never"});
+  all["train.allow_changed_data"] = values(train.allow_changed_data);
+  all["train.save_every"] = values(train.save_every);
+  all["train.validate_every"] = values(train.validate_every);
+  all["train.log_every"] = values(train.log_every, "auto");
+  all["train.keep_last"] = values(train.keep_last);
+  all["train.save_dtype"] = values(train.save_dtype, {"source", "fp32"});
+  all["train.balance_loss"] =
+      values(train.balance_loss, {"layer", "sequence", "all_layers", "none"});
+  all["train.balance_coef"] = values(train.balance_coef, "auto");
+  all["train.router_z_loss_coef"] = values(train.router_z_loss_coef);
+}
+
+void add(Settings& all, const Config::Optimizer& optimizer) {
+  all["optimizer.name"] = values(optimizer.name, {"adamw"});
+  all["optimizer.learning_rate"] = values(optimizer.learning_rate);
+  all["optimizer.betas"] = values(optimizer.betas);
+  all["optimizer.epsilon"] = values(optimizer.epsilon);
+  all["optimizer.weight_decay"] = values(optimizer.weight_decay);
+  all["optimizer.clip_grad_norm"] = values(optimizer.clip_grad_norm);
+  all["optimizer.schedule"] = values(optimizer.schedule, {"cosine", "linear", "constant"});
+  all["optimizer.warmup_steps"] = values(optimizer.warmup_steps);
+  all["optimizer.min_learning_rate"] = values(optimizer.min_learning_rate);
+  all["optimizer.decay_norms_and_biases"] = values(optimizer.decay_norms_and_biases);
+  all["optimizer.state_precision"] = values(optimizer.state_precision, {"fp32", "bf16", "int8"});
+  all["optimizer.update"] = values(optimizer.update, {"after_backward", "in_backward"});
+}
+
+void add(Settings& all, const Config::Memory& memory) {
+  all["memory.budget"] = values(memory.budget, {"auto", "none"});
+  all["memory.recompute"] = values(memory.recompute);
+  all["memory.keep"] = values(memory.keep);
+  all["memory.hot"] = values(memory.hot);
+  all["memory.cold"] = values(memory.cold);
+  all["memory.plan"] = values(memory.plan);
+  all["memory.compress"] = values(memory.compress, {"off", "bf16", "int8"});
+  all["memory.activations"] = values(memory.activations, {"resident", "disk"});
+  all["memory.optimizer_state"] = values(memory.optimizer_state, {"auto", "resident", "disk"});
+  all["memory.masters"] = values(memory.masters, {"auto", "resident", "disk"});
+  all["memory.parameters"] = values(memory.parameters, {"auto", "resident", "disk"});
+  all["memory.swap_directory"] = values(memory.swap_directory);
+  all["memory.swap_windows"] = values(memory.swap_windows);
+  all["memory.swap_slice"] = values(memory.swap_slice);
+}
+
+void add(Settings& all, const Config::Device& device) {
+  all["device.kind"] = values(device.kind, {"cpu"});
+  all["device.threads"] = values(device.threads);
+  all["device.calibrate"] = values(device.calibrate);
+}
+
+void add(Settings& all, const Config::Generate& generate) {
+  all["generate.max_new_tokens"] = values(generate.max_new_tokens);
+  all["generate.temperature"] = values(generate.temperature);
+  all["generate.top_k"] = values(generate.top_k);
+  all["generate.top_p"] = values(generate.top_p);
+  all["generate.seed"] = values(generate.seed);
+}
+
+void add(Settings& all, const Config::Compiler& compiler) {
+  all["compiler.disable_passes"] = values(compiler.disable_passes);
+  all["compiler.pack_transposed"] = values(compiler.pack_transposed);
+  all["compiler.dump"] = values(compiler.dump);
+  all["compiler.explain_dispatch"] = values(compiler.explain_dispatch);
+  all["compiler.trivial_planners"] = values(compiler.trivial_planners);
+  all["compiler.poison"] = values(compiler.poison);
+}
+
+void add(Settings& all, const Config::Fusions& fusions) {
+  all["fusions.fuse_head_loss"] = values(fusions.fuse_head_loss);
+  all["fusions.pack_weights"] = values(fusions.pack_weights);
+  all["fusions.panel_states"] = values(fusions.panel_states);
+  all["fusions.split_parameters"] = values(fusions.split_parameters);
+  all["fusions.fuse_activation"] = values(fusions.fuse_activation);
+  all["fusions.fuse_moe_permute"] = values(fusions.fuse_moe_permute);
+  all["fusions.move_router_weight"] = values(fusions.move_router_weight);
+  all["fusions.fuse_gate_up"] = values(fusions.fuse_gate_up);
+  all["fusions.fuse_qkv"] = values(fusions.fuse_qkv);
+  all["fusions.fuse_rope"] = values(fusions.fuse_rope);
+  all["fusions.pack_again"] = values(fusions.pack_again);
+  all["fusions.accumulate_in_gemm"] = values(fusions.accumulate_in_gemm);
+  all["fusions.slice_optimizer"] = values(fusions.slice_optimizer);
+  all["fusions.fuse_optimizer"] = values(fusions.fuse_optimizer);
+  all["fusions.fuse_norm_residual"] = values(fusions.fuse_norm_residual);
+  all["fusions.common_subexpression"] = values(fusions.common_subexpression);
+  all["fusions.dead_code"] = values(fusions.dead_code);
+}
+
+}  // namespace
+
+Settings all_settings(const Config& config) {
+  Settings all;
+  add(all, config.model);
+  add(all, config.data);
+  add(all, config.train);
+  add(all, config.optimizer);
+  add(all, config.memory);
+  add(all, config.device);
+  add(all, config.generate);
+  add(all, config.compiler);
+  add(all, config.fusions);
+  return all;
+}
+
+}  // namespace anabatic::train
