@@ -105,8 +105,9 @@ TEST(Help, SaysTypeValuesDefaultAndOneSentenceOfEachKey) {
     EXPECT_NE(found, lines.end()) << line;
     return found == lines.end() ? "" : *(found + 1);
   };
-  EXPECT_EQ(at("  --train.steps  integer (>= 0), default 100"),
-            "      Optimizer steps of the whole run, from its very start.");
+  EXPECT_EQ(
+      at("  --train.steps  integer (>= 0), default 100"),
+      "      Optimizer steps of the whole run. After a resume, the steps before it count too.");
   at("  --train.precision  word (auto | bf16 | fp32), default auto");
   at("  --data.train  list of text, default empty");
   at("  --optimizer.betas  list of numbers (two in [0, 1)), default [0.9, 0.95]");
