@@ -102,7 +102,7 @@ class Recorder {
         return static_cast<std::int32_t>(before + (&call - begin));
       before += static_cast<std::ptrdiff_t>(calls.size());
     }
-    ANABATIC_CHECK(false, "[profile] {} is no call of the program", call.label);
+    ANABATIC_CHECK(false, "[profile] expected a call of the program, got {}", call.label);
     return -1;
   }
 

@@ -159,8 +159,8 @@ int run(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     if (!arguments.unknown.empty()) reject_unknown(find_verb(first), arguments);
-    throw InvalidArgument(
-        fmt::format("[{0}] {1}; `anabatic {0} --help` lists what it takes", first, error.what()));
+    throw InvalidArgument(fmt::format("[{0}] {1}; `anabatic {0} --help` lists its options and keys",
+                                      first, error.what()));
   }
   for (const Parsed& p : parsed)
     if (p.app->parsed()) return p.verb->run(to_invocation(p, arguments));
@@ -186,10 +186,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kBudgetError;
   } catch (const std::bad_alloc&) {
-    std::fprintf(
-        stderr,
-        "error: [memory] expected more memory, got none from the system; a smaller memory.budget "
-        "keeps a run within less (anabatic plan says what it takes)\n");
+    std::fprintf(stderr,
+                 "error: [memory] expected more memory, got none from the system; a smaller "
+                 "memory.budget makes a run take less (anabatic plan predicts how much)\n");
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -285,7 +285,7 @@ class Verifier {
     std::size_t stuck = 0;
     while (waiting[stuck] == 0) ++stuck;
     check(false, "readers before writers", place(graph_.nodes[stuck]),
-          "{} nodes wait for each other: an old value is read after it is overwritten",
+          "{} nodes depend on each other in a cycle: an old value is read after it is overwritten",
           edges.size() - done);
   }
 

@@ -82,8 +82,9 @@ Plan with_gradients_in_frame(Plan plan) {
 
 std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
                                          std::int64_t frame_bytes) {
-  ANABATIC_CHECK(!plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
-                 "[plan] a first micro-batch apart in a step of one, or with states on disk");
+  ANABATIC_CHECK(
+      !plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
+      "[plan] expected several micro-batches and no states on disk for a separate first one");
   Plan result = plan;
   result.only_first_micro_batch = true;
   result.frame_bytes = align_bytes(frame_bytes);

@@ -223,11 +223,10 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
     num_ordered += order.size();
     if (!order.empty()) orders.emplace(action, std::move(order));
   }
-  ANABATIC_CHECK(
-      num_ordered == num_called,
-      "[order] {} of {} nodes wait for each other: a reader of a state's old value needs "
-      "its new one",
-      num_called - num_ordered, num_called);
+  ANABATIC_CHECK(num_ordered == num_called,
+                 "[order] {} of {} nodes depend on each other in a cycle: a reader of a state's "
+                 "old value needs its new one",
+                 num_called - num_ordered, num_called);
   return orders;
 }
 

@@ -180,7 +180,7 @@ std::string name_of(const fs::path& directory) {
 std::string status_of(const fs::path& directory, std::int64_t last, std::int64_t steps) {
   const std::string done =
       steps > 0 ? fmt::format("step {} of {}", last, steps) : fmt::format("step {}", last);
-  if (fs::exists(directory / "run.lock")) return done + ", at work or killed (run.lock is there)";
+  if (fs::exists(directory / "run.lock")) return done + ", running or killed (run.lock is there)";
   return steps > 0 && last >= steps ? done + ", done" : done + ", stopped";
 }
 

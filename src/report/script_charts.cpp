@@ -43,7 +43,7 @@ function lossChart() {
     name: label(run, "validation"), colour: several ? colour(i) : "var(--c1)", dash: true, dots: true, points: run.validation.points}]);
   const every = Math.max(...runs.map(run => run.validation.every));
   return lineChart({title: "Loss", unit: "nats a token", lines: [...seriesLines("loss", "training"), ...validation], mayBeLog: true,
-    caption: "Good: both fall and flatten out together. Validation that rises while training falls means the model learns its data by heart." +
+    caption: "Good: both fall and flatten out together. Validation that rises while training falls means that the model memorises its data." +
              thinned("loss") + (every > 1 ? ` One validation of ${every} is drawn.` : "")});
 }
 function rateChart() {
@@ -67,7 +67,7 @@ function speedChart() {
 }
 function utilizationChart() {
   return lineChart({title: "Model FLOPs utilization", unit: "share of the machine's peak", fromZero: true, format: percentTick, lines: seriesLines("mfu", ""),
-    caption: "Good: level and high. It counts the FLOPs of the model alone, so what is made again to save memory lowers it." + thinned("mfu")});
+    caption: "Good: level and high. It counts the FLOPs of the model alone, so recomputing values to save memory lowers it." + thinned("mfu")});
 }
 function peakChart() {
   const planned = levelLines("planned", run => number(run.totals.planned_bytes));
@@ -115,7 +115,7 @@ function memoryChart(run) {
   inside += actionMarks(line, x);
   const result = figure(`Memory over a step${several ? `: ${run.name}` : ""}`, "bytes", legend(entries) + svg(inside, "memory over a step"),
     "Areas are planned: what is in use at each call; what stays empty below the dashed line is room of the arenas that nothing uses then. " +
-    "The red line is measured: bytes that the process held at that call. Arenas are made whole before the first step, so good is a red " +
+    "The red line is measured: bytes that the process held at that call. Arenas are allocated before the first step, so good is a red " +
     "line that is flat and just below the dashed one.");
   memoryPointer(result, line, stack, valueOf, look, x);
   return result;

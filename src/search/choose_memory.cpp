@@ -87,9 +87,9 @@ Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole)
                      beside_frame = whole.plan.peak_bytes() - whole.plan.frame_bytes;
   if (budget > 0 && beside_frame >= budget && candidate.has_another_way())
     return plan::Refusal{
-        .reason = fmt::format("[memory] expected a step of at most {}, got {} beside what may be "
-                              "chosen",
-                              format_bytes(budget), format_bytes(beside_frame)),
+        .reason =
+            fmt::format("[memory] expected a step of at most {}, got {} that no choice can reduce",
+                        format_bytes(budget), format_bytes(beside_frame)),
         .smallest_bytes = beside_frame};
   const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
   const plan::MemoryMenu menu(whole.graph, whole.plan, priced, options.efficiency,

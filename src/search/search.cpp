@@ -154,8 +154,8 @@ class Search {
     if (plan.disk_bytes <= options_.disk_choice.free_bytes) return std::nullopt;
     return plan::Refusal{
         .reason = fmt::format(
-            "[memory] expected {} free for the optimizer's state in "
-            "memory.swap_directory, got {}; memory.budget {} does not hold it in memory",
+            "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
+            "it does not fit in memory within memory.budget {}",
             format_bytes(plan.disk_bytes), format_bytes(options_.disk_choice.free_bytes),
             format_bytes(options_.memory.budget_bytes)),
         .consumers = plan::largest_consumers(graph, plan),

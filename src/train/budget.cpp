@@ -48,15 +48,14 @@ std::string remedy_of_activations(const RunConfig& run) {
   const std::int64_t samples = run.train.micro_batch_size,
                      micro_batches = run.train.gradient_accumulation_steps;
   std::string text =
-      samples % 2 == 0
-          ? fmt::format(
-                "train.micro_batch_size: {} with train.gradient_accumulation_steps: {} "
-                "about halves them",
-                samples / 2, 2 * micro_batches)
+      samples % 2 == 0 ? fmt::format(
+                             "train.micro_batch_size: {} with train.gradient_accumulation_steps: "
+                             "{} takes about half",
+                             samples / 2, 2 * micro_batches)
       : samples > 1
           ? fmt::format("train.micro_batch_size: 1 with train.gradient_accumulation_steps: {}",
                         samples * micro_batches)
-          : fmt::format("data.sequence_length: {} about halves them",
+          : fmt::format("data.sequence_length: {} takes about half",
                         std::max<std::int64_t>(run.data.sequence_length / 2, 1));
   if (run.memory.activations == "resident") text += ", memory.activations: disk may move them";
   if (run.memory.compress == "off") text += ", memory.compress: bf16 or int8 shrinks saved ones";
@@ -72,7 +71,7 @@ std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::Refus
   if (refusal.lacks_disk) consumers.push_back({refusal.reason, 0, ""});
   const std::int64_t validation = account.bytes("validation");
   if (validation > account.peak_bytes / 100)
-    consumers.push_back({"validation", validation, "data.validation: [] leaves it out"});
+    consumers.push_back({"validation", validation, "data.validation: [] drops it"});
   consumers.push_back({"code, libraries, data, staging and threads",
                        account.beside_step() - validation, "of any run of this model"});
   return consumers;
@@ -126,7 +125,7 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
 
 // "got 1800MB", or how much there is where nobody said.
 std::string budget_text(const RunConfig& run, bool is_auto) {
-  return is_auto ? fmt::format("available are {}, which memory.budget: auto keeps to",
+  return is_auto ? fmt::format("available are {}, the limit of memory.budget: auto",
                                format_bytes(run.memory.budget))
                  : fmt::format("got {}", in_unit(run, run.memory.budget));
 }
@@ -136,7 +135,7 @@ plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                          const BudgetLimits& limits, bool is_auto, const plan::Refusal& refusal) {
   if (!limits.finds_smallest)
-    return {.reason = fmt::format("[memory] memory.budget: expected one that a plan keeps, {}",
+    return {.reason = fmt::format("[memory] memory.budget: expected one that some plan fits, {}",
                                   budget_text(run, is_auto)),
             .smallest_bytes = refusal.smallest_bytes,
             .consumers = refusal.consumers,
@@ -180,14 +179,14 @@ plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig
   if (budget > 0 && result.memory.peak_bytes > budget)
     return plan::Refusal{
         .reason = fmt::format("[memory] memory.budget: the choices of {} need {}, got {}; without "
-                              "memory.plan the planner chooses anew",
+                              "memory.plan the planner makes its own choices",
                               run.memory.plan, in_unit(run, result.memory.peak_bytes),
                               in_unit(run, budget)),
         .smallest_bytes = result.memory.peak_bytes};
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
-        ", planned to {} where it had {}: edited, by another version of the engine, or for other "
-        "caches",
+        ", planned to {} instead of {}: the file was edited, or comes from another version or "
+        "other CPU caches",
         format_bytes(result.plan.training.plan.peak_bytes()), format_bytes(file.step_bytes));
   return result;
 }
@@ -213,8 +212,8 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
   result.memory = account_of(asked, result.plan, device, limits);
   if (is_auto && result.plan.step_bytes > 0)
     result.note = fmt::format(
-        "the fastest plan does not fit into what is available, {}; this one "
-        "does (memory.budget: none plans regardless)",
+        "the fastest plan does not fit into the available memory, {}; this one does "
+        "(memory.budget: none takes the fastest anyway)",
         format_bytes(asked.memory.budget));
   return result;
 }

@@ -150,7 +150,7 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
         text += fmt::format("  {} {:<40} on disk\n", sign, state);
   };
   const auto packings = [](const PlanFile& plan) {
-    return plan.decisions.pack_transposed ? "kept" : "made again in the backward";
+    return plan.decisions.pack_transposed ? "kept" : "repacked in the backward";
   };
   if (before.decisions.pack_transposed != after.decisions.pack_transposed)
     text += fmt::format("    second packings: {} -> {}\n", packings(before), packings(after));

@@ -495,14 +495,13 @@ std::vector<std::string> problems_of(const RunConfig& config) {
                     config.train.balance_coef));
   const RunConfig::Memory& memory = config.memory;
   if (memory.masters == "disk" && (memory.optimizer_state == "resident" || !uses_bf16(config)))
-    problems.push_back(
-        fmt::format("memory.masters: disk puts lower halves of bf16 parameters beside the moments; "
-                    "expected memory.optimizer_state: disk or auto and train.precision: bf16, got "
-                    "{} and {}",
-                    memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
+    problems.push_back(fmt::format(
+        "memory.masters: disk stores the lower 16 bits of bf16 parameters with the moments; "
+        "expected memory.optimizer_state: disk or auto and train.precision: bf16, got {} and {}",
+        memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
   if (memory.parameters == "disk" && memory.optimizer_state == "resident")
     problems.push_back(
-        "memory.parameters: disk puts parameters beside the moments; expected "
+        "memory.parameters: disk stores parameters with the moments; expected "
         "memory.optimizer_state: disk or auto, got resident");
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)

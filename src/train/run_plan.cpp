@@ -189,7 +189,7 @@ namespace {
 std::string parameters_to_string(const spec::Decisions& decisions) {
   const std::size_t resident = decisions.resident_parameters.size();
   return resident == 0 ? " and parameters"
-                       : fmt::format(" and parameters, but for {} of these", resident);
+                       : fmt::format(" and parameters, except {} of these", resident);
 }
 
 }  // namespace
@@ -206,19 +206,19 @@ std::string disk_to_string(const RunConfig& run, const lower::Compiled& training
       what =
           fmt::format("{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
                       decisions.parameters_on_disk ? parameters_to_string(decisions)
-                      : decisions.masters_on_disk  ? " and the lower halves of parameters"
+                      : decisions.masters_on_disk  ? " and the lower 16 bits of parameters"
                                                    : "");
     }
     if (activations > 0)
       what +=
           fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));
     return fmt::format(
-        "{}; this costs a step {:.3g} s by {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
+        "{}; this adds {:.3g} s to a step at {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
         price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
         1e-9 * disk.speed.written_bytes_per_second, disk.source);
   }
   if (run.memory.masters == "disk" || run.memory.parameters == "disk")
-    return "nothing: masters and parameters go where the optimizer's state goes "
+    return "nothing: memory.masters and memory.parameters follow the optimizer's state "
            "(memory.optimizer_state)";
   if (run.memory.optimizer_state != "auto" || run.memory.budget <= 0) return "";
   const std::string refusal = find_swap_place(run).refusal;

@@ -155,7 +155,7 @@ struct Trainer::Impl {
     RunStart begun = begin_run(run);
     lock->sign();
     if (!lock->former_owner().empty())
-      say("took {} over from {}, which ended without giving it back", run.train.output,
+      say("took {} over from {}, which ended without releasing it", run.train.output,
           lock->former_owner());
     for (const std::string& message : begun.messages) say("{}", message);
     return begun;
@@ -172,7 +172,8 @@ struct Trainer::Impl {
     result.checkpoint = *start.checkpoint;
     say("resuming from {} (step {})", start.checkpoint->string(), start.step);
     if (is_complete())
-      say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to go on",
+      say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
+          "continue",
           start.step, run.train.steps);
   }
 

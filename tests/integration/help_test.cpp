@@ -142,7 +142,7 @@ TEST(Help, PointsFromWrongArgumentsToItself) {
   EXPECT_THAT(failure({"help", "train", "--markdown"}), HasSubstr("expected a verb or --markdown"));
   EXPECT_THAT(failure({"generate"}),
               AllOf(HasSubstr("[generate] --prompt is required"),
-                    HasSubstr("`anabatic generate --help` lists what it takes")));
+                    HasSubstr("`anabatic generate --help` lists its options and keys")));
 }
 
 TEST(Help, RefusesKeysThatTheVerbDoesNotRead) {
@@ -151,8 +151,8 @@ TEST(Help, RefusesKeysThatTheVerbDoesNotRead) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("[generate] expected keys that generate reads"),
-                    HasSubstr("--memory.swap_slice: read by train, plan, profile, bench alone"),
-                    HasSubstr("--plan: read by train, plan, profile, bench alone")));
+                    HasSubstr("--memory.swap_slice: only read by train, plan, profile, bench"),
+                    HasSubstr("--plan: only read by train, plan, profile, bench")));
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ class PlantedOffload : public ::testing::Test {
 
 TEST_F(PlantedOffload, AWriteThatBeginsTooEarlyIsFound) {
   for (plan::Offload& offload : plan().offloads) offload.write_at = 0;
-  expect("offloads written from what was made");
+  expect("offloads written from computed values");
 }
 
 TEST_F(PlantedOffload, AWriteThatIsAwaitedTooLateIsFound) {

@@ -104,7 +104,7 @@ TEST(Order, RefusesAStateThatNeedsItsNewValueForItsOldOne) {
   graph.states[0].after = written;
   builder.output(builder.add1("add", {written, cache}), "sum");
   EXPECT_THAT([&] { plan::make_plan(graph, {}); },
-              ThrowsMessage<InternalError>(HasSubstr("wait for each other")));
+              ThrowsMessage<InternalError>(HasSubstr("depend on each other in a cycle")));
 }
 
 TEST(Order, FreesEarly) {

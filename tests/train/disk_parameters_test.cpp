@@ -136,7 +136,7 @@ TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
     Trainer(want).train();
     Trainer(got).train();
     EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
-                HasSubstr("and parameters, but for 2 of these"));
+                HasSubstr("and parameters, except 2 of these"));
     expect_equal_runs(got, want);
   }
 }
@@ -190,7 +190,7 @@ TEST(DiskParameters, StopTheRunWhereTheDiskGivesOtherBytes) {
   }
   EXPECT_THAT(message,
               AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("embedding.weight"),
-                    HasSubstr("the disk gave back other bytes")));
+                    HasSubstr("the disk returned other bytes")));
 }
 
 }  // namespace

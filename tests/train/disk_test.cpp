@@ -160,7 +160,7 @@ TEST(DiskActivations, StopTheRunWhereTheDiskGivesOtherBytes) {
     message = error.what();
   }
   EXPECT_THAT(message, AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("experts"),
-                             HasSubstr("the disk gave back other bytes")));
+                             HasSubstr("the disk returned other bytes")));
 }
 
 // Of 16 million parameters, whose moments are most of what a run holds.
@@ -296,9 +296,9 @@ TEST(DiskState, StopsAtAFaultWithTheLastCheckpointWhole) {
   for (const auto& [plan, found, masters] :
        {Case{{Fault::kError, false, 150, EIO}, "Input/output error"},
         Case{{Fault::kError, true, 60, ENOSPC}, "No space left on device"},
-        Case{{Fault::kFlip, false, 150}, "the disk gave back other bytes"},
+        Case{{Fault::kFlip, false, 150}, "the disk returned other bytes"},
         Case{{Fault::kVanish, false, 150}, "then the end"},
-        Case{{Fault::kFlip, false, 170}, "the disk gave back other bytes", "disk"},
+        Case{{Fault::kFlip, false, 170}, "the disk returned other bytes", "disk"},
         Case{{Fault::kError, true, 80, ENOSPC}, "No space left on device", "disk"}}) {
     SCOPED_TRACE(fmt::format("{} {}", found, masters));
     const TemporaryDirectory folder;

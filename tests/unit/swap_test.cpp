@@ -346,7 +346,7 @@ TEST_F(Swap, GivesUpOnADiskThatDoesNotAnswer) {
   const std::size_t region = space.add("moment", buffer.bytes());
   EXPECT_THAT(message_of([&] { space.wait(space.write(region, buffer.data())); }),
               AllOf(HasSubstr("moment: expected to write 16.00 MiB within"),
-                    HasSubstr("found the disk still at it")));
+                    HasSubstr("found the transfer still in progress")));
   EXPECT_NE(message_of([&] { space.wait_all(); }), "no ResourceError");
   space.finish();
 }

@@ -114,7 +114,7 @@ void keep(const fs::path& path, const IdRange& range) {
   try {
     write_file_atomically(path, text_of(range, path));
   } catch (const Error& error) {
-    log_warning("[cache] the checked range of ids is not kept: {}", error.what());
+    log_warning("[cache] the checked range of ids cannot be stored: {}", error.what());
   }
 }
 

@@ -51,7 +51,7 @@ std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const T
     result.push_back({file, std::move(made.tokens), made.ids, cache});
   }
   if (num_made > 0)
-    log_info("data: token ids of {} {} are made, and kept {}", num_made,
+    log_info("data: tokenized {} {}; the token ids are kept {}", num_made,
              num_made == 1 ? "file" : "files",
              cache->is_temporary() ? "for this run" : "in " + cache->path().string());
   return result;

@@ -104,7 +104,7 @@ void warn_of_unknown_fields(const JsonNode& root) {
   for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
     if (const auto component = root.find(part)) search.look_at_component(*component);
   if (!search.names().empty())
-    log_warning("[tokenizer] {}: not known here, has no effect", search.names());
+    log_warning("[tokenizer] {}: unknown field, has no effect", search.names());
 }
 
 }  // namespace anabatic::io::tokenizer
