@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A benchmark: work compiled like training, checked against `ref`, then timed in alternation with
-// probes of what the machine can do.
+// A benchmark: work that is compiled as training compiles it, compared with the reference kernels,
+// then timed in alternation with probes of the machine's peak.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,14 +18,14 @@
 
 namespace anabatic::bench {
 
-// One line of a result: the first is the whole, later ones are pieces of it.
+// One row of a result: the first is the whole, later ones are parts of it.
 struct Part {
   std::string name;  // "total", "forward", "input_gradient", ...
-  double flops = 0;  // useful ones; 0: the share of a peak says nothing here
-  double bytes = 0;  // useful ones: each operand once; 0: likewise
+  double flops = 0;  // useful FLOPs; 0: a share of the peak means nothing here
+  double bytes = 0;  // useful bytes, each operand once; 0: likewise
 };
 
-// Of one comparison with `ref`, the worst tensor: ‖got - want‖ <= bound · ‖want‖.
+// The worst tensor of one comparison with `ref`: ‖got - want‖ <= bound · ‖want‖.
 struct Check {
   std::string tensor;
   double error = 0, bound = 0;
@@ -43,8 +43,8 @@ class Benchmark {
   // Once through the work; adds the seconds of each part.
   virtual void run(std::span<double> seconds) = 0;
 
-  // What run() and the probes beside it count in. InvalidArgument for the time of one thread when
-  // the team has more.
+  // The clock of run() and of the probes between runs. InvalidArgument for the CPU time of one
+  // thread when the team has more.
   void use_clock(device::Clock now);
   device::Clock clock() const { return now_; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what share of the roof each op reaches and what a call takes beside it for its weights:
-// short training steps of a small model with a dense and a MoE layer, of 512 and of 2048 tokens, in
-// bf16 and in fp32.
+// Measures which share of the roof each op reaches, and the extra time that a call takes for its
+// weights. It runs short training steps of a small model with a dense and a MoE layer, of 512 and
+// of 2048 tokens, in bf16 and in fp32.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace anabatic::bench {
 
-// Of an op at one size of a step, over its calls.
+// Times of an op at one size of a step, over its calls.
 struct OpTimes {
   double calls = 0, seconds = 0;
   double roof_seconds = 0;  // what peak and copy bandwidth allow at best

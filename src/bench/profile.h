@@ -54,7 +54,7 @@ struct Profile {
   std::vector<ProfileRow> by_op, by_segment, by_phase;
   std::vector<ProfileRow> calls;  // in the order of the program: forward, backward, update
   std::vector<std::string> call_segments;
-  std::vector<std::string> call_keys;           // plan::price_key; "fill" of zeroes ahead of a call
+  std::vector<std::string> call_keys;           // plan::price_key; "fill" for zeroes before a call
   std::vector<std::int64_t> call_weight_bytes;  // plan::weight_bytes
   std::vector<TraceEvent> events;
   struct Step {

@@ -14,14 +14,15 @@ struct CpuLimits {
   std::vector<int> cores;       // of the affinity mask, ascending; at least one
   std::optional<double> quota;  // in cores, where it is less than those: 1.5
 
-  // As many as have a core of their own: the mask's, or the whole cores of the quota; at least one.
+  // The number of threads that get a core each: cores of the mask, or whole cores of the quota. At
+  // least one.
   int num_threads() const;
-  // Whether a thread of `num_threads` may spin while it waits. Under a quota it would use up the
-  // time of the threads that it waits for, unless each has a whole core.
+  // Whether `num_threads` threads may spin while they wait. Under a quota a spinning thread uses up
+  // the time of the threads that it waits for, unless each has a whole core.
   bool may_spin(int num_threads) const;
 };
 
-// Reads both anew.
+// Reads both limits again on each call.
 CpuLimits cpu_limits(const SystemRoots& roots = {});
 
 // "2 by the affinity mask, 1.5 by the CPU quota of a cgroup".

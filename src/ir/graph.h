@@ -22,7 +22,7 @@ enum class ValueId : std::uint32_t {};
 inline constexpr NodeId kNoNode{0xFFFFFFFFu};  // producer of graph inputs and of states' `before`
 inline constexpr ValueId kNoValue{0xFFFFFFFFu};
 
-// kRecompute: a forward value made again during the backward.
+// kRecompute: a forward value recomputed during the backward.
 enum class Phase : std::uint8_t { kForward, kRecompute, kBackwardInput, kBackwardWeight, kUpdate };
 std::string_view to_string(Phase phase);  // "forward", "recompute", "backward_input", ...
 
@@ -44,7 +44,8 @@ struct Node {
   std::vector<ValueId> inputs{}, outputs{};
   Tag tag{};
 
-  // Of the update, which happens once a step, in the backward of its last micro-batch too.
+  // Whether it belongs to the update, which happens once a step. With updates in the backward that
+  // is in the backward of the last micro-batch.
   bool is_of_update() const;
 };
 
@@ -96,13 +97,13 @@ class Graph {
   std::optional<ValueId> find_output(std::string_view output_name) const;  // by value name
 };
 
-// Of structure, types, attributes, tags, names and states; equal for equal printed text, whatever
-// the ids of dead values.
+// Hash of structure, types, attributes, tags, names and states. Equal for equal printed text,
+// whatever the ids of dead values.
 std::uint64_t hash(const Graph& graph);
 
 // Throws InternalError naming node and rule: ids in range, SSA, topological, arity, types
-// re-inferred, states paired, every reader of `before` ahead of the writer of `after` possible
-// (acyclic with those edges), symbols defined.
+// re-inferred, states paired, symbols defined. Every reader of `before` must be able to run before
+// the writer of `after`: the graph is acyclic with those edges.
 void verify(const Graph& graph);
 
 // Byte-stable text, values renumbered in order of definition, and its inverse:

@@ -15,8 +15,8 @@ void replace_uses(Graph& graph, const std::vector<ValueId>& replacement);
 // renumbers both in their order. A kept reader of a removed value is an InternalError.
 void keep_nodes(Graph& graph, const std::vector<bool>& keep);
 
-// Sorts nodes into a topological order, stable for those already in order; for passes that append
-// a producer behind its reader. InternalError on a cycle.
+// Sorts nodes into a topological order, stable for nodes that are in order. For passes that append
+// a producer after its reader. InternalError on a cycle.
 void sort_nodes(Graph& graph);
 
 }  // namespace anabatic::ir

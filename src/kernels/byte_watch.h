@@ -28,10 +28,10 @@ class ByteWatch {
   static constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
   virtual ~ByteWatch() = default;
-  // Ahead of a part's first read, and behind its last write.
+  // Called before a part's first read, and after its last write.
   virtual void before(std::size_t output, std::int64_t first, std::int64_t bytes) = 0;
   virtual void after(std::size_t output, std::int64_t first, std::int64_t bytes) = 0;
-  // Of a part: the sums of its words as they were read and as they were written.
+  // The sums of a part's words as they were read and as they were written.
   virtual void summed(std::size_t output, std::int64_t first, std::int64_t bytes,
                       std::uint64_t read, std::uint64_t written) = 0;
 };

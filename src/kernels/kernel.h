@@ -50,8 +50,8 @@ struct Kernel {
   std::vector<std::byte> (*prepare)(
       const spec::Problem&);  // null: nothing; blockings, tables, constants
   void (*run)(const Arguments&);
-  // That a call cut by the attribute `slices` reads and writes beside what a whole one does:
-  // weights that it packs, sums that pass by more often. Null: none.
+  // Bytes that a call cut by the attribute `slices` reads and writes in addition to an uncut one:
+  // weights that it packs, sums that it reads more often. Null: none.
   std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
   // The outputs, as bits, of whose bytes a call of such outputs tells a watch. Null: none.
   std::uint32_t (*watched_outputs)(std::span<const TensorType> outputs) = nullptr;

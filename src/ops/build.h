@@ -42,7 +42,7 @@ ir::Cost streaming_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops)
 // As above with `flops_per_element` of the first output.
 ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops_per_element);
 
-// Of a stack of weights that is input 1.
+// The number of experts in the stack of weights that is input 1.
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes& attributes);
 
 }  // namespace anabatic::ops

@@ -8,7 +8,7 @@
 
 namespace anabatic::ops {
 
-// Of the codes and scales of a matrix x, a scale for each `block` columns of a row.
+// Types of the int8 values and scales of a matrix x, a scale for each `block` columns of a row.
 std::array<TensorType, 2> code_types(const TensorType& x, std::int64_t block);
 
 extern const ir::OpSchema kCast, kDequantize, kQuantize, kReload;

@@ -15,7 +15,7 @@
 
 namespace anabatic::passes {
 
-// Of states by name.
+// States by name.
 struct HeldState {
   spec::StateRole role = spec::StateRole::kParameter;
   Layout layout = kRowMajor;
@@ -32,11 +32,11 @@ struct PassOptions {
   bool with_update = true;      // false: gradients only, no optimizer
   bool several_micro_batches = false;  // a step has
   std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
-  // Where slices begin beside those that `slice_bytes` makes. null: nowhere.
+  // Where slices begin in addition to those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
-  // What other programs hold of the states of this one. null: nothing.
+  // The states of this program that other programs hold. null: none.
   const HeldStates* held_states = nullptr;
-  // Parameters that stand on disk between their readers (reload_parameters). null: none.
+  // Parameters that are on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
 };

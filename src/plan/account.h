@@ -52,8 +52,8 @@ struct Account {
 // From buffers and lifetimes alone: a state may lie in any arena. Bytes count as aligned.
 Account make_account(const ir::Graph& graph, const Plan& plan);
 
-// Bytes in use at each position of forward ++ backward ++ update, by Use. States and arenas of
-// their own count all the time; kSlack is what the arenas hold beside the rest.
+// Bytes in use at each position of forward ++ backward ++ update, by Use. States and arenas count
+// all the time; kSlack is what the arenas have beyond the other uses.
 std::vector<std::array<std::int64_t, kNumUses>> timeline(const ir::Graph& graph, const Plan& plan);
 
 }  // namespace anabatic::plan

@@ -12,7 +12,7 @@
 namespace anabatic::plan {
 
 enum class Way : std::uint8_t {
-  kAgain,     // made again in the backward
+  kAgain,     // recomputed in the backward
   kBFloat16,  // wait in this form (spec::SavedForm), as
   kInt8,      // in this
   kDisk,      // and in this
@@ -22,7 +22,8 @@ enum class Way : std::uint8_t {
 // As people and plan files read it: "recompute", "bf16", "int8", "disk", "slices".
 std::string_view to_string(Way way);
 std::optional<Way> way_of(std::string_view word);
-// Of a value that waits; kWhole and kAgain stand for one another, as nothing of it waits.
+// The way of a saved form; kWhole and kAgain stand for one another, as nothing of the value is
+// kept.
 Way way_of(spec::SavedForm form);
 spec::SavedForm form_of(Way way);  // not of kSlices
 
@@ -32,7 +33,7 @@ struct ChoiceId {
   std::int64_t slices = 0;  // of kSlices
 
   auto operator<=>(const ChoiceId&) const = default;
-  // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
+  // Its name, with "as int8", "on disk" or "in 8 slices" after it.
   std::string label() const;
 };
 

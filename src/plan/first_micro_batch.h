@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's first micro-batch has for itself: the bytes of gradients that are not begun. A
-// gradient begins with its first contribution, in that micro-batch, and lives from there on through
-// all others.
+// A step's first micro-batch can also use the bytes of gradients that are not started. A gradient
+// starts with its first contribution, in that micro-batch, and lives through all later ones.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -21,7 +21,7 @@ class FrameTimeline {
     return static_cast<std::size_t>(position_[index(node)]);
   }
   const PlannedNode& planned(std::size_t position) const { return *planned_[position]; }
-  // Behind the value's last use in the forward.
+  // The position after the value's last use in the forward.
   std::size_t forward_end(ir::ValueId value) const {
     return static_cast<std::size_t>(forward_end_[index(value)]);
   }
@@ -43,8 +43,8 @@ class FrameChanges {
   // From the position on, or at it alone.
   void add(std::size_t at, std::int64_t bytes) { change_[at] += bytes; }
   void add_beside(std::size_t at, std::int64_t bytes) { beside_[at] += bytes; }
-  // Bytes change ahead of the position, in a call of its own that holds `passing` more than before:
-  // a value that is compressed there, or comes back.
+  // Bytes change before the position, in an additional call that holds `passing` more than before:
+  // a value is compressed there, or restored.
   void add_ahead(std::size_t at, std::int64_t passing, std::int64_t bytes);
 
   // Peak and excess, which the frame's live bytes have over `budget_bytes`; no seconds.

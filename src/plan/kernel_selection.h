@@ -15,7 +15,7 @@ namespace anabatic::plan {
 struct KernelChoice {
   const kernels::Kernel* kernel = nullptr;
   std::int64_t workspace_bytes = 0, slicing_bytes = 0;  // as the kernel says
-  std::vector<std::string> rejections{};  // "cpu:x: reason", rows ahead of the chosen one
+  std::vector<std::string> rejections{};  // "cpu:x: reason", rows before the chosen one
 };
 
 // The first candidate whose name starts with `only_kernels` and that supports the problem.

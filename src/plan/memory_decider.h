@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what a step makes again, compresses, puts on disk or cuts so that it keeps within a
-// budget of bytes.
+// Decides which values a step recomputes, compresses or puts on disk, and which calls it slices, to
+// fit a budget of bytes.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,8 +13,8 @@ namespace anabatic::plan {
 
 struct MemoryOptions {
   std::int64_t budget_bytes = 0;  // for arenas and states of the program; 0: no budget
-  // Hints: values, by name with or without their layer, or whole segments. `recompute` are made
-  // again, budget or not; `keep` never.
+  // Hints: values, by name with or without their layer, or whole segments. `recompute` are always
+  // recomputed, `keep` never.
   std::vector<std::string> recompute{}, keep{};
   std::vector<std::string> hot{};  // as `keep`, where it names any (plan/hints.h)
   // What a budget may compress, and hints as above: values that are compressed, budget or not, to
@@ -40,7 +40,7 @@ struct MemoryDecision {
   spec::Decisions decisions;
   std::vector<PricedChoice> choices{};        // in the order of the graph
   double added_seconds = 0;                   // to a micro-batch, all choices together
-  std::int64_t packings_bytes = 0;            // of second packings that the backward makes again
+  std::int64_t packings_bytes = 0;            // of second packings that the backward repacks
   double packing_seconds = 0;                 // for them, in added_seconds too
   bool holds = true;                          // the frame's budget, as simulated
   std::vector<PricedChoice> first_choices{};  // of decisions.first
@@ -64,7 +64,7 @@ class MemoryDecider {
   // `decision`, which is of this menu, without some of its choices.
   MemoryDecision without(const MemoryDecision& decision, const std::vector<PricedChoice>& choices,
                          std::int64_t frame_bytes) const;
-  // Of this menu, and budget or not.
+  // Whether a hint asks for this choice of the menu, budget or not.
   bool is_hinted(const PricedChoice& choice) const {
     return rules_[choice.item] == ItemRule::kTake;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step could make again, keep in fewer bytes, or put on disk, rather than keep, and which
-// calls it could cut into slices: what each choice does to its memory and time, simulated on the
-// timeline of a plan that keeps everything whole.
+// What a step could recompute, compress or put on disk rather than keep, and which calls it could
+// slice. The effect of each choice on memory and time is simulated on the timeline of a plan that
+// keeps everything.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -59,9 +59,9 @@ class MemoryMenu {
 
   const std::vector<MenuItem>& items() const { return items_; }
 
-  // With the frame's live bytes against `budget_bytes`. What is made again counts from the node
-  // that is first to need it; what stands beside it then counts whole. Of the items of one value
-  // one holds: what makes it again, or else the least bytes; of those of one call the most slices.
+  // Compares the frame's live bytes with `budget_bytes`. A recomputed value counts from the first
+  // node that needs it; values computed with it count in full then. Of several chosen items of one
+  // value one applies: recomputation, or else the smallest form. Of one call, the most slices.
   MenuOutcome evaluate(const std::vector<bool>& chosen, std::int64_t budget_bytes) const;
 
   spec::Decisions decisions(const std::vector<bool>& chosen) const;
@@ -89,7 +89,7 @@ class MemoryMenu {
   bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
 
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
-  // What a value that is made again, or comes back, changes on the timeline.
+  // The changes on the timeline by a value that is recomputed or restored.
   void change_frame(const analysis::Rebuild& rebuild, ir::ValueId value,
                     const analysis::Treatments& treatments, FrameChanges& changes,
                     std::vector<Offload>& offloads) const;

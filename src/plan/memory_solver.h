@@ -14,7 +14,7 @@ struct MenuOutcome {
   double seconds = 0;           // added to a micro-batch
 };
 
-// Of the items with chosen[i]. A function of its argument alone.
+// The outcome of the items with chosen[i]. A function of its argument alone.
 using EvaluateMenu = std::function<MenuOutcome(const std::vector<bool>& chosen)>;
 
 enum class ItemRule : std::uint8_t { kFree, kTake, kLeave };
@@ -31,11 +31,11 @@ using Alternatives = std::vector<std::vector<std::size_t>>;
 // A menu of more items is long: searches take seconds there, and look less far.
 inline constexpr std::size_t kLongMenu = 400;
 
-// Adds the item of the most excess removed per added second until the budget holds, then removes
-// what is no longer needed, the dearest first, and trades while that helps: a few items for what
-// their bytes leave room for, in short menus then any pair and three. About items · log items
-// evaluations where gains shrink as items are taken, and a few thousand for trades. `taken` (or
-// empty): free items that it begins with.
+// Adds the item with the most excess removed per added second until the budget is met. Then removes
+// items that are no longer needed, the most expensive first, and trades as long as that helps: a
+// few items for others that fit into their bytes, in short menus then any pair and three. Takes
+// about items · log items evaluations if gains shrink as items are taken, and a few thousand for
+// trades. `taken` (or empty): free items that it begins with.
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
                            const Alternatives& alternatives = {},
                            const std::vector<bool>& taken = {});

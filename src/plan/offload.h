@@ -12,12 +12,12 @@
 
 namespace anabatic::plan {
 
-// Fills written_by and read_at of offloads whose other fields are set, ascending by needed_at: a
-// value's bytes are its own until the disk is expected to have them, in the order of the writes; it
-// comes back as late as the disk can bring it and all that is needed after it. Transfers are
-// expected to take a third longer than at the disk's speed. Of parameters few come ahead of their
-// readers, so that a slow disk does not fill memory with them. Returns seconds that calls of a
-// micro-batch wait all the same.
+// Fills written_by and read_at of offloads whose other fields are set, ascending by needed_at. A
+// value keeps its bytes until the disk is expected to have them, in the order of the writes. It is
+// read as late as the disk can deliver it and all that is needed after it. Transfers are expected
+// to take a third longer than at the disk's speed. Few parameters are read before their readers, so
+// that a slow disk does not fill memory with them. Returns the seconds that calls of a micro-batch
+// wait nevertheless.
 double schedule(std::span<Offload> offloads, const Calls& calls, const DiskSpeed& disk);
 
 // The graph's nodes `reload` of values that the forward makes, and of states. `order` is forward ++

@@ -16,7 +16,7 @@ struct SearchLimits {
   std::int64_t steps = std::int64_t{1} << 25;
   // place_by_search stops at an arena of (1 + slack) times the bound.
   double slack = 0;
-  // Of a steady clock; 0: none. Never in a plan, which must not depend on the machine.
+  // Limit on a steady clock; 0: none. Never set in a plan, which must not depend on the machine.
   double seconds = 0;
 };
 

@@ -28,7 +28,7 @@ struct PlannedBuffer {  // bytes that one value or several aliases occupy
   Lifetime lifetime{};
 };
 
-// Zeroes ahead of a node whose op leaves rows untouched.
+// Zeroes written before a node whose op leaves rows untouched.
 enum class ZeroFill : std::uint8_t { kNone, kFirstMicroBatch, kAlways };
 
 struct PlannedNode {
@@ -43,8 +43,8 @@ struct PlannedNode {
   bool is_offloaded = false;                     // no call: an Offload stands for it
 };
 
-// A state that is on disk and stands in memory only around its update: its buffer is a window of
-// the frame. What else reads it reads copies (Offload). Positions as in Lifetime.
+// A state on disk that is in memory only around its update: its buffer is a window of the frame.
+// Other readers read copies (Offload). Positions as in Lifetime.
 struct SwapWindow {
   std::int32_t buffer = -1;       // index into Plan::buffers: the window, in the frame arena
   std::int64_t bytes = 0;         // that move: whole sectors
@@ -55,16 +55,16 @@ struct SwapWindow {
   static constexpr std::int32_t kNoPosition = -1;
 };
 
-// What comes from disk for a node `reload` whose output it is: a value, its input, that goes there
-// behind its last use in the forward and comes back for the backward; or a copy of a parameter that
-// is on disk, for one reader. Positions as in Lifetime.
+// A value that comes from disk, as the output of a node `reload`. Its input is a value that is
+// written after its last use in the forward and read for the backward, or a parameter on disk, of
+// which this is a copy for one reader. Positions as in Lifetime.
 struct Offload {
   static constexpr std::int32_t kNoPosition = -1;
   ir::NodeId reload{};
   std::int64_t bytes = 0;   // that move: whole sectors
   std::int32_t state = -1;  // index into Graph::states: the parameter; -1: a value of the frame
-  // Its write is queued ahead of `write_at` and awaited ahead of `written_by` (kNoPosition: a
-  // parameter's), its read queued ahead of `read_at` and awaited ahead of the node, at `needed_at`.
+  // Its write is queued before `write_at` and awaited before `written_by` (kNoPosition for a
+  // parameter). Its read is queued before `read_at` and awaited before the node, at `needed_at`.
   std::int32_t write_at = kNoPosition, written_by = kNoPosition, read_at = 0, needed_at = 0;
   bool is_of_state() const { return state >= 0; }
 };
@@ -90,9 +90,9 @@ struct Plan {
 };
 
 struct DiskOptions {
-  bool optimizer_state = false;  // on disk, the moments of at least `min_bytes`
-  bool masters = false;          // and lower halves of parameters (passes/split_parameters.h)
-  // And what the model reads of them; planners go by the graph's copies of them
+  bool optimizer_state = false;  // moments of at least `min_bytes` are on disk
+  bool masters = false;          // and the lower 16 bits of parameters (passes/split_parameters.h)
+  // And what the model reads of parameters; planners see the graph's copies of them
   // (passes/reload_parameters.h).
   bool parameters = false;
   std::int64_t min_bytes = 4096;
@@ -102,8 +102,8 @@ struct DiskOptions {
   bool only_cold = false;
   // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
   std::int32_t num_windows = 2;
-  // States that stay all the same, in the order of their updates: at the first of them gradients
-  // still fill the frame.
+  // Bytes of states that stay in memory, in the order of their updates. At the first updates
+  // gradients still fill the frame.
   std::int64_t resident_bytes = 0;
   // Most of a moment that one update takes, in a window of its own (passes/slice_optimizer.h).
   std::int64_t slice_bytes = std::int64_t{8} << 20;
@@ -135,7 +135,7 @@ void verify(const ir::Graph& graph, const Plan& plan);
 // Byte-stable text: decisions first, predicted bytes last.
 std::string print(const ir::Graph& graph, const Plan& plan);
 
-// Of the decisions, not of the predictions.
+// Hash of the decisions, not of the predictions.
 std::uint64_t hash(const ir::Graph& graph, const Plan& plan);
 
 // Who a node is, from its tag: "layers.3.experts grouped_linear backward_weight".

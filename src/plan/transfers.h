@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of a step's transfers to and from a disk, simulated beside the calls that wait for it.
+// Simulates the queue of a step's transfers to and from a disk together with the calls that wait.
 #pragma once
 #include <cstdint>
 #include <span>

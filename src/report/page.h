@@ -15,7 +15,7 @@ std::string html_text(std::string_view text);
 
 std::string page(const std::string& title, const nlohmann::ordered_json& data);
 
-// Parts of the page, in the order in which they stand there; one source file each.
+// Parts of the page, in their order; one source file each.
 const char* style();
 const char* draw_script();    // axes, lines, tooltips
 const char* charts_script();  // each picture

@@ -26,7 +26,7 @@ struct StatePlaces {
 };
 
 bool has_update(const CompileOptions& options);
-// Of the step, without what the disk needs beside it where a budget sent states there; 0: none.
+// Budget of the step, without the memory that transfers need if states are on disk; 0: none.
 std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& places);
 
 class Candidate {
@@ -42,8 +42,8 @@ class Candidate {
   passes::PassContext context(const spec::Decisions* decisions) const;
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
   std::int64_t budget_bytes() const { return search::budget_bytes(options_, places_); }
-  // Whether a candidate that takes less follows where this one does not keep the budget: that one
-  // then says what it needs.
+  // Whether a smaller candidate is still to be tried if this one does not fit the budget. That one
+  // then reports what it needs.
   bool has_another_way() const;
   // The step of a decision, from `whole`, which keeps everything.
   PlannedStep step_of(plan::MemoryDecision decision, const PlannedStep& whole) const;

@@ -18,14 +18,14 @@ class Candidates {
   Candidates(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
 
   const ir::Graph& forward() const { return forward_; }
-  // A refusal where no choice keeps the budget.
+  // A refusal if no choice fits the budget.
   Outcome plan(const StatePlaces& places);
   // Before any choice of what is kept.
   const ir::Graph& graph_of(const StatePlaces& places);
   plan::Plan plan_of(const StatePlaces& places);
 
  private:
-  // Behind the pipeline, once for candidates that differ only in the plan.
+  // The graph after the pipeline, shared by candidates that differ only in the plan.
   const PlannedStep& with_passes(const Candidate& candidate);
   void price_packings(const ir::Graph& whole, PlannedStep& step) const;
 

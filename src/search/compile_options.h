@@ -15,15 +15,15 @@
 
 namespace anabatic::search {
 
-// Whether a budget may put the optimizer's state on disk, beside what disk.optimizer_state says.
+// Whether a budget may put the optimizer's state on disk, in addition to disk.optimizer_state.
 struct DiskChoice {
   bool is_allowed = false;
-  std::string refusal{};               // else, why not: for refusals of the budget
-  bool may_take_masters = false;       // the lower halves of parameters too
-  bool may_take_parameters = false;    // and what the model reads of them
-  std::int64_t free_bytes = 0;         // of the disk
-  std::int64_t beside_bytes = 0;       // what the budget must hold for it beside the program's own
-  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again
+  std::string refusal{};             // if not, why: for refusals of the budget
+  bool may_take_masters = false;     // the lower 16 bits of parameters too
+  bool may_take_parameters = false;  // and what the model reads of them
+  std::int64_t free_bytes = 0;       // of the disk
+  std::int64_t beside_bytes = 0;     // what the budget must hold for the disk, outside the program
+  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against recomputation
 };
 
 struct CompileOptions {
@@ -32,8 +32,8 @@ struct CompileOptions {
   spec::OptimizerOptions optimizer{};  // used when training and with_update
   // Weights stay packed for input-gradients too; without, the backward packs them anew.
   bool pack_transposed = true;
-  // Of a step; 0: not known. With one, gradients share the frame's bytes; with more, the gradient's
-  // norm has a pass of its own.
+  // Micro-batches of a step; 0: not known. With one, gradients share the frame's bytes. With more,
+  // a separate pass computes the gradient's norm.
   std::int64_t micro_batches = 0;
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph behind its passes and decisions, and its plan: all that a program is lowered from.
+// A graph after its passes and decisions, and its plan: the input of lowering.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,7 @@ struct PlannedStep {
 
 using Outcome = plan::Outcome<PlannedStep>;
 
-// Of a step of so many micro-batches (plan::price_step).
+// The price of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
 // By segment (plan::price_segments).

@@ -44,7 +44,7 @@ struct ForwardBlock {
   float* tile_total(std::int64_t row) const {
     return buffers.tile_totals + row % kStripRows * kLanes;
   }
-  // Of the strip of row tiles [first, last), when all of its scores of a tile of keys are there.
+  // For a strip of row tiles [first, last), once all of its scores of a tile of keys are computed.
   void add_tile_totals(std::int64_t first, std::int64_t last) const {
     for (std::int64_t row = first * kRows; row < last * kRows; ++row)
       buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));

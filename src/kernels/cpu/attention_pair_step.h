@@ -76,8 +76,9 @@ struct GradientStep {
     write_sums(b.dq + row * key_columns, shape.scale, dq, t);
   }
 
-  // Of a register tile of rows and 16 · kCount keys, p and ds; 0 where a row does not see a key,
-  // and in the rest of the register tile of scores. Unless kMasked, every row sees all keys.
+  // Computes p and ds of a register tile of rows and 16 · kCount keys. They are 0 where a row does
+  // not see a key, and in the rest of the register tile of scores. Unless kMasked, every row sees
+  // all keys.
   template <int kCount, bool kMasked>
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     Floats p[kRows][kCount];

@@ -27,7 +27,7 @@ struct AttentionBlocking {
   }
 };
 
-// Of kernels in fp32. Packing a tile of keys costs about 2 % at so many rows.
+// Blocks of the fp32 kernels. Packing a tile of keys costs about 2 % at so many rows.
 inline constexpr AttentionBlocking kFloatBlocking{192, 128, 96, 96};
 static_assert(kFloatBlocking.is_whole());
 

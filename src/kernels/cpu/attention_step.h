@@ -35,7 +35,7 @@ struct GradientStep {
     clear_sums(b.dk, key_width);
     clear_sums(b.dv, value_width);
   }
-  // Of the block's keys, in panels.
+  // For the block's keys, in panels.
   void clear_sums(float* sums, std::int64_t width) const {
     for (std::int64_t j = 0; j < width; j += kPanel)
       std::fill_n(sums + j * kGradientKeys, round_up(num_keys, kRows) * kPanel, 0.0f);
@@ -71,8 +71,8 @@ struct GradientStep {
     unpack_row(b.dq, kGradientRows, row, scale, dq, t);
   }
 
-  // Of a register tile of rows and a panel of keys: p to weights, ds to gradients; 0 where a row
-  // does not see a key.
+  // For a register tile of rows and a panel of keys: writes p to weights and ds to gradients. They
+  // are 0 where a row does not see a key.
   template <bool kMasked>
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     float* weights = b.weights + row * kGradientStride + key;

@@ -23,8 +23,8 @@ void with_operand_type(DType dtype, Body&& body) {
 
 constexpr std::int64_t padded(std::int64_t width) { return round_up(width, kPanel); }
 
-// Exchanges the off-diagonal halves of every 2·kStep x 2·kStep block, then goes on with the next
-// power of two.
+// Exchanges the two off-diagonal kStep x kStep blocks of every 2·kStep x 2·kStep block, then
+// continues with the next power of two.
 template <int kStep>
 ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
   Ints first, second;

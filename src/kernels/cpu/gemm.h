@@ -32,8 +32,8 @@ struct Matrix {
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
-  // Of the lines along the stride that is not 1: rows of A, or the depth of a weight-gradient. Not
-  // of a B that is contiguous along the depth.
+  // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
+  // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};
 };
 
@@ -53,7 +53,8 @@ struct Operands {
 // panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
 // What runs on blocks of C while they are in cache follows `compute`: see linear_swiglu.cpp.
 //
-// `further` products go into the same sums, in their order behind the first, before C is rounded.
+// `further` products are added to the same sums, in their order after the first, before C is
+// rounded.
 struct Gemm {
   std::int64_t rows = 0, columns = 0, depth = 0;
   Matrix a, b;
@@ -66,8 +67,8 @@ struct Gemm {
   bool accumulate = false;           // f32 C only
   const Operands* further = nullptr;
   std::int64_t num_further = 0;
-  // A is that of the last call on this workspace, for the same rows of a block: where its copy is
-  // still whole, it is not made again.
+  // A is that of the last call on this workspace, for the same rows of a block. If its copy is
+  // still complete, it is not packed once more.
   bool repeats_a = false;
   // Terms of a block of the sums at most, an even number; 0: as many as the engine takes.
   std::int64_t sum_terms = 0;

@@ -57,7 +57,7 @@ inline void pairs16(std::uint32_t* to, const std::uint16_t* first, const std::ui
   const Words16 words = low | high << 16;
   __builtin_memcpy(to, &words, sizeof words);
 }
-// Four times eight pairs, each `stride` behind the last.
+// Four times eight pairs, each `stride` after the last.
 using Halves32 = std::uint16_t __attribute__((vector_size(64)));
 inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint16_t* first,
                         const std::uint16_t* second) {
@@ -81,7 +81,7 @@ inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint1
 template <class T>
 inline void copy_row(float* __restrict to, const T* __restrict from, Int depth) {
   for (Int k = 0; k < depth; ++k) to[k] = as_float(from[k]);
-  to[depth] = 0;  // beside the padding of an odd pair of B
+  to[depth] = 0;  // for the padding of an odd pair of B
 }
 inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(depth / 2) * 4);

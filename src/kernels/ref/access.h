@@ -96,7 +96,7 @@ inline std::int64_t size(const TensorView& view) { return view.type->num_element
 // y = rms_norm of x's runs of the weight's size; y may be x. In norm.cpp.
 void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y);
 
-// Codes and scales of row `row`, whose elements are x, a scale for each `block`. In quantize.cpp.
+// Quantises row `row`, whose elements are x, with a scale for each `block`. In quantize.cpp.
 void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::int64_t row,
                   const TensorView& codes, const TensorView& scales);
 

@@ -50,8 +50,8 @@ class SwapFile {
   // Without `sums`, the caller looks after the checksums of what moves: the two functions below.
   void transfer(bool is_write, std::size_t region, std::int64_t first, std::int64_t num_blocks,
                 std::byte* data, bool sums = true);
-  // Of all blocks of a region that no transfer moves. What is about to be written; and what was
-  // read, which is compared where it was ever written: ResourceError as above.
+  // Checksums of all blocks of a region while no transfer moves it. Set before a write; compared
+  // after a read, for blocks that were ever written: ResourceError as above.
   void set_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks);
   void compare_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks) const;
 

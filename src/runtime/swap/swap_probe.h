@@ -13,8 +13,8 @@ struct SwapProbe {
   double read_bytes_per_second = 0, written_bytes_per_second = 0;
 };
 
-// Writes and reads a scratch file of `bytes` a few times, as the engine does: medians behind the
-// first write, or fewer passes of a slow disk. ResourceError as SwapFile.
+// Writes and reads a scratch file of `bytes` a few times, as the engine does. The speeds are
+// medians without the first write; a slow disk gets fewer passes. ResourceError as SwapFile.
 SwapProbe probe_swap(const SwapOptions& options, std::int64_t bytes);
 
 }  // namespace anabatic::runtime::swap

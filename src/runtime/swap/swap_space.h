@@ -12,10 +12,10 @@
 
 namespace anabatic::runtime::swap {
 
-// Of the buffer through which parts of a region go.
+// Size of the buffer through which parts of a region are moved.
 inline constexpr std::int64_t kStagingBytes = 4 * kBlockBytes;
 
-// Of a transfer, in the order of the queue; 0: none.
+// Number of a transfer, in the order of the queue; 0: none.
 using Ticket = std::uint64_t;
 
 struct SwapStats {  // since the engine began
@@ -29,7 +29,7 @@ struct SwapStats {  // since the engine began
 class SwapSpace {
  public:
   explicit SwapSpace(const SwapOptions& options);  // errors as SwapFile
-  ~SwapSpace();                                    // drops what has not begun
+  ~SwapSpace();                                    // drops transfers that have not started
   SwapSpace(const SwapSpace&) = delete;
   SwapSpace& operator=(const SwapSpace&) = delete;
 
@@ -41,9 +41,9 @@ class SwapSpace {
   // so that what is queued later finds what was queued before it. Allocate nothing.
   Ticket read(std::size_t region, std::byte* data);
   Ticket write(std::size_t region, const std::byte* data);
-  // As these, for a caller that sums every word itself, while it has them in its caches: one sum
-  // (checksum.h) a block of kBlockBytes. `check` compares what was read, behind its wait and ahead
-  // of the region's next transfer.
+  // As these, for a caller that sums every word itself while it is in its caches: one sum
+  // (checksum.h) for each block of kBlockBytes. `check` compares what was read, after the wait for
+  // it and before the region's next transfer.
   Ticket read_unchecked(std::size_t region, std::byte* data);
   void check(std::size_t region, std::span<const std::uint64_t> checksums);
   Ticket write_summed(std::size_t region, const std::byte* data,

@@ -28,17 +28,17 @@ class WindowDriver {
 
   bool is_idle() const { return windows_.empty(); }
 
-  // Of a call whose kernel sums the windows that it updates; null: the engine sums them.
+  // For a call whose kernel sums the windows that it updates; null: the engine sums them.
   kernels::ByteWatch* watch(Action action, std::size_t call);
 
-  // Ahead of an action: `is_last` says whether nothing but the rest of this step stands before the
-  // update, or is the update itself. Otherwise no state moves, for none is updated.
+  // Before an action. `is_last`: only the rest of this step comes before the update, or the action
+  // is the update. Otherwise no state moves, because none is updated.
   void begin(Action action, bool is_last);
-  // What stands ahead of this call. ResourceError: the disk's first error.
+  // Transfers before this call. ResourceError: the disk's first error.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
   }
-  // Behind the last call.
+  // After the last call.
   void end(Action action);
 
   // Before something else than calls writes to the frame.

@@ -11,13 +11,13 @@
 
 namespace anabatic::runtime::swap {
 
-// Of one window, by blocks of kBlockBytes: what was read, and what is to be written.
+// Sums of one window, by blocks of kBlockBytes: of what was read, and of what will be written.
 class WindowSums {
  public:
   // The state's bytes at `data`, which a kernel tells of, and the rest of the region's last sector.
   WindowSums(const std::byte* data, std::int64_t state_bytes, std::int64_t region_bytes);
 
-  // Ahead of the call, and behind it: add what the kernel does not tell of.
+  // Before the call, and after it: add the parts that the kernel does not report.
   void begin();
   void end();
   // Bytes [first, first + bytes) of the state, as they stand or with their sums. From any thread.
@@ -31,7 +31,7 @@ class WindowSums {
 
  private:
   enum class Pass : std::uint8_t { kRead, kWritten };
-  // Of one thread, by pass: its words, then the sums of blocks.
+  // The words of one thread, by pass, then its sums of blocks.
   std::span<std::uint64_t> part(int shard, Pass pass);
   void add(Pass pass, std::int64_t block, std::int64_t words, std::uint64_t sum);
   void add_words(Pass pass, std::int64_t first_word, std::int64_t end_word);

@@ -37,7 +37,7 @@ class StepWatch {
  private:
   struct Part {
     const runtime::Call* begin;
-    std::size_t size, before;  // calls of it, and of the parts ahead of it
+    std::size_t size, before;  // calls of it, and of the parts before it
   };
   static void on_call(void* context, const runtime::CallEvent& event);
   std::size_t index_of(const runtime::Call& call) const;

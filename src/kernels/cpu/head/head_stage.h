@@ -15,7 +15,7 @@ struct HeadCopies {
   std::int64_t stride;  // elements
 };
 
-// A step of logits [rows, columns] on its way to the products behind it.
+// A step of logits [rows, columns] for the products after it.
 struct HeadLogits {
   float* logits;  // e^(logit - shift) afterwards, without `rounded`
   std::int64_t stride, rows, columns;
