@@ -47,7 +47,7 @@ std::uint64_t parse_hexadecimal(const Json& json, const std::filesystem::path& f
 
 bool is_safetensors(const FileChecksums& sums) { return !sums.tensors.empty(); }
 
-// Of a whole and readable safetensors file: tensors that are not as they were written.
+// Damaged tensors of a complete and readable safetensors file.
 std::vector<std::string> damaged_tensors(const std::filesystem::path& path,
                                          const FileChecksums& written, int threads) {
   const MappedFile mapped(path);

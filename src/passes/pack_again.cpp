@@ -31,7 +31,7 @@ ValueId first_packing(const Graph& graph, const State& packed) {
   return ir::kNoValue;
 }
 
-// Of a parameter on disk nothing stands in memory between its readers.
+// A parameter on disk has no packing in memory between its readers.
 bool is_on_disk(const State& packed, const PassOptions& options) {
   return options.on_disk != nullptr && options.on_disk->contains(text(packed.owner));
 }

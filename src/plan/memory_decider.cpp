@@ -49,7 +49,7 @@ void apply(const MemoryMenu& menu, const std::vector<std::string>& hints, std::s
   }
 }
 
-// Not beside another item of its value or call.
+// Whether no other item of its value or call has precedence.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
   if (item.way == Way::kSlices) {
     const auto found = decisions.slices.find(item.name);
@@ -126,7 +126,7 @@ std::vector<bool> items_of(const MemoryMenu& menu, const spec::Decisions& decisi
   return chosen;
 }
 
-// What values may wait in beside what makes them again, and the other way round.
+// Items that exclude each other: the forms in which a value can be saved, and its recomputation.
 Alternatives alternatives_of(const MemoryMenu& menu) {
   std::map<ir::ValueId, std::vector<std::size_t>> of_value;
   for (std::size_t i = 0; i < menu.items().size(); ++i)

@@ -33,9 +33,9 @@ void for_each_source(const ir::Graph& graph, const std::vector<ir::NodeId>& prod
     for_each_source(graph, producer_of, input, f);
 }
 
-// A node of phase recompute, and a copy of a parameter on disk, wait for all else that their first
-// reader beyond such nodes waits for, so that what they make does not stand idle. That reader is
-// the first in the order of the graph: nothing it waits for reads what the node makes, so no cycle
+// A node of phase recompute, and a copy of a parameter on disk, must not run earlier than needed.
+// So they wait for all other inputs of their first reader beyond such nodes. That reader is the
+// first in the order of the graph. Nothing that it waits for reads the node's results, so no cycle
 // forms.
 std::vector<std::pair<ir::NodeId, ir::NodeId>> recompute_edges(
     const ir::Graph& graph, const std::vector<ir::NodeId>& producer_of) {

@@ -144,7 +144,7 @@ class BufferPlanner {
 
 // What a smaller frame arena is not worth searching for, as a part of its bound.
 constexpr double kFrameSlack = 0.005;
-// Of a search, some tenths of a second; a step of a thousand buffers takes half of them.
+// Limit of a search: some tenths of a second; a step of a thousand buffers takes half of them.
 constexpr std::int64_t kFrameSteps = std::int64_t{1} << 27;
 
 // Buffers that disks write from or read into, whole sectors of them.

@@ -250,7 +250,7 @@ class Verifier {
     check_lifetimes(planned, node);
   }
 
-  // Transfers ahead of the node at this position, in the order of the queue.
+  // Transfers before the node at this position, in the order of the queue.
   void move_windows() {
     ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
     const auto in_flight = [](std::size_t i) { return -2 - static_cast<std::int64_t>(i); };

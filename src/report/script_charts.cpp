@@ -77,7 +77,7 @@ function peakChart() {
 }
 
 // Bytes in use over the calls of a step, stacked by use, with what the process held.
-const bands = [["beside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["caches", "#5d6d7e"],
+const bands = [["outside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["caches", "#5d6d7e"],
   ["gradients", "#b9483c"], ["inputs", "#8a7215"], ["saved activations", "#2f9155"], ["scratch", "#e3bd2f"], ["workspaces", "#e28438"]];
 function memoryChart(run) {
   const plan = run.record.plan;
@@ -86,7 +86,7 @@ function memoryChart(run) {
   const known = bands.map(b => b[0]);
   const others = Object.keys(uses).filter(name => !known.includes(name) && name !== "arena slack");
   const stack = [...bands, ...others.map((name, i) => [name, colour(i)])];
-  const valueOf = (name, c) => name === "beside the step" ? plan.beside_step_bytes : uses[name] ? uses[name][c] : 0;
+  const valueOf = (name, c) => name === "outside the step" ? plan.beside_step_bytes : uses[name] ? uses[name][c] : 0;
   const look = run.memory && run.memory.num_positions === line.num_positions ? run.memory : null;
   const top = Math.max(plan.peak_bytes, ...(look ? look.bytes : [0])) * 1.13;
   const x = makeScale(0, line.num_positions, L, W - R, false), y = makeScale(0, top, H - B, T, false);

@@ -48,8 +48,8 @@ std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
   return fitting;
 }
 
-// The timeline was asked for less than the budget, so that the plan keeps it; what the plan then
-// has room for need not be made again. The dearest for its bytes comes first.
+// The timeline was asked for less than the budget, so that the plan fits it. Values for which the
+// plan then has room need not be recomputed. The most expensive for its bytes comes first.
 void keep_again(const Candidate& candidate, const plan::MemoryDecider& decider,
                 const PlannedStep& whole, std::int64_t frame_bytes, PlannedStep& step) {
   if (candidate.options().memory.replay) return;

@@ -33,8 +33,8 @@ std::string in_unit(const RunConfig& run, std::int64_t bytes) {
                       : format_bytes_up(bytes, unit);
 }
 
-// What is said must do too, a little more though it is, and a plan may not keep every budget above
-// the smallest.
+// The budget in a message must be enough too. It is a little larger than the one that was tried,
+// and some budgets above the smallest may be too small for a plan.
 std::string text_that_holds(const RunConfig& run, std::int64_t bytes,
                             const std::function<bool(std::int64_t)>& holds) {
   for (const std::int64_t more : {bytes, bytes + bytes / 200})
@@ -62,7 +62,7 @@ std::string remedy_of_activations(const RunConfig& run) {
   return text;
 }
 
-// Those of the step, as the planner names them, and what a process holds beside it.
+// Uses of memory in the step, as the planner names them, and those of the process outside the step.
 std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::Refusal& refusal,
                                          const MemoryAccount& account) {
   std::vector<plan::Consumer> consumers = refusal.consumers;
@@ -130,7 +130,7 @@ std::string budget_text(const RunConfig& run, bool is_auto) {
                  : fmt::format("got {}", in_unit(run, run.memory.budget));
 }
 
-// What is said of the process where its plan is refused.
+// The refusal of a plan, in terms of the whole process.
 plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                          const BudgetLimits& limits, bool is_auto, const plan::Refusal& refusal) {

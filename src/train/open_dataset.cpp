@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of token ids, and of what is known about .bin files.
+// The cache of token ids and of what is known about .bin files.
 std::shared_ptr<const io::CacheDirectory> cache_of(const RunConfig& run) {
   if (run.data.cache.empty()) return io::CacheDirectory::of_user("tokens");
   if (run.data.cache == "none") return io::CacheDirectory::temporary();

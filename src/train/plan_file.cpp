@@ -212,7 +212,7 @@ StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& confi
   step.emplace_back("device.kind", device.kind);
   add("device.threads", device.num_threads);
   step.emplace_back("instruction sets", fmt::format("{}", fmt::join(device.instruction_sets, " ")));
-  // What config.json says beside the above.
+  // What config.json determines in addition to the above.
   const ModelSession::CompileRequest request = training_request(run, config);
   step.emplace_back("graph",
                     fmt::format("{:016x}", ir::hash(model::build_graph(config, request.build))));

@@ -16,8 +16,8 @@
 namespace anabatic::train {
 namespace {
 
-// Plans of a run that may ask for its budget anew: what lies outside the step grows with the nodes
-// that make values again, a little each time.
+// Most plans of a run that may change its budget: memory outside the step grows with the nodes that
+// recompute values, a little each time.
 constexpr int kMostBudgetAttempts = 6;
 
 model::BalanceLoss balance_loss_of(const RunConfig& run) {
@@ -117,7 +117,7 @@ plan::Refusal nothing_within(const RunConfig& run, const RunPlan& last) {
           .consumers = plan::largest_consumers(last.training.graph, last.training.plan)};
 }
 
-// The refusal of a step, in the terms of its process, which holds so many bytes beside it.
+// The refusal of a step in terms of its process, which holds `beside_step` bytes in addition.
 plan::Refusal of_process(plan::Refusal refusal, std::int64_t beside_step) {
   if (refusal.smallest_bytes > 0) refusal.smallest_bytes += beside_step;
   return refusal;

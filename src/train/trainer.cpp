@@ -313,8 +313,8 @@ struct Trainer::Impl {
     listener.on_checkpoint(step, result.checkpoint.string());
   }
 
-  // After an error in a step or beside it: saves the last good step where there is one that is not
-  // saved. Returns what became of it, for the error's text.
+  // After an error in a step or between steps: saves the last good step if it is not saved yet.
+  // Returns what happened to it, for the text of the error.
   std::string rescue() noexcept {
     std::string fate;
     try {

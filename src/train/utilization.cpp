@@ -8,7 +8,8 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kMeasurements = 16;  // of a run, beside that of its beginning: half a second in all
+constexpr int kMeasurements =
+    16;  // in a run, in addition to the one at its beginning: half a second in all
 
 }  // namespace
 

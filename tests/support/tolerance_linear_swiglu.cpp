@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of products with swiglu, or its gradient, behind them. What the products leave is rounded
-// to storage and then goes through silu, whose slope is at most 1.1, or into codes.
+// Bounds of products with swiglu, or its gradient, after them. The products' results are rounded to
+// storage, and are then inputs of silu, whose slope is at most 1.1, or are quantised.
 #include <algorithm>
 #include <cmath>
 
@@ -53,16 +53,16 @@ std::vector<std::size_t> matrices(const Values* offsets, std::size_t num_rows) {
   return of_row;
 }
 
-// Of factor · silu(gate) · up.
+// The error of factor · silu(gate) · up.
 double activation_error(const Product& gate, const Product& up, double factor) {
   const double h = std::abs(silu(gate.value) * up.value);
   return factor * (kSlope * gate.error * (std::abs(up.value) + up.error) +
                    std::abs(silu(gate.value)) * up.error + g(kFunction + std::abs(gate.value)) * h);
 }
 
-// Of codes and scales of products, `block` to a scale: a scale is largest / 127, rounded up to bf16
-// (one unit more at most where the largest is off by an error), and a code moves by what its
-// product and its scale do, and by one where either side of a half is rounded to.
+// Errors of the int8 values and scales of products, `block` to a scale. A scale is largest / 127,
+// rounded up to bf16: one unit more at most if the largest has an error. An int8 value moves by
+// what its product and its scale do, and by one where either side of a half is rounded to.
 void add_code_errors(const std::vector<Product>& products, std::size_t width, std::size_t block,
                      Bound& codes, Bound& scales) {
   for (std::size_t begin = 0; begin < products.size(); begin += width)
@@ -114,8 +114,8 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   return bounds;
 }
 
-// Elements of gate or up: whole, or codes at `input` and scales behind them, times each other and
-// rounded to `dtype`.
+// Elements of gate or up: whole, or int8 values at `input` and their scales after them, multiplied
+// and rounded to `dtype`.
 std::vector<Product> elements_of(const OpCall& call, std::size_t input, DType dtype) {
   const Values& values = call.inputs[input];
   std::vector<Product> elements;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The budget that nobody names, and the smallest one that would do.
+// The budget that nobody names, and the smallest one that is enough.
 #include "train/budget.h"
 
 #include <gmock/gmock.h>

@@ -117,7 +117,7 @@ TEST(DiskParameters, OfOneSegmentAlone) {
   expect_equal_runs(got, want);
 }
 
-// Of some that a budget holds in memory the moments and the lower halves go all the same.
+// Moments and lower 16 bits go to disk, even of parameters that a budget keeps in memory.
 TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
   for (const char* precision : {"fp32", "bf16"}) {
     const TemporaryDirectory want_folder, got_folder;

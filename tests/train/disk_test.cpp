@@ -374,7 +374,7 @@ TEST(DiskState, IsReadAndFilledInPartsOfAnyLayout) {
   }
 }
 
-// The cursor against a map, in ranges that jump about, for lower halves in memory, on disk, and in
+// The cursor against a map, in ranges that jump about, for lower 16 bits in memory, on disk, and in
 // slices of either.
 TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
   const TemporaryDirectory folder;
@@ -447,7 +447,7 @@ TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
 }
 
 // As files have the matrices of experts: a piece of each parameter in turn, of more of them than
-// the cursor has open, wherever upper and lower halves stand.
+// the cursor has open, wherever upper and lower 16 bits are.
 TEST(StateCursor, TakesParametersInTurn) {
   for (const auto& [upper, low] : {std::pair{runtime::Tier::kDisk, runtime::Tier::kDisk},
                                    std::pair{runtime::Tier::kDisk, runtime::Tier::kMemory},
@@ -460,7 +460,7 @@ TEST(StateCursor, TakesParametersInTurn) {
       std::vector<Name> names;
       for (std::size_t i = 0; i < num_states; ++i) {
         names.push_back(intern(fmt::format("turn{}", i)));
-        // The last without halves.
+        // The last is not split.
         const bool is_split = i + 1 < num_states;
         store.add(
             names.back(),

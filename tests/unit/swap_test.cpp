@@ -291,7 +291,7 @@ TEST_F(Swap, NamesRegionOffsetAndFaultAndKeepsTheFirstError) {
   }
 }
 
-// A region whose words its caller sums, with a part of a sector and of a word behind them.
+// A region whose words its caller sums, with a part of a sector and of a word after them.
 TEST_F(Swap, TakesChecksumsOfItsCaller) {
   constexpr std::int64_t kState = 2 * kBlockBytes + 1004;
   for (const bool flips : {false, true}) {

@@ -109,7 +109,7 @@ std::optional<IdRange> read_kept(const fs::path& path) {
   return range;
 }
 
-// The run does not need it: what hinders is said.
+// A run does not need this file: a failure is only a warning.
 void keep(const fs::path& path, const IdRange& range) {
   try {
     write_file_atomically(path, text_of(range, path));

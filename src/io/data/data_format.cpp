@@ -253,7 +253,7 @@ DataFile detect_format(const fs::path& path, DataFormat asked) {
     if (asked == DataFormat::kTokens || is_half) {
       throw ResourceError(fmt::format(
           "[data] {}: expected a .bin/.idx pair, found {}", path.string(),
-          fs::exists(path) ? fmt::format("no {} beside it", suffix == ".idx" ? ".bin" : ".idx")
+          fs::exists(path) ? fmt::format("no {} next to it", suffix == ".idx" ? ".bin" : ".idx")
                            : "none"));
     }
   }

@@ -19,7 +19,7 @@ CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
   return cached_tokens(cache, key, options.threads, [&](const std::filesystem::path& prefix) {
     ++num_made;
     TokenizeOptions once = options;
-    once.is_durable = false;  // an entry that a crash cuts is made anew
+    once.is_durable = false;  // an entry that a crash truncates is rebuilt
     tokenize_files(std::span(&file, 1), tokenize, prefix, once);
     if (!stamp_of(file.path).has_same_content(before))
       throw ResourceError(

@@ -14,7 +14,7 @@ constexpr std::size_t kMostNamed = 8;
 
 struct Row {
   std::string_view part;    // of the document, or the type of a component
-  std::string_view fields;  // each with a space behind it
+  std::string_view fields;  // each with a space after it
 };
 constexpr std::array kParts{
     Row{"document",
@@ -25,8 +25,9 @@ constexpr std::array kParts{
         "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
         "byte_fallback ignore_merges vocab merges "}};
 
-// Of normalizers, pre-tokenizers, post-processors and decoders, beside `type`. trim_offsets, the
-// add_prefix_space of a post-processor and str_rep concern offsets or repeat another field.
+// Fields of normalizers, pre-tokenizers, post-processors and decoders, in addition to `type`.
+// trim_offsets, the add_prefix_space of a post-processor and str_rep concern offsets or repeat
+// another field.
 constexpr std::array kComponents{
     Row{"Sequence", "normalizers pretokenizers processors decoders "},
     Row{"ByteLevel", "add_prefix_space trim_offsets use_regex "},

@@ -36,7 +36,7 @@ ANABATIC_INLINE Pair operator+(const Pair& a, const Pair& b) {
   return {a.first + b.first, a.second + b.second};
 }
 
-// Rows times their router weights, by the stage that products have behind them: equal bits.
+// Rows times their router weights, by the stage that runs after products: equal bits.
 void weighted_swiglu(const Arguments& args) {
   const TensorView& y = args.outputs[0];
   const std::int64_t width = columns(y), row_bytes = width * size_bytes(y.type->dtype);

@@ -17,7 +17,7 @@ constexpr std::int64_t kLineWords = 8;  // of a cache line
 // Threads beyond these share one's sums with another.
 constexpr int kShards = 16;
 
-// Of the calling thread.
+// The shard of the calling thread.
 int shard() {
   static std::atomic<int> num_threads{0};
   thread_local const int mine = num_threads++ % kShards;

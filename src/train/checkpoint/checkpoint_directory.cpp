@@ -209,8 +209,7 @@ std::vector<std::string> remove_leftovers(const fs::path& output) {
         left.push_back(entry.path());
     for (const fs::path& path : left) {
       fs::remove_all(path);
-      lines.push_back(
-          fmt::format("removed {}, left by a save that did not finish", path.string()));
+      lines.push_back(fmt::format("removed {}, left by a save that did not finish", path.string()));
     }
   } catch (const fs::filesystem_error& error) {
     throw ResourceError(

@@ -16,7 +16,7 @@
 namespace anabatic::train {
 namespace {
 
-// Of a step: its line and its event; the line has some numbers of each layer.
+// Bytes of a step's line and TensorBoard event; the line has some numbers for each layer.
 constexpr std::int64_t kLogBytesOfStep = 700, kLogBytesOfLayer = 40;
 // A run of more steps is often one that is meant to be stopped.
 constexpr std::int64_t kMostLoggedSteps = 100'000;

@@ -31,7 +31,7 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }
-  // What the run was stands beside its logs, never alone.
+  // The record of a run is moved only together with its logs.
   if (!logs.empty() && fs::exists(output / kRunRecordFile)) logs.push_back(output / kRunRecordFile);
   fs::path folder;
   for (const fs::path& log : logs) folder = set_aside(log).parent_path();

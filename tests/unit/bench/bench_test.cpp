@@ -202,7 +202,7 @@ TEST(Bench, RoutesToDifferentExpertsByPopularity) {
 }
 
 TEST(Calibration, DrawsALineThroughTwoSizes) {
-  // 1 ms a call beside half of the roof.
+  // 1 ms a call in addition to half of the roof.
   const auto line = price_of(
       {.calls = 2, .seconds = 2 * 0.005, .roof_seconds = 2 * 0.002, .weight_bytes = 2 * 4096},
       {.calls = 1, .seconds = 0.017, .roof_seconds = 0.008, .weight_bytes = 4096});

@@ -104,7 +104,7 @@ TEST(DetectFormat, TakesWhatIsAsked) {
   EXPECT_EQ(taken("a", kArray, DataFormat::kJson), "JSON");
   EXPECT_EQ(taken("a", std::string("ab\0c", 4), DataFormat::kText), "text");
   EXPECT_EQ(taken("a.bin", "words", DataFormat::kText), "text");
-  EXPECT_THAT(taken("a.bin", "words"), HasSubstr("no .idx beside it"));
+  EXPECT_THAT(taken("a.bin", "words"), HasSubstr("no .idx next to it"));
   EXPECT_THAT(taken("a.txt", "words", DataFormat::kTokens), HasSubstr("expected a .bin/.idx pair"));
   EXPECT_EQ(data_format_from_string("jsonl"), DataFormat::kJsonLines);
   EXPECT_EQ(data_format_from_string("csv"), std::nullopt);

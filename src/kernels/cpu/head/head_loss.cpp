@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Head and cross-entropy in one pass over chunks of the rows that have a label. A chunk leaves
 // e = exp(logit - shift) of [classes, rows] for the weight-gradient, nothing else of that size.
-// What the first chunk leaves stands where its weight-gradient will, a class in the bytes of its
-// own row, unless the call adds to one: of bf16, two rows for each column of x.
+// The first chunk's exponentials are stored in the bytes of its weight gradient, each class in the
+// bytes of its own row, unless the call adds to a gradient. In bf16 there are two rows for each
+// column of x.
 //
 // No product is computed twice, because the shift is known before the first logit: it is the logit
-// of the row's own label, so that e needs no rescaling and dx runs right behind the logits. With S
-// the sum of e over the other classes and Z = S + e(label):
+// of the row's own label, so that e needs no rescaling and dx runs directly after the logits. With
+// S the sum of e over the other classes and Z = S + e(label):
 //   loss = log(Z / e(label));   dx = f·(Σ e·w - S·w_label), dw += e·(f·x), e(label) := -S, f = s/Z
 // where s is the loss's scale. A row with S beyond kMostSum (a logit about 40 above the label's)
 // runs its block again with the largest logit as shift.
@@ -152,7 +153,7 @@ class HeadLoss {
     });
   }
 
-  // One behind it, or of a call that adds.
+  // A later chunk, or one of a call that adds.
   void run_chunk(Int first, Int rows) {
     run_rows(first, rows);
     if (!shape_.with_gradient) return;
@@ -246,7 +247,7 @@ class HeadLoss {
     set_largest(r, -kInfinity);
   }
 
-  // Of all parts, for a row of the chunk.
+  // The sum over all parts, for a row of the chunk.
   double sum_of(Int r) const {
     double sum = 0;
     for (Int part = 0; part < tiling_->parts; ++part) sum += space_->sums[at(part, r)];
@@ -316,7 +317,7 @@ class HeadLoss {
     is_packed_ = tiling_->parts == 1 && tiling_->stretch_columns() >= shape_.classes;
   }
 
-  // Of one thread's blocks, in its parts, from its own packing.
+  // The steps of one thread's blocks, in its parts, from its own packing.
   void run_steps_of(int thread, const Chunk& chunk, Use use) {
     const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_->lanes;
     std::byte* panels = space_->weight_panels + thread * tiling_->stretch_bytes();
@@ -368,7 +369,7 @@ class HeadLoss {
     }
   }
 
-  // Of rows [begin, end) of a chunk, in the thread's space.
+  // The logits of rows [begin, end) of a chunk, in the thread's space.
   HeadLogits logits_at(Int part, Int begin, Int end, int thread) const {
     return {.logits = reinterpret_cast<float*>(thread_space(thread)),
             .stride = tiling_->step_stride,
