@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which forms a saved value may wait for the backward, in how many bytes of memory, and by which
-// ops it goes there and back. Read-only.
+// The forms in which a value may be saved for the backward, their bytes in memory, and the ops that
+// convert it to the form and back. Read-only.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -24,7 +24,7 @@ struct Conversion {
   spec::Attributes attributes{};
 };
 
-// To the form; and from it, back to `dtype`. kWhole needs none.
+// The op that converts to the form; and the one from it, back to `dtype`. kWhole needs none.
 Conversion conversion_to(spec::SavedForm form);
 Conversion conversion_from(spec::SavedForm form, DType dtype);
 

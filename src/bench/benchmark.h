@@ -40,7 +40,7 @@ class Benchmark {
   virtual std::int64_t arena_bytes() const = 0;  // frame, gradients and inputs
   // Error naming tensor, error and bound when a result is not that of `ref`.
   virtual Check check() = 0;
-  // Once through the work; adds the seconds of each part.
+  // Runs the work once and adds the seconds of each part.
   virtual void run(std::span<double> seconds) = 0;
 
   // The clock of run() and of the probes between runs. InvalidArgument for the CPU time of one
@@ -54,7 +54,7 @@ class Benchmark {
 
 struct Kind {
   std::string_view name, help;
-  // `accumulate`: weight-gradients are added to.
+  // `accumulate`: weight gradients are added to instead of assigned.
   std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
 };
 std::span<const Kind> kinds();
@@ -65,7 +65,7 @@ std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::Ru
 // One round: probes, then the work.
 struct Round {
   double peak_flops_per_second = 0, copy_bytes_per_second = 0;
-  std::vector<double> seconds;  // a part
+  std::vector<double> seconds;  // one for each part
 };
 
 struct PartResult {
@@ -85,8 +85,8 @@ struct Result {
   std::vector<Check> checks;  // empty: switched off
 };
 
-// Alternates probes and work. Each round repeats the work until 10 ms have passed, as a first
-// untimed round finds.
+// Alternates probes and work. Each round repeats the work until 10 ms have passed; a first untimed
+// round finds how often that is.
 class Stopwatch {
  public:
   Stopwatch(Benchmark& benchmark, std::string_view precision);

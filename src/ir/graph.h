@@ -26,8 +26,8 @@ inline constexpr ValueId kNoValue{0xFFFFFFFFu};
 enum class Phase : std::uint8_t { kForward, kRecompute, kBackwardInput, kBackwardWeight, kUpdate };
 std::string_view to_string(Phase phase);  // "forward", "recompute", "backward_input", ...
 
-// Who a node belongs to; recompute, offload, overlap, the profiler and the trace all speak in these
-// words.
+// Describes a node by phase, layer and segment. Recompute, offload, overlap, the profiler and the
+// trace all use these words.
 struct Tag {
   Phase phase = Phase::kForward;
   std::int32_t layer = -1;  // -1 outside layers
@@ -52,14 +52,14 @@ struct Node {
 struct Value {
   TensorType type{};
   NodeId producer = kNoNode;
-  Name name{};  // empty, or stable across passes where the meaning is: "layers.3.experts.gate"
+  Name name{};  // empty, or stable across passes that keep its meaning: "layers.3.experts.gate"
 };
 
 using spec::StateKind;
 using spec::StateRole;
 
-// A pair of the value that a step begins with and the one it ends with; both live at one address,
-// so every reader of `before` precedes the writer of `after`. In a graph that only reads the state,
+// A pair of the value that a step begins with and the one it ends with. Both are at one address, so
+// every reader of `before` runs before the writer of `after`. In a graph that only reads the state,
 // after == before.
 struct State : spec::StatePart {
   Name name{};
@@ -92,7 +92,7 @@ class Graph {
   ValueId add_value(TensorType type, Name value_name = {}, NodeId producer = kNoNode);
   const State* find_state(Name state) const;  // null when absent
   State* find_state(Name state);
-  // The whole one of that role and owner; null when absent or in slices.
+  // The whole state of that role and owner; null when absent or in slices.
   const State* find_state(StateRole role, Name owner) const;
   std::optional<ValueId> find_output(std::string_view output_name) const;  // by value name
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is to the graph side: its arity, shapes, gradient and cost. `ir` knows this form;
-// ops/table.cpp lists the rows.
+// What the graph side knows of an op: its arity, shapes, gradient and cost. ops/table.cpp lists the
+// ops.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -55,7 +55,7 @@ struct OpSchema {
   std::int64_t (*most_slices)(Types inputs, const spec::Attributes&) = nullptr;
 };
 
-// Adds nodes to a graph, inferring types. The tag is set once and holds until changed.
+// Adds nodes to a graph and infers types. A tag applies to all nodes until it is changed.
 class GraphBuilder {
  public:
   GraphBuilder(Graph& graph, const OpSchema* (*find_op)(std::string_view))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another dtype for the same elements, eight bits and a scale for blocks of them, or the same bytes
-// from where they waited off memory.
+// Conversions: another dtype for the same elements, int8 with a scale for each block, or a copy
+// from disk of the same bytes.
 #pragma once
 #include <array>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an op's infer function says what it expects of inputs and attributes, with one wording of
-// errors.
+// Checks of inputs and attributes for an op's infer function, with one wording of errors.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -10,7 +9,7 @@
 
 namespace anabatic::ops {
 
-// An input and the name it has in messages.
+// An input and its name in messages.
 struct Operand {
   std::string_view name;
   const TensorType* type;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done about some saved values, or calls, rather than keeping them whole.
+// A choice: what is done with some saved values, or calls, instead of keeping them.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace anabatic::plan {
 
 enum class Way : std::uint8_t {
   kAgain,     // recomputed in the backward
-  kBFloat16,  // wait in this form (spec::SavedForm), as
-  kInt8,      // in this
-  kDisk,      // and in this
+  kBFloat16,  // saved in this form (spec::SavedForm)
+  kInt8,      // likewise
+  kDisk,      // likewise
   kSlices     // calls are cut
 };
 
-// As people and plan files read it: "recompute", "bf16", "int8", "disk", "slices".
+// As in plan files: "recompute", "bf16", "int8", "disk", "slices".
 std::string_view to_string(Way way);
 std::optional<Way> way_of(std::string_view word);
 // The way of a saved form; kWhole and kAgain stand for one another, as nothing of the value is

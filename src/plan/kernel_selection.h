@@ -39,7 +39,7 @@ class Additions {
   std::vector<bool> is_added_;  // by value
 };
 
-// Types of a node's operands side by side, as spec::Problem wants them.
+// Types of a node's operands next to each other, as spec::Problem needs them.
 struct NodeTypes {
   std::vector<TensorType> inputs, outputs;
 };

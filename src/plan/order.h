@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order the nodes of each action run.
+// The order in which the nodes of each action run.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace anabatic::plan {
 
 using Orders = std::map<spec::Action, std::vector<ir::NodeId>>;
 
-// Twin: the order given by the graph, and by storage_edges where those ask for more.
+// Simple twin: the order given by the graph, changed only where storage_edges require it.
 Orders given_order(const ir::Graph& graph);
 
 // List scheduling that frees early: of the nodes that may run, it takes the one that frees the most

@@ -40,7 +40,7 @@ struct PlannedNode {
   std::vector<spec::WriteMode> modes{};               // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
-  bool is_offloaded = false;                     // no call: an Offload stands for it
+  bool is_offloaded = false;                     // no call: an Offload does it
 };
 
 // A state on disk that is in memory only around its update: its buffer is a window of the frame.
@@ -48,10 +48,11 @@ struct PlannedNode {
 struct SwapWindow {
   std::int32_t buffer = -1;       // index into Plan::buffers: the window, in the frame arena
   std::int64_t bytes = 0;         // that move: whole sectors
-  std::int32_t read_at = 0;       // its read is queued ahead of this position
+  std::int32_t read_at = 0;       // its read is queued before this position
   std::int32_t use = 0, end = 0;  // positions that use it: [use, end)
-  std::int32_t written_by = kNoPosition;  // its write is awaited ahead of this position: of the
-                                          // same step, or of the next one where it is below `end`
+  // Its write is awaited before this position: of the same step, or of the next one if it is below
+  // `end`.
+  std::int32_t written_by = kNoPosition;
   static constexpr std::int32_t kNoPosition = -1;
 };
 
@@ -79,10 +80,10 @@ struct Plan {
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
   std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
-  std::int64_t disk_bytes = 0;        // of states that stand on disk, and of what is offloaded
+  std::int64_t disk_bytes = 0;        // of states on disk, and of offloaded values
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
-  bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
-  // Of several: values of the frame may lie in the gradients' arena (plan/first_micro_batch.h).
+  bool single_micro_batch = false;    // a step has one: its gradients are in the frame
+  // With several: values of the frame may be in the gradients' arena (plan/first_micro_batch.h).
   bool only_first_micro_batch = false;
   std::int64_t peak_bytes() const {
     return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
@@ -97,15 +98,16 @@ struct DiskOptions {
   bool parameters = false;
   std::int64_t min_bytes = 4096;
   std::int64_t min_parameter_bytes = std::int64_t{32} << 10;  // as fp32
-  // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.
+  // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones move.
   std::vector<std::string> hot{}, cold{};
   bool only_cold = false;
-  // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
+  // Nodes whose windows fit at once when the update begins. The frame grows if it has less room.
   std::int32_t num_windows = 2;
   // Bytes of states that stay in memory, in the order of their updates. At the first updates
   // gradients still fill the frame.
   std::int64_t resident_bytes = 0;
-  // Most of a moment that one update takes, in a window of its own (passes/slice_optimizer.h).
+  // Most bytes of a moment that one update reads, in a window of its own
+  // (passes/slice_optimizer.h).
   std::int64_t slice_bytes = std::int64_t{8} << 20;
 };
 
@@ -114,13 +116,13 @@ struct OpEfficiency;
 struct PlanOptions {
   bool trivial = false;  // given order, no byte used twice, nothing in place, `reload` a copy
   // A step has one micro-batch, so gradients live from their first contribution to their last
-  // reader and share the frame's bytes. The trivial twin leaves them in their own arena.
+  // reader and share the frame's bytes. The trivial planner leaves them in their own arena.
   bool single_micro_batch = false;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
   DiskOptions disk{};
-  // By which transfers are timed; null: `reload` is a copy.
+  // Prices for the times of transfers; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;
-  spec::OffloadSpans offloads{};                    // that a plan before had (plan/offload.h)
+  spec::OffloadSpans offloads{};                    // from an earlier plan (plan/offload.h)
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 
@@ -138,7 +140,7 @@ std::string print(const ir::Graph& graph, const Plan& plan);
 // Hash of the decisions, not of the predictions.
 std::uint64_t hash(const ir::Graph& graph, const Plan& plan);
 
-// Who a node is, from its tag: "layers.3.experts grouped_linear backward_weight".
+// A node in words, from its tag: "layers.3.experts grouped_linear backward_weight".
 std::string node_label(const ir::Node& node);
 
 // kRecompute, kBackwardInput and kBackwardWeight are all kBackward.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which states stand on disk, and where and when in the frame they are for their update.
+// Which states are on disk, and their windows in the frame around their update.
 #pragma once
 #include "ir/graph.h"
 #include "plan/plan.h"

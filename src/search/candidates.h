@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates for one step, planned one by one: keeps what several of them share.
+// Plans candidates for one step one by one, and keeps what several of them share.
 #pragma once
 #include <map>
 #include <tuple>
@@ -20,7 +20,7 @@ class Candidates {
   const ir::Graph& forward() const { return forward_; }
   // A refusal if no choice fits the budget.
   Outcome plan(const StatePlaces& places);
-  // Before any choice of what is kept.
+  // Before any choice of what to keep.
   const ir::Graph& graph_of(const StatePlaces& places);
   plan::Plan plan_of(const StatePlaces& places);
 
@@ -32,7 +32,7 @@ class Candidates {
   const ir::Graph forward_;
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
-  // By what the pipeline of a candidate looks at.
+  // By the options that the pipeline of a candidate depends on.
   std::map<std::tuple<bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
 };
 

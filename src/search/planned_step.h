@@ -15,7 +15,7 @@
 
 namespace anabatic::search {
 
-// A step's first micro-batch, where it keeps more than the others (spec::Decisions::first).
+// A step's first micro-batch, if it keeps more than the others (spec::Decisions::first).
 struct FirstMicroBatch {
   ir::Graph graph;
   plan::Plan plan;  // its update is not run
@@ -34,7 +34,7 @@ using Outcome = plan::Outcome<PlannedStep>;
 // The price of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
-// By segment (plan::price_segments).
+// The same by segment (plan::price_segments).
 std::map<std::string, double> price_segments(const PlannedStep& step,
                                              const spec::DeviceSpec& device,
                                              const plan::OpEfficiency& efficiency,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory's disk does for the swap engine: which row it takes, and how fast it is.
+// Probes a directory's disk for the swap engine: which device it can use, and how fast it is.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 namespace anabatic::runtime::swap {
 
 struct SwapProbe {
-  std::string description;  // of the row, and why others were refused
+  std::string description;  // of the device, and why others were refused
   double read_bytes_per_second = 0, written_bytes_per_second = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves a program's windows between the frame and the disk at the points that the program names.
+// Moves a program's windows between the frame and the disk at the positions that the program names.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace anabatic::runtime::swap {
 class WindowDriver {
  public:
   WindowDriver() = default;
-  // `frame` is the executor's arena; both must outlive the driver. InternalError when a window does
-  // not lie in it.
+  // `frame` is the executor's arena; both must outlive the driver. InternalError if a window is not
+  // inside it.
   WindowDriver(const Program& program, StateStore& store, std::span<std::byte> frame);
   ~WindowDriver();
   WindowDriver(const WindowDriver&) = delete;
@@ -41,7 +41,7 @@ class WindowDriver {
   // After the last call.
   void end(Action action);
 
-  // Before something else than calls writes to the frame.
+  // Before anything other than calls writes to the frame.
   void wait_all();
 
  private:
@@ -49,7 +49,7 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
-    WindowSums* sums = nullptr;  // null: the engine makes them
+    WindowSums* sums = nullptr;  // null: the engine computes them
   };
   void add_watches(Action action, const std::vector<SwapPoint>& points);
   Ticket read(const Window& window);
@@ -63,8 +63,8 @@ class WindowDriver {
   std::span<std::byte> pinned_;  // of the frame: all windows
   std::deque<WindowSums> sums_;
   std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
-  std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
-  std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
+  std::size_t num_states_ = 0;  // windows of states that are no copies: they come first
+  std::size_t num_read_ = 0;    // of these, with their read of this step queued
   bool is_last_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };
