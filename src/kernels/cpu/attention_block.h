@@ -87,7 +87,7 @@ struct ForwardBlock {
   }
 
   // Turns the scores of a tile into exponentials and adds them to the totals. `before` scores of
-  // the same strip stand left of them.
+  // the same strip are to the left of them.
   void fold_full(std::int64_t tile, std::int64_t before, float* scores) const {
 #pragma GCC unroll 3
     for (std::int64_t i = 0; i < kRows; i += 2, scores += 2 * kScoreStride) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each thread of an attention call holds in its workspace: operands in fp32 (attention_tiles.h
-// says how they lie), or words of two bf16 (attention_pairs.h).
+// The workspace of each thread of an attention call: operands in fp32 (attention_tiles.h has their
+// layout), or words of two bf16 (attention_pairs.h).
 #pragma once
 #include "kernels/cpu/attention_shape.h"
 

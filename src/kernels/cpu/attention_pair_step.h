@@ -49,7 +49,7 @@ struct GradientStep {
     std::fill(b.dk, b.dk + round_up(num_keys, kRows) * key_columns, 0.0f);
     std::fill(b.dv, b.dv + round_up(num_keys, kRows) * value_columns, 0.0f);
   }
-  // dk and dv of the keys from `first` on, when all rows have passed by.
+  // dk and dv of the keys from `first` on, after all rows.
   void finish(const HeadRows<BFloat16>& dk, const HeadRows<BFloat16>& dv,
               std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {

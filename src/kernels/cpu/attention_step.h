@@ -40,11 +40,11 @@ struct GradientStep {
     for (std::int64_t j = 0; j < width; j += kPanel)
       std::fill_n(sums + j * kGradientKeys, round_up(num_keys, kRows) * kPanel, 0.0f);
   }
-  // dk and dv of the keys from `first` on, when all rows have passed by.
+  // dk and dv of the keys from `first` on, after all rows.
   template <class T>
   void finish(const HeadRows<T>& dk, const HeadRows<T>& dv, std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {
-      // Queries came scaled to base 2.
+      // Queries are scaled to base 2.
       unpack_row(b.dk, kGradientKeys, s, kLn2, dk, first + s);
       unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, first + s);
     }

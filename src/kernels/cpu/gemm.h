@@ -14,8 +14,8 @@
 
 namespace anabatic::kernels::cpu {
 
-// Line i of a gathered operand lies where line data[i] / divisor would; null: where line i would.
-// The quotient is data[i] · multiplier >> shift, see row_index.
+// Line i of a gathered operand is stored where line data[i] / divisor would be; null: where line i
+// would be. The quotient is data[i] · multiplier >> shift, see row_index.
 struct RowIndex {
   const std::int32_t* data = nullptr;
   std::uint64_t multiplier = 0;
@@ -70,13 +70,13 @@ struct Gemm {
   // A is that of the last call on this workspace, for the same rows of a block. If its copy is
   // still complete, it is not packed once more.
   bool repeats_a = false;
-  // Terms of a block of the sums at most, an even number; 0: as many as the engine takes.
+  // Most terms of a block of the sums, an even number; 0: as many as the engine takes.
   std::int64_t sum_terms = 0;
-  // C is not read again before it has left the caches: whole tiles pass them by. Of f32 C without
-  // bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
+  // C is not read again before it has left the caches, so whole tiles bypass them. For f32 C
+  // without bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
   bool streams = false;
-  // Null, or of f32 C without bias: the sum of squares of each tile of the result, [row tiles]
-  // [column tiles], tiles as large as Blocking's steps.
+  // Null, or for f32 C without bias: gets the sum of squares of each tile of the result, [row
+  // tiles] [column tiles], tiles as large as Blocking's steps.
   double* squares = nullptr;
 };
 

@@ -250,7 +250,7 @@ struct GemmBlock {
   static float* sums_in_c(const Gemm& gemm, Int i, Int j) {
     return reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j);
   }
-  // Whether sums so far stand in C.
+  // Whether C holds the sums so far.
   static bool continues(const Step& step) {
     return step.gemm.c_dtype == DType::kFloat32 && (!step.first || step.gemm.accumulate);
   }
@@ -320,9 +320,9 @@ struct GemmBlock {
     to.panel_stride = panel_stride;
   }
 
-  // Where a tile's sums come from and go to. Between blocks of the depth they stand in C where it
-  // is f32, else in `partial`, which has room for whole tiles; tiles that are no whole vectors of
-  // C, and those that are to be finished, pass by `buffer`, [kRows][kTileColumns].
+  // Where a tile's sums come from and go to. Between blocks of the depth they are in C if it is
+  // f32, else in `partial`, which has room for whole tiles. Tiles that are no whole vectors of C,
+  // and those that are to be finished, go through `buffer`, [kRows][kTileColumns].
   //
   // Word by word, into the call itself: a copy of words as a vector waits until every store before
   // it has left the processor, C's among them (5 % of a product of bf16 pairs).
@@ -404,7 +404,7 @@ struct GemmBlock {
       A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
   }
 
-  // The units of A where they lie as copy_a would copy them, else null.
+  // The units of A in place, if they are stored as copy_a would copy them; else null.
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
     constexpr DType kOperand = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the GEMM engines bring operands into the order that their tiles read. Compiled once an
-// instruction set, so everything has internal linkage and calls no inline function of the standard
-// library: the linker must never pick an AVX-512 copy for the whole program.
+// Packs operands of the GEMM engines into the order in which their tiles read them. Compiled once
+// for each instruction set, so everything has internal linkage and calls no inline function of the
+// standard library: the linker must never pick an AVX-512 copy for the whole program.
 //
 // A becomes `units` of the engine (one f32, or a pair of bf16 along the depth): row by row,
 // [row][kRowStride], when it is contiguous along the depth, else interleaved, [tile][unit][kRows].
@@ -116,7 +116,7 @@ inline Int line_of(const Matrix& m, Int i) {
   return static_cast<Int>(at * m.index.multiplier >> m.index.shift);
 }
 
-// A row that is read soon: rows lie far apart, so the hardware does not foresee them.
+// Prefetches a row: rows are far apart, so the hardware does not prefetch them.
 inline constexpr Int kRowsAhead = 8;
 inline void prefetch_row(const void* row, Int bytes) {
   for (Int at = 0; at < bytes; at += 64)

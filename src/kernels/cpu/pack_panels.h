@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a row-major matrix brought into the panels of tensor/panels.h. Element types stay: f32
-// rows that become bf16 panels are rounded first, a few at a time. One namespace an instruction
-// set, as vector_math.h has it.
+// Moves rows of a row-major matrix into the panels of tensor/panels.h. Element types stay: f32 rows
+// that become bf16 panels are rounded first, a few at a time. There is one namespace for each
+// instruction set, as in vector_math.h.
 #pragma once
 #include <utility>
 

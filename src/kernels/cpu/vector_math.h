@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float lanes for sources that are compiled once per instruction set: GCC vectors as wide as the
-// flags allow. Everything stands in a namespace named after the instruction set, so that the linker
+// flags allow. Everything is in a namespace named after the instruction set, so that the linker
 // never takes one variant's inline function for another's.
 #pragma once
 #include <cstdint>
@@ -95,7 +95,7 @@ ANABATIC_INLINE void store_half_away(BFloat16* p, Floats x, int count) {
   store_bits(p, bf16_bits(x, Words{} + 0x8000u), count);
 }
 
-// x as T holds it.
+// x rounded to T.
 template <class T>
 ANABATIC_INLINE Floats round_to(Floats x) {
   if constexpr (sizeof(T) == sizeof(BFloat16))
