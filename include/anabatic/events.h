@@ -57,7 +57,7 @@ struct PlanSummary {
   std::int64_t num_choices = 0;     // values recomputed, compressed or on disk to save memory
   std::string disk;                 // what is on disk and what that costs; empty if not asked for
   double step_seconds = 0;
-  std::string price_source;  // where the prices behind step_seconds come from
+  std::string price_source;  // where the prices for step_seconds come from
   std::string text;          // the whole plan: every use of memory, every choice
   std::string file;          // a file with the same text, and bytes by layer
 };

@@ -98,7 +98,8 @@ void Console::on_step(const StepMetrics& m) {
   std::string line = progress_bar(m.step, options_.last_step, m.step - first_step_ + 1, elapsed());
   const std::string metrics = console_line(m);
   line += metrics.substr(metrics.find(" | "));
-  write_progress(out_, line.substr(0, options_.columns - 1));  // a line that wraps stays behind
+  write_progress(out_,
+                 line.substr(0, options_.columns - 1));  // a wrapped line could not be cleared
   has_bar_ = true;
 }
 

@@ -124,7 +124,7 @@ Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) 
   return invocation;
 }
 
-// Checks the verb and sets unknown flags aside, so that a typo is named before what it leads to.
+// Checks the verb and separates unknown flags, so that a typo is reported before its consequences.
 PlainArguments plain_arguments(std::vector<std::string> arguments) {
   if (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "--version")
     return {.known = std::move(arguments)};

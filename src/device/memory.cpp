@@ -51,7 +51,7 @@ void spread_over_nodes(void* data, std::size_t bytes) {
 #endif
 }
 
-// The number behind "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
+// The number after "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
 std::int64_t proc_bytes(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)

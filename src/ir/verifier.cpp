@@ -133,7 +133,7 @@ class Verifier {
           "arity", where, "{} outputs, expected {}", node.outputs.size(), node.op->num_outputs);
   }
 
-  // Forward runs before backward and backward before update, so nobody reads from a later one.
+  // Forward runs before backward and backward before update, so no node reads from a later one.
   void check_phase(const Node& node, ValueId input, const std::string& where) const {
     static constexpr int kAction[] = {0, 1, 1, 1, 2};
     const std::size_t definer = definer_[index(input)];

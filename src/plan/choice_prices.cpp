@@ -47,7 +47,7 @@ double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
   if (codes_.are_read(value, treatments))
     return codes + codes_in_gradient_seconds(type, device_, efficiency_);
   // The product writes int8 values of both results. If the other one is recomputed, its int8 values
-  // are written for nobody.
+  // have no reader.
   const bool is_alone = treatments.is_dropped[index(codes_.beside(value))];
   return (is_alone ? 2 : 1) * codes + conversion(value, spec::SavedForm::kInt8).from;
 }

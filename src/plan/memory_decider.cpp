@@ -49,7 +49,8 @@ void apply(const MemoryMenu& menu, const std::vector<std::string>& hints, std::s
   }
 }
 
-// Whether no other item of its value or call has precedence.
+// Whether `decisions` do what the item does. They do not if another item of its value or call has
+// precedence.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
   if (item.way == Way::kSlices) {
     const auto found = decisions.slices.find(item.name);

@@ -49,7 +49,7 @@ std::map<ir::NodeId, std::string> keys_of(const ir::Graph& graph,
   return keys;
 }
 
-// A node that ends ahead of write_at may not take its bytes over, so it has them at write_at.
+// A node that ends before write_at may not take its bytes over, so it has them at write_at.
 std::int32_t last_written_by(const Offload& offload) {
   return std::max(offload.needed_at, offload.write_at + 1);
 }

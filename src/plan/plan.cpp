@@ -137,7 +137,7 @@ class BufferPlanner {
   const ir::Graph& graph_;
   const StorageMap& map_;
   const std::vector<ir::NodeId>& order_;
-  std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are left behind
+  std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are unused
   std::vector<bool> is_output_;                  // by storage
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };

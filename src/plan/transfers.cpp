@@ -9,7 +9,7 @@ namespace {
 // Steps until what drains from one into the next is as it stays.
 constexpr int kSteps = 4;
 
-// What happens ahead of one position, in this order, as the executor does it.
+// What happens before one position, in this order, as in the executor.
 struct Points {
   std::vector<std::size_t> writes, reads, written, needed;
 };

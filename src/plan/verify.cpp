@@ -213,7 +213,7 @@ class Verifier {
 
   void step(const PlannedNode& planned) {
     const ir::Node& node = graph_.node(planned.node);
-    if (planned.is_offloaded) {  // move_windows() has brought the value
+    if (planned.is_offloaded) {  // move_windows() has read the value
       ANABATIC_RULE(std::any_of(plan_.offloads.begin(), plan_.offloads.end(),
                                 [&](const Offload& offload) {
                                   return offload.reload == planned.node &&

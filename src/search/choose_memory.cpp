@@ -19,7 +19,8 @@
 namespace anabatic::search {
 namespace {
 
-// A plan may need a little more than the simulated timeline says: its frame is asked for anew.
+// A plan may need a little more than the simulated timeline says: its frame is then asked for
+// again.
 constexpr int kMostAttempts = 6;
 
 // A first micro-batch whose values did not fit among gradients is taken to be too large by this

@@ -123,7 +123,7 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   return beside_step + (lean ? lean->training.plan.peak_bytes() : lean.refusal().smallest_bytes);
 }
 
-// "got 1800MB", or how much there is where nobody said.
+// "got 1800MB", or how much is available with memory.budget: auto.
 std::string budget_text(const RunConfig& run, bool is_auto) {
   return is_auto ? fmt::format("available are {}, the limit of memory.budget: auto",
                                format_bytes(run.memory.budget))

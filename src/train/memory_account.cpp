@@ -87,7 +87,7 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
   return result;
 }
 
-// Two steps ahead in the loader, one micro-batch of validation: six i32 arrays of the tokens each,
+// Two steps in the loader, one micro-batch of validation: six i32 arrays of the tokens each,
 // the samples, and what a sample is read through.
 std::int64_t batch_bytes(const RunConfig& run, bool has_evaluation) {
   const std::int64_t samples = run.train.micro_batch_size;

@@ -281,7 +281,7 @@ void ModelSession::prepare_export() { files_ = std::make_unique<ModelFiles>(run_
 
 io::ChecksumManifest ModelSession::export_model(const std::filesystem::path& directory) {
   if (files_ == nullptr) prepare_export();
-  // A head that stood for a tied embedding is written as what older readers look for.
+  // The head of a tied embedding is written under the name that older readers look for.
   if (config_.tie_word_embeddings) weight_map_.tensors.front().name = "model.embed_tokens.weight";
   const auto dtype =
       run_.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;

@@ -28,7 +28,7 @@ struct RunConfig {
     std::string packing = "isolated";  // isolated | concatenated
     bool shuffle = true;
     io::AddToken add_bos = io::AddToken::kAuto;     // in front of text and JSON documents, prompts
-    io::AddToken append_eos = io::AddToken::kAuto;  // behind text and JSON documents
+    io::AddToken append_eos = io::AddToken::kAuto;  // after text and JSON documents
     std::string format = "auto";                    // auto | text | jsonl | json | bin
     std::string cache;                              // of token ids; empty: the user's; none: none
   } data;

@@ -87,7 +87,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
 
 namespace {
 
-// What a plan anew could make use of: the smallest choice, and a thousandth of the step.
+// The least room that another plan could use: the smallest choice, and a thousandth of the step.
 std::int64_t least_room(const RunPlan& plan) {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   for (const plan::PricedChoice& choice : plan.training.memory.choices)

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kBlockTokens = std::int64_t{1} << 18;
-constexpr std::int64_t kKeptBytes = std::int64_t{4} << 20;  // smaller files are read faster anew
+constexpr std::int64_t kKeptBytes = std::int64_t{4} << 20;  // smaller files are read again faster
 constexpr std::string_view kKeptFormat = "anabatic id range 1";
 
 IdRange join(const IdRange& a, const IdRange& b) {

@@ -8,7 +8,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 namespace {
 
-// Cosines and sines of some couples; whole pairs stand in load_pair's order of T, NaNs as
+// Cosines and sines of some couples; whole pairs are in load_pair's order of T, NaNs as
 // store_pair keeps them.
 struct Turns {
   static constexpr std::int64_t kMost = 256;

@@ -57,7 +57,7 @@ SwapFile::~SwapFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-// The file loses its name at once, so that nothing is left behind however the process ends.
+// The file loses its name at once, so that nothing is left however the process ends.
 void SwapFile::open(const SwapOptions& options) {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);

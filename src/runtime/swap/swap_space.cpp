@@ -64,7 +64,7 @@ struct SwapSpace::Impl {
   std::vector<std::span<std::byte>> pinned;
   std::string remark;  // on what was pinned
   std::chrono::duration<double> patience;
-  std::jthread thread;  // last: begins when all else stands
+  std::jthread thread;  // last: starts when all else is constructed
 
   explicit Impl(const SwapOptions& options)
       : file(options),

@@ -129,7 +129,7 @@ class HeadLoss {
     Int first, rows, block_rows;
   };
 
-  // The first one: exponentials of class c stand in the first bytes of dweight's row c.
+  // The first one: exponentials of class c are stored in the first bytes of dweight's row c.
   void run_held_chunk(Int held) {
     const Int stride = shape_.width * Int{sizeof(float)} / tiling_->exponential_bytes;
     const Int most_rows = even_rows(held, tiling_->rows, kRowUnit);
@@ -207,7 +207,7 @@ class HeadLoss {
     return args_.outputs[2].data + row * shape_.width * Int{sizeof(float)};
   }
 
-  // The rows at hand become rows [at, at + rows) of the weight-gradient's `depth`.
+  // The current rows become rows [at, at + rows) of the weight-gradient's `depth`.
   void pack_x(Int at, Int rows, Int depth) {
     const PanelShape panels = panel_shape(tiling_->operand, depth, shape_.width, true);
     const Int operand_bytes = size_bytes(tiling_->operand);
@@ -473,13 +473,13 @@ class HeadLoss {
   const Arguments& args_;
   const Shape shape_;
   const Cut cut_;
-  const Tiling* tiling_ = nullptr;  // of the rows at hand
+  const Tiling* tiling_ = nullptr;  // of the current rows
   std::optional<Space> space_;
   const std::int32_t* labels_;
   const float scale_;
   double seed_ = 0;  // of every row's own loss
   Int num_live_ = 0;
-  Turned turned_{};         // where exponentials go, of the rows at hand
+  Turned turned_{};         // where exponentials go, of the current rows
   bool is_packed_ = false;  // all of the weights are one stretch, and packed
 };
 
@@ -524,8 +524,8 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Weights are packed anew for rows at a time, and each chunk but the first goes over the sums of
-  // their gradient, of which products hide all but about a quarter of a pass.
+  // Weights are packed once for each group of rows, and each chunk but the first goes over the sums
+  // of their gradient, of which products hide all but about a quarter of a pass.
   const auto bytes = [&](Int slices) {
     Shape shape = shape_of(problem);
     shape.slices = slices;
