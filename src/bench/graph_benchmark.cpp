@@ -16,7 +16,7 @@
 namespace anabatic::bench {
 namespace {
 
-// What `ref` gets to do: a second or so.
+// FLOPs for `ref`: a second or so.
 constexpr double kCheckFlops = 4e8;
 constexpr std::int64_t kFewestTokens = 4, kMostTokens = 600;
 // Epsilon of AdamW: far above every gradient, so that the update is nearly linear in the gradient

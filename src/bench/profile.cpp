@@ -35,7 +35,7 @@ std::int64_t now() {
       .count();
 }
 
-// What the runs of one call add up to.
+// Totals of the runs of one call.
 struct Sums {
   std::int64_t count = 0, nanoseconds = 0;
   std::int64_t longest_busy = 0, total_busy = 0;  // nanoseconds: of the slowest thread, of all

@@ -118,7 +118,7 @@ Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) 
     const std::vector<std::string>& values = parsed.key_values.at(key.name);
     invocation.overrides[key.name] = key.is_list ? split_brackets(values) : values;
   }
-  // What looks like a key goes to the config, which reports it together with all other problems.
+  // Arguments that look like keys go to the config, which reports them with all other problems.
   for (const auto& [flag, values] : arguments.unknown)
     invocation.overrides[flag.substr(2)] = values;
   return invocation;

@@ -87,7 +87,7 @@ constexpr CgroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"}
 constexpr CgroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                 "total_inactive_file"};
 
-// What the limit of a group leaves.
+// The bytes that the limit of a group leaves.
 std::int64_t bytes_left(const std::filesystem::path& group, const CgroupFiles& files) {
   const std::int64_t limit = file_number(group / files.limit);
   if (limit == kNoLimit) return kNoLimit;

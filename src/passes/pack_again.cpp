@@ -15,8 +15,8 @@ using ir::Node;
 using ir::State;
 using ir::ValueId;
 
-// What the forward reads of the weight whose second packing `packed` is; kNoValue: nothing in
-// panels of the same dtype.
+// The packing of the same weight that the forward reads, in panels of the same dtype; kNoValue if
+// there is none.
 ValueId first_packing(const Graph& graph, const State& packed) {
   const auto fits = [&](const State& state) {
     const TensorType& type = graph.value(state.before).type;

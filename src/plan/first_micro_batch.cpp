@@ -25,13 +25,13 @@ class Line {
                       gradients_begin() + buffer.offset,
                       align_bytes(buffer.bytes)});
   }
-  // What lies where there is room: its place is noted in `arena` and `offset`.
+  // Adds a buffer that may be in either arena: place() writes `arena` and `offset`.
   void add(Lifetime lifetime, std::int64_t bytes, spec::Arena& arena, std::int64_t& offset) {
     items_.push_back({lifetime, align_bytes(bytes)});
     places_.push_back({&arena, &offset});
   }
 
-  // Whether there is.
+  // Whether there is room for all of them.
   bool place() {
     const std::vector<std::size_t> by_size = order_by_size(items_);
     Placement placement = place_in_order(items_, by_end(by_size), nullptr, fixed_);
@@ -46,7 +46,7 @@ class Line {
   }
 
  private:
-  // Those that live on longest come first, to the frame: the backward's end fills all else.
+  // Buffers that live on longest are placed first, in the frame: later ones fill what is left.
   std::vector<std::size_t> by_end(std::vector<std::size_t> order) const {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return items_[a].lifetime.end > items_[b].lifetime.end;

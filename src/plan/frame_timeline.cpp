@@ -8,7 +8,7 @@
 namespace anabatic::plan {
 namespace {
 
-// What begins and ends at positions, summed up over them.
+// Bytes of spans that begin and end at positions, summed up for each position.
 class Spans {
  public:
   explicit Spans(std::size_t positions) : change_(positions + 1, 0) {}

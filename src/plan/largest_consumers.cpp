@@ -12,7 +12,7 @@
 namespace anabatic::plan {
 namespace {
 
-// What a step that is planned so has not tried yet.
+// A remedy that a step with this plan has not used yet.
 std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
   if (!plan.windows.empty())
     return "fewer memory.swap_windows, or a smaller memory.swap_slice, keep less of it in memory "

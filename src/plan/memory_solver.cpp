@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kMostExactItems = 20;
 constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes cubic
-constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
-// Of trades: items that are tried in turn and together, and items that did not fit before one ends.
+constexpr double kFreeSeconds = 1e-9;            // smaller costs count as this
+// Limits of trades: items tried in turn, items tried together, and items that may fail to fit.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
 // In long menus an item is taken if its ratio is within this share of the best: most items are of
 // one kind, one for each layer, and every one that is taken lowers the others' ratio a little.

@@ -16,7 +16,7 @@ namespace {
 constexpr spec::Action kActions[] = {spec::Action::kForward, spec::Action::kBackward,
                                      spec::Action::kUpdate};
 
-// Who waits for whom, over called nodes: data flow (seen through accumulate) and storage edges.
+// Dependencies between called nodes: data flow (seen through accumulate) and storage edges.
 struct Dependencies {
   std::vector<std::vector<std::uint32_t>> successors, predecessors;  // each once
   std::vector<std::uint32_t> num_predecessors;                       // that have not run
@@ -97,8 +97,8 @@ Dependencies dependencies(const ir::Graph& graph) {
   return result;
 }
 
-// What the scheduler knows of memory: who still touches each storage of the frame, and of the
-// gradients where those share it.
+// The scheduler's view of memory: the nodes that still use each storage of the frame, and of the
+// gradients if those share it.
 class Memory {
  public:
   Memory(const ir::Graph& graph, const StorageMap& map, bool with_gradients)

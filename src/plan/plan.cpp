@@ -142,7 +142,7 @@ class BufferPlanner {
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };
 
-// What a smaller frame arena is not worth searching for, as a part of its bound.
+// A gain of the frame arena that is not worth a search, as a part of its bound.
 constexpr double kFrameSlack = 0.005;
 // Limit of a search: some tenths of a second; a step of a thousand buffers takes half of them.
 constexpr std::int64_t kFrameSteps = std::int64_t{1} << 27;

@@ -313,7 +313,7 @@ class Verifier {
     frame.write(to.offset, to.offset + to.bytes, content_[index(node.outputs[0])]);
   }
 
-  // What a node writes keeps off windows that are on their way to disk.
+  // A node must not write to windows that are being written to disk.
   void check_transfers(const PlannedNode& planned) const {
     if (!windows_.is_draining()) return;
     windows_.check_write(planned.workspace_offset,

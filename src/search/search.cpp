@@ -201,7 +201,7 @@ class Search {
     return true;
   }
 
-  // What the budget leaves goes to more windows, as long as they shorten the step.
+  // Uses the rest of the budget for more windows, as long as they shorten the step.
   PlannedStep with_more_windows(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     const int most_tries = num_tries(best.graph, kMostDoublings);
@@ -219,7 +219,7 @@ class Search {
     return best;
   }
 
-  // Where some parameters in memory, those that move most, and the others on disk shorten the step.
+  // Keeps some parameters in memory, those that move most, if that shortens the step.
   PlannedStep with_parameters(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     if (!places.on_disk) return best;  // there was nothing large enough
@@ -236,7 +236,7 @@ class Search {
     }
     std::int64_t held = 0, most = 0;
     for (const plan::ParameterOnDisk& parameter : parameters) most += parameter.bytes;
-    // Those that hold too many take no time to speak of.
+    // Trials with too many in memory take almost no time.
     const int most_held = num_tries(best.graph, kMostShares);
     int num_held = 0;
     for (int tries = 0; tries < kMostShares && num_held < most_held; ++tries) {
@@ -252,7 +252,7 @@ class Search {
     return best;
   }
 
-  // What the budget still leaves holds some of the moments after all.
+  // Uses the rest of the budget to keep some of the moments in memory.
   PlannedStep with_moments(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     const std::int64_t budget = budget_bytes(options_, places);

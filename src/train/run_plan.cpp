@@ -95,7 +95,7 @@ std::int64_t least_room(const RunPlan& plan) {
   return std::max(bytes, plan.step_bytes / 1000);
 }
 
-// What a budget of the step holds of the plan.
+// The bytes of the plan that count against a budget of the step.
 std::int64_t step_bytes(const RunConfig& run, const RunPlan& plan) {
   const bool chose_disk =
       run.memory.optimizer_state == "auto" && !plan.training.plan.windows.empty();
@@ -154,7 +154,8 @@ plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::Mod
   if (bytes <= 0 || !search::fit(bytes, kMostBudgetAttempts, ask))
     return refusal ? *std::move(refusal) : nothing_within(run, plan);
   if (-excess < least_room(plan)) return plan;
-  // What lies outside the step may be less than the budget was split by: a faster one may take it.
+  // Memory outside the step may be less than was subtracted from the budget: a faster plan may use
+  // it.
   plan::Outcome<RunPlan> roomier = plan_step(plan.step_bytes - excess);
   const bool is_faster =
       roomier && excess_of(run, *roomier, device.num_threads, process_bytes) <= 0 &&

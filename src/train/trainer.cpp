@@ -339,7 +339,7 @@ struct Trainer::Impl {
     return fmt::format("step {} is saved, ", done_step);
   }
 
-  // What the disk did: its rate while it moved something, and what the run waited for it.
+  // The work of the disk: its rate while it moved data, and how long the run waited for it.
   std::string swap_to_string() {
     const auto* swap = session.store().swap();
     if (swap == nullptr) return "";
@@ -421,7 +421,7 @@ TrainResult Trainer::train() {
 }
 
 std::unique_ptr<ModelSession> Trainer::take_session() {
-  // What is bound to the session goes first.
+  // Programs that are bound to the session are destroyed first.
   impl_->evaluator.reset();
   impl_->program.reset();
   return std::move(impl_->owned_session);

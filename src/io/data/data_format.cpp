@@ -59,7 +59,7 @@ struct Head {
 
 constexpr std::string_view kUnknownBinary = "binary data";
 
-// What binary files begin with that users give by mistake.
+// The first bytes of binary files that users give by mistake.
 std::string_view kind_of_binary(std::string_view head) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kMagic = {{
       {"PAR1", "a Parquet file"},

@@ -107,7 +107,7 @@ class HeadLoss {
     }
   }
 
-  // What no live row writes: dx of the other rows, and dweight when there is none.
+  // Clears what no live row writes: dx of the other rows, and dweight when there is none.
   void clear_rest() {
     const Int row_bytes = shape_.width * element_bytes();
     args_.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
@@ -219,7 +219,7 @@ class HeadLoss {
     });
   }
 
-  // Of `count` classes from `begin` on, over the `rows` of x's panels.
+  // Adds the gradient of `count` classes from `begin` on, over the `rows` of x's panels.
   void add_weight_gradient(Int begin, Int count, Int rows, Turned turned, bool accumulate,
                            int thread) {
     Gemm gemm = weight_gradient_product(shape_, *tiling_, rows, turned.stride);
