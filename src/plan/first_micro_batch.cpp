@@ -46,7 +46,8 @@ class Line {
   }
 
  private:
-  // Buffers that live on longest are placed first, in the frame: later ones fill what is left.
+  // Buffers that live longest are placed first, in the frame: at the end of the backward, gradients
+  // fill all other bytes.
   std::vector<std::size_t> by_end(std::vector<std::size_t> order) const {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return items_[a].lifetime.end > items_[b].lifetime.end;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMostExactItems = 20;
 constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes cubic
 constexpr double kFreeSeconds = 1e-9;            // smaller costs count as this
-// Limits of trades: items tried in turn, items tried together, and items that may fail to fit.
+// Limits of trades: items tried in turn, items tried together, and misfits that end a trade.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
 // In long menus an item is taken if its ratio is within this share of the best: most items are of
 // one kind, one for each layer, and every one that is taken lowers the others' ratio a little.
