@@ -12,7 +12,7 @@
 namespace anabatic::plan {
 namespace {
 
-// The margin of a transfer's time that is left to the disk.
+// The factor on a transfer's time that is left to the disk.
 constexpr double kPatience = 4.0 / 3.0;
 // Passes over the bytes that a call does not make itself: two transfers, and a checksum at each.
 constexpr double kTransferPasses = 2, kSumPasses = 2;

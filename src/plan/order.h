@@ -34,7 +34,8 @@ Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
 std::vector<ir::NodeId> concatenate(const Orders& orders);
 
 // The most frame bytes alive at once, workspaces included, before anything runs in place: over the
-// step, and after its forward. The latter may exceed a budget when the forward keeps less.
+// step, and after its forward. The latter limits a plan under a
+// budget once the forward keeps less.
 struct PeakBytes {
   std::int64_t all = 0, backward = 0;
   auto operator<=>(const PeakBytes&) const = default;
