@@ -129,8 +129,8 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       string("train.output", "Directory for checkpoints, metrics and logs.", AT(train.output)));
   keys.push_back(choice("train.resume",
-                        "auto resumes from the newest complete checkpoint in train.output, if "
-                        "there is one; never starts a new run.",
+                        "Whether to resume. auto resumes from the newest complete checkpoint in "
+                        "train.output, if there is one; never starts a new run.",
                         {"auto", "never"}, AT(train.resume)));
   keys.push_back(boolean("train.allow_changed_data",
                          "Resume from a checkpoint even if the training data have changed since.",

@@ -131,7 +131,7 @@ TEST(DetectFormats, NamesEveryProblem) {
                             directory / "pipe"};
   const std::string error = error_of([&] { detect_formats(files, DataFormat::kAuto); });
   EXPECT_THAT(error,
-              HasSubstr("none: expected a text or JSON file, or a .bin/.idx pair, got none"));
+              HasSubstr("none: expected a text or JSON file, or a .bin/.idx pair, got no file"));
   EXPECT_THAT(error, HasSubstr("folder: expected a text or JSON file, or a .bin/.idx pair, got a "
                                "folder"));
   EXPECT_THAT(error, HasSubstr("pipe or device"));
