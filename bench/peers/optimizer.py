@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient norm, clip and AdamW on fp32 masters, with a bf16 copy in bf16, against PyTorch's fused and foreach AdamW."""
+"""Gradient norm, clip and AdamW on fp32 weights, with a bf16 copy in bf16, against PyTorch's fused and foreach AdamW."""
 from common import alternate, parser, timed
 
 import torch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The five kinds of error that Anabatic throws, from one base. Text: "[where] expected X, got Y;
-// hint".
+// The five kinds of error that Anabatic throws, with one base class. The text has the form
+// "[where] expected X, got Y; hint".
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -14,19 +14,19 @@ class ANABATIC_API Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The caller's fault: a bad argument, config, graph or file content.
+// The caller's mistake: a bad argument, config, graph or file content.
 class ANABATIC_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// Legal, but nothing here can do it; the text lists every candidate and its reason.
+// A valid request that nothing here can do. The text lists every candidate and why it does not fit.
 class ANABATIC_API Unsupported : public Error {
  public:
   using Error::Error;
 };
 
-// Memory, disk or the operating system refused.
+// Memory, disk or the operating system failed.
 class ANABATIC_API ResourceError : public Error {
  public:
   using Error::Error;
@@ -38,7 +38,7 @@ class ANABATIC_API CommError : public Error {
   using Error::Error;
 };
 
-// Our bug: condition and file:line.
+// A bug in Anabatic. The text has the condition and file:line.
 class ANABATIC_API InternalError : public Error {
  public:
   using Error::Error;

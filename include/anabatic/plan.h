@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step will take, without running it: from config.json alone, allocating nothing.
+// Predicts memory and time of a training step from config.json alone, without allocating or
+// running.
 //
 //   anabatic::Config config;
 //   config.model.path = "config.json";
@@ -18,44 +19,44 @@
 
 namespace anabatic {
 
-// A value of the step that is not kept for the backward as it is.
+// A value of the step that is recomputed, compressed, offloaded or sliced instead of kept.
 struct PlannedChoice {
   std::string value;   // "layers.3.experts.gate", "layers.3.attention"
   std::string form;    // "recompute", "bf16", "int8", "disk", "slices"
-  double seconds = 0;  // that it adds to a micro-batch
+  double seconds = 0;  // added to a micro-batch
 };
 
 struct PlannedStep {
   PlanSummary summary;
-  std::vector<PlannedChoice> choices;  // in the order of the model; empty: everything is kept
-  std::int64_t disk_bytes = 0;         // that the run will write scratch files of
+  std::vector<PlannedChoice> choices;  // in the order of the model; empty if everything is kept
+  std::int64_t disk_bytes = 0;         // size of the scratch file
 };
 
-// A part of what a step takes, and the settings that would shrink it.
+// One use of memory in a step, and the settings that would shrink it.
 struct Consumer {
   std::string name;
-  std::int64_t bytes = 0;  // 0: a remark, such as why a remedy is not open
-  std::string remedy;      // "": none
+  std::int64_t bytes = 0;  // 0: a remark, such as why a remedy is not available
+  std::string remedy;      // empty if there is none
 };
 
-// memory.budget cannot be kept.
+// No plan fits memory.budget.
 struct Refusal {
   std::string reason;               // one line
-  std::int64_t smallest_bytes = 0;  // of a memory.budget that can; 0: unknown
+  std::int64_t smallest_bytes = 0;  // smallest memory.budget that is enough; 0: unknown
   std::vector<Consumer> consumers;
-  std::string text;  // all of it, for people
+  std::string text;  // the whole message, for people
 };
 
 using PlanOutcome = std::variant<PlannedStep, Refusal>;
 
-// InvalidArgument lists every problem of the config. Where memory.budget is auto or none, the plan
-// is the fastest one, whatever this machine has.
+// InvalidArgument lists every problem of the config. If memory.budget is auto or none, the plan is
+// the fastest one, even if it does not fit this machine.
 ANABATIC_API PlanOutcome plan_step(const Config& config);
-// From text. Settings win over the YAML file, when one is given.
+// From text. `settings` override the YAML file, if there is one.
 ANABATIC_API PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file = "");
 
-// Thrown by Engine::train() and by Session where memory.budget cannot be kept: before the first
-// step, and with nothing taken.
+// Thrown by Engine::train() and by Session if no plan fits memory.budget. It is thrown before the
+// first step, and before anything is allocated.
 class ANABATIC_API BudgetError : public ResourceError {
  public:
   explicit BudgetError(Refusal refusal)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model in memory that its host trains step by step, with data and a schedule of its own.
+// A model in memory that the host trains step by step, with its own data and schedule.
 //
 //   anabatic::Config config;
 //   config.model = {.path = "config.json", .init = anabatic::Config::Model::Init::kRandom};
@@ -11,8 +11,8 @@
 //   }
 //   session.save("run");
 //
-// The model, the sizes of a step, precision, optimizer and memory come from the config. Keys of
-// data files and of the schedule are not read. anabatic/engine.h trains from files with those.
+// The model, the step's size, precision, optimizer and memory come from the config. data.* and the
+// keys of the schedule are not read; anabatic/engine.h trains with those.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,26 +26,26 @@
 
 namespace anabatic {
 
-// Tokens of one row of a batch, at most data.sequence_length. A shorter one is padded, and padding
-// is neither attended to nor learned.
+// Tokens of one row of a batch, at most data.sequence_length. A shorter row is padded. Padding is
+// masked in attention and in the loss.
 struct Sequence {
   std::vector<std::int32_t> tokens;
-  // As in transformers: labels[i] is what the model should have said for tokens[i], which it
-  // predicts from the tokens before it; -100 is not learned. Empty: the tokens.
+  // As in transformers: the model predicts labels[i] from the tokens before tokens[i]. -100 is
+  // ignored. Empty: labels are the tokens.
   std::vector<std::int32_t> labels{};
-  // Lengths of the documents that follow one another in `tokens`. Attention and positions stay
-  // within a document, and its first token is not learned. Empty: one document.
+  // Lengths of the documents in `tokens`, in their order. Attention and positions stay within a
+  // document, and its first token is not predicted. Empty: one document.
   std::vector<std::int64_t> documents{};
 };
 
 struct StepResult {
   std::int64_t step = 0;           // 1 for the first
-  double loss = 0;                 // mean over the labels that were learned, before the update
-  double aux_loss = 0;             // unweighted, of train.balance_loss; 0 without MoE layers
-  std::optional<double> z_loss{};  // unweighted, where it is part of the objective
-  double gradient_norm = 0;        // of all gradients, before clipping
+  double loss = 0;                 // mean over the unmasked labels, before the update
+  double aux_loss = 0;             // train.balance_loss without its weight; 0 without MoE layers
+  std::optional<double> z_loss{};  // without its weight, if it is part of the objective
+  double gradient_norm = 0;        // global norm of the gradients, before clipping
   std::int64_t num_labels = 0;
-  std::vector<LayerBalance> experts{};  // a MoE layer
+  std::vector<LayerBalance> experts{};  // one for each MoE layer
 };
 
 struct GradientNorm {
@@ -53,15 +53,15 @@ struct GradientNorm {
   double norm = 0;  // L2, before clipping
 };
 
-// Prints nothing and catches no signal. Sessions are independent of each other and of engines; each
-// is used from one thread at a time.
+// Prints nothing and installs no signal handler. Sessions are independent of each other and of
+// engines. Each is used by one thread at a time.
 class ANABATIC_API Session {
  public:
-  // Plans the step within memory.budget, takes the memory and fills the parameters, as model.init
-  // says. InvalidArgument lists every problem; BudgetError (anabatic/plan.h) where no plan fits.
-  // `listener`, which must outlive the session, hears messages and the plan.
+  // Plans the step within memory.budget, allocates memory and initialises the parameters as
+  // model.init says. InvalidArgument lists every problem. BudgetError (anabatic/plan.h) if no plan
+  // fits. `listener` gets messages and the plan, and must outlive the session.
   explicit Session(const Config& config, RunListener* listener = nullptr);
-  // From text. Settings win over the YAML file, when one is given.
+  // From text. `settings` override the YAML file, if there is one.
   explicit Session(const Settings& settings, const std::string& yaml_file = "",
                    RunListener* listener = nullptr);
   ~Session();
@@ -70,19 +70,19 @@ class ANABATIC_API Session {
   const PlanSummary& plan() const;
   std::int64_t sequence_length() const;
   std::int64_t sequences_per_step() const;  // micro_batch_size * gradient_accumulation_steps
-  std::int64_t vocabulary() const;          // token ids are below
-  std::int64_t num_steps() const;           // done, in this session and before its checkpoint
+  std::int64_t vocabulary() const;          // token ids are smaller
+  std::int64_t num_steps() const;  // done so far, including those before a restored checkpoint
 
-  // One training step on at most sequences_per_step() sequences. Without a label to learn, it is an
-  // InvalidArgument, as bad tokens are; nothing has changed then. A loss or a gradient that is not
-  // finite is an Error, and the parameters are those before the step.
+  // One training step on at most sequences_per_step() sequences. InvalidArgument if there is no
+  // unmasked label or a token is invalid; nothing has changed then. Error if a loss or gradient is
+  // not finite; the parameters are those before the step.
   StepResult step(std::span<const Sequence> batch, double learning_rate);
-  // Of each parameter, of the step that ran last, in the order of the model. Empty before the first
-  // one.
+  // Gradient norms of the last step, one for each parameter, in the order of the model. Empty
+  // before the first step.
   std::vector<GradientNorm> gradient_norms() const;
-  // The loss on any number of sequences; changes nothing.
+  // The loss on any number of sequences. Changes nothing.
   EvaluationSummary evaluate(std::span<const Sequence> sequences);
-  std::string generate(const std::string& prompt);  // the continuation, by generate.* of the config
+  std::string generate(const std::string& prompt);  // the continuation; uses the keys generate.*
 
   // Parameters and optimizer state, in the order of their names.
   const std::vector<StateInfo>& states() const;
@@ -91,11 +91,11 @@ class ANABATIC_API Session {
   void read(const std::string& state, std::int64_t first, std::span<float> values) const;
   void write(const std::string& state, std::int64_t first, std::span<const float> values);
 
-  // Writes DIRECTORY/step-N, which Hugging Face loads and restore() goes on from, bit for bit.
-  // Returns its path. Durable when it returns; a failure leaves no step-N.
+  // Writes DIRECTORY/step-N and returns its path. Hugging Face loads it, and restore() resumes from
+  // it with equal bits. It is durable on return; a failure leaves no step-N.
   std::string save(const std::string& directory);
-  // Takes parameters, optimizer state and the number of steps from such a checkpoint, whose every
-  // byte is compared with its checksums. InvalidArgument where it is another model's.
+  // Loads parameters, optimizer state and the number of steps from such a checkpoint, and verifies
+  // its checksums. InvalidArgument if it is of another model.
   void restore(const std::string& checkpoint);
 
  private:

@@ -11,32 +11,32 @@
 namespace anabatic {
 
 enum class StateRole : std::uint8_t {
-  kParameter,           // whole, in the dtype that it is trained in
-  kUpper,               // the upper 16 bits of an f32 parameter, which are its bf16
-  kLower,               // the 16 bits that kUpper lacks
-  kFirstMoment,         // of AdamW, as kSecondMoment
-  kSecondMoment,        //
-  kFirstMomentScales,   // of an 8-bit moment's blocks, as kSecondMomentScales
-  kSecondMomentScales,  //
-  kPreviousNorm,        // of the step before's gradients; the whole model's
-  kGradient,            // from the first write to the update
+  kParameter,    // whole, in the dtype that is trained
+  kUpper,        // the upper 16 bits of an f32 parameter, which are its bf16 value
+  kLower,        // the lower 16 bits of that parameter
+  kFirstMoment,  // of AdamW
+  kSecondMoment,
+  kFirstMomentScales,   // one scale for each block of an 8-bit first moment
+  kSecondMomentScales,  // the same for the second moment
+  kPreviousNorm,        // gradient norm of the previous step, for the whole model
+  kGradient,            // from its first write to the update
   kSquares,             // the sum of squares of a gradient
   kCopy,                // a bf16 copy of a parameter
-  kRowMajorCopy,        // a row-major copy of a parameter that is held in panels
-  kPacking,             // a parameter as the forward's products read it
-  kPackingTransposed,   // as the products of input gradients read it
-  kCache                // keys or values of generation
+  kRowMajorCopy,        // row-major copy of a parameter that is stored in panels
+  kPacking,             // the packed layout of a parameter, for products of the forward
+  kPackingTransposed,   // the same for products of input gradients
+  kCache                // keys or values for generation
 };
 
 ANABATIC_API std::string_view to_string(
     StateRole role);  // "parameter", "first_moment", "packing_transposed"
 
-// A state as a checkpoint names it.
+// A state with its name in a checkpoint.
 struct StateInfo {
   std::string name;  // "layers.0.experts.gate.weight", "first_moment.layers.0.experts.gate.weight"
   StateRole role = StateRole::kParameter;
-  std::string parameter;            // that it serves; a parameter's is its own name
-  std::string dtype;                // of an element in files: "f32", "bf16", "u8"
+  std::string parameter;  // the parameter that it belongs to; of a parameter, its own name
+  std::string dtype;      //                dtype of its elements in files: "f32", "bf16", "u8"
   std::vector<std::int64_t> shape;  // weights are [out, in], stacks of experts [expert, out, in]
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which forms a saved value may wait for the backward, in how many bytes of memory, and by which
-// ops it goes there and back. Read-only.
+// The forms in which a value may be saved for the backward, their bytes in memory, and the ops that
+// convert it to the form and back. Read-only.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -10,13 +10,13 @@
 
 namespace anabatic::analysis {
 
-// In fewer bits: activations on the way of the residual: f32 or bf16 matrices out of products,
-// norms, sums, rotations, gathers and attention. Never indices, what the router decides by,
-// log-sum-exps and other statistics, whose error would not stay in proportion. On disk, which
-// changes no bit: any floats that a node of the forward makes.
+// Whether a value may be saved in a form. As bf16 or int8: f32 or bf16 matrices that products,
+// norms, sums, rotations, gathers and attention compute on the residual path. Never indices, inputs
+// of the router's decision, or statistics such as log-sum-exp, whose error would not stay in
+// proportion. On disk, which changes no bit: any floats that a node of the forward computes.
 bool may_wait_as(const ir::Graph& graph, ir::ValueId value, spec::SavedForm form);
 
-// Of memory, of the type in that form, scales included.
+// Bytes in memory of the type in that form, scales included.
 std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form);
 
 struct Conversion {
@@ -24,7 +24,7 @@ struct Conversion {
   spec::Attributes attributes{};
 };
 
-// To the form; and from it, back to `dtype`. kWhole needs none.
+// The op that converts to the form; and the one from it, back to `dtype`. kWhole needs none.
 Conversion conversion_to(spec::SavedForm form);
 Conversion conversion_from(spec::SavedForm form, DType dtype);
 

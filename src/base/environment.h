@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every environment variable that Anabatic reads. They limit instruction sets, or say where caches
-// lie; options are in the run config.
+// Every environment variable that Anabatic reads. They limit instruction sets, or tell where caches
+// are; options are in the run config.
 #pragma once
 #include <string>
 
@@ -10,8 +10,8 @@ namespace anabatic::environment {
 // another value.
 std::string max_isa();
 
-// XDG_CACHE_HOME, or .cache in HOME; "" when neither is set. Where measurements of the machine are
-// kept.
+// XDG_CACHE_HOME, or .cache in HOME; "" if neither is set. Measurements of the machine are stored
+// there.
 std::string cache_directory();
 
 }  // namespace anabatic::environment

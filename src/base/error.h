@@ -13,7 +13,7 @@ namespace anabatic {
 
 }  // namespace anabatic
 
-// An invariant of ours. ANABATIC_CHECK(n == m, "[liveness] {} values, {} intervals", n, m)
+// An invariant of our code. ANABATIC_CHECK(n == m, "[liveness] {} values, {} intervals", n, m)
 #define ANABATIC_CHECK(condition, ...)                                 \
   do {                                                                 \
     if (!(condition)) [[unlikely]]                                     \
@@ -21,7 +21,7 @@ namespace anabatic {
                                        ::fmt::format(__VA_ARGS__));    \
   } while (false)
 
-// What the caller must get right. ANABATIC_REQUIRE(ndim == 2, "[linear] expected a 2-D weight, got
+// A requirement on the caller. ANABATIC_REQUIRE(ndim == 2, "[linear] expected a 2-D weight, got
 // {}-D", ndim)
 #define ANABATIC_REQUIRE(condition, ...)                             \
   do {                                                               \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann's JSON with its class, parser and writer compiled once: they take seconds in each source
-// that instantiates them. Headers that only name the type include <nlohmann/json_fwd.hpp>.
+// nlohmann's JSON with its class, parser and writer compiled once, because each source that
+// instantiates them takes seconds more. Headers that only name the type include
+// <nlohmann/json_fwd.hpp>.
 #pragma once
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -25,14 +26,15 @@ Json parse_json_object(std::string_view text, std::string_view place);
 // is_discarded() when `text` is not JSON.
 Json try_parse_json(std::string_view text);
 
-// The members of an object, one after the other as they stand in the text: of an object of many
-// thousands, only one is in memory at a time.
+// Visits the members of an object one after the other, in the order of the text. Only one of them
+// is in memory at a time.
 struct MemberVisitor {
   std::function<void(std::string name, Json value)> member;
-  std::function<void(const std::string& name)> double_name;  // twice in an object inside a member
+  std::function<void(const std::string& name)>
+      double_name;  // appears twice in an object inside a member
 };
-// False when `text` is another JSON value than an object. Throws Json::parse_error as parse_json
-// does, and InvalidArgument for a value nested more than `most_deep`, the object itself counted.
+// False when `text` is a JSON value but no object. Throws Json::parse_error as parse_json does, and
+// InvalidArgument for a value nested more than `most_deep`, counting the object itself.
 bool visit_members(std::string_view text, int most_deep, const MemberVisitor& visitor);
 
 // Indent below 0: one line. A number that is not finite becomes null. Throws Json::type_error when

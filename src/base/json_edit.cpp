@@ -15,14 +15,14 @@ std::size_t skip_space(std::string_view text, std::size_t at) {
   return std::min(text.find_first_not_of(kSpace, at), text.size());
 }
 
-// The place behind the string that begins at `at`.
+// The position after the string that begins at `at`.
 std::size_t skip_string(std::string_view text, std::size_t at) {
   for (++at; at < text.size() && text[at] != '"'; ++at)
     if (text[at] == '\\') ++at;
   return at + 1;
 }
 
-// The place behind the value that begins at `at`.
+// The position after the value that begins at `at`.
 std::size_t skip_value(std::string_view text, std::size_t at) {
   if (text[at] == '"') return skip_string(text, at);
   if (text[at] != '{' && text[at] != '[')

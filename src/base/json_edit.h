@@ -7,8 +7,8 @@
 
 namespace anabatic {
 
-// `object` with the member `key` set to `value`, which is JSON text; a member that is new comes
-// last, on a line of its own where the others have theirs. `object` must be valid JSON.
+// `object` with the member `key` set to `value`, which is JSON text. A new member becomes the last,
+// on its own line if the others have theirs. `object` must be valid JSON.
 std::string with_member(std::string_view object, std::string_view key, std::string_view value);
 
 }  // namespace anabatic

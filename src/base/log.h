@@ -16,8 +16,8 @@ using LogSink = std::function<void(Severity, const std::string&)>;
 // For threads without a LogScope, until the next call; empty: messages are dropped.
 void set_log_sink(LogSink sink);
 
-// While it lives, messages of the thread that made it go to `sink`. Scopes of a thread nest, the
-// innermost takes the message: so two runs in one process each hear their own.
+// While it exists, messages of the thread that made it go to `sink`. Scopes of a thread nest, and
+// the innermost gets the message. So two runs in one process each get their own messages.
 class LogScope {
  public:
   explicit LogScope(LogSink sink);

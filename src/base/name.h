@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interned strings: cheap to copy, compare and hash; valid as long as the process. The empty string
+// Interned strings: cheap to copy, compare and hash, valid for the whole process. The empty string
 // is Name{0}.
 #pragma once
 #include <cstdint>

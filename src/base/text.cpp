@@ -176,7 +176,7 @@ void write_all(int file, std::string_view content, const std::filesystem::path& 
   }
 }
 
-// A file beside another, under a name that no other writer has; removed unless it was renamed.
+// A file in the folder of another, under a name that no other writer has; removed unless renamed.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {

@@ -23,27 +23,28 @@ std::string format_bytes(std::int64_t bytes);
 // any case. Nothing for another text, or beyond 2^62.
 std::optional<std::int64_t> parse_bytes(std::string_view text);
 
-// The unit of such a text as it stands there, " MB" or "GiB"; "" where it is a plain number.
+// The unit in such a text as it is written, " MB" or "GiB"; "" for a plain number.
 std::string_view unit_of_bytes(std::string_view text);
 
-// Bytes in a unit that unit_of_bytes gives, with three digits at least and rounded up: a budget of
-// this text is no smaller. Whole bytes in none.
+// Bytes in a unit from unit_of_bytes, with at least three digits and rounded up, so that a budget
+// of this text is no smaller. Whole bytes if the unit is "".
 std::string format_bytes_up(std::int64_t bytes, std::string_view unit);
 
 // The whole file; ResourceError naming the path if it cannot be read or exceeds limit_bytes.
 std::string read_file(const std::filesystem::path& path,
                       std::int64_t limit_bytes = std::int64_t{1} << 30);
 
-// Writes beside the target, fsyncs, renames over it and fsyncs the folder: after a crash or an
-// error the old or the new file is there, whole. Behind a symbolic link; a pipe or a device is
-// written to.
+// Writes a file in the target's folder, fsyncs it, renames it over the target and fsyncs the
+// folder.
+// After a crash or an error the old or the new file is there, complete. Follows symbolic links; a
+// pipe or a device is written directly.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// ResourceError where write_file_atomically could not begin; what is there stays.
+// ResourceError if write_file_atomically could not begin; an existing file is not changed.
 void require_writable(const std::filesystem::path& path);
 
-// The file that a writer of `path` replaces when it is done: what links lead to. ResourceError for
-// a folder, a pipe or a device, which none may take the place of.
+// The file that a writer of `path` replaces: the target of symbolic links. ResourceError for a
+// folder, a pipe or a device, which cannot be replaced.
 std::filesystem::path replaceable_file(const std::filesystem::path& path);
 
 }  // namespace anabatic

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A benchmark: work compiled like training, checked against `ref`, then timed in alternation with
-// probes of what the machine can do.
+// A benchmark: work that is compiled as training compiles it, compared with the reference kernels,
+// then timed in alternation with probes of the machine's peak.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,14 +18,14 @@
 
 namespace anabatic::bench {
 
-// One line of a result: the first is the whole, later ones are pieces of it.
+// One row of a result: the first is the whole, later ones are parts of it.
 struct Part {
   std::string name;  // "total", "forward", "input_gradient", ...
-  double flops = 0;  // useful ones; 0: the share of a peak says nothing here
-  double bytes = 0;  // useful ones: each operand once; 0: likewise
+  double flops = 0;  // useful FLOPs; 0: a share of the peak means nothing here
+  double bytes = 0;  // useful bytes, each operand once; 0: likewise
 };
 
-// Of one comparison with `ref`, the worst tensor: ‖got - want‖ <= bound · ‖want‖.
+// The worst tensor of one comparison with `ref`: ‖got - want‖ <= bound · ‖want‖.
 struct Check {
   std::string tensor;
   double error = 0, bound = 0;
@@ -40,11 +40,11 @@ class Benchmark {
   virtual std::int64_t arena_bytes() const = 0;  // frame, gradients and inputs
   // Error naming tensor, error and bound when a result is not that of `ref`.
   virtual Check check() = 0;
-  // Once through the work; adds the seconds of each part.
+  // Runs the work once and adds the seconds of each part.
   virtual void run(std::span<double> seconds) = 0;
 
-  // What run() and the probes beside it count in. InvalidArgument for the time of one thread when
-  // the team has more.
+  // The clock of run() and of the probes between runs. InvalidArgument for the CPU time of one
+  // thread when the team has more.
   void use_clock(device::Clock now);
   device::Clock clock() const { return now_; }
 
@@ -54,7 +54,7 @@ class Benchmark {
 
 struct Kind {
   std::string_view name, help;
-  // `accumulate`: weight-gradients are added to.
+  // `accumulate`: weight gradients are added to instead of assigned.
   std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
 };
 std::span<const Kind> kinds();
@@ -65,7 +65,7 @@ std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::Ru
 // One round: probes, then the work.
 struct Round {
   double peak_flops_per_second = 0, copy_bytes_per_second = 0;
-  std::vector<double> seconds;  // a part
+  std::vector<double> seconds;  // one for each part
 };
 
 struct PartResult {
@@ -85,8 +85,8 @@ struct Result {
   std::vector<Check> checks;  // empty: switched off
 };
 
-// Alternates probes and work. Each round repeats the work until 10 ms have passed, as a first
-// untimed round finds.
+// Alternates probes and work. Each round repeats the work until 10 ms have passed; a first untimed
+// round finds how often that is.
 class Stopwatch {
  public:
   Stopwatch(Benchmark& benchmark, std::string_view precision);

@@ -47,15 +47,15 @@ struct TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 };
 
-// Of the two steps that are measured.
+// The size of each of the two measured steps.
 struct Size {
   std::int64_t micro_batch_size, sequence_length;
 };
 constexpr std::array<Size, 2> kSizes{{{2, 256}, {4, 512}}};
 
-// Ops that only a plan under a budget calls are measured in the same steps: what it makes again,
-// and what it keeps in eight bits. The smaller step makes second packings in its backward, the
-// larger one keeps them: neither their time nor an update's goes by the tokens.
+// Ops that only a plan under a budget uses are measured in the same steps: recomputed values, and
+// values saved as int8. The smaller step makes second packings in its backward, the larger one
+// keeps them: neither their time nor that of an update depends on the number of tokens.
 ProfileOptions steps(std::size_t size) {
   spec::Decisions decisions;
   decisions.pack_transposed = size > 0;

@@ -41,7 +41,7 @@ GraphCase norm_case(CaseBuilder& builder, const RowSizes& sizes, bool has_residu
   if (has_residual) x = ops.add1("add", {x, other});
   const ir::ValueId y = ops.add1("rms_norm", {x, weight}, {{"epsilon", 1e-5}});
   if (!has_residual) return builder.finish(y, streams(sizes, 2, 3));
-  // The sum goes on beside its norm: two reads and two writes; back, the gradients of both come in.
+  // The sum is an output too: two reads and two writes. In the backward both have gradients.
   return builder.finish(builder.timed(kSeedSegment).add1("add", {y, x}), streams(sizes, 4, 4));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmarks by kind. Each reads its sizes; useful FLOPs and bytes are counted from them, never
-// from what a program happens to do.
+// The benchmarks by kind. Each reads its sizes. Useful FLOPs and bytes are counted from the sizes,
+// not from what a program does.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,8 +12,8 @@ namespace anabatic::bench {
 
 // x [rows, in] · weightᵀ, weight [out, in].
 std::unique_ptr<Benchmark> make_gemm(const train::RunConfig&, Settings&, bool accumulate);
-// Bytes of "total": 8 for each parameter of an expert (two bf16 reads and the fp32 gradient), the
-// floor where few rows meet an expert.
+// Bytes of "total": 8 for each parameter of an expert (two bf16 reads and the fp32 gradient). That
+// is the lower bound when an expert has few rows.
 std::unique_ptr<Benchmark> make_moe(const train::RunConfig&, Settings&, bool accumulate);
 // `top_k` different experts of a token, drawn one after the other by popularity (rank + 1)^-zipf.
 std::vector<std::int64_t> choose_experts(std::int64_t experts, std::int64_t top_k, double zipf,
@@ -21,11 +21,11 @@ std::vector<std::int64_t> choose_experts(std::int64_t experts, std::int64_t top_
 // FLOPs count unmasked pairs: two products forward, five backward.
 std::unique_ptr<Benchmark> make_attention(const train::RunConfig&, Settings&, bool accumulate);
 std::unique_ptr<Benchmark> make_norm(const train::RunConfig&, Settings&, bool accumulate);
-// FLOPs of rows whose label counts.
+// FLOPs count the rows with an unmasked label.
 std::unique_ptr<Benchmark> make_loss(const train::RunConfig&, Settings&, bool accumulate);
 // Bytes: weight and moments read and written, gradient read, the bf16 copy written.
 std::unique_ptr<Benchmark> make_optimizer(const train::RunConfig&, Settings&, bool accumulate);
-// Model FLOPs; with `ref` it is compared on a few tokens, all gradients together.
+// Counts model FLOPs. Compared with `ref` on a few tokens, all gradients together.
 std::unique_ptr<Benchmark> make_step(const train::RunConfig&, Settings&, bool accumulate);
 
 }  // namespace anabatic::bench

@@ -33,10 +33,10 @@ void Comparison::close_sum(std::string_view name) {
   const double difference = std::sqrt(difference_), size = std::sqrt(size_);
   difference_ = size_ = 0;
   if (!(difference <= worst_.bound * size))
-    throw InternalError(fmt::format(
-        "[bench] {} is not what ref gives on {} tokens: expected a relative error of at most "
-        "{:.3g}, got {:.3g}",
-        name, worst_.tokens, worst_.bound, difference / size));
+    throw InternalError(
+        fmt::format("[bench] {} differs from the reference on {} tokens: expected a relative error "
+                    "of at most {:.3g}, got {:.3g}",
+                    name, worst_.tokens, worst_.bound, difference / size));
   const double error = size > 0 ? difference / size : 0;
   if (!worst_.tensor.empty() && error <= worst_.error) return;
   worst_.tensor = std::string(name);

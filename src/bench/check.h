@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a program's results may be from those of the same program on `ref` kernels.
+// Bounds for the difference of a program's results from those of the same program on `ref` kernels.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -23,7 +23,7 @@ class Comparison {
   Comparison(double bound, std::int64_t tokens) : worst_{.bound = bound, .tokens = tokens} {}
 
   // `got` may be longer than `want`: the rest must be zero. Error naming the tensor, the error and
-  // the bound where got is too far; a value that is not finite is.
+  // the bound if got exceeds it; a value that is not finite does.
   void add(std::string_view tensor, std::span<const float> got, std::span<const float> want);
   // The same for tensors that count as one: add_to_sum for each, then close_sum.
   void add_to_sum(std::span<const float> got, std::span<const float> want);

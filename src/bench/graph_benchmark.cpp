@@ -16,7 +16,7 @@
 namespace anabatic::bench {
 namespace {
 
-// What `ref` gets to do: a second or so.
+// FLOPs for `ref`: a second or so.
 constexpr double kCheckFlops = 4e8;
 constexpr std::int64_t kFewestTokens = 4, kMostTokens = 600;
 // Epsilon of AdamW: far above every gradient, so that the update is nearly linear in the gradient
@@ -190,7 +190,7 @@ class GraphBenchmark final : public Benchmark {
                    changes(reference));
     for (const auto moment : {spec::StateRole::kFirstMoment, spec::StateRole::kSecondMoment}) {
       const Name state = intern(spec::state_name(moment, text(name)));
-      // Codes of 8 bits may be neighbours; tests/ops compares them.
+      // 8-bit moments may differ by one step of rounding; tests/ops compares them.
       if (reference.store.find(state).type->dtype == DType::kUInt8) continue;
       comparison.add(text(state), values_of(instance_, state), values_of(reference, state));
     }

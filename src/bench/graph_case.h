@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small forward graph around the ops of a benchmark, as a model would hold them, and the values
-// that it runs on.
+// A small forward graph around the ops of a benchmark, as in a model, and the values that it runs
+// on.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,10 +15,10 @@
 
 namespace anabatic::bench {
 
-// Nodes of this segment bring values in and make a scalar to differentiate; they are not timed.
+// Nodes of this segment provide inputs and a scalar to differentiate; they are not timed.
 inline constexpr std::string_view kSeedSegment = "seed";
 
-// A part and the phases of the nodes whose time it is.
+// A part, and the phases of the nodes whose time it counts.
 struct TimedPart {
   Part part;
   std::vector<ir::Phase> phases;
@@ -27,18 +27,18 @@ struct TimedPart {
 struct GraphCase {
   ir::Graph graph;
   std::int64_t num_tokens = 0;
-  std::map<std::string, std::vector<std::int32_t>, std::less<>> batch;  // but labels
-  // Labels that let only the first tokens matter: -100 for rows of the others.
+  std::map<std::string, std::vector<std::int32_t>, std::less<>> batch;  // without labels
+  // Labels for which only the first tokens count: -100 for rows of the others.
   std::function<std::vector<std::int32_t>(std::int64_t first_tokens)> labels;
-  // Value of element i of a parameter, in row-major order: a pure function, so that a case of fewer
-  // tokens holds the same values.
+  // Value of element i of a parameter, in row-major order. A pure function, so that a case of fewer
+  // tokens has the same values.
   std::function<float(std::string_view parameter, std::int64_t i)> value;
   std::vector<TimedPart> parts;
   bool with_update = false;
 };
 
-// A case whose values do not depend on later tokens: `num_tokens` 0 means all that the settings
-// ask for, else the first ones.
+// Makes a case whose values do not depend on later tokens. `num_tokens` 0: as many as the settings
+// ask for, else only the first ones.
 using MakeCase = std::function<GraphCase(std::int64_t num_tokens)>;
 
 // Builds a case around `rows` → ops → `finish`.
@@ -55,12 +55,12 @@ class CaseBuilder {
                     std::vector<std::int32_t> values);
   // Nodes from here on are timed.
   ir::GraphBuilder& timed(std::string_view segment);
-  // The scalar to differentiate; y [T·top_k, width], whose row r belongs to slot slot_of_row[r] (of
-  // token slot / top_k); empty: row r is slot r. Labels count up with slots, -100 for tokens that
-  // are not among the first.
+  // Adds the scalar to differentiate. y is [T·top_k, width], whose row r belongs to slot
+  // slot_of_row[r] (of token slot / top_k); empty: row r is slot r. Labels count up with slots,
+  // -100 for tokens that are not among the first.
   GraphCase finish(ir::ValueId y, std::vector<TimedPart> parts, std::int64_t top_k = 1,
                    std::vector<std::int32_t> slot_of_row = {});
-  // The same for logits that are the work itself. `ignored`: share of labels that are -100.
+  // The same for logits that are themselves the work. `ignored`: share of labels that are -100.
   GraphCase finish_with_loss(ir::ValueId logits, std::vector<TimedPart> parts, double ignored);
 
   GraphCase& made() { return case_; }
@@ -74,7 +74,7 @@ class CaseBuilder {
   std::map<std::string, float, std::less<>> deviations_;  // of parameters
 };
 
-// A deviate in [-√3, √3) of variance 1, by name and place.
+// A deviate in [-√3, √3) of variance 1, by name and index.
 float deviate(std::string_view name, std::int64_t i);
 
 std::unique_ptr<Benchmark> make_graph_benchmark(const train::RunConfig& run, MakeCase make,

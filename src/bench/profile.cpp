@@ -35,7 +35,7 @@ std::int64_t now() {
       .count();
 }
 
-// What the runs of one call add up to.
+// Totals of the runs of one call.
 struct Sums {
   std::int64_t count = 0, nanoseconds = 0;
   std::int64_t longest_busy = 0, total_busy = 0;  // nanoseconds: of the slowest thread, of all
@@ -102,7 +102,7 @@ class Recorder {
         return static_cast<std::int32_t>(before + (&call - begin));
       before += static_cast<std::ptrdiff_t>(calls.size());
     }
-    ANABATIC_CHECK(false, "[profile] {} is no call of the program", call.label);
+    ANABATIC_CHECK(false, "[profile] expected a call of the program, got {}", call.label);
     return -1;
   }
 

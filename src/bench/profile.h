@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a training step goes: every call of a few measured steps, against probes of the
-// same minutes.
+// Measures where the time of a training step is spent: every call of a few steps, compared with
+// probes that run between them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,9 +19,9 @@ struct ProfileRow {
   double calls = 0;             // a step
   double seconds = 0;           // a step
   double flops = 0, bytes = 0;  // by the ops' own estimates; attention counts unmasked pairs
-  double roof_seconds = 0;      // what peak and copy bandwidth allow at best
-  // Of the threads' time in these calls, what the average thread waits for the slowest: 0 is even;
-  // 1 - 1/n where one of n threads works alone.
+  double roof_seconds = 0;      // the least time that peak and copy bandwidth allow
+  // Share of the threads' time in these calls that the average thread waits for the slowest. 0 is
+  // even; 1 - 1/n if one of n threads works alone.
   double imbalance = 0;
 
   double flops_per_second() const { return seconds > 0 ? flops / seconds : 0; }
@@ -45,16 +45,16 @@ struct Profile {
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
   double step_seconds = 0;  // the mean, which the rows sum to; from one batch to the next
   double median_step_seconds = 0;
-  // States on disk, a measured step: what moved both ways, how long the engine was at it, and how
-  // long the step waited for it.
+  // States on disk, for a measured step: bytes moved both ways, time of the transfers, and how long
+  // the step waited for them.
   double disk_bytes = 0, disk_seconds = 0, disk_waited_seconds = 0;
   double outside_seconds = 0;  // a step: dispatch, batches, metrics
   double model_flops = 0;      // a step
-  // By time, longest first; each list sums to step_seconds with outside_seconds.
+  // By time, longest first; each list sums to step_seconds together with outside_seconds.
   std::vector<ProfileRow> by_op, by_segment, by_phase;
   std::vector<ProfileRow> calls;  // in the order of the program: forward, backward, update
   std::vector<std::string> call_segments;
-  std::vector<std::string> call_keys;           // plan::price_key; "fill" of zeroes ahead of a call
+  std::vector<std::string> call_keys;           // plan::price_key; "fill" for zeroes before a call
   std::vector<std::int64_t> call_weight_bytes;  // plan::weight_bytes
   std::vector<TraceEvent> events;
   struct Step {
@@ -70,7 +70,7 @@ struct Profile {
 
 struct ProfileOptions {
   std::int64_t num_warmup_steps = 2, num_steps = 3;
-  std::optional<spec::Decisions> decisions{};  // of the plan; none: as `train` chooses
+  std::optional<spec::Decisions> decisions{};  // of the plan; none: those that `train` chooses
 };
 
 // Trains run.model.path for warm-up and measured steps on run.data.train, or on random tokens when

@@ -62,23 +62,25 @@ std::string to_table(const Profile& profile) {
   out += section("segment", profile.by_segment, profile);
   out += section("phase", profile.by_phase, profile);
   return out +
-         "roof: share of what the peak or the copy bandwidth allows; imbalance: of the "
-         "threads' time, what they wait for the slowest\n";
+         "roof: share of the speed that the peak or the copy bandwidth allows; imbalance: share of "
+         "the threads' time that they wait for the slowest\n";
 }
 
 std::string to_table(const Result& result) {
   std::string out =
       fmt::format("{} in {}, {} threads on {}{}\n", result.kind, result.precision,
                   result.num_threads, result.cpu, result.accumulate ? ", gradients added to" : "");
-  if (result.has_cpu_time) out += "  in the thread's own time\n";
+  if (result.has_cpu_time) out += "  in CPU time of the thread\n";
   for (const auto& [name, value] : result.settings.in_effect())
     out += fmt::format("  --{} {}", name, value);
   out += fmt::format("\npeak {:.1f} GFLOP/s, copy {:.2f} GB/s, medians of {} rounds; arenas {}\n",
                      1e-9 * result.peak_flops_per_second, 1e-9 * result.copy_bytes_per_second,
                      result.num_rounds, format_bytes(result.arena_bytes));
   for (const Check& check : result.checks)
-    out += fmt::format("as ref on {} tokens: largest relative error {:.2g} ({}), bound {:.2g}\n",
-                       check.tokens, check.error, check.tensor, check.bound);
+    out += fmt::format(
+        "equal to the reference within its bound on {} tokens: largest relative error {:.2g} ({}), "
+        "bound {:.2g}\n",
+        check.tokens, check.error, check.tensor, check.bound);
   out += fmt::format("{:<16} {:>10} {:>10} {:>8} {:>9} {:>8}\n", "part", "ms", "GFLOP/s", "of peak",
                      "GB/s", "of copy");
   for (const PartResult& part : result.parts)

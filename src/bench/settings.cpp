@@ -12,29 +12,29 @@ namespace anabatic::bench {
 namespace {
 
 constexpr std::array<SettingHelp, 23> kSettings{
-    {{"batch", "attention, step: sequences"},
-     {"documents", "attention: mean length of packed documents; 0: one a sequence"},
+    {{"batch", "attention, step: number of sequences"},
+     {"documents", "attention: mean length of packed documents; 0 is one document a sequence"},
      {"experts", "moe: number of experts"},
-     {"head_dim", "attention, norm: of queries and keys"},
-     {"heads", "attention: query heads"},
+     {"head_dim", "attention, norm: width of a head of queries and keys"},
+     {"heads", "attention: number of query heads"},
      {"hidden", "moe, loss: width of a token"},
      {"ignored", "loss: share of labels that are ignored"},
      {"in", "gemm, optimizer: columns of the weight"},
-     {"intermediate", "moe: width inside an expert"},
-     {"kv_heads", "attention: key and value heads; 0: as heads"},
+     {"intermediate", "moe: width of an expert's intermediate activation"},
+     {"kv_heads", "attention: number of key and value heads; 0 is that of heads"},
      {"matrices", "optimizer: number of weights"},
-     {"op", "norm: rms_norm, residual, rope, swiglu or gather"},
+     {"op", "norm: the op, one of rms_norm, residual, rope, swiglu and gather"},
      {"out", "gemm, optimizer: rows of the weight"},
      {"rows", "gemm, norm: rows of the activation"},
      {"sequence", "attention, step: tokens of a sequence"},
-     {"tokens", "moe, loss: tokens"},
-     {"top_k", "moe, norm (gather): experts a token"},
-     {"update_tokens", "optimizer: tokens behind the gradient"},
-     {"v_head_dim", "attention: of values; 0: as head_dim"},
+     {"tokens", "moe, loss: number of tokens"},
+     {"top_k", "moe, norm (gather): experts for each token"},
+     {"update_tokens", "optimizer: tokens of the batch that the gradient is of"},
+     {"v_head_dim", "attention: width of a head of values; 0 is that of head_dim"},
      {"vocabulary", "loss: rows of the head"},
      {"width", "norm: columns of the activation"},
-     {"window", "attention: keys a row sees; 0: all"},
-     {"zipf", "moe: exponent of the experts' popularity; 0: uniform"}}};
+     {"window", "attention: number of keys that a query attends to; 0 is all"},
+     {"zipf", "moe: exponent of the Zipf law of how often experts are chosen; 0 is uniform"}}};
 
 template <class T>
 T parse(std::string_view name, const std::string& text, const char* kind) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of one benchmark, as flags give them: each reader says its default and its bounds.
+// The sizes of one benchmark, as flags give them. Each reader gives its default and its bounds.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,12 +22,12 @@ class Settings {
   Settings() = default;
   explicit Settings(Texts given) : given_(std::move(given)) {}
 
-  // Each notes the value in effect. InvalidArgument naming the setting otherwise.
+  // Each records the value in effect. InvalidArgument naming the setting for an invalid one.
   std::int64_t integer(std::string_view name, std::int64_t fallback, std::int64_t least = 1);
   double number(std::string_view name, double fallback, double least, double most);
   std::string word(std::string_view name, const std::vector<std::string>& choices);  // default: 1st
 
-  // InvalidArgument naming what was given and not read, and the nearest of what was.
+  // InvalidArgument naming each setting that was given but not read, and the nearest one that was.
   void require_all_read(std::string_view benchmark) const;
   const Texts& in_effect() const { return read_; }
 

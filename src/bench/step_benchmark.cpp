@@ -25,7 +25,7 @@ train::RunConfig step_config(train::RunConfig run, Settings& settings) {
   return run;
 }
 
-// Forward and backward on a few tokens, with the gradients at hand.
+// Forward and backward on a few tokens, with readable gradients.
 struct Gradients {
   train::ModelSession session;
   std::unique_ptr<train::BoundProgram> program;

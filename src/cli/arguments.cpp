@@ -86,7 +86,7 @@ void reject_unread_keys(const Verb& verb, const PlainArguments& arguments) {
   std::string text;
   for (const auto& [flag, values] : arguments.unknown)
     if (const train::ConfigKey* key = key_of(flag))
-      text += fmt::format("\n  {}: read by {} alone", flag,
+      text += fmt::format("\n  {}: only read by {}", flag,
                           fmt::join(train::verbs_reading(key->name), ", "));
   ANABATIC_REQUIRE(text.empty(), "[{0}] expected keys that {0} reads, got:{1}", verb.name, text);
 }
@@ -100,7 +100,7 @@ void reject_unknown(const Verb& verb, const PlainArguments& arguments) {
     const auto nearest = nearest_word(flag, known);
     text += "\n  " + flag + (nearest ? fmt::format("; did you mean {}?", *nearest) : "");
   }
-  text += fmt::format("\n`anabatic {} --help` names all that it takes", verb.name);
+  text += fmt::format("\n`anabatic {} --help` lists its options and keys", verb.name);
   throw InvalidArgument(text);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verb's command line made plain before it is parsed: bare boolean flags get their value, flags
-// that nobody knows are set aside with what follows them.
+// Prepares a verb's command line for parsing. Boolean flags without a value get one. Unknown flags
+// are set aside together with the values after them.
 #pragma once
 #include <map>
 #include <span>
@@ -12,10 +12,10 @@
 
 namespace anabatic::cli {
 
-// The short name of a key that a user types often ("--dump"); "" for most.
+// The short name of a key that users often type ("--dump"); "" for most keys.
 std::string_view alias_of(std::string_view key);
 
-// Is this key a boolean, whose flag may stand alone?
+// Whether this key is a boolean, whose flag may have no value.
 bool is_boolean(const train::ConfigKey& key);
 
 struct PlainArguments {
@@ -24,8 +24,7 @@ struct PlainArguments {
 };
 PlainArguments make_plain(const Verb& verb, std::span<const std::string> arguments);
 
-// InvalidArgument naming every key that stands among `arguments.unknown`, and the verbs that read
-// it.
+// InvalidArgument naming every key among `arguments.unknown` and the verbs that read it.
 void reject_unread_keys(const Verb& verb, const PlainArguments& arguments);
 
 // InvalidArgument naming every unknown flag and the nearest known one.

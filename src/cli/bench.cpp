@@ -30,7 +30,7 @@ void print_line(const std::string& text) {
   flush_output();
 }
 
-// One round for every line of standard input, so that another program may take turns.
+// One round for every line of standard input, so that another program can run in between.
 void serve(bench::Benchmark& benchmark, bench::Result result) {
   bench::Stopwatch stopwatch(benchmark, result.precision);
   for (const bench::Part& part : benchmark.parts()) result.parts.push_back({.part = part});
@@ -82,15 +82,20 @@ int run(const Invocation& invocation) {
 }
 
 std::vector<VerbOption> options() {
-  static std::vector<std::string> names;  // that the options' names point into
+  static std::vector<std::string> names;  // storage of the options' names
   std::vector<VerbOption> options{
-      {.name = "--rounds", .help = "of probe and work in turn (default 7)"},
-      {.name = "--accumulate", .help = "add to weight-gradients, not assign", .is_flag = true},
-      {.name = "--cpu_time",
-       .help = "of one thread, its own time: for a machine shared with others",
+      {.name = "--rounds",
+       .help = "number of rounds, each a probe of the machine and the work (default 7)"},
+      {.name = "--accumulate",
+       .help = "add to weight gradients instead of assigning them",
        .is_flag = true},
-      {.name = "--no_check", .help = "do not compare with ref first", .is_flag = true},
-      {.name = "--serve", .help = "one round a line of standard input", .is_flag = true},
+      {.name = "--cpu_time",
+       .help = "count CPU time of one thread, for a machine that others use too",
+       .is_flag = true},
+      {.name = "--no_check",
+       .help = "skip the comparison with the reference kernels",
+       .is_flag = true},
+      {.name = "--serve", .help = "run one round for each line of standard input", .is_flag = true},
       {.name = "--json", .help = "print one JSON object", .is_flag = true}};
   names.reserve(bench::all_settings().size());
   for (const bench::SettingHelp& setting : bench::all_settings()) {
@@ -103,13 +108,13 @@ std::vector<VerbOption> options() {
 }  // namespace
 
 const Verb& bench_verb() {
-  static const Verb verb{
-      "bench",
-      "gemm, moe, attention, norm, loss, optimizer or step, as a share of the machine's peak",
-      "KIND",
-      options(),
-      true,
-      run};
+  static const Verb verb{"bench",
+                         "speed of gemm, moe, attention, norm, loss, optimizer or step, as a share "
+                         "of the machine's peak",
+                         "KIND",
+                         options(),
+                         true,
+                         run};
   return verb;
 }
 

@@ -24,7 +24,7 @@ const char* prefix(Severity severity) {
 }
 
 const char* beside(bool counts_process) {
-  return counts_process ? "" : " beside what the process itself takes";
+  return counts_process ? "" : " in addition to the process itself";
 }
 
 }  // namespace
@@ -58,10 +58,10 @@ std::string plan_to_string(const PlanSummary& plan) {
                         format_bytes(std::max<std::int64_t>(rest, 0)));
   if (plan.num_choices > 0)
     text += fmt::format(
-        "  {} values are not kept for the backward: made again, compressed or on disk\n",
+        "  {} values are not kept for the backward: recomputed, compressed or on disk\n",
         plan.num_choices);
   if (!plan.disk.empty()) text += fmt::format("on disk: {}\n", plan.disk);
-  return text + fmt::format("step: predicted {:.3g} s ({}); {} has every byte", plan.step_seconds,
+  return text + fmt::format("step: predicted {:.3g} s ({}); {} lists every byte", plan.step_seconds,
                             plan.price_source, plan.file);
 }
 
@@ -98,7 +98,8 @@ void Console::on_step(const StepMetrics& m) {
   std::string line = progress_bar(m.step, options_.last_step, m.step - first_step_ + 1, elapsed());
   const std::string metrics = console_line(m);
   line += metrics.substr(metrics.find(" | "));
-  write_progress(out_, line.substr(0, options_.columns - 1));  // a line that wraps stays behind
+  write_progress(out_,
+                 line.substr(0, options_.columns - 1));  // a wrapped line could not be cleared
   has_bar_ = true;
 }
 
@@ -110,7 +111,7 @@ void Console::on_validation(std::int64_t step, const EvaluationSummary& evaluati
 void Console::on_end(const train::TrainResult& result) {
   clear_bar();
   if (result.interrupted)
-    print(fmt::format("stopped after step {}; the same command goes on from {}", result.step,
+    print(fmt::format("stopped after step {}; the same command resumes from {}", result.step,
                       result.checkpoint.string()));
   if (first_step_ > 0)
     print(fmt::format("trained steps {} to {} in {}, loss of the last {:.4f}", first_step_,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as `train` shows it: a bar on a terminal, plain lines elsewhere.
+// The output of `train`: a progress bar on a terminal, plain lines elsewhere.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -15,16 +15,16 @@ namespace anabatic::cli {
 // "1.5 GiB", or "unknown" for 0.
 std::string format_peak(std::int64_t peak_memory_bytes);
 
-// "step 3/100 | loss 5.1234 | grad_norm 1.200 | lr 3.00e-04 | ...", in 100 columns. Load: of the
-// busiest expert of any layer, over the mean.
+// "step 3/100 | loss 5.1234 | grad_norm 1.200 | lr 3.00e-04 | ...", in 100 columns. `load` is the
+// tokens of the busiest expert of any layer, over the mean.
 std::string console_line(const StepMetrics& metrics);
-// What is predicted, in a few lines: the whole account is in the plan's file.
+// The prediction in a few lines; the plan's file has the whole account.
 std::string plan_to_string(const PlanSummary& plan);
 
 struct ConsoleOptions {
-  bool is_terminal = false;    // lines may be rewritten: a bar instead of a line a step
+  bool is_terminal = false;    // lines may be rewritten: a bar instead of many lines
   std::size_t columns = 100;   // of the terminal
-  std::int64_t log_every = 0;  // steps between plain lines; 0: thinning, see cli/progress
+  std::int64_t log_every = 0;  // steps between plain lines; 0: fewer in long runs, see cli/progress
   std::int64_t last_step = 0;  // of the run
   std::string output;          // directory of the run
   device::Clock now = device::wall_nanoseconds;
@@ -34,7 +34,7 @@ class Console : public RunListener {
  public:
   Console(std::FILE* out, ConsoleOptions options) : out_(out), options_(std::move(options)) {}
 
-  // Ends the run when it is requested; `interrupt` must outlive the run.
+  // Lets `interrupt` end the run; it must outlive the run.
   void set_interrupt(const InterruptGuard& interrupt) { interrupt_ = &interrupt; }
 
   void on_message(Severity severity, const std::string& text) override;
@@ -43,28 +43,28 @@ class Console : public RunListener {
   void on_validation(std::int64_t step, const EvaluationSummary& evaluation) override;
   bool stop_requested() override { return interrupt_ != nullptr && interrupt_->requested(); }
 
-  // Takes the bar away, for another stream's line on the same terminal.
+  // Removes the bar, so that another stream can print a line on the same terminal.
   void clear_bar();
 
-  // The run's last lines: losses, memory, pace, and where the files lie.
+  // The last lines of the run: losses, memory, speed, and the paths of its files.
   void on_end(const train::TrainResult& result);
 
  private:
   void print(const std::string& line);
 
-  // Seconds since this step began, as far as it is the first one.
+  // Seconds since the first step began.
   double elapsed() const;
   void print_files(const train::TrainResult& result);
 
   std::FILE* out_;
   ConsoleOptions options_;
   const InterruptGuard* interrupt_ = nullptr;
-  bool has_bar_ = false;         // on the terminal's last line
-  std::int64_t first_step_ = 0;  // that was seen; 0: none
-  std::int64_t begin_ = 0;       // of that step, on the clock
+  bool has_bar_ = false;         // the bar is on the terminal's last line
+  std::int64_t first_step_ = 0;  // the first step of this process; 0: none yet
+  std::int64_t begin_ = 0;       // begin of that step, on the clock
 };
 
-// To standard error, "warning: ..." where it is one.
+// Prints to standard error, after "warning: " or "error: " for those.
 void print_message(Severity severity, const std::string& text);
 
 }  // namespace anabatic::cli

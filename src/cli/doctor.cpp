@@ -37,7 +37,7 @@ std::string why(const spec::DeviceSpec& spec, const Feature& feature) {
   return "off  this CPU lacks it";
 }
 
-// Of the directory that a run would put its scratch file in: the current one, unless keys name one.
+// Describes the directory where a run would put its scratch file: the current one by default.
 std::string disk_of(train::RunConfig config) {
   constexpr std::int64_t kProbeBytes = std::int64_t{128} << 20;
   if (config.train.output.empty()) config.train.output = std::filesystem::current_path().string();
@@ -53,18 +53,19 @@ std::string disk_of(train::RunConfig config) {
   try {
     train::store_disk_speed(place.directory,
                             {probe.read_bytes_per_second, probe.written_bytes_per_second});
-  } catch (const Error& error) {  // it is usable all the same
-    log_warning("[doctor] the speed of the disk is not kept: {}", error.what());
+  } catch (const Error& error) {  // the disk is usable without
+    log_warning("[doctor] the measured speed of the disk cannot be stored: {}", error.what());
   }
   return fmt::format("{}: {:.2f} GB/s read, {:.2f} GB/s written", probe.description,
                      1e-9 * probe.read_bytes_per_second, 1e-9 * probe.written_bytes_per_second);
 }
 
 std::string spinning(const device::ThreadTeam& team, const device::CpuLimits& limits) {
-  if (team.spins()) return "on   a whole core for every thread";
-  return fmt::format("off  {}: threads sleep at once", team.num_threads() > limits.num_threads()
-                                                           ? "more threads than cores"
-                                                           : "a part of a core");
+  if (team.spins()) return "on   each thread has a whole core";
+  return fmt::format("off  {}: idle threads sleep at once",
+                     team.num_threads() > limits.num_threads()
+                         ? "more threads than cores"
+                         : "the CPU quota leaves a fraction of a core");
 }
 
 int run(const Invocation& invocation) {
@@ -95,7 +96,7 @@ int run(const Invocation& invocation) {
 
 const Verb& doctor_verb() {
   static const Verb verb{
-      "doctor", "what this machine has, and what is on or off and why", "", {}, true, run};
+      "doctor", "what this machine has, which features are on or off, and why", "", {}, true, run};
   return verb;
 }
 

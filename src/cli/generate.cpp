@@ -20,7 +20,7 @@ int run(const Invocation& invocation) {
 
 const Verb& generate_verb() {
   static const Verb verb{
-      "generate", "continue a prompt; only the continuation goes to standard output",
+      "generate", "continue a prompt; standard output gets only the continuation",
       "",         {{.name = "--prompt", .help = "the text to continue", .required = true}},
       true,       run};
   return verb;

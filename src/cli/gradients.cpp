@@ -12,7 +12,7 @@ int run(const Invocation& invocation) {
   overrides["model.path"] = invocation.positionals;
   if (invocation.has("--precision"))
     overrides["train.precision"] = {invocation.value("--precision")};
-  // Before anything long: a place that cannot be written to shows at once.
+  // Checked first, so that a path that cannot be written to fails at once.
   require_writable(replaceable_file(invocation.value("--output")));
   train::write_gradients(train::load_run_config("", overrides), invocation.value("--tokens"),
                          invocation.value("--output"));
@@ -24,13 +24,14 @@ int run(const Invocation& invocation) {
 const Verb& gradients_verb() {
   static const Verb verb{
       "gradients",
-      "loss, logits and every gradient of given tokens, to compare with anything",
+      "loss, logits and every gradient for given tokens, to compare with another framework",
       "MODEL_DIR",
       {{.name = "--tokens",
-        .help = "safetensors: int64 input_ids, labels [B,S]; also attention_mask, position_ids",
+        .help = "safetensors file with int64 input_ids and labels [B,S]; attention_mask and "
+                "position_ids are optional",
         .required = true},
-       {.name = "--output", .help = "safetensors to write", .required = true},
-       {.name = "--precision", .help = "fp32 or bf16; that of the weights where it is left out"}},
+       {.name = "--output", .help = "safetensors file to write", .required = true},
+       {.name = "--precision", .help = "fp32 or bf16 (default: that of the weights)"}},
       true,
       run};
   return verb;

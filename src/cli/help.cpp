@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kWidth = 100;
 
-// `text` in lines of at most kWidth, each behind `indent` spaces.
+// `text` in lines of at most kWidth, each after `indent` spaces.
 std::string wrapped(std::string_view text, std::size_t indent) {
   std::string out, line;
   const auto end_line = [&] {
@@ -82,9 +82,8 @@ std::string keys_of(const Verb& verb) {
   }
   if (text.empty()) return text;
   const bool takes_file = verb.positional.find("CONFIG") != std::string_view::npos;
-  return "\nkeys: each is a flag, --KEY VALUE" +
-         std::string(takes_file ? ", and a line of CONFIG.yaml, where flags win" : "") + "\n" +
-         text;
+  return "\nkeys: each can be given as a flag, --KEY VALUE" +
+         std::string(takes_file ? ", or in CONFIG.yaml; flags win" : "") + "\n" + text;
 }
 
 // For a cell of a table.
@@ -105,12 +104,12 @@ std::string overview() {
       kVersion);
   for (const Verb* verb : all_verbs()) text += fmt::format("  {:<10} {}\n", verb->name, verb->help);
   return text +
-         "\nto begin with, where MODEL_DIR holds config.json, tokenizer.json and weights\n"
+         "\nto begin with, where MODEL_DIR has config.json, tokenizer.json and weights\n"
          "  anabatic plan MODEL_DIR\n"
          "  anabatic train --model.path MODEL_DIR --data.train text.jsonl --train.output run\n"
          "  anabatic generate --model.path run --prompt \"Once upon a time\"\n\n"
-         "anabatic VERB --help lists what a verb takes; anabatic doctor says what this machine "
-         "has.\n";
+         "anabatic VERB --help lists the options of a verb; anabatic doctor describes this "
+         "machine.\n";
 }
 
 std::string help_of(const Verb& verb) {
@@ -123,10 +122,10 @@ std::string help_of(const Verb& verb) {
 std::string keys_markdown() {
   std::string text =
       "# Keys of a run\n\n"
-      "`anabatic help --markdown` prints this page from the table of keys. Each key is a flag, "
-      "`--train.steps 100`, and a line of\n"
-      "`CONFIG.yaml`, `train: {steps: 100}`; flags win. `anabatic VERB --help` lists the keys of a "
-      "verb.\n";
+      "`anabatic help --markdown` prints this page from the table of keys.\n"
+      "Each key can be given as a flag, `--train.steps 100`, or in `CONFIG.yaml`, "
+      "`train: {steps: 100}`. Flags win.\n"
+      "`anabatic VERB --help` lists the keys of a verb.\n";
   std::string section;
   for (const train::ConfigKey& key : train::config_keys()) {
     if (section_of(key) != section) {
@@ -159,7 +158,7 @@ int run(const Invocation& invocation) {
 
 const Verb& help_verb() {
   static const Verb verb{"help",
-                         "this text, or what a verb takes",
+                         "print this text, or the options of a verb",
                          "VERB?",
                          {{.name = "--markdown",
                            .help = "Print every key as Markdown: docs/reference/keys.md.",

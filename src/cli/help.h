@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the binary says about itself: all verbs, one verb with its keys, every key as Markdown. All
-// of it comes from the verbs and from the table of keys.
+// The help texts: all verbs, one verb with its keys, every key as Markdown. All of them are made
+// from the verbs and the table of keys.
 #pragma once
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace anabatic::cli {
 
-// What it is, each verb in a line, and three commands to begin with.
+// What the program is, one line for each verb, and three commands to begin with.
 std::string overview();
 
 // The options of the verb, then the keys that it reads by section.

@@ -41,7 +41,7 @@ int run(const Invocation& invocation) {
   print_output("bytes       {} in fp32, {} in bf16\n", format_bytes(4 * counts.total),
                format_bytes(2 * counts.total));
   print_output(
-      "training    {} of weights, gradients and AdamW moments (fp32 masters, bf16 copies)\n",
+      "training    {} of weights, gradients and AdamW moments (fp32 weights with bf16 copies)\n",
       format_bytes(18 * counts.total));
   return 0;
 }

@@ -18,7 +18,7 @@ InterruptGuard::InterruptGuard() {
   interrupt_requested.store(false);
   struct sigaction action {};
   action.sa_handler = on_signal;
-  // The second signal takes the default action; system calls in progress go on.
+  // The second signal takes the default action; system calls in progress continue.
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &old_interrupt_);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM as a flag that a run asks for between steps.
+// SIGINT and SIGTERM as a flag that a run reads between steps.
 #pragma once
 #include <signal.h>
 
 namespace anabatic::cli {
 
-// Catches both signals while it lives and restores the former handlers after. A second signal ends
-// the process at once.
+// Catches both signals during its lifetime and restores the former handlers afterwards. A second
+// signal ends the process at once.
 class InterruptGuard {
  public:
   InterruptGuard();

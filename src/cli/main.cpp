@@ -118,13 +118,13 @@ Invocation to_invocation(const Parsed& parsed, const PlainArguments& arguments) 
     const std::vector<std::string>& values = parsed.key_values.at(key.name);
     invocation.overrides[key.name] = key.is_list ? split_brackets(values) : values;
   }
-  // What looks like a key goes to the config, which reports it together with all other problems.
+  // Arguments that look like keys go to the config, which reports them with all other problems.
   for (const auto& [flag, values] : arguments.unknown)
     invocation.overrides[flag.substr(2)] = values;
   return invocation;
 }
 
-// Checks the verb and sets unknown flags aside, so that a typo is named before what it leads to.
+// Checks the verb and separates unknown flags, so that a typo is reported before its consequences.
 PlainArguments plain_arguments(std::vector<std::string> arguments) {
   if (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "--version")
     return {.known = std::move(arguments)};
@@ -159,8 +159,8 @@ int run(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     if (!arguments.unknown.empty()) reject_unknown(find_verb(first), arguments);
-    throw InvalidArgument(
-        fmt::format("[{0}] {1}; `anabatic {0} --help` lists what it takes", first, error.what()));
+    throw InvalidArgument(fmt::format("[{0}] {1}; `anabatic {0} --help` lists its options and keys",
+                                      first, error.what()));
   }
   for (const Parsed& p : parsed)
     if (p.app->parsed()) return p.verb->run(to_invocation(p, arguments));
@@ -186,10 +186,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return anabatic::cli::kBudgetError;
   } catch (const std::bad_alloc&) {
-    std::fprintf(
-        stderr,
-        "error: [memory] expected more memory, got none from the system; a smaller memory.budget "
-        "keeps a run within less (anabatic plan says what it takes)\n");
+    std::fprintf(stderr,
+                 "error: [memory] expected more memory, got none from the system; a smaller "
+                 "memory.budget makes a run take less (anabatic plan predicts how much)\n");
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -42,21 +42,21 @@ std::vector<std::string> compared_files(const Invocation& invocation) {
   ANABATIC_REQUIRE(found->second.size() <= 2, "[plan] --diff: expected one or two files, got {}",
                    found->second.size());
   ANABATIC_REQUIRE(found->second.size() == 1 || invocation.positionals.empty(),
-                   "[plan] --diff: expected one file beside a model, got two");
+                   "[plan] --diff: expected one file together with a model, got two");
   for (const char* other : {"--json", "--settings"})
-    ANABATIC_REQUIRE(!invocation.has(other), "[plan] --diff prints what changes: expected no {}",
-                     other);
+    ANABATIC_REQUIRE(!invocation.has(other),
+                     "[plan] --diff prints the differences of two plans: expected no {}", other);
   return found->second;
 }
 
-// Where the run's own setting does not fit: what does. False where nothing does.
+// For a run whose own setting does not fit: prints settings that do. False where none does.
 bool print_other_settings(const Invocation& invocation, const train::RunConfig& config,
                           const plan::Refusal& refusal) {
   const train::SettingsFound found = find_settings(config, config.memory.budget);
   if (!found.largest_micro_batch && !found.longest_sequence) return false;
   for (const char* written : {"--save", "--timeline"})
     if (invocation.has(written))
-      log_warning("[plan] {} {}: not written, for the setting asked for does not fit", written,
+      log_warning("[plan] {} {}: not written, because the run's own setting does not fit", written,
                   invocation.value(written));
   print_output(
       "{}", invocation.has("--json") ? to_json(refusal, found) + "\n" : to_table(refusal, found));
@@ -79,7 +79,7 @@ int run(const Invocation& invocation) {
   }
   ANABATIC_REQUIRE(!config.model.path.empty(),
                    "[plan] expected MODEL_DIR, a config.json or a run config, got none");
-  // Before anything long: a place that cannot be written to shows at once.
+  // Checked first, so that a path that cannot be written to fails at once.
   for (const char* written : {"--timeline", "--save"})
     if (invocation.has(written)) require_writable(invocation.value(written));
   std::optional<train::PlanFile> before;
@@ -118,27 +118,30 @@ int run(const Invocation& invocation) {
 const Verb& plan_verb() {
   static const Verb verb{
       "plan",
-      "memory and time of a training step, from config.json alone",
+      "predict memory and time of a training step from config.json alone",
       "MODEL_DIR_OR_CONFIG?",
       {{.name = "--json", .help = "print one JSON object", .is_flag = true},
-       {.name = "--timeline", .help = "FILE.svg to write: bytes over the step by use"},
+       {.name = "--timeline", .help = "write a chart of the step's bytes by use to this FILE.svg"},
        {.name = "--settings",
-        .help = "also the largest micro-batch, longest sequence and fastest setting that fit",
+        .help = "also find the largest micro-batch, longest sequence and fastest setting that fit",
         .is_flag = true},
        {.name = "--calibrate",
-        .help = "measure this machine first, a few seconds, and keep it for later plans",
+        .help = "measure this machine first, which takes a few seconds, and store the result for "
+                "later plans",
         .is_flag = true},
-       {.name = "--save", .help = "FILE to write: the choices, for --plan and --diff"},
+       {.name = "--save",
+        .help = "write the choices of the plan to this FILE, for --plan and --diff"},
        {.name = "--diff",
-        .help = "print what changes from the saved plan FILE to this one; with two files and no "
-                "model from the first to the second",
+        .help = "print the differences between the saved plan FILE and this one; with two files "
+                "and no model, between those",
         .is_list = true},
        {.name = "--offsets",
-        .help = "no model: FILE.csv with columns id, lower, upper, size; printed with a column "
-                "offset"},
-       {.name = "--capacity", .help = "of the arena for --offsets; exit code 1 if nothing fits"},
+        .help = "place the buffers of this FILE.csv, without a model; it has columns id, lower, "
+                "upper and size, and is printed with a column offset"},
+       {.name = "--capacity",
+        .help = "size of the arena for --offsets; exit code 1 if no placement fits"},
        {.name = "--verbose",
-        .help = "with --offsets: print the seconds taken to standard error",
+        .help = "with --offsets: print the seconds it took to standard error",
         .is_flag = true}},
       true,
       run};

@@ -61,8 +61,9 @@ std::string settings_table(const train::SettingsFound& settings) {
       length && length->setting.sequence_length + limits.sequence_step > limits.sequence_length;
   return fmt::format(
       "settings     that fit, of {} tried\n{}{}{}", settings.num_trials,
-      setting_line("largest micro-batch", batch, is_most ? ", the most that is tried" : ""),
-      setting_line("longest sequence", length, is_longest ? ", the most that the model takes" : ""),
+      setting_line("largest micro-batch", batch, is_most ? ", the largest that is tried" : ""),
+      setting_line("longest sequence", length,
+                   is_longest ? ", the longest that the model supports" : ""),
       setting_line("fastest micro-batch", settings.fastest));
 }
 
@@ -140,7 +141,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   result.memory = std::move(budgeted->memory);
   result.note = std::move(budgeted->note);
   if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)
-    add_note(result, "train would look for a plan that fits into what is available");
+    add_note(result, "train would choose a plan that fits into the available memory");
   if (const std::int64_t disk_bytes = result.plan.training.plan.disk_bytes; disk_bytes > 0) {
     const train::SwapPlace place = train::find_swap_place(run);
     if (!place.refusal.empty())
@@ -202,7 +203,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
                      train::to_string(planned.memory));
   if (!planned.note.empty()) out += fmt::format("plan         {}\n", planned.note);
   if (const std::string choices = plan::to_string(planned.plan.training.memory); !choices.empty())
-    out += fmt::format("not kept     for the backward, {:+.3g} s a micro-batch by the prices\n{}",
+    out += fmt::format("not kept     for the backward, predicted {:+.3g} s a micro-batch\n{}",
                        planned.plan.training.memory.added_seconds, choices);
   if (const std::string tier = train::disk_to_string(run, planned.plan.training, planned.price);
       !tier.empty())

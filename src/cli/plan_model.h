@@ -16,10 +16,10 @@ struct ModelPlan {
   model::ModelConfig config;
   spec::DeviceSpec device;  // with peaks
   train::RunPlan plan;
-  std::string note;  // why this plan (train/budget.h)
+  std::string note;  // why this plan was chosen (train/budget.h)
   train::MemoryAccount memory;
   plan::StepPrice price;
-  double model_flops = 0;       // of a step, by conventions: without recomputed work
+  double model_flops = 0;       // of a step, without recomputed work
   double planning_seconds = 0;  // of graphs, passes, plans and accounts
   std::string price_source;
   std::int64_t available_bytes = 0;  // to this process, with what it holds; train's budget `auto`
@@ -31,17 +31,17 @@ struct ModelPlan {
 // regardless of what this machine has. `finds_smallest` as in train/budget.h.
 plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest = true);
 
-// What `--save` writes and `--diff` compares.
+// The file that `--save` writes and `--diff` compares.
 train::PlanFile plan_file(const ModelPlan& planned);
 
-// The settings of `run` that fit into `budget_bytes`; every trial plans anew.
+// The settings of `run` that fit into `budget_bytes`; plans each setting that it tries.
 train::SettingsFound find_settings(const train::RunConfig& run, std::int64_t budget_bytes);
 
 // A table, or one JSON object. `settings` may be null.
 std::string to_table(const ModelPlan& planned, const train::SettingsFound* settings);
 std::string to_json(const ModelPlan& planned, const train::SettingsFound* settings);
 
-// The same where the run's own setting is refused: why, and what fits.
+// The same if the run's own setting is refused: the reason, and settings that fit.
 std::string to_table(const plan::Refusal& refusal, const train::SettingsFound& settings);
 std::string to_json(const plan::Refusal& refusal, const train::SettingsFound& settings);
 

@@ -76,7 +76,7 @@ class Reader {
       if (lines_[line_ - 1].empty()) continue;
       ANABATIC_REQUIRE(rows.size() < kMaxRows, "{}expected at most {} buffers", here(), kMaxRows);
       const Row& row = rows.emplace_back(read_row());
-      ANABATIC_REQUIRE(ids.insert(row.fields[kId]).second, "{}the id {} stands twice", here(),
+      ANABATIC_REQUIRE(ids.insert(row.fields[kId]).second, "{}the id {} appears twice", here(),
                        shown(row.fields[kId]));
       ANABATIC_REQUIRE(row.size <= (std::int64_t{1} << 62) - total,
                        "{}the sum of sizes exceeds 2^62", here());
@@ -103,7 +103,7 @@ class Reader {
                        "{}expected the columns id, lower, upper and size, got {}", here(),
                        shown(names[i]));
       std::size_t& place = place_of_[static_cast<std::size_t>(found - kColumns.begin())];
-      ANABATIC_REQUIRE(place == num_columns_, "{}the column {} stands twice", here(), *found);
+      ANABATIC_REQUIRE(place == num_columns_, "{}the column {} appears twice", here(), *found);
       place = i;
     }
     for (std::size_t i = 0; i < kColumns.size(); ++i)

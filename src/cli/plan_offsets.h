@@ -10,17 +10,18 @@
 
 namespace anabatic::cli {
 
-// The verb's work: prints the placement, or says on standard error why there is none and returns 1.
+// Runs `plan --offsets`: prints the placement, or prints on standard error why there is none and
+// returns 1.
 int plan_offsets(const Invocation& invocation);
 
 struct OffsetsFound {
-  std::string csv;     // the file's rows and a column `offset`; empty when there is no placement
-  std::string reason;  // of there being none
+  std::string csv;     // the file's rows and a column `offset`; empty if there is no placement
+  std::string reason;  // why there is none
 };
 
-// `text` of a CSV file: a header naming the columns id, lower, upper and size in any order, then a
-// row a buffer, alive in [lower, upper). Offsets lie in [0, capacity - size], in any multiple of 1.
-// InvalidArgument "FILE:LINE: ..." for what is no such file.
+// `text` of a CSV file: a header that names the columns id, lower, upper and size in any order,
+// then one row for each buffer, which is alive in [lower, upper). Offsets are any integers in [0,
+// capacity - size]. InvalidArgument "FILE:LINE: ..." for any other file.
 OffsetsFound find_offsets(std::string_view text, const std::filesystem::path& file,
                           std::int64_t capacity, double seconds);
 

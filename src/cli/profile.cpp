@@ -16,7 +16,7 @@ int run(const Invocation& invocation) {
   bench::ProfileOptions options;
   options.num_steps = invocation.integer("--steps", options.num_steps);
   options.num_warmup_steps = invocation.integer("--warmup", options.num_warmup_steps);
-  // Before anything long: a place that cannot be written to shows at once.
+  // Checked first, so that a path that cannot be written to fails at once.
   if (invocation.has("--trace")) const io::GzipWriter probe(invocation.value("--trace"));
   const bench::Profile profile =
       bench::profile(train::load_run_config(file, invocation.overrides), options);
@@ -29,15 +29,16 @@ int run(const Invocation& invocation) {
 }  // namespace
 
 const Verb& profile_verb() {
-  static const Verb verb{"profile",
-                         "where the time of a training step goes",
-                         "CONFIG.yaml?",
-                         {{.name = "--steps", .help = "measured steps (default 3)"},
-                          {.name = "--warmup", .help = "steps before them (default 2)"},
-                          {.name = "--trace", .help = "FILE.json.gz to write, for Perfetto"},
-                          {.name = "--json", .help = "print one JSON object", .is_flag = true}},
-                         true,
-                         run};
+  static const Verb verb{
+      "profile",
+      "where the time of a training step goes",
+      "CONFIG.yaml?",
+      {{.name = "--steps", .help = "number of steps to measure (default 3)"},
+       {.name = "--warmup", .help = "number of steps before those, not measured (default 2)"},
+       {.name = "--trace", .help = "write a trace for Perfetto to this FILE.json.gz"},
+       {.name = "--json", .help = "print one JSON object", .is_flag = true}},
+      true,
+      run};
   return verb;
 }
 

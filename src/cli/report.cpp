@@ -14,7 +14,7 @@ int run(const Invocation& invocation) {
   const std::filesystem::path output = invocation.has("--output")
                                            ? std::filesystem::path(invocation.value("--output"))
                                            : report::file_of(runs.at(0));
-  // Before anything long: a place that cannot be written to shows at once.
+  // Checked first, so that a path that cannot be written to fails at once.
   if (invocation.has("--output")) require_writable(output);
   report::write_report(runs, output);
   print_output("{}\n", output.string());
@@ -25,10 +25,10 @@ int run(const Invocation& invocation) {
 
 const Verb& report_verb() {
   static const Verb verb{"report",
-                         "pictures and tables of runs side by side, as one HTML file",
+                         "charts and tables of one or more runs, as one HTML file",
                          "RUN...",
                          {{.name = "--output",
-                           .help = "to write (default: report.html in the first RUN)",
+                           .help = "the file to write (default: report.html in the first RUN)",
                            .value = "FILE"}},
                          false,
                          run};

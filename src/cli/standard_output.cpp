@@ -53,7 +53,7 @@ void flush_output() {
 void write_progress(std::FILE* out, std::string_view text) noexcept { write_all(out, text, true); }
 
 void finish_output() {
-  write_all(stdout, "", true);  // ahead of the stream that shares its buffer: it knows the reason
+  write_all(stdout, "", true);  // before the stream that shares its buffer: it knows the reason
   std::cout.flush();
   if (first_error == 0 && std::ferror(stdout) != 0) first_error = EIO;
   errno = 0;

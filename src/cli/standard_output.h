@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Standard output of the command line: what cannot be written is an error, at the latest when the
-// process ends.
+// Standard output of the command line. Output that cannot be written is an error, at the latest
+// when the process ends.
 #pragma once
 #include <fmt/core.h>
 
@@ -9,11 +9,11 @@
 
 namespace anabatic::cli {
 
-// Before anything is opened: a closed standard stream would give its number to a file of ours.
+// To be called before any file is opened: a file could get the number of a closed standard stream.
 // Writes to a closed pipe become errors instead of ending the process.
 void prepare_standard_streams();
 
-// Writes a part of the result; flushes what was written. ResourceError when that cannot be.
+// Write a part of the result, and flush what was written. ResourceError if that fails.
 void write_output(std::string_view text);
 void flush_output();
 
@@ -22,11 +22,11 @@ void print_output(fmt::format_string<Args...> format, Args&&... args) {
   write_output(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// For what goes beside a result, such as the progress of a run that is worth more than its lines:
-// an error is kept for finish_output.
+// For output in addition to a result, such as the progress of a run. The run is worth more than its
+// lines, so an error is reported only by finish_output.
 void write_progress(std::FILE* out, std::string_view text) noexcept;
 
-// Flushes and closes standard output. ResourceError when any of it could not be written.
+// Flushes and closes standard output. ResourceError if any of it could not be written.
 void finish_output();
 
 }  // namespace anabatic::cli

@@ -63,7 +63,7 @@ int train_tokenizer(const Invocation& invocation, const train::RunConfig& config
   return 0;
 }
 
-// One JSON array of ids a line of the file, with the tokens that the tokenizer puts around a text.
+// Prints one JSON array of ids for each line of the file, with the tokenizer's special tokens.
 int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer,
               const io::SpecialTokens& special) {
   const std::string text = read_file(invocation.value("--ids"));
@@ -114,18 +114,20 @@ int run(const Invocation& invocation) {
 const Verb& tokenize_verb() {
   static const Verb verb{
       "tokenize",
-      "text to .bin/.idx, text to ids, or train a tokenizer",
+      "turn text into .bin/.idx files or into ids, or train a tokenizer",
       "",
-      {{.name = "--input", .help = "text and JSON files, also gzipped", .is_list = true},
+      {{.name = "--input",
+        .help = "text and JSON files to tokenize, also gzipped",
+        .is_list = true},
        {.name = "--output",
-        .help = "prefix of .bin/.idx, or the directory of the trained tokenizer"},
+        .help = "prefix of the .bin/.idx files, or directory for the trained tokenizer"},
        {.name = "--ids",
-        .help = "print the ids of each line of this file, with the tokens that the tokenizer puts "
-                "around a text"},
+        .help = "print the ids of each line of this file, with BOS and other tokens that the "
+                "tokenizer adds"},
        {.name = "--train",
         .help = "text and JSON files to train a BPE tokenizer on",
         .is_list = true},
-       {.name = "--vocab_size", .help = "of the tokenizer to train"}},
+       {.name = "--vocab_size", .help = "vocabulary size of the tokenizer to train"}},
       true,
       run};
   return verb;

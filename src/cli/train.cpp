@@ -18,15 +18,15 @@ std::size_t terminal_columns() {
   return is_known ? size.ws_col : 100;
 }
 
-// The run is done and saved: it is none the worse for a report that cannot be written. The
-// trainer's memory is free by now, so a budget holds here too.
+// The run is done and saved, so a report that cannot be written is only a warning. The trainer's
+// memory is free by now, so the process stays within memory.budget here too.
 void write_report(const std::filesystem::path& output, Console& console) {
   const std::filesystem::path file = report::file_of(output);
   try {
     report::write_report({output}, file);
     console.on_message(Severity::kInfo, "report: " + file.string());
   } catch (const std::exception& error) {
-    log_warning("[report] {} is not written: {}", file.string(), error.what());
+    log_warning("[report] cannot write {}: {}", file.string(), error.what());
   }
 }
 
@@ -46,7 +46,7 @@ int run(const Invocation& invocation) {
   });
   {
     train::Trainer trainer(config, console);
-    // Until here a signal ends the process: there is no step to save.
+    // Before this point a signal ends the process: there is no step to save.
     const InterruptGuard interrupt;
     console.set_interrupt(interrupt);
     console.on_end(trainer.train());

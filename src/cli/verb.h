@@ -13,7 +13,7 @@ namespace anabatic::cli {
 
 struct VerbOption {
   std::string_view name;  // "--prompt"
-  std::string_view help;  // one sentence
+  std::string_view help;  // one phrase or sentence
   bool required = false, is_list = false, is_flag = false;
   std::string_view value = "VALUE";  // what help calls its value: "FILE"
 };

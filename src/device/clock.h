@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks that measurements choose between.
+// Clocks for measurements.
 #pragma once
 #include <cstdint>
 
@@ -8,8 +8,8 @@ namespace anabatic::device {
 using Clock = std::int64_t (*)();  // nanoseconds since some fixed moment
 
 std::int64_t wall_nanoseconds();  // std::chrono::steady_clock
-// Of the calling thread: on a machine shared with others it counts only its own time, so that work
-// of one thread, and the probes beside it, can be compared all the same.
+// CPU time of the calling thread. On a machine that others use too, it makes times of one thread
+// comparable, and so the probes that run between them.
 std::int64_t thread_cpu_nanoseconds();
 
 }  // namespace anabatic::device

@@ -18,15 +18,16 @@ struct CpuLimits {
   int num_siblings = 0;  // the last so many of `cores` share a core with an earlier one (SMT)
 
   int num_physical_cores() const { return static_cast<int>(cores.size()) - num_siblings; }
-  // As many as have a physical core of their own: the mask's, or the whole cores of the quota; at
-  // least one. Two threads of one core share its multiply-add units, and gain nothing in products.
+  // The number of threads that get a physical core each: cores of the mask, or whole cores of the
+  // quota. At least one. Two threads of one core share its multiply-add units, so a second one gains
+  // nothing in products.
   int num_threads() const;
-  // Whether a thread of `num_threads` may spin while it waits. Under a quota it would use up the
-  // time of the threads that it waits for, unless each has a whole core.
+  // Whether `num_threads` threads may spin while they wait. Under a quota a spinning thread uses up
+  // the time of the threads that it waits for, unless each has a whole core.
   bool may_spin(int num_threads) const;
 };
 
-// Reads both anew.
+// Reads both limits again on each call.
 CpuLimits cpu_limits(const SystemRoots& roots = {});
 
 // "2 by the affinity mask (4 hardware threads), 1.5 by the CPU quota of a cgroup".

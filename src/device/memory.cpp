@@ -51,7 +51,7 @@ void spread_over_nodes(void* data, std::size_t bytes) {
 #endif
 }
 
-// The number behind "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
+// The number after "KEY: " in a file of /proc, which counts in KiB; -1 when absent.
 std::int64_t proc_bytes(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);)
@@ -87,7 +87,7 @@ constexpr CgroupFiles kVersion2{"memory.max", "memory.current", "inactive_file"}
 constexpr CgroupFiles kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                 "total_inactive_file"};
 
-// What the limit of a group leaves.
+// The bytes that the limit of a group leaves.
 std::int64_t bytes_left(const std::filesystem::path& group, const CgroupFiles& files) {
   const std::int64_t limit = file_number(group / files.limit);
   if (limit == kNoLimit) return kNoLimit;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of arenas and states, and what the process and the machine say about memory.
+// Memory for arenas and states, and how much the process uses and the machine has.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace anabatic::device {
 
-// Zeroed bytes, aligned to huge pages when large, spread over memory nodes and touched, so that a
-// step meets no page fault.
+// Zeroed bytes, aligned to huge pages if large, spread over NUMA nodes. They are touched, so that a
+// step has no page faults.
 class Memory {
  public:
   Memory() = default;
@@ -30,21 +30,21 @@ class Memory {
   std::size_t mapping_bytes_ = 0;
 };
 
-std::int64_t current_resident_bytes();  // of this process; 0 where the system does not say
+std::int64_t current_resident_bytes();  // of this process; 0 if the system does not report it
 std::int64_t peak_resident_bytes();     // since it began, or since the last reset
-bool reset_peak_resident();             // false where the system cannot
+bool reset_peak_resident();             // false if the system cannot
 
-// The smaller of what the machine has free and what the limit of this process's cgroup, version 1
-// or 2, or of any group above it leaves; file cache that the group can drop counts as left. The
-// largest value where the system says nothing.
+// What is left of the machine's free memory, and of the limits of this process's cgroups, version 1
+// or 2, and their parents: the smallest. File cache that a group can drop counts as free. The
+// largest value if the system reports nothing.
 std::int64_t available_bytes(const SystemRoots& roots = {});
 
-// Makes the heap give back large blocks as soon as they are free, so that a process holds what it
-// uses: without it one block of some MiB stays with the heap for good. Nothing where the C library
-// has no such switch. For the owner of a process, before its threads start.
+// Makes the heap return large blocks to the system as soon as they are freed. Without it one block
+// of some MiB stays with the heap for good. No effect if the C library has no such switch. To be
+// called by the owner of a process before its threads start.
 void return_freed_memory();
 
-// Gives the system the pages that are free inside the heap, behind work that left many of them.
+// Returns pages that are free inside the heap to the system, after work that freed many of them.
 void trim_heap();
 
 }  // namespace anabatic::device

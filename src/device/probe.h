@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures what a thread team reaches at best: the denominators of MFU and of shares of a peak.
+// Measures the peak speed of a thread team: the denominators of MFU and of shares of a peak.
 #pragma once
 #include <memory>
 
@@ -17,7 +17,7 @@ struct ProbeResult {
   double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
 };
 
-// The same quantities one short round at a time (about 5 ms), to alternate with what is measured.
+// The same quantities in short rounds of about 5 ms, to alternate with the work that is measured.
 class PeakProbe {
  public:
   // Finds the length of a round and allocates the two buffers of the copy.
@@ -35,15 +35,15 @@ class PeakProbe {
   std::unique_ptr<Impl> impl_;
 };
 
-// Takes the best of a few short rounds. Allocates two buffers for the copy and frees them.
+// The best of a few short rounds. Allocates two buffers for the copy and frees them.
 ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec);
 
-// The rate of fp32 or, where `is_bf16`, bf16 multiply-adds alone: the best of a few rounds, some
-// 40 ms in all, in no memory.
+// The rate of fp32 or, if `is_bf16`, bf16 multiply-adds alone: the best of a few rounds, some 40 ms
+// in all. Allocates no buffers.
 double peak_flops_per_second(ThreadTeam& team, const spec::DeviceSpec& spec, bool is_bf16);
 
-// One thread's loop of `rounds` rounds; returns the multiply-add FLOPs it did. One translation unit
-// an instruction set.
+// One thread's loop of `rounds` rounds; returns the FLOPs of its multiply-adds. There is one source
+// file for each instruction set.
 double fp32_loop_portable(long rounds);
 double fp32_loop_avx2(long rounds);
 double fp32_loop_avx512(long rounds);

@@ -13,8 +13,8 @@ namespace anabatic::device {
 
 class ThreadTeam {
  public:
-  // num_threads 0: as many as `limits` allow. Threads spin and are pinned when each has a core of
-  // its own; under a CPU quota they are not pinned.
+  // num_threads 0: as many as `limits` allow. Threads spin and are pinned if each has its own core;
+  // under a CPU quota they are not pinned.
   explicit ThreadTeam(int num_threads = 0, const CpuLimits& limits = cpu_limits());
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -24,8 +24,9 @@ class ThreadTeam {
   // Whether a thread spins for a short while before it sleeps.
   bool spins() const;
 
-  // From the next call on, adds what each thread spends in bodies to busy[thread] (nanoseconds,
-  // num_threads() entries that outlive their use); null, the default: measures nothing.
+  // From the next call on, adds the time that each thread spends in bodies to busy[thread], in
+  // nanoseconds. `busy` has num_threads() entries and must stay valid. null, the default: measures
+  // nothing.
   void measure_busy(std::int64_t* busy);
 
   // Runs body(thread) on every thread of the team, thread in [0, num_threads), and returns when all
@@ -38,9 +39,9 @@ class ThreadTeam {
             const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // Runs body(begin, end) over a partition of [0, count) into one contiguous range a thread, each a
-  // multiple of `grain` except the last. The partition depends on the thread count: a result must
-  // not depend on where a range begins.
+  // Runs body(begin, end) over a partition of [0, count) into one contiguous range for each thread.
+  // Each is a multiple of `grain` except the last. The partition depends on the thread count, so
+  // results must not depend on where a range begins.
   template <class Body>
   void for_range(std::int64_t count, std::int64_t grain, Body&& body) {
     if (count <= 0) return;
@@ -53,8 +54,8 @@ class ThreadTeam {
     });
   }
 
-  // Runs body(task) or body(task, thread) for every task in [0, count), handed out in order from
-  // one counter: for tasks of unequal cost.
+  // Runs body(task) or body(task, thread) for every task in [0, count). Tasks are handed out in
+  // order from one counter, for tasks of unequal cost.
   template <class Body>
   void for_tasks(std::int64_t count, Body&& body) {
     if (count <= 0) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine is.
+// Describes this machine.
 #pragma once
 #include "spec/device_spec.h"
 
@@ -13,7 +13,8 @@ class ThreadTeam;
 // precision; bf16 without VDPBF16PS counts at the fp32 rate.
 spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure);
 
-// The same for plans that run on no team: `num_threads` 0 means what cpu_limits() allows.
+// The same for plans that need no thread team: `num_threads` 0 is the number that cpu_limits()
+// allows.
 spec::DeviceSpec describe_cpu(int num_threads);
 
 }  // namespace anabatic::device

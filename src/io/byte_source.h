@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a file from begin to end, decompressed where the file is gzip.
+// The bytes of a file from begin to end, decompressed if it is gzip.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace anabatic::io {
 
-// Do these first bytes of a file begin a gzip member?
+// Whether these first bytes of a file begin a gzip member.
 bool has_gzip_magic(std::span<const std::byte> head);
 
-// Memory is bounded whatever the size. A gzip file may hold several members, with zeros as padding
-// behind the last. InvalidArgument naming file and offset when compressed data end early or are
-// damaged: sizes and checksums of members are compared.
+// Uses bounded memory for a file of any size. A gzip file may hold several members, with zeros as
+// padding after the last. InvalidArgument naming file and offset if compressed data end early or
+// are damaged: sizes and checksums of members are compared.
 class ByteSource {
  public:
   explicit ByteSource(const std::filesystem::path& path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories for files that can be made again. No name in a folder that others share can be
-// guessed, and others cannot put files there.
+// Directories for files that can be rebuilt. In a folder that others share no name can be guessed,
+// and others cannot put files there.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -10,15 +10,15 @@ namespace anabatic::io {
 
 class CacheDirectory {
  public:
-  // NAME in the user's cache, $XDG_CACHE_HOME/anabatic or ~/.cache/anabatic, made for the user
-  // alone. Where there is none that only the user may write to, a temporary one, and a warning
-  // that says why.
+  // NAME in the user's cache, $XDG_CACHE_HOME/anabatic or ~/.cache/anabatic, readable and writable
+  // by the user alone. If there is none that only the user may write to: a temporary one, and a
+  // warning with the reason.
   static std::shared_ptr<const CacheDirectory> of_user(const std::string& name);
-  // This one, made if needed. ResourceError naming `key` of the run config when it cannot be made
+  // `path`, created if needed. ResourceError naming `key` of the run config if it cannot be created
   // or written to.
   static std::shared_ptr<const CacheDirectory> at(const std::filesystem::path& path,
                                                   const std::string& key);
-  // One in the system's temporary folder that goes when its last owner does.
+  // One in the system's temporary folder; it is deleted with its last owner.
   static std::shared_ptr<const CacheDirectory> temporary();
 
   ~CacheDirectory();

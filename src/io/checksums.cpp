@@ -47,7 +47,7 @@ std::uint64_t parse_hexadecimal(const Json& json, const std::filesystem::path& f
 
 bool is_safetensors(const FileChecksums& sums) { return !sums.tensors.empty(); }
 
-// Of a whole and readable safetensors file: tensors that are not as they were written.
+// Damaged tensors of a complete and readable safetensors file.
 std::vector<std::string> damaged_tensors(const std::filesystem::path& path,
                                          const FileChecksums& written, int threads) {
   const MappedFile mapped(path);
@@ -57,7 +57,7 @@ std::vector<std::string> damaged_tensors(const std::filesystem::path& path,
   parallel_tasks(static_cast<std::int64_t>(entries.size()), threads, [&](std::int64_t i) {
     const TensorEntry& entry = entries[static_cast<std::size_t>(i)];
     const auto expected = written.tensors.find(entry.name);
-    if (expected == written.tensors.end()) return;  // the header's checksum told it
+    if (expected == written.tensors.end()) return;  // the header's checksum reports it
     Checksum sum;
     add_range(sum, file, entry.data.data() - mapped.bytes().data(),
               static_cast<std::int64_t>(entry.data.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums of a directory's files, kept in it as checksums.json: of safetensors files one a
-// tensor, so that what is damaged can be named.
+// Checksums of a directory's files, stored in it as checksums.json. A safetensors file has one for
+// each tensor, so that a damaged one can be named.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace anabatic::io {
 
-// XXH3 (64 bits) of bytes that come in parts.
+// XXH3 (64 bits) of bytes that are added in parts.
 class Checksum {
  public:
   Checksum();
@@ -41,15 +41,15 @@ using ChecksumManifest = std::map<std::string, FileChecksums, std::less<>>;  // 
 
 inline constexpr const char* kChecksumsFile = "checksums.json";
 
-// Of a file that is no safetensors file. ResourceError when it cannot be read.
+// Checksums of a file of another format than safetensors. ResourceError if it cannot be read.
 FileChecksums checksums_of(const std::filesystem::path& file);
 
 void write_checksums(const std::filesystem::path& directory, const ChecksumManifest& manifest);
-// None where the directory has no checksums.json. InvalidArgument when it is broken.
+// Nothing if the directory has no checksums.json. InvalidArgument if that file is broken.
 std::optional<ChecksumManifest> read_checksums(const std::filesystem::path& directory);
 
-// What of a file is not as it was written, a line each; empty: nothing. Reads the whole file and
-// keeps none of it in memory.
+// The differences of a file from what was written, one line each; empty if there is none. Reads the
+// whole file and keeps none of it in memory.
 std::vector<std::string> damage_of(const std::filesystem::path& file, const FileChecksums& written,
                                    int threads);
 

@@ -8,7 +8,7 @@
 namespace anabatic::io {
 
 std::uint32_t crc32c(std::span<const std::byte> bytes);
-// Rotated and offset, so that a CRC stored beside its data does not disturb a CRC of both.
+// Rotated and offset, so that a CRC stored next to its data does not disturb a CRC of both.
 std::uint32_t masked_crc32c(std::span<const std::byte> bytes);
 
 }  // namespace anabatic::io

@@ -54,7 +54,7 @@ class SafetensorsDirectory {
   std::vector<std::string> names() const;
   const TensorEntry* find(std::string_view name) const;  // null if absent
   const std::map<std::string, TensorEntry, std::less<>>& entries() const { return entries_; }
-  // Gives back the memory of the pages behind these bytes of an entry; see io::release_pages.
+  // Releases the memory of the pages of these bytes of an entry; see io::release_pages.
   void release(std::span<const std::byte> data) const;
 
  private:

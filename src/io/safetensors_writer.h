@@ -35,7 +35,7 @@ struct SafetensorsWriterOptions {
 class SafetensorsWriter {
  public:
   // Creates the files. InvalidArgument for double names, names the format reserves, negative or
-  // overflowing shapes. ResourceError where a file cannot stand under its name.
+  // overflowing shapes. ResourceError if a file cannot get its name.
   SafetensorsWriter(const std::filesystem::path& directory, std::vector<TensorInfo> tensors,
                     const SafetensorsWriterOptions& options = {});
   // One file under exactly this path, or where it links to.

@@ -22,12 +22,12 @@ enum class ValueId : std::uint32_t {};
 inline constexpr NodeId kNoNode{0xFFFFFFFFu};  // producer of graph inputs and of states' `before`
 inline constexpr ValueId kNoValue{0xFFFFFFFFu};
 
-// kRecompute: a forward value made again during the backward.
+// kRecompute: a forward value recomputed during the backward.
 enum class Phase : std::uint8_t { kForward, kRecompute, kBackwardInput, kBackwardWeight, kUpdate };
 std::string_view to_string(Phase phase);  // "forward", "recompute", "backward_input", ...
 
-// Who a node belongs to; recompute, offload, overlap, the profiler and the trace all speak in these
-// words.
+// Describes a node by phase, layer and segment. Recompute, offload, overlap, the profiler and the
+// trace all use these words.
 struct Tag {
   Phase phase = Phase::kForward;
   std::int32_t layer = -1;  // -1 outside layers
@@ -44,21 +44,22 @@ struct Node {
   std::vector<ValueId> inputs{}, outputs{};
   Tag tag{};
 
-  // Of the update, which happens once a step, in the backward of its last micro-batch too.
+  // Whether it belongs to the update, which happens once a step. With updates in the backward that
+  // is in the backward of the last micro-batch.
   bool is_of_update() const;
 };
 
 struct Value {
   TensorType type{};
   NodeId producer = kNoNode;
-  Name name{};  // empty, or stable across passes where the meaning is: "layers.3.experts.gate"
+  Name name{};  // empty, or stable across passes that keep its meaning: "layers.3.experts.gate"
 };
 
 using spec::StateKind;
 using spec::StateRole;
 
-// A pair of the value that a step begins with and the one it ends with; both live at one address,
-// so every reader of `before` precedes the writer of `after`. In a graph that only reads the state,
+// A pair of the value that a step begins with and the one it ends with. Both are at one address, so
+// every reader of `before` runs before the writer of `after`. In a graph that only reads the state,
 // after == before.
 struct State : spec::StatePart {
   Name name{};
@@ -91,18 +92,18 @@ class Graph {
   ValueId add_value(TensorType type, Name value_name = {}, NodeId producer = kNoNode);
   const State* find_state(Name state) const;  // null when absent
   State* find_state(Name state);
-  // The whole one of that role and owner; null when absent or in slices.
+  // The whole state of that role and owner; null when absent or in slices.
   const State* find_state(StateRole role, Name owner) const;
   std::optional<ValueId> find_output(std::string_view output_name) const;  // by value name
 };
 
-// Of structure, types, attributes, tags, names and states; equal for equal printed text, whatever
-// the ids of dead values.
+// Hash of structure, types, attributes, tags, names and states. Equal for equal printed text,
+// whatever the ids of dead values.
 std::uint64_t hash(const Graph& graph);
 
 // Throws InternalError naming node and rule: ids in range, SSA, topological, arity, types
-// re-inferred, states paired, every reader of `before` ahead of the writer of `after` possible
-// (acyclic with those edges), symbols defined.
+// re-inferred, states paired, symbols defined. Every reader of `before` must be able to run before
+// the writer of `after`: the graph is acyclic with those edges.
 void verify(const Graph& graph);
 
 // Byte-stable text, values renumbered in order of definition, and its inverse:

@@ -10,8 +10,8 @@
 namespace anabatic::ir {
 namespace {
 
-// What the printer says, in its order and with its numbers of values, as bytes: every list behind
-// its length, every text behind its length.
+// The content of the printed text as bytes, in its order and with its numbers of values. Every list
+// and every text follows its length.
 class Bytes {
  public:
   explicit Bytes(const Graph& graph) : graph_(graph), numbers_(graph.values.size(), kUndefined) {

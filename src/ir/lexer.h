@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts graph text into tokens and says where each stands, for the parser's errors.
+// Cuts graph text into tokens and knows the position of each, for the parser's errors.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@ class Lexer {
   char peek() const { return at_end() ? '\0' : text_[position_]; }
   std::size_t position() const { return position_; }
 
-  // Takes `expected` if it comes next (a whole word when it is one).
+  // Consumes `expected` if it comes next (a whole word when it is one).
   bool accept(std::string_view expected);
   void expect(std::string_view expected);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is to the graph side: its arity, shapes, gradient and cost. `ir` knows this form;
-// ops/table.cpp lists the rows.
+// What the graph side knows of an op: its arity, shapes, gradient and cost. ops/table.cpp lists the
+// ops.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -77,7 +77,7 @@ std::vector<int> must_alias(const Node& node);
 // The op's name, and behind it the form of this call where the op has several.
 std::string op_and_form(const Node& node);
 
-// Adds nodes to a graph, inferring types. The tag is set once and holds until changed.
+// Adds nodes to a graph and infers types. A tag applies to all nodes until it is changed.
 class GraphBuilder {
  public:
   GraphBuilder(Graph& graph, const OpSchema* (*find_op)(std::string_view))

@@ -25,7 +25,7 @@ class Parser {
   }
 
  private:
-  // A reference that may stand before its definition: the end of a state, a symbol's value.
+  // A reference that may come before its definition: the end of a state, a symbol's value.
   struct Pending {
     std::size_t position;
     std::uint64_t number;

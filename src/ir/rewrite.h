@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What passes share when they replace and remove: one walk over every place that holds a value id.
+// Helpers of passes that replace and remove: one walk over every place that holds a value id.
 #pragma once
 #include <vector>
 
@@ -8,15 +8,16 @@
 namespace anabatic::ir {
 
 // Every read of v becomes a read of replacement[v]: node inputs, outputs, objective, ends of states
-// and symbols. `replacement` is indexed by ValueId and already transitive; definitions stay.
+// and symbols. `replacement` is indexed by ValueId and already transitive. Definitions do not
+// change.
 void replace_uses(Graph& graph, const std::vector<ValueId>& replacement);
 
 // Removes the nodes whose keep[NodeId] is false, and every value that nothing defines any more;
 // renumbers both in their order. A kept reader of a removed value is an InternalError.
 void keep_nodes(Graph& graph, const std::vector<bool>& keep);
 
-// Sorts nodes into a topological order, stable for those already in order; for passes that append
-// a producer behind its reader. InternalError on a cycle.
+// Sorts nodes into a topological order, stable for nodes that are in order. For passes that append
+// a producer after its reader. InternalError on a cycle.
 void sort_nodes(Graph& graph);
 
 }  // namespace anabatic::ir

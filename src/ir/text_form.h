@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small pieces that printer, parser and verifier share: which names may stand bare, and how
-// others are quoted.
+// Helpers that printer, parser and verifier share: which names need no quotes, and how others are
+// quoted.
 //
 //   text   := "graph" STRING item*
 //   item   := "batch" value | "step_input" value

@@ -133,7 +133,7 @@ class Verifier {
           "arity", where, "{} outputs, expected {}", node.outputs.size(), node.op->num_outputs);
   }
 
-  // Forward runs before backward and backward before update, so nobody reads from a later one.
+  // Forward runs before backward and backward before update, so no node reads from a later one.
   void check_phase(const Node& node, ValueId input, const std::string& where) const {
     static constexpr int kAction[] = {0, 1, 1, 1, 2};
     const std::size_t definer = definer_[index(input)];
@@ -285,7 +285,7 @@ class Verifier {
     std::size_t stuck = 0;
     while (waiting[stuck] == 0) ++stuck;
     check(false, "readers before writers", place(graph_.nodes[stuck]),
-          "{} nodes wait for each other: an old value is read after it is overwritten",
+          "{} nodes depend on each other in a cycle: an old value is read after it is overwritten",
           edges.size() - done);
   }
 

@@ -19,7 +19,7 @@ class ThreadTeam;
 
 namespace anabatic::kernels {
 
-// "Yes", or a reason, which --explain-dispatch prints.
+// Supported, or a reason, which --explain-dispatch prints.
 struct Support {
   std::string reason;  // empty: supported
   explicit operator bool() const { return reason.empty(); }
@@ -39,7 +39,7 @@ struct Arguments {
   std::span<const bool>
       accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
   device::ThreadTeam* team;
-  ByteWatch* watch = nullptr;  // of what Kernel::watched_outputs says; null: none
+  ByteWatch* watch = nullptr;  // gets what Kernel::watched_outputs names; null: none
 };
 
 struct Kernel {
@@ -50,19 +50,19 @@ struct Kernel {
   std::vector<std::byte> (*prepare)(
       const spec::Problem&);  // null: nothing; blockings, tables, constants
   void (*run)(const Arguments&);
-  // That a call cut by the attribute `slices` reads and writes beside what a whole one does:
-  // weights that it packs, sums that pass by more often. Null: none.
+  // Bytes that a call cut by the attribute `slices` reads and writes in addition to an uncut one:
+  // weights that it packs, sums that it reads more often. Null: none.
   std::int64_t (*slicing_bytes)(const spec::Problem&) = nullptr;
-  // The outputs, as bits, of whose bytes a call of such outputs tells a watch. Null: none.
+  // The outputs, as bits, whose bytes a call with such outputs reports to a watch. Null: none.
   std::uint32_t (*watched_outputs)(const spec::Attributes&,
                                    std::span<const TensorType> outputs) = nullptr;
 };
 
-// Rows of every op, in alphabetical order of ops; within one op best first.
+// Rows of all ops, in alphabetical order of ops; for one op the best first.
 std::span<const Kernel> ref_table();
 std::span<const Kernel> cpu_table();
 
-// All rows for an op in the order of preference: cpu's first, ref's last. Empty for an unknown op.
+// All rows for an op in order of preference: cpu's first, ref's last. Empty for an unknown op.
 std::vector<const Kernel*> candidates(std::string_view op);
 
 // The row of that full name; null if there is none.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parameter's gradient: what the state holds plus the contributions of this micro-batch.
+// A parameter's gradient: the value of the state plus the contributions of this micro-batch.
 #pragma once
 #include "ir/op_schema.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of rows to a range of keys each (documents, windows, caches), grouped-query heads.
+// Attention of each row to a range of keys (documents, windows, caches), with grouped-query heads.
 #pragma once
 #include "ir/op_schema.h"
 

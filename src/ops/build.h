@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gradient and cost functions share: tags of weight-gradients and counts that saturate.
+// Helpers of gradient and cost functions: tags of weight gradients, and counts that saturate.
 #pragma once
 #include <initializer_list>
 
@@ -7,10 +7,10 @@
 
 namespace anabatic::ops {
 
-// Outputs' gradients as gradient functions receive them; nullopt where none flows.
+// Gradients of the outputs as gradient functions get them; nullopt if there is none.
 using OutputGradients = std::span<const std::optional<ir::ValueId>>;
 
-// While it lives, nodes get phase kBackwardWeight; layer and segment stay.
+// During its lifetime, new nodes get phase kBackwardWeight; layer and segment stay.
 class WeightPhase {
  public:
   explicit WeightPhase(ir::GraphBuilder& builder) : builder_(builder), saved_(builder.tag()) {
@@ -27,10 +27,10 @@ class WeightPhase {
   ir::Tag saved_;
 };
 
-// The value itself, or a cast (to nearest even) where its dtype is another.
+// The value itself, or a cast (to nearest even) if its dtype differs.
 ir::ValueId cast_to(ir::GraphBuilder& builder, ir::ValueId value, DType dtype);
 
-// `value` must carry no gradient: InvalidArgument naming op and output otherwise.
+// `value` must have no gradient: InvalidArgument naming op and output otherwise.
 void require_no_gradient(const ir::Node& node, OutputGradients of_outputs, int output,
                          std::string_view name);
 
@@ -45,7 +45,7 @@ ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flop
 // The `must_alias` of ops whose output is input 0, changed in place.
 std::vector<int> overwrites_first(const spec::Attributes& attributes);
 
-// Of a stack of weights that is input 1.
+// The number of experts in the stack of weights that is input 1.
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes& attributes);
 
 }  // namespace anabatic::ops

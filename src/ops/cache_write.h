@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows into a cache, in place.
+// Writes new rows into a cache, in place.
 #pragma once
 #include "ir/op_schema.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another dtype for the same elements, eight bits and a scale for blocks of them, or the same bytes
-// from where they waited off memory.
+// Conversions: another dtype for the same elements, int8 with a scale for each block, or a copy
+// from disk of the same bytes.
 #pragma once
 #include <array>
 
@@ -8,7 +8,7 @@
 
 namespace anabatic::ops {
 
-// Of the codes and scales of a matrix x, a scale for each `block` columns of a row.
+// Types of the int8 values and scales of a matrix x, a scale for each `block` columns of a row.
 std::array<TensorType, 2> code_types(const TensorType& x, std::int64_t block);
 
 extern const ir::OpSchema kCast, kDequantize, kQuantize, kReload;

@@ -149,13 +149,13 @@ void Check::right_operand_of_gradient(const Operand& weight) const {
   if (!has("slices")) return right_operand(weight, true);
   slices();
   if (weight.type->layout != panels_layout(false))
-    fail(fmt::format("expected {} of layout {} beside 'slices', got {}", weight.name,
+    fail(fmt::format("expected {} of layout {} together with 'slices', got {}", weight.name,
                      text(panels_layout(false)), to_string(*weight.type)));
 }
 
 Dim Check::gathered_rows(const Operand& x, int row_map) const {
   if (num_inputs() <= row_map) {
-    if (has("top_k")) fail("expected row_map beside 'top_k', got none");
+    if (has("top_k")) fail("expected row_map together with 'top_k', got none");
     return x.dim(0);
   }
   const Operand rows = i32(row_map, "row_map", 1);

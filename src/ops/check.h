@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an op's infer function says what it expects of inputs and attributes, with one wording of
-// errors.
+// Checks of inputs and attributes for an op's infer function, with one wording of errors.
 #pragma once
 #include <initializer_list>
 #include <span>
@@ -11,7 +10,7 @@
 
 namespace anabatic::ops {
 
-// An input and the name it has in messages.
+// An input and its name in messages.
 struct Operand {
   std::string_view name;
   const TensorType* type;
@@ -23,8 +22,8 @@ struct Operand {
 
 inline constexpr int kAnyNdim = -1;
 
-// Every member throws InvalidArgument "[op] expected ..., got ..." when what it checks does not
-// hold. Arity is the builder's and the verifier's to check, ahead of infer.
+// Every member throws InvalidArgument "[op] expected ..., got ..." when its check fails. Arity is
+// checked by the builder and the verifier, before infer.
 class Check {
  public:
   // Refuses attributes that are neither required nor optional; the nearest known key is the hint.
@@ -57,7 +56,7 @@ class Check {
   void row_major(const Operand& a) const;
   // Row-major, or packed for a product with its right operand: its transpose, or itself.
   void right_operand(const Operand& weight, bool transposed) const;
-  // Of an input-gradient, which reads the weight itself; with `slices` the call packs it so, some
+  // For an input gradient, which reads the weight itself. With `slices` the call packs it, some
   // matrices at a time, and the weight is packed as the forward reads it.
   void right_operand_of_gradient(const Operand& weight) const;
 
@@ -90,7 +89,7 @@ class Check {
   const spec::Attributes& attributes_;
 };
 
-// f64 for f64, f32 for the rest: what the op table calls f32 beside an input of this dtype.
+// f64 for f64, f32 for the rest: the dtype that the op table calls f32 for an input of this dtype.
 DType wide_dtype(DType dtype);
 
 TensorType with_dtype(TensorType type, DType dtype);

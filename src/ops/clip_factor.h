@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gradients are multiplied by so that their global norm stays below a limit.
+// The factor that scales gradients so that their global norm does not exceed a limit.
 #pragma once
 #include "ir/op_schema.h"
 

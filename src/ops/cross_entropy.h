@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The language-model loss and its gradient; labels of -100 count nothing.
+// The language-model loss and its gradient; labels of -100 are ignored.
 #pragma once
 #include "ir/op_schema.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head and the language-model loss in one op, alone and with its gradients. Passes make them;
-// model builders write linear and cross_entropy.
+// The head and the language-model loss in one op, with or without its gradients. Passes create
+// these ops; model builders use linear and cross_entropy.
 #pragma once
 #include "ir/op_schema.h"
 

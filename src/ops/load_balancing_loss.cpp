@@ -12,7 +12,7 @@ namespace {
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("load_balancing_loss", inputs, attributes, {"top_k"});
   if (check.num_inputs() % 2 != 1)
-    check.fail("expected pairs of counts and sums behind the scale, got " +
+    check.fail("expected pairs of counts and sums after the scale, got " +
                std::to_string(check.num_inputs() - 1) + " inputs");
   check.wide(0, "scale", 0);
   const Operand first = check.wide(1, "counts", 1);

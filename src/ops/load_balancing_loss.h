@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The auxiliary loss that keeps experts equally busy: of one MoE layer (Fedus et al., 2021), or, as
-// transformers defines it, of all of them together. How many tokens there are follows from the
-// counts, so rows that these leave out (padding) have no part in it.
+// The auxiliary loss that keeps experts equally busy: for one MoE layer (Fedus et al., 2021) or, as
+// in transformers, for all of them together. The number of tokens follows from the counts, so rows
+// that are not counted (padding) do not affect it.
 #pragma once
 #include "ir/op_schema.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix, or a stack of them, in the order in which products read it (tensor/panels.h), and back.
+// Converts a matrix, or a stack of them, to the packed layout of GEMM (tensor/panels.h), and back.
 #pragma once
 #include <string_view>
 
@@ -7,7 +7,7 @@
 
 namespace anabatic::ops {
 
-// What the attribute `layout` calls rows.
+// The value of the attribute `layout` for row-major.
 inline constexpr std::string_view kRowMajorName = "row_major";
 
 extern const ir::OpSchema kPack;

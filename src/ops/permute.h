@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token rows into the order of experts, and the sum of a token's rows back.
+// Moves token rows into the order of experts, and sums a token's rows back.
 #pragma once
 #include "ir/op_schema.h"
 

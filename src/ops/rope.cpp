@@ -42,7 +42,8 @@ std::vector<TensorType> infer_pair(ir::Types inputs, const spec::Attributes& att
   const bool has_norms = check.num_inputs() > 3;
   if (check.num_inputs() == 4) check.fail("expected the weights of both norms or none, got one");
   if (has_norms != check.has("epsilon"))
-    check.fail("expected attribute 'epsilon' beside the weights of norms, and only there");
+    check.fail(
+        "expected attribute 'epsilon' together with the weights of norms, and only with them");
   if (has_norms) {
     check.non_negative("epsilon");
     check.size(check.wide(3, "weight_a", 1), 0, head_dim);

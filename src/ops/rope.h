@@ -5,7 +5,7 @@
 
 namespace anabatic::ops {
 
-// kRopePair: two ropes of one table, of norms or not, as a pass joins them.
+// kRopePair: two ropes of one table, with or without norms, as a pass joins them.
 extern const ir::OpSchema kRope, kRopePair, kRopeTable;
 
 }  // namespace anabatic::ops

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of expert rows: a stable counting sort of the chosen experts.
+// Sorts expert rows: a stable counting sort of the chosen experts.
 #pragma once
 #include "ir/op_schema.h"
 

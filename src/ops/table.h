@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op that a graph may hold.
+// The table of all ops.
 #pragma once
 #include <span>
 #include <string_view>

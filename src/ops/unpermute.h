@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert rows back to their tokens, weighted and summed.
+// Moves expert rows back to their tokens, weighted and summed.
 #pragma once
 #include "ir/op_schema.h"
 

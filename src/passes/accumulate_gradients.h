@@ -6,7 +6,7 @@
 //
 // A parameter with several readers (tied embeddings) has several contributions, in the order of
 // their writers. Without an update the state's end is an output `gradients.NAME`. Parameters
-// without a gradient get no state. Linear in outputs. It stands between differentiate and
+// without a gradient get no state. Linear in outputs. It runs between differentiate and
 // apply_optimizer.
 #pragma once
 #include "passes/pass.h"

@@ -28,7 +28,7 @@ NodeId last_writer(const Graph& graph, const Node& sum) {
   return last;
 }
 
-// Of the gradient state that ends with this value; null when none does.
+// The gradient state that ends with this value; null if there is none.
 const ir::State* gradient_state(const Graph& graph, ValueId after) {
   for (const ir::State& state : graph.states)
     if (state.role == ir::StateRole::kGradient && state.after == after) return &state;

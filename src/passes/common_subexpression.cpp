@@ -72,7 +72,7 @@ class Merger {
         [&](ValueId x, ValueId y) { return graph_.value(x).type == graph_.value(y).type; });
   }
 
-  // True if an earlier node stands for this one, which then has no readers.
+  // True if an earlier node replaces this one, which then has no readers.
   bool merge(const Node& node) {
     if (any_of(node, owns_place_)) return false;
     Key key{node.op->name, node.inputs, std::string()};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Removes what nobody sees: nodes that reach no output, no objective and no end of a state.
+// Removes dead code: nodes that reach no output, no objective and no end of a state.
 //
 //   %a = add(%x, %y)                  ->   %b = scale(%x)
 //   %b = scale(%x)   output %b             output %b
 //
 // Batch inputs, step inputs and states stay: they are the graph's interface. A value that holds the
-// size of a ragged dimension lives as long as a value of that size; unused symbols go. Linear in
-// nodes and edges. It stands last, behind every pass that leaves old nodes beside new ones.
+// size of a ragged dimension lives as long as a value of that size; unused symbols are removed.
+// Linear in nodes and edges. It runs last, after every pass that leaves old nodes next to new ones.
 #pragma once
 #include "passes/pass.h"
 

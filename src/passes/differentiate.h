@@ -6,10 +6,10 @@
 //                                 %dw = linear_weight_gradient(%x, %dy)   output gradients.w.0
 //
 // The gradient of a value with several readers is a chain of `add` in the order of the backward
-// walk. What reaches parameter NAME, itself or by way of a state derived from it, is listed as
-// outputs `gradients.NAME.0`, `gradients.NAME.1`, ... in the order of their writers. Linear in
-// nodes. It stands after precision, which fixes dtypes, and before accumulate_gradients, which
-// takes these outputs.
+// walk. Gradients of parameter NAME, also those of states derived from it, are listed as outputs
+// `gradients.NAME.0`, `gradients.NAME.1`, ... in the order of their writers. Linear in nodes. It
+// runs after precision, which fixes dtypes, and before accumulate_gradients, which takes these
+// outputs.
 #pragma once
 #include <string>
 #include <string_view>

@@ -43,7 +43,7 @@ class Fuser {
   }
 
  private:
-  // What the gradients add to the match.
+  // The gradients' part of the match.
   struct Backward {
     NodeId loss_gradient, input_gradient, weight_gradient;
     std::optional<NodeId> cast;

@@ -47,11 +47,11 @@ class Fuser {
     return op;
   }
 
-  // The add becomes the fused node, so that all who read its sum still stand behind it.
+  // The add becomes the fused node, so that all readers of its sum are still after it.
   bool fuse_norm(std::size_t i) {
     const Node& norm = graph_.nodes[i];
     const ir::NodeId id = graph_.value(norm.inputs[0]).producer;
-    // A weight that a node makes might be made behind the add.
+    // A weight that a node computes might be computed after the add.
     if (id == ir::kNoNode || graph_.value(norm.inputs[1]).producer != ir::kNoNode) return false;
     Node& add = graph_.node(id);
     if (add.op->name != "add" || add.tag.phase != norm.tag.phase) return false;

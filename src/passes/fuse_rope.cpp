@@ -29,7 +29,7 @@ class Fuser {
   }
 
  private:
-  // With the next rope of the same table and kind, in whose place the pair stands.
+  // With the next rope of the same table and kind, which the pair replaces.
   bool fuse(std::size_t i) {
     const Node& first = graph_.nodes[i];
     for (const ir::NodeId id : readers_.of(first.inputs[1])) {

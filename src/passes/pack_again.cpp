@@ -15,8 +15,8 @@ using ir::Node;
 using ir::State;
 using ir::ValueId;
 
-// What the forward reads of the weight whose second packing `packed` is; kNoValue: nothing in
-// panels of the same dtype.
+// The packing of the same weight that the forward reads, in panels of the same dtype; kNoValue if
+// there is none.
 ValueId first_packing(const Graph& graph, const State& packed) {
   const auto fits = [&](const State& state) {
     const TensorType& type = graph.value(state.before).type;
@@ -31,7 +31,7 @@ ValueId first_packing(const Graph& graph, const State& packed) {
   return ir::kNoValue;
 }
 
-// Of a parameter on disk nothing stands in memory between its readers.
+// A parameter on disk has no packing in memory between its readers.
 bool is_on_disk(const State& packed, const PassOptions& options) {
   return options.on_disk != nullptr && options.on_disk->contains(text(packed.owner));
 }

@@ -80,7 +80,7 @@ class Packer {
            std::find(graph_.outputs.begin(), graph_.outputs.end(), value) != graph_.outputs.end();
   }
 
-  // Of the first `count` states.
+  // Looks at the first `count` states.
   void drop_unread_copies(std::size_t count) {
     for (std::size_t i = count; i-- > 0;) {
       const ir::State& state = graph_.states[i];

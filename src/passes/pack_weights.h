@@ -7,9 +7,9 @@
 //
 //   %dx = linear_input_gradient(%dy, %w)       %dx = linear_input_gradient(%dy, %t)
 //
-// with %t "NAME.packed_transposed" (see pack_again). A copy that nothing reads any more disappears;
-// one with other readers (a tied embedding) stays beside the packing. Results have the same bits:
-// the engines sum in one order, packed or not. Linear in nodes and states. It stands after
+// with %t "NAME.packed_transposed" (see pack_again). A copy that nothing reads any more is removed;
+// one with other readers (a tied embedding) stays next to the packing. Results have the same bits:
+// the engines sum in one order, packed or not. Linear in nodes and states. It runs after
 // differentiate, whose gradients read the weight of the forward node, and before apply_optimizer,
 // which refreshes every derived state.
 //

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GEMM reads as panels is also kept, updated and differentiated as panels (tensor/panels.h):
+// Weights that GEMM reads as panels are also stored, updated and differentiated as panels
+// (tensor/panels.h):
 //
 //   state %w "w": f32[N,K] parameter              state %w "w": f32[N,K]@panels parameter
 //   state %p "w.packed": bf16 @panels             state %p "w.packed": bf16 @panels
@@ -7,23 +8,23 @@
 //   %d = linear_weight_gradient(%x, %dy)          %d = linear_weight_gradient(%x, %dy)
 //                                                        {layout="panels"}
 //
-// The moments follow the parameter, so that the update reads four streams and writes three in one
-// order; the forward packing is two rows of them side by side, the transposed one a turn of 16 x 16
-// blocks. In fp32 the parameter is the forward packing. Only a matrix that pack_weights has packed,
-// whose gradients are all weight-gradients of products and which nothing reads as rows: embeddings,
-// tied weights, routers and norms stay.
+// The moments have the layout of the parameter, so that the update reads four streams and writes
+// three in one order. The forward packing is two rows of them next to each other, the transposed
+// one a transposition of 16 x 16 blocks. In fp32 the parameter is the forward packing. This applies
+// to a matrix that pack_weights has packed, whose gradients are all weight gradients of products
+// and which nothing reads as rows. Embeddings, tied weights, routers and norms are not changed.
 //
-// Programs over the same states (validation) find the layout in PassOptions::held_states and obey
-// it: what reads rows there reads a derived state "NAME.rows". Without an update nothing changes.
-// Files hold rows whatever the layout. Equal bits but for the order in which a sum of squares runs
-// through a matrix (f64). Linear in nodes and states. It stands behind pack_weights, whose choice
-// it follows, and before apply_optimizer, whose moments take the parameter's type.
+// Programs over the same states (validation) find the layout in PassOptions::held_states and follow
+// it: a reader of rows there reads a derived state "NAME.rows". Without an update nothing changes.
+// Files have rows whatever the layout. Equal bits but for the order in which a sum of squares runs
+// through a matrix (f64). Linear in nodes and states. It runs after pack_weights, whose choice it
+// follows, and before apply_optimizer, whose moments take the parameter's type.
 //
 // Gain, one core of a shared, busy 2-core Milan VM (AVX2), thread CPU time, alternating, bf16, the
 // whole update without the norm's pass, useful bytes (30 a parameter) over a copy past the caches:
 // 12 matrices of 1024 x 1024 98-101 -> 149-170 %. The sweep alone (stack of 20 x 512 x 3072), over
-// a copy by ordinary stores: 81-105 -> 131-151 % in most runs, at worst 100 % beside a busy core. A
-// weight-gradient towards panels runs as towards rows at 256 rows a matrix, and up to 15 % slower
+// a copy by ordinary stores: 81-105 -> 131-151 % in most runs, at worst 100 % next to a busy core.
+// A weight gradient into panels is as fast as into rows at 256 rows a matrix, and up to 15 % slower
 // at 16 rows with `=`.
 #pragma once
 #include "passes/pass.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every pass may read besides the graph. Passes write neither of these.
+// What a pass may read in addition to the graph. Passes write none of it.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,28 +15,29 @@
 
 namespace anabatic::passes {
 
-// Of states by name.
+// States by name.
 struct HeldState {
   spec::StateRole role = spec::StateRole::kParameter;
   Layout layout = kRowMajor;
 };
 using HeldStates = std::map<std::string, HeldState, std::less<>>;
 using StateNames = std::set<std::string, std::less<>>;
-// By parameter, a stack of experts: those at which a slice of its moments begins.
+// By parameter that is a stack of experts: the experts at which a slice of its moments begins.
 using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
 
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
-  bool with_update = true;      // false: gradients only, no optimizer
-  bool several_micro_batches = false;  // a step has
-  std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
-  // Where slices begin beside those that `slice_bytes` makes. null: nowhere.
+  bool pack_transposed =
+      true;                 // keep a second packing of weights; otherwise the backward packs them
+  bool with_update = true;  // false: gradients only, no optimizer
+  bool several_micro_batches = false;  // whether a step has several micro-batches
+  std::int64_t slice_bytes = 0;  // most bytes of a moment in one update (slice_optimizer); 0: all
+  // Where slices begin in addition to those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
-  // What other programs hold of the states of this one. null: nothing.
+  // The states of this program that other programs hold. null: none.
   const HeldStates* held_states = nullptr;
-  // Parameters that stand on disk between their readers (reload_parameters). null: none.
+  // Parameters that are on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
 };

@@ -98,7 +98,7 @@ class Runner {
             pass.name, fact, other.name);
       }
       throw InternalError(
-          fmt::format("[passes] {} needs '{}', which does not hold here", pass.name, fact));
+          fmt::format("[passes] {} needs '{}', which is not established here", pass.name, fact));
     }
   }
 

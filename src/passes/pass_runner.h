@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a list of passes: checks facts, honesty and the graph, times and dumps each.
+// Runs a list of passes: checks facts, "changed" and the graph; times and dumps each pass.
 #pragma once
 #include <set>
 #include <span>
@@ -13,9 +13,9 @@ namespace anabatic::passes {
 struct RunnerOptions {
   std::set<std::string, std::less<>> disabled{};  // names of passes to skip
   std::string dump_directory{};                   // empty: none; it is created
-  std::vector<std::string> facts{};               // what holds before the first pass
-  // False: of a graph that is tried. Neither it nor what passes need and say of it is checked; who
-  // keeps it verifies it.
+  std::vector<std::string> facts{};  // facts that are established before the first pass
+  // False for a graph that is only tried: neither it nor facts and "changed" are checked. A caller
+  // that keeps the graph verifies it.
   bool checks = true;
 };
 
@@ -32,7 +32,7 @@ struct PassReport {
 std::vector<PassReport> run_passes(ir::Graph& graph, std::span<const Pass> passes,
                                    const PassContext& context, const RunnerOptions& options = {});
 
-// One line a pass: name, time, "changed" / "unchanged" / "skipped".
+// One line for each pass: name, time, "changed" / "unchanged" / "skipped".
 std::string to_string(std::span<const PassReport> reports);
 
 }  // namespace anabatic::passes

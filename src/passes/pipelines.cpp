@@ -36,7 +36,7 @@ enum class Runs : std::uint8_t { kTraining, kBoth, kDecided };
 
 struct Stage {
   const Pass& pass;
-  Runs runs;  // kDecided: in training, anew for each spec::Decisions
+  Runs runs;  // kDecided: in training, once for each spec::Decisions
 };
 
 // Every pass once, in order, and why it is where it is.

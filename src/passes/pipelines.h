@@ -11,8 +11,8 @@ namespace anabatic::passes {
 std::vector<Pass> training_pipeline();   // forward graph with objective -> step with update
 std::vector<Pass> inference_pipeline();  // evaluation, prefill and decoding
 
-// The end of the training pipeline: what spec::Decisions change. A graph that was taken through it
-// without decisions goes through these alone for each decision that is tried.
+// The end of the training pipeline: the passes that depend on spec::Decisions. A graph that went
+// through the pipeline without decisions goes through these passes for each decision that is tried.
 std::vector<Pass> decided_pipeline();
 
 // Any pass of a pipeline by its name; null if there is none.

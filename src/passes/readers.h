@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who reads each value of a graph, for passes that look for patterns. Holds while no node changes.
+// The readers of each value of a graph, for passes that look for patterns. Valid until a node
+// changes.
 #pragma once
 #include <vector>
 
@@ -13,9 +14,9 @@ class Readers {
 
   // In the order of nodes, one entry a read.
   const std::vector<ir::NodeId>& of(ir::ValueId value) const { return readers_[index(value)]; }
-  // Whether the graph itself wants the value: an output, the end of a state, the objective.
+  // Whether the graph itself needs the value: an output, the end of a state, the objective.
   bool is_wanted(ir::ValueId value) const { return is_wanted_[index(value)]; }
-  // Nodes read the value `count` times, and nobody else does.
+  // Whether nodes read the value `count` times, and there is no other reader.
   bool has_only(ir::ValueId value, std::size_t count) const {
     return !is_wanted(value) && of(value).size() == count;
   }

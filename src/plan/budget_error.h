@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The edge at which a refusal becomes an exception: for callers who cannot go on without a plan.
+// Turns a refusal into an exception, for callers that cannot continue without a plan.
 #pragma once
 #include <utility>
 

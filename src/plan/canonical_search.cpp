@@ -236,7 +236,7 @@ bool CanonicalSearch::joins_left(std::int32_t section) const {
   return false;
 }
 
-// Of equal items the one of the lower index lies lower.
+// Among equal items the one with the lower index is at the lower offset.
 bool CanonicalSearch::is_candidate(std::int32_t item, std::int64_t floor) const {
   if (is_placed_[at(item)] || lower_[at(item)] != floor) return false;
   const std::int32_t before = items_[at(item)].twin_before;

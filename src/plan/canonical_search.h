@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search behind offset_search.h: does a set of items fit below a capacity, and how?
+// The search of offset_search.h: does a set of items fit below a capacity, and how?
 //
-// Only canonical placements are looked at: every item lies on the arena's bottom or directly on an
-// item that it meets in time; pushing items down makes any placement so. Time is cut into sections
-// (the maximal sets of items alive together); a section has a floor, below which nothing more will
-// lie, and a load still to be placed. Where floors form a valley, some item that fits into it lies
-// at its floor, or none does and the floor rises: the search branches on that, item by item, in the
-// valley section with the fewest candidates for its failures so far.
+// Only canonical placements are considered: every item is on the arena's bottom or directly on an
+// item that is alive at the same time. Pushing items down makes any placement so. Time is cut into
+// sections, the maximal sets of items alive together. A section has a floor, below which nothing
+// more will be placed, and a load that is still to be placed. Where floors form a valley, either
+// some item that fits into it is placed at its floor, or none is and the floor rises. The search
+// branches on that, item by item, in the valley section with the fewest candidates for its failures
+// so far.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace anabatic::plan {
 
-// What a search may still spend.
+// What a search may still use.
 struct SearchBudget {
   std::int64_t steps = 0;
   std::optional<std::chrono::steady_clock::time_point> deadline{};
@@ -33,7 +34,7 @@ class CanonicalSearch {
   // Items have bytes > 0 and lifetimes that are not empty.
   explicit CanonicalSearch(std::span<const analysis::LiveBytes> items);
 
-  // Too many pairs of item and section to hold: run gives up at once.
+  // There are too many pairs of item and section to store: run gives up at once.
   bool is_too_large() const { return sections_.empty() && !items_.empty(); }
 
   // Dives with restarts until it is decided or max_steps of the budget are spent.
@@ -63,8 +64,8 @@ class CanonicalSearch {
     std::int32_t index;
     std::int64_t before;
   };
-  // Sections [first, last) whose items meet no other items left; `owner` is the decision that cut
-  // them off, undone when they have no solution.
+  // Sections [first, last) whose items share no section with other items left. `owner` is the
+  // decision that separated them; it is undone when they have no solution.
   struct Goal {
     std::int32_t first, last, owner, next;
   };
@@ -101,7 +102,7 @@ class CanonicalSearch {
   std::int64_t capacity_ = 0, steps_ = 0;
   bool lowest_first_ = false;  // valleys by height before failures
 
-  std::vector<std::int64_t> lower_;  // no item lies lower; the offset of a placed one
+  std::vector<std::int64_t> lower_;  // lower bound of each item's offset; exact once it is placed
   std::vector<char> is_placed_;
   std::vector<double> priority_;
   std::vector<Change> changes_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done about some saved values, or calls, rather than keeping them whole.
+// A choice: what is done with some saved values, or calls, instead of keeping them.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -12,17 +12,18 @@
 namespace anabatic::plan {
 
 enum class Way : std::uint8_t {
-  kAgain,     // made again in the backward
-  kBFloat16,  // wait in this form (spec::SavedForm), as
-  kInt8,      // in this
-  kDisk,      // and in this
+  kAgain,     // recomputed in the backward
+  kBFloat16,  // saved in this form (spec::SavedForm)
+  kInt8,      // likewise
+  kDisk,      // likewise
   kSlices     // calls are cut
 };
 
-// As people and plan files read it: "recompute", "bf16", "int8", "disk", "slices".
+// As in plan files: "recompute", "bf16", "int8", "disk", "slices".
 std::string_view to_string(Way way);
 std::optional<Way> way_of(std::string_view word);
-// Of a value that waits; kWhole and kAgain stand for one another, as nothing of it waits.
+// The way of a saved form; kWhole and kAgain stand for one another, as nothing of the value is
+// kept.
 Way way_of(spec::SavedForm form);
 spec::SavedForm form_of(Way way);  // not of kSlices
 
@@ -32,7 +33,7 @@ struct ChoiceId {
   std::int64_t slices = 0;  // of kSlices
 
   auto operator<=>(const ChoiceId&) const = default;
-  // Its name, and "as int8", "on disk" or "in 8 slices" behind it.
+  // Its name, with "as int8", "on disk" or "in 8 slices" after it.
   std::string label() const;
 };
 

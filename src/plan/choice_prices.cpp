@@ -46,7 +46,8 @@ double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
   const double codes = codes_behind_product_seconds(type, device_, efficiency_);
   if (codes_.are_read(value, treatments))
     return codes + codes_in_gradient_seconds(type, device_, efficiency_);
-  // Of a value beside one that is made again the product leaves codes too, for nobody.
+  // The product writes int8 values of both results. If the other one is recomputed, its int8 values
+  // have no reader.
   const bool is_alone = codes_.has_dropped_beside(value, treatments);
   return (is_alone ? 2 : 1) * codes + conversion(value, spec::SavedForm::kInt8).from;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it takes to make a value again, or to bring it back from the form in which it waited.
+// The time to recompute a value, or to restore it from the form in which it was saved.
 #pragma once
 #include <map>
 #include <string_view>

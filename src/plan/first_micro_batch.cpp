@@ -25,13 +25,13 @@ class Line {
                       gradients_begin() + buffer.offset,
                       align_bytes(buffer.bytes)});
   }
-  // What lies where there is room: its place is noted in `arena` and `offset`.
+  // Adds a buffer that may be in either arena: place() writes `arena` and `offset`.
   void add(Lifetime lifetime, std::int64_t bytes, spec::Arena& arena, std::int64_t& offset) {
     items_.push_back({lifetime, align_bytes(bytes)});
     places_.push_back({&arena, &offset});
   }
 
-  // Whether there is.
+  // Whether there is room for all of them.
   bool place() {
     const std::vector<std::size_t> by_size = order_by_size(items_);
     Placement placement = place_in_order(items_, by_end(by_size), nullptr, fixed_);
@@ -46,7 +46,8 @@ class Line {
   }
 
  private:
-  // Those that live on longest come first, to the frame: the backward's end fills all else.
+  // Buffers that live longest are placed first, in the frame: at the end of the backward, gradients
+  // fill all other bytes.
   std::vector<std::size_t> by_end(std::vector<std::size_t> order) const {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return items_[a].lifetime.end > items_[b].lifetime.end;
@@ -82,8 +83,9 @@ Plan with_gradients_in_frame(Plan plan) {
 
 std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
                                          std::int64_t frame_bytes) {
-  ANABATIC_CHECK(!plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
-                 "[plan] a first micro-batch apart in a step of one, or with states on disk");
+  ANABATIC_CHECK(
+      !plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
+      "[plan] expected several micro-batches and no states on disk for a separate first one");
   Plan result = plan;
   result.only_first_micro_batch = true;
   result.frame_bytes = align_bytes(frame_bytes);

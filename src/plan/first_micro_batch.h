@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's first micro-batch has for itself: the bytes of gradients that are not begun. A
-// gradient begins with its first contribution, in that micro-batch, and lives from there on through
-// all others.
+// A step's first micro-batch can also use the bytes of gradients that are not started. A gradient
+// starts with its first contribution, in that micro-batch, and lives through all later ones.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -11,14 +10,14 @@
 
 namespace anabatic::plan {
 
-// `plan` for a frame of `frame_bytes`: values and workspaces that find no room there lie in the
-// gradients' arena, where gradients stay at their offsets. None where that has no room either. For
+// `plan` for a frame of `frame_bytes`: values and workspaces that do not fit there are in the
+// gradients' arena, where gradients stay at their offsets. None if that has no room either. For
 // steps with nothing but activations on disk; `plan` has several micro-batches.
 std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
                                          std::int64_t frame_bytes);
 
-// A step whose gradients are values of the frame, which live on to its end: for the bytes that a
-// first micro-batch has at each call. Without addresses.
+// A step whose gradients are values of the frame, which live to its end. It gives the bytes that a
+// first micro-batch has at each call. Has no addresses.
 Plan with_gradients_in_frame(Plan plan);
 
 }  // namespace anabatic::plan

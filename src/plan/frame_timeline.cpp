@@ -8,7 +8,7 @@
 namespace anabatic::plan {
 namespace {
 
-// What begins and ends at positions, summed up over them.
+// Bytes of spans that begin and end at positions, summed up for each position.
 class Spans {
  public:
   explicit Spans(std::size_t positions) : change_(positions + 1, 0) {}
@@ -50,7 +50,7 @@ FrameTimeline::FrameTimeline(const ir::Graph& graph, const Plan& plan)
       between.add(lifetime.begin + 1, lifetime.end, align_bytes(bytes));
   };
   std::vector<bool> is_window(plan.buffers.size(), false);
-  // A window needs its bytes for its use; ahead of it, it takes what others leave.
+  // A window needs its bytes for its use; before that, it takes what other buffers leave.
   for (const SwapWindow& window : plan.windows) {
     is_window[static_cast<std::size_t>(window.buffer)] = true;
     add({window.use, window.end}, window.bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame's bytes over the positions of a plan that keeps everything whole, and what choices
-// change of them.
+// The frame's bytes over the positions of a plan that keeps everything, and how choices change
+// them.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -21,11 +21,11 @@ class FrameTimeline {
     return static_cast<std::size_t>(position_[index(node)]);
   }
   const PlannedNode& planned(std::size_t position) const { return *planned_[position]; }
-  // Behind the value's last use in the forward.
+  // The position after the value's last use in the forward.
   std::size_t forward_end(ir::ValueId value) const {
     return static_cast<std::size_t>(forward_end_[index(value)]);
   }
-  // At a position, with the workspace of its call; and those of them that live on from before.
+  // Bytes at a position, with the workspace of its call; and the part that is alive before it.
   std::int64_t live_bytes(std::size_t position) const { return live_[position]; }
   std::int64_t bytes_from_before(std::size_t position) const { return ahead_[position]; }
 
@@ -40,14 +40,14 @@ class FrameChanges {
  public:
   explicit FrameChanges(const FrameTimeline& timeline);
 
-  // From the position on, or at it alone.
+  // Bytes change from the position on, or at it alone.
   void add(std::size_t at, std::int64_t bytes) { change_[at] += bytes; }
   void add_beside(std::size_t at, std::int64_t bytes) { beside_[at] += bytes; }
-  // Bytes change ahead of the position, in a call of its own that holds `passing` more than before:
-  // a value that is compressed there, or comes back.
+  // Bytes change before the position, in an additional call that holds `passing` more than before:
+  // a value is compressed there, or restored.
   void add_ahead(std::size_t at, std::int64_t passing, std::int64_t bytes);
 
-  // Peak and excess, which the frame's live bytes have over `budget_bytes`; no seconds.
+  // Peak of the frame's live bytes, and their excess over `budget_bytes`; seconds stay 0.
   MenuOutcome outcome(std::int64_t budget_bytes) const;
 
  private:

@@ -28,7 +28,7 @@ std::optional<std::int64_t> to_expert(std::string_view digits) {
   return number;
 }
 
-// Of "7" or "96-127".
+// Reads "7" or "96-127".
 std::optional<Experts> to_experts(std::string_view text) {
   const std::size_t dash = text.find('-');
   const auto first = to_expert(text.substr(0, dash));

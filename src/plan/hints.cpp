@@ -25,7 +25,7 @@ bool is_one_named(const std::vector<std::string>& keys, const std::string& hint)
                      [&](const std::string& key) { return is_named(key, hint); });
 }
 
-// Of one step's hints, each refused where it is not obeyed.
+// The hints of one step; each is refused if it is not obeyed.
 class Refusals {
  public:
   Refusals(const ir::Graph& graph, const Plan& plan, const DiskOptions& options, bool offloads)

@@ -15,7 +15,7 @@ namespace anabatic::plan {
 struct KernelChoice {
   const kernels::Kernel* kernel = nullptr;
   std::int64_t workspace_bytes = 0, slicing_bytes = 0;  // as the kernel says
-  std::vector<std::string> rejections{};  // "cpu:x: reason", rows ahead of the chosen one
+  std::vector<std::string> rejections{};  // "cpu:x: reason", rows before the chosen one
 };
 
 // The first candidate whose name starts with `only_kernels` and that supports the problem.
@@ -39,7 +39,7 @@ class Additions {
   std::vector<bool> is_added_;  // by value
 };
 
-// Types of a node's operands side by side, as spec::Problem wants them.
+// Types of a node's operands next to each other, as spec::Problem needs them.
 struct NodeTypes {
   std::vector<TensorType> inputs, outputs;
 };

@@ -12,10 +12,11 @@
 namespace anabatic::plan {
 namespace {
 
-// What a step that is planned so has not tried yet.
+// A remedy that a step with this plan has not used yet.
 std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
   if (!plan.windows.empty())
-    return "fewer memory.swap_windows, or a smaller memory.swap_slice, hold less of it at once";
+    return "fewer memory.swap_windows, or a smaller memory.swap_slice, keep less of it in memory "
+           "at once";
   bool is_fp32 = true;
   for (const ir::State& state : graph.states) {
     const DType dtype = graph.value(state.before).type.dtype;
@@ -23,10 +24,10 @@ std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
     if (dtype == DType::kUInt8) return "memory.optimizer_state: disk moves it";
     is_fp32 &= dtype != DType::kBFloat16;
   }
-  return is_fp32 ? "optimizer.state_precision: bf16 halves it, int8 quarters it, "
+  return is_fp32 ? "optimizer.state_precision: bf16 takes half of it, int8 a quarter, "
                    "memory.optimizer_state: disk moves it"
-                 : "optimizer.state_precision: int8 halves it, memory.optimizer_state: disk moves "
-                   "it";
+                 : "optimizer.state_precision: int8 takes half of it, memory.optimizer_state: disk "
+                   "moves it";
 }
 
 bool updates_in_backward(const ir::Graph& graph) {
@@ -52,17 +53,18 @@ std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan
       {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
       {"gradients",
        plan.single_micro_batch && !updates_in_backward(graph)
-           ? "optimizer.update: in_backward lets each die at once"
-       : plan.single_micro_batch ? "a smaller model"
-                                 : "train.gradient_accumulation_steps: 1 lets them share the "
-                                   "bytes of activations",
+           ? "optimizer.update: in_backward frees each one at once"
+       : plan.single_micro_batch
+           ? "a smaller model"
+           : "train.gradient_accumulation_steps: 1 lets them share memory with activations",
        {Use::kGradients}},
       {"parameters",
        !reloaded_parameters(graph).empty() ? "a smaller model"
                                            : "memory.parameters: disk, or a smaller model",
        {Use::kParameters}},
       {"packings and copies of weights",
-       has_second_packings(graph) ? "compiler.pack_transposed: false drops one" : "a smaller model",
+       has_second_packings(graph) ? "compiler.pack_transposed: false keeps one of two"
+                                  : "a smaller model",
        {Use::kPackings}},
       {kActivations,
        "a smaller train.micro_batch_size or data.sequence_length",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan's bytes go to, and what would shrink it: for those whose budget is too small.
+// The largest uses of a plan's bytes, and what would shrink each, for a budget that is too small.
 #pragma once
 #include <vector>
 
@@ -9,14 +9,14 @@
 
 namespace anabatic::plan {
 
-// The takers of `plan`'s bytes at its peak (plan/account.h), the largest first, each with what
-// would shrink it. Those of less than a hundredth are left out.
+// The uses of `plan`'s bytes at its peak (plan/account.h), the largest first, each with what would
+// shrink it. Uses of less than a hundredth are left out.
 std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan);
 
-// What the activations among them are called.
+// The name of the activations among them.
 inline constexpr const char* kActivations = "activations and workspaces";
 
-// Whether any weight stays packed for input-gradients too.
+// Whether any weight has a second packing for input gradients.
 bool has_second_packings(const ir::Graph& graph);
 
 }  // namespace anabatic::plan

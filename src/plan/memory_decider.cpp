@@ -49,7 +49,8 @@ void apply(const MemoryMenu& menu, const std::vector<std::string>& hints, std::s
   }
 }
 
-// Not beside another item of its value or call.
+// Whether `decisions` do what the item does. They do not if another item of its value or call has
+// precedence.
 bool is_effective(const MenuItem& item, const spec::Decisions& decisions) {
   if (item.way == Way::kSlices) {
     const auto found = decisions.slices.find(item.name);
@@ -94,10 +95,9 @@ void require_known_slices(const MemoryMenu& menu, const spec::Decisions& known,
   if (strangers.empty()) return;
   for (const MenuItem& item : menu.items())
     if (item.way == Way::kSlices) offered += "\n  " + item.label();
-  throw InvalidArgument(
-      fmt::format("[memory] expected a saved plan whose calls are cut as this step's can be:{}\n"
-                  "got{}",
-                  offered.empty() ? "\n  none" : offered, strangers));
+  throw InvalidArgument(fmt::format(
+      "[memory] expected a saved plan with slices of calls that this step offers:{}\ngot{}",
+      offered.empty() ? "\n  none" : offered, strangers));
 }
 
 // The items that do what `decisions` say, no more and no less; InvalidArgument where none do.
@@ -111,23 +111,23 @@ std::vector<bool> items_of(const MemoryMenu& menu, const spec::Decisions& decisi
             : is_effective(item, decisions));
   const spec::Decisions known = menu.decisions(chosen);
   const std::string strangers = strangers_of(menu, known, decisions);
-  ANABATIC_REQUIRE(strangers.empty(),
-                   "[memory] expected a saved plan of values that this backward reads, each with "
-                   "all that is made with it, in forms that memory.compress and "
-                   "memory.activations allow; got{}",
-                   strangers);
+  ANABATIC_REQUIRE(
+      strangers.empty(),
+      "[memory] expected a saved plan of values that this backward reads, each with all that is "
+      "recomputed with it, in forms that memory.compress and memory.activations allow; got{}",
+      strangers);
   std::string missing;
   for (const auto& [key, form] : known.saved_as)
     if (!decisions.saved_as.contains(key)) missing += "\n  " + ChoiceId{key, way_of(form)}.label();
   ANABATIC_REQUIRE(missing.empty(),
-                   "[memory] expected a saved plan of values with all that waits with them, as in "
-                   "models of many layers neighbours do; missing are{}",
+                   "[memory] expected a saved plan that stores each value in one form with its "
+                   "group, which are neighbours in models of many layers; missing are{}",
                    missing);
   require_known_slices(menu, known, decisions);
   return chosen;
 }
 
-// What values may wait in beside what makes them again, and the other way round.
+// Items that exclude each other: the forms in which a value can be saved, and its recomputation.
 Alternatives alternatives_of(const MemoryMenu& menu) {
   std::map<ir::ValueId, std::vector<std::size_t>> of_value;
   for (std::size_t i = 0; i < menu.items().size(); ++i)
@@ -147,7 +147,7 @@ void require_agreement(const MemoryMenu& menu, const std::vector<ItemRule>& rule
                        const std::vector<bool>& chosen) {
   for (std::size_t i = 0; i < rules.size(); ++i)
     ANABATIC_REQUIRE(rules[i] != (chosen[i] ? ItemRule::kLeave : ItemRule::kTake),
-                     "[memory] the saved plan {} {}, the hints of this run say otherwise",
+                     "[memory] the saved plan {} {}, but the hints of this run say otherwise",
                      chosen[i] ? "does not keep" : "keeps", menu.items()[i].name);
 }
 
@@ -268,7 +268,7 @@ std::string to_string(const MemoryDecision& decision) {
                     kind.count == 1 ? " " : "s", format_bytes(kind.bytes), 1e3 * kind.seconds);
   if (decision.decisions.first)
     result += fmt::format(
-        "  {:<28} {:+.1f} ms: {} of its own, the bytes of gradients that are not begun hold more\n",
+        "  {:<28} {:+.1f} ms: {} of its own, because gradients that are not started leave room\n",
         "a step's first micro-batch", 1e3 * decision.first_added_seconds,
         decision.first_choices.empty() ? "no choice"
         : decision.first_choices.size() == 1

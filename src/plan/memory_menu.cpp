@@ -148,7 +148,7 @@ std::int64_t MemoryMenu::add_slices(const analysis::SliceableCall& call, std::in
 }
 
 bool MemoryMenu::is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const {
-  // Those of one kind are neighbours, more slices behind fewer.
+  // Those of one kind are neighbours, more slices after fewer.
   for (std::size_t i = item + 1; i < items_.size() && items_[i].name == items_[item].name; ++i)
     if (chosen[i]) return false;
   return true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step could make again, keep in fewer bytes, or put on disk, rather than keep, and which
-// calls it could cut into slices: what each choice does to its memory and time, simulated on the
-// timeline of a plan that keeps everything whole.
+// What a step could recompute, compress or put on disk rather than keep, and which calls it could
+// slice. The effect of each choice on memory and time is simulated on the timeline of a plan that
+// keeps everything.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -25,24 +25,25 @@
 
 namespace anabatic::plan {
 
-// Up to which form saved values may be compressed, those of at least `min_bytes`.
+// The last form to which saved values of at least `min_bytes` may be compressed.
 struct CompressionOptions {
   spec::SavedForm allowed = spec::SavedForm::kWhole;
   std::int64_t min_bytes = 1 << 16;
 };
 
-// Whether saved values may wait on disk, those of at least `min_bytes`.
+// Whether saved values of at least `min_bytes` may be offloaded to disk.
 struct OffloadOptions {
   bool is_allowed = false;
   std::int64_t min_bytes = 1 << 20;
-  std::vector<std::string> cold{};  // hints (plan/hints.h): values that do, budget or not
+  std::vector<std::string> cold{};  // hints (plan/hints.h): values that always are
 };
 
 struct MenuItem : ChoiceId {
-  std::vector<std::string> keys{};    // of its values (analysis/rebuild.h), or of calls
-  std::vector<ir::ValueId> values{};  // what one node makes, unless its outputs are apart. Where
-                                      // they wait in a form one, or a few of a kind
-  std::int64_t bytes = 0;             // that are no longer kept
+  std::vector<std::string> keys{};  // of its values (analysis/rebuild.h), or of calls
+  // What one node computes, unless its outputs are separate. For a saved form: one value, or a few
+  // of a kind.
+  std::vector<ir::ValueId> values{};
+  std::int64_t bytes = 0;                   // that are no longer kept
   bool is_of(std::string_view hint) const;  // plan/hints.h, of values
 };
 
@@ -59,37 +60,37 @@ class MemoryMenu {
 
   const std::vector<MenuItem>& items() const { return items_; }
 
-  // With the frame's live bytes against `budget_bytes`. What is made again counts from the node
-  // that is first to need it; what stands beside it then counts whole. Of the items of one value
-  // one holds: what makes it again, or else the least bytes; of those of one call the most slices.
+  // Compares the frame's live bytes with `budget_bytes`. A recomputed value counts from the first
+  // node that needs it; values computed with it count in full then. Of several chosen items of one
+  // value one applies: recomputation, or else the smallest form. Of one call, the most slices.
   MenuOutcome evaluate(const std::vector<bool>& chosen, std::int64_t budget_bytes) const;
 
   spec::Decisions decisions(const std::vector<bool>& chosen) const;
 
  private:
   void add_items();
-  // An item for each value of at least `min_bytes` that may wait in that form.
+  // Adds an item for each value of at least `min_bytes` that may be saved in that form.
   void add_forms(spec::SavedForm form, std::int64_t min_bytes);
-  // An item for each number of slices that makes the calls of a kind smaller.
+  // Adds an item for each number of slices that makes the calls of a kind smaller.
   void add_slices();
   void add_slices(const analysis::SliceableKind& kind, std::int64_t slices);
 
   struct SliceEffect {
     struct Change {
       std::size_t begin, end;  // positions
-      std::int64_t bytes;      // that live there more
+      std::int64_t bytes;      // that are alive there in addition
     };
     std::vector<Change> changes{};
     double seconds = 0;
   };
-  // What cutting one call does; returns the bytes that are no longer kept.
+  // The effect of cutting one call; returns the bytes that are no longer kept.
   std::int64_t add_slices(const analysis::SliceableCall& call, std::int64_t slices,
                           SliceEffect& effect) const;
   // Whether no other chosen item cuts the same calls into more slices.
   bool is_effective_slice(std::size_t item, const std::vector<bool>& chosen) const;
 
   analysis::Treatments treatments(const std::vector<bool>& chosen) const;
-  // What a value that is made again, or comes back, changes on the timeline.
+  // The changes on the timeline by a value that is recomputed or restored.
   void change_frame(const analysis::Rebuild& rebuild, ir::ValueId value,
                     const analysis::Treatments& treatments, FrameChanges& changes,
                     std::vector<Offload>& offloads) const;
@@ -104,9 +105,9 @@ class MemoryMenu {
   analysis::ProductCodes codes_;
   FrameTimeline timeline_;
   Additions additions_;
-  mutable ChoicePrices prices_;  // which it looks up once
+  mutable ChoicePrices prices_;  // each is computed once
   std::vector<MenuItem> items_;
-  Calls calls_;                                       // of the plan; without items on disk empty
+  Calls calls_;                                       // of the plan; empty without items on disk
   std::map<std::size_t, SliceEffect> slice_effects_;  // by item
 };
 

@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::size_t kMostExactItems = 20;
 constexpr std::size_t kMostExchangedItems = 64;  // pairs are quadratic, threes cubic
-constexpr double kFreeSeconds = 1e-9;            // what costs less counts as this
-// Of trades: items that are tried in turn and together, and items that did not fit before one ends.
+constexpr double kFreeSeconds = 1e-9;            // smaller costs count as this
+// Limits of trades: items tried in turn, items tried together, and misfits that end a trade.
 constexpr std::size_t kMostTraded = 16, kMostTradedTogether = 3, kMostMisses = 6;
-// Of long menus an item is taken whose ratio is as good as the best by this share: most are of one
-// kind, a layer each, and every one that is taken lowers the others' a little.
+// In long menus an item is taken if its ratio is within this share of the best: most items are of
+// one kind, one for each layer, and every one that is taken lowers the others' ratio a little.
 constexpr double kAsGood = 0.02;
 // Evaluations of trades and exchanges together, which take tens of microseconds each.
 constexpr int kMostTried = 4000;
@@ -305,8 +305,8 @@ class Exact {
                        : outcome.excess < best_.outcome.excess;
   }
 
-  // With all that is not settled. Where that does not hold, nothing less does, and it is the least
-  // excess.
+  // Whether it fits with all unsettled items taken. If not, no fewer items fit, and the excess is
+  // the least possible.
   bool can_hold(std::size_t depth) {
     const std::vector<bool> settled = chosen_;
     for (std::size_t i = depth; i < free_.size(); ++i) chosen_[free_[i]] = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which items of a menu to take so that memory stays within a budget at the least added time. Knows
-// neither graph nor plan: what a set of items does is asked of a function.
+// Chooses items of a menu that make memory fit a budget at the least added time. It knows neither
+// graph nor plan: a function tells the outcome of a set of items.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,11 +10,11 @@ namespace anabatic::plan {
 
 struct MenuOutcome {
   std::int64_t peak_bytes = 0;  // over the simulated timeline
-  double excess = 0;            // bytes above the budget, summed over positions: 0 when it holds
+  double excess = 0;            // bytes above the budget, summed over positions: 0 if it fits
   double seconds = 0;           // added to a micro-batch
 };
 
-// Of the items with chosen[i]. A function of its argument alone.
+// The outcome of the items with chosen[i]. A function of its argument alone.
 using EvaluateMenu = std::function<MenuOutcome(const std::vector<bool>& chosen)>;
 
 enum class ItemRule : std::uint8_t { kFree, kTake, kLeave };
@@ -22,26 +22,26 @@ enum class ItemRule : std::uint8_t { kFree, kTake, kLeave };
 struct MenuChoice {
   std::vector<bool> chosen;
   MenuOutcome outcome{};
-  bool holds = false;  // the budget; otherwise the choice of the least excess that was found
+  bool holds = false;  // fits the budget; otherwise the choice with the least excess that was found
 };
 
-// By item, others that do something else about the same bytes; or empty.
+// For each item, the items that concern the same bytes; or empty.
 using Alternatives = std::vector<std::vector<std::size_t>>;
 
-// A menu of more items is long: searches take seconds there, and look less far.
+// A menu of more items is long: searches take seconds there, and try less.
 inline constexpr std::size_t kLongMenu = 400;
 
-// Adds the item of the most excess removed per added second until the budget holds, then removes
-// what is no longer needed, the dearest first, and trades while that helps: a few items for what
-// their bytes leave room for, in short menus then any pair and three. About items · log items
-// evaluations where gains shrink as items are taken, and a few thousand for trades. `taken` (or
-// empty): free items that it begins with.
+// Adds the item with the most excess removed per added second until the budget is met. Then removes
+// items that are no longer needed, the most expensive first, and trades as long as that helps: a
+// few items for others that fit into their bytes, in short menus then any pair and three. Takes
+// about items · log items evaluations if gains shrink as items are taken, and a few thousand for
+// trades. `taken` (or empty): free items that it begins with.
 MenuChoice choose_by_ratio(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate,
                            const Alternatives& alternatives = {},
                            const std::vector<bool>& taken = {});
 
-// Oracle: branch and bound, for at most 20 free items. Exact where an item never makes others
-// cheaper, nor the excess larger; it may save time itself.
+// Oracle: branch and bound, for at most 20 free items. Exact if an item never makes others cheaper,
+// nor the excess larger; an item itself may save time.
 MenuChoice choose_exactly(const std::vector<ItemRule>& rules, const EvaluateMenu& evaluate);
 
 }  // namespace anabatic::plan

@@ -12,22 +12,22 @@
 namespace anabatic::plan {
 namespace {
 
-// Of a transfer's time that is left to the disk.
+// The factor on a transfer's time that is left to the disk.
 constexpr double kPatience = 4.0 / 3.0;
 // Passes over the bytes that a call does not make itself: two transfers, and a checksum at each.
 constexpr double kTransferPasses = 2, kSumPasses = 2;
 
-// When each position begins, and behind the last.
+// The begin of each position, and the end of the last.
 std::vector<double> starts_of(const Calls& calls) {
   std::vector<double> starts(calls.seconds.size() + 1, 0);
   std::partial_sum(calls.seconds.begin(), calls.seconds.end(), starts.begin() + 1);
   return starts;
 }
 
-// Parameters whose reads are queued ahead of their readers: what the widest call reads, and one.
+// Most parameters that are queued before their readers: those of the widest call, and one more.
 constexpr std::size_t kMostAhead = 4;
 
-// Of offloads by their nodes.
+// Keys of offloads by their nodes.
 std::map<ir::NodeId, std::string> keys_of(const ir::Graph& graph,
                                           std::span<const Offload> offloads) {
   std::map<ir::ValueId, std::string> by_value;
@@ -49,7 +49,7 @@ std::map<ir::NodeId, std::string> keys_of(const ir::Graph& graph,
   return keys;
 }
 
-// A node that ends ahead of write_at may not take its bytes over, so it has them at write_at.
+// A node that ends before write_at may not take its bytes over, so it has them at write_at.
 std::int32_t last_written_by(const Offload& offload) {
   return std::max(offload.needed_at, offload.write_at + 1);
 }

@@ -12,22 +12,23 @@
 namespace anabatic::plan {
 
 struct SearchLimits {
-  // Touches of one item in one place: a nanosecond or two each. Plans depend on nothing else.
+  // Limit in touches of one item in one section: a nanosecond or two each. Plans depend on no other
+  // limit.
   std::int64_t steps = std::int64_t{1} << 25;
   // place_by_search stops at an arena of (1 + slack) times the bound.
   double slack = 0;
-  // Of a steady clock; 0: none. Never in a plan, which must not depend on the machine.
+  // Limit on a steady clock; 0: none. Never set in a plan, which must not depend on the machine.
   double seconds = 0;
 };
 
 // A small arena, with offsets and sizes in multiples of 64: never larger than place_by_size's,
-// never below the most bytes alive at once. Anytime: what the limits cut short is the best seen so
+// never below the most bytes alive at once. If the limits end the search, the best placement so
 // far.
 Placement place_by_search(std::span<const LiveBytes> items, const SearchLimits& limits = {});
 
 struct Fit {
   std::optional<Placement> placement{};  // `bytes` <= capacity
-  bool is_impossible = false;            // proven; neither: the limits ended the search
+  bool is_impossible = false;            // proven; if neither, the limits ended the search
 };
 
 // A placement inside `capacity` bytes; sizes count rounded up to the alignment. InvalidArgument

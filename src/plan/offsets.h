@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where buffers lie in an arena, from their sizes and lifetimes alone: the greedy placements. The
+// Offsets of buffers in an arena, from their sizes and lifetimes alone: the greedy placements. The
 // search that improves on them is in offset_search.h.
 #pragma once
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace anabatic::plan {
 
 using analysis::LiveBytes;
 
-// Bytes that have their place already.
+// Bytes that have an offset already.
 struct FixedBytes {
   analysis::Lifetime lifetime{};
   std::int64_t offset = 0, bytes = 0;
@@ -23,10 +23,10 @@ struct Placement {
   std::int64_t bytes = 0;               // of the arena
 };
 
-// Items in this order, each at the lowest offset that is free during its lifetime; items without
-// bytes or lifetime lie at 0. `bytes` of the items are multiples of the alignment. `fixed` lie
-// apart from each other while they live; `bytes` of the arena leaves them out. Adds the number of
-// comparisons, at most n² without them, to *comparisons.
+// Places items in this order, each at the lowest offset that is free during its lifetime. Items
+// without bytes or lifetime are at 0. `bytes` of the items are multiples of the alignment. `fixed`
+// do not overlap each other while alive; `bytes` of the arena does not include them. Adds the
+// number of comparisons, at most n² without `fixed`, to *comparisons.
 Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::size_t> order,
                          std::int64_t* comparisons = nullptr,
                          std::span<const FixedBytes> fixed = {});
@@ -37,7 +37,7 @@ std::vector<std::size_t> order_by_size(std::span<const LiveBytes> items);
 // place_in_order, in order_by_size.
 Placement place_by_size(std::span<const LiveBytes> items);
 
-// Twin: one after the other, no byte used twice.
+// Simple twin: one after the other, no byte used twice.
 Placement place_in_sequence(std::span<const LiveBytes> items);
 
 // Rounded up to the alignment of offsets.

@@ -16,7 +16,7 @@ namespace {
 constexpr spec::Action kActions[] = {spec::Action::kForward, spec::Action::kBackward,
                                      spec::Action::kUpdate};
 
-// Who waits for whom, over called nodes: data flow (seen through accumulate) and storage edges.
+// Dependencies between called nodes: data flow (seen through accumulate) and storage edges.
 struct Dependencies {
   std::vector<std::vector<std::uint32_t>> successors, predecessors;  // each once
   std::vector<std::uint32_t> num_predecessors;                       // that have not run
@@ -33,9 +33,9 @@ void for_each_source(const ir::Graph& graph, const std::vector<ir::NodeId>& prod
     for_each_source(graph, producer_of, input, f);
 }
 
-// A node of phase recompute, and a copy of a parameter on disk, wait for all else that their first
-// reader beyond such nodes waits for, so that what they make does not stand idle. That reader is
-// the first in the order of the graph: nothing it waits for reads what the node makes, so no cycle
+// A node of phase recompute, and a copy of a parameter on disk, must not run earlier than needed.
+// So they wait for all other inputs of their first reader beyond such nodes. That reader is the
+// first in the order of the graph. Nothing that it waits for reads the node's results, so no cycle
 // forms.
 std::vector<std::pair<ir::NodeId, ir::NodeId>> recompute_edges(
     const ir::Graph& graph, const std::vector<ir::NodeId>& producer_of) {
@@ -97,8 +97,8 @@ Dependencies dependencies(const ir::Graph& graph) {
   return result;
 }
 
-// What the scheduler knows of memory: who still touches each storage of the frame, and of the
-// gradients where those share it.
+// The scheduler's view of memory: the nodes that still use each storage of the frame, and of the
+// gradients if those share it.
 class Memory {
  public:
   Memory(const ir::Graph& graph, const StorageMap& map, bool with_gradients)
@@ -223,11 +223,10 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
     num_ordered += order.size();
     if (!order.empty()) orders.emplace(action, std::move(order));
   }
-  ANABATIC_CHECK(
-      num_ordered == num_called,
-      "[order] {} of {} nodes wait for each other: a reader of a state's old value needs "
-      "its new one",
-      num_called - num_ordered, num_called);
+  ANABATIC_CHECK(num_ordered == num_called,
+                 "[order] {} of {} nodes depend on each other in a cycle: a reader of a state's "
+                 "old value needs its new one",
+                 num_called - num_ordered, num_called);
   return orders;
 }
 

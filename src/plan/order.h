@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order the nodes of each action run.
+// The order in which the nodes of each action run.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace anabatic::plan {
 
 using Orders = std::map<spec::Action, std::vector<ir::NodeId>>;
 
-// Twin: the order given by the graph, and by storage_edges where those ask for more.
+// Simple twin: the order given by the graph, changed only where storage_edges require it.
 Orders given_order(const ir::Graph& graph);
 
-// List scheduling that frees early: of the nodes that may run, the one that frees most frame bytes
-// net of what it allocates, ties by node id. Weight-gradients run as soon as they can, since they
-// allocate no frame bytes; what is made again for the backward runs as late as it can. O(n log n).
-// Falls back to the given order where that peaks lower; workspace_bytes is per node.
+// List scheduling that frees early: of the nodes that may run, it takes the one that frees the most
+// frame bytes net of what it allocates, ties by node id. Weight gradients run as soon as they can,
+// since they allocate no frame bytes. Recomputed values run as late as they can. O(n log n). Falls
+// back to the given order where that has a lower peak; workspace_bytes is per node.
 // gradients_in_frame: they count from their first writer to their last reader.
-// shortens_gradients: an order that lets them stand for a short time is a second candidate. An
-// update that waits for others puts off the weight-gradient ahead of it, and what is made again for
-// one comes when that frees more.
+// shortens_gradients: an order in which gradients live for a short time is a second candidate. An
+// update that waits for others delays the weight gradient before it. A value recomputed for a
+// weight gradient runs when that frees more.
 Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
                         std::span<const std::int64_t> workspace_bytes,
                         bool gradients_in_frame = false, bool shortens_gradients = false);
@@ -33,8 +33,9 @@ Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
 // forward ++ backward ++ update.
 std::vector<ir::NodeId> concatenate(const Orders& orders);
 
-// The most frame bytes alive at once, workspaces included, before anything runs in place: of the
-// step, then behind its forward, where a budget may bind when what the forward keeps is less.
+// The most frame bytes alive at once, workspaces included, before anything runs in place: over the
+// step, and after its forward. The latter limits a plan under a
+// budget once the forward keeps less.
 struct PeakBytes {
   std::int64_t all = 0, backward = 0;
   auto operator<=>(const PeakBytes&) const = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What planning within a budget comes to: what was asked for, or a refusal that says why not.
+// The outcome of planning within a budget: the plan, or a refusal with the reason.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,11 +15,11 @@ using anabatic::Consumer;
 
 struct Refusal {
   std::string reason;  // one line
-  // Of the plans that were tried, in the terms of whoever refuses; 0: unknown.
+  // Smallest of the plans that were tried, counted as `reason` counts; 0: unknown.
   std::int64_t smallest_bytes = 0;
   std::vector<Consumer> consumers{};
   bool lacks_disk = false;  // the disk has no room for the states that were to go there
-  std::string unit{};       // in which consumers' bytes are written (format_bytes_up); "": any
+  std::string unit{};       // of consumers' bytes in texts (format_bytes_up); "": any
 };
 
 // The reason, and a line for each consumer.

@@ -138,14 +138,14 @@ class BufferPlanner {
   const ir::Graph& graph_;
   const StorageMap& map_;
   const std::vector<ir::NodeId>& order_;
-  std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are left behind
+  std::vector<PlannedBuffer> buffers_;           // by storage; merged ones are unused
   std::vector<bool> is_output_;                  // by storage
   std::vector<std::int32_t> buffer_of_storage_;  // itself, or the one that it merged into
 };
 
-// What a smaller frame arena is not worth searching for, as a part of its bound.
+// A gain of the frame arena that is not worth a search, as a part of its bound.
 constexpr double kFrameSlack = 0.005;
-// Of a search, some tenths of a second; a step of a thousand buffers takes half of them.
+// Limit of a search: some tenths of a second; a step of a thousand buffers takes half of them.
 constexpr std::int64_t kFrameSteps = std::int64_t{1} << 27;
 
 // Buffers that disks write from or read into, whole sectors of them.

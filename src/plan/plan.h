@@ -28,7 +28,7 @@ struct PlannedBuffer {  // bytes that one value or several aliases occupy
   Lifetime lifetime{};
 };
 
-// Zeroes ahead of a node whose op leaves rows untouched.
+// Zeroes written before a node whose op leaves rows untouched.
 enum class ZeroFill : std::uint8_t { kNone, kFirstMicroBatch, kAlways };
 
 struct PlannedNode {
@@ -40,31 +40,32 @@ struct PlannedNode {
   std::vector<spec::WriteMode> modes{};               // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
-  bool is_offloaded = false;                     // no call: an Offload stands for it
+  bool is_offloaded = false;                     // no call: an Offload does it
 };
 
-// A state that is on disk and stands in memory only around its update: its buffer is a window of
-// the frame. What else reads it reads copies (Offload). Positions as in Lifetime.
+// A state on disk that is in memory only around its update: its buffer is a window of the frame.
+// Other readers read copies (Offload). Positions as in Lifetime.
 struct SwapWindow {
   std::int32_t buffer = -1;       // index into Plan::buffers: the window, in the frame arena
   std::int64_t bytes = 0;         // that move: whole sectors
-  std::int32_t read_at = 0;       // its read is queued ahead of this position
+  std::int32_t read_at = 0;       // its read is queued before this position
   std::int32_t use = 0, end = 0;  // positions that use it: [use, end)
-  std::int32_t written_by = kNoPosition;  // its write is awaited ahead of this position: of the
-                                          // same step, or of the next one where it is below `end`
+  // Its write is awaited before this position: of the same step, or of the next one if it is below
+  // `end`.
+  std::int32_t written_by = kNoPosition;
   static constexpr std::int32_t kNoPosition = -1;
 };
 
-// What comes from disk for a node `reload` whose output it is: a value, its input, that goes there
-// behind its last use in the forward and comes back for the backward; or a copy of a parameter that
-// is on disk, for one reader. Positions as in Lifetime.
+// A value that comes from disk, as the output of a node `reload`. Its input is a value that is
+// written after its last use in the forward and read for the backward, or a parameter on disk, of
+// which this is a copy for one reader. Positions as in Lifetime.
 struct Offload {
   static constexpr std::int32_t kNoPosition = -1;
   ir::NodeId reload{};
   std::int64_t bytes = 0;   // that move: whole sectors
   std::int32_t state = -1;  // index into Graph::states: the parameter; -1: a value of the frame
-  // Its write is queued ahead of `write_at` and awaited ahead of `written_by` (kNoPosition: a
-  // parameter's), its read queued ahead of `read_at` and awaited ahead of the node, at `needed_at`.
+  // Its write is queued before `write_at` and awaited before `written_by` (kNoPosition for a
+  // parameter). Its read is queued before `read_at` and awaited before the node, at `needed_at`.
   std::int32_t write_at = kNoPosition, written_by = kNoPosition, read_at = 0, needed_at = 0;
   bool is_of_state() const { return state >= 0; }
 };
@@ -79,10 +80,10 @@ struct Plan {
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
   std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
-  std::int64_t disk_bytes = 0;        // of states that stand on disk, and of what is offloaded
+  std::int64_t disk_bytes = 0;        // of states on disk, and of offloaded values
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
-  bool single_micro_batch = false;    // a step has one: its gradients lie in the frame
-  // Of several: values of the frame may lie in the gradients' arena (plan/first_micro_batch.h).
+  bool single_micro_batch = false;    // a step has one: its gradients are in the frame
+  // With several: values of the frame may be in the gradients' arena (plan/first_micro_batch.h).
   bool only_first_micro_batch = false;
   std::int64_t peak_bytes() const {
     return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
@@ -90,22 +91,23 @@ struct Plan {
 };
 
 struct DiskOptions {
-  bool optimizer_state = false;  // on disk, the moments of at least `min_bytes`
-  bool masters = false;          // and lower halves of parameters (passes/split_parameters.h)
-  // And what the model reads of them; planners go by the graph's copies of them
+  bool optimizer_state = false;  // moments of at least `min_bytes` are on disk
+  bool masters = false;          // and the lower 16 bits of parameters (passes/split_parameters.h)
+  // And what the model reads of parameters; planners see the graph's copies of them
   // (passes/reload_parameters.h).
   bool parameters = false;
   std::int64_t min_bytes = 4096;
   std::int64_t min_parameter_bytes = std::int64_t{32} << 10;  // as fp32
-  // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones go.
+  // Names (plan/hints.h): states of hot parameters stay; with only_cold only cold ones move.
   std::vector<std::string> hot{}, cold{};
   bool only_cold = false;
-  // Nodes whose windows fit at once when the update begins: the frame grows where it leaves less.
+  // Nodes whose windows fit at once when the update begins. The frame grows if it has less room.
   std::int32_t num_windows = 2;
-  // States that stay all the same, in the order of their updates: at the first of them gradients
-  // still fill the frame.
+  // Bytes of states that stay in memory, in the order of their updates. At the first updates
+  // gradients still fill the frame.
   std::int64_t resident_bytes = 0;
-  // Most of a moment that one update takes, in a window of its own (passes/slice_optimizer.h).
+  // Most bytes of a moment that one update reads, in a window of its own
+  // (passes/slice_optimizer.h).
   std::int64_t slice_bytes = std::int64_t{8} << 20;
 };
 
@@ -114,13 +116,13 @@ struct OpEfficiency;
 struct PlanOptions {
   bool trivial = false;  // given order, no byte used twice, nothing in place, `reload` a copy
   // A step has one micro-batch, so gradients live from their first contribution to their last
-  // reader and share the frame's bytes. The trivial twin leaves them in their own arena.
+  // reader and share the frame's bytes. The trivial planner leaves them in their own arena.
   bool single_micro_batch = false;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
   DiskOptions disk{};
-  // By which transfers are timed; null: `reload` is a copy.
+  // Prices for the times of transfers; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;
-  spec::OffloadSpans offloads{};                    // that a plan before had (plan/offload.h)
+  spec::OffloadSpans offloads{};                    // from an earlier plan (plan/offload.h)
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 
@@ -135,10 +137,10 @@ void verify(const ir::Graph& graph, const Plan& plan);
 // Byte-stable text: decisions first, predicted bytes last.
 std::string print(const ir::Graph& graph, const Plan& plan);
 
-// Of the decisions, not of the predictions.
+// Hash of the decisions, not of the predictions.
 std::uint64_t hash(const ir::Graph& graph, const Plan& plan);
 
-// Who a node is, from its tag: "layers.3.experts grouped_linear backward_weight".
+// A node in words, from its tag: "layers.3.experts grouped_linear backward_weight".
 std::string node_label(const ir::Node& node);
 
 // kRecompute, kBackwardInput and kBackwardWeight are all kBackward.

@@ -92,7 +92,7 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
     result += fmt::format("  disk b{} {} bytes read before {} used [{}, {}) {}\n", window.buffer,
                           window.bytes, window.read_at, window.use, window.end,
                           window.written_by == SwapWindow::kNoPosition
-                              ? "written behind it"
+                              ? "written after it"
                               : fmt::format("written before {}", window.written_by));
   for (const Offload& offload : plan.offloads)
     result += offload.is_of_state()

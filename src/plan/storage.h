@@ -28,8 +28,9 @@ struct StorageMap {
 // cannot add in place, a state overwritten by a node that may not work in place.
 StorageMap assign_storage(const ir::Graph& graph);
 
-// First must run before second, beyond what data flow says: readers of a value before the node that
-// overwrites it, and the writers of one gradient among themselves, so that sums keep their order.
+// Pairs (first, second) where first must run before second in addition to data flow: readers of a
+// value before the node that overwrites it, and the writers of one gradient among themselves, so
+// that sums keep their order.
 std::vector<std::pair<ir::NodeId, ir::NodeId>> storage_edges(const ir::Graph& graph);
 
 // By ValueId, from the nodes themselves: a value of a removed node has kNoNode.

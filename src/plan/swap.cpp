@@ -26,13 +26,13 @@ struct Segment {
 
 constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
 
-// What a segment says to a window with these positions of use.
+// Whether a segment is free for a window with these positions of use.
 struct Answer {
   std::int32_t free_from = 0;       // kNever: something else uses it then
   std::int32_t used_next = kNever;  // after it, going round into the next step
 };
 
-// What the planner put into the frame.
+// A buffer or workspace that the planner put into the frame.
 struct Item {
   Lifetime lifetime{};
   std::int64_t offset = 0, end = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which states stand on disk, and where and when in the frame they are for their update.
+// Which states are on disk, and their windows in the frame around their update.
 #pragma once
 #include "ir/graph.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {
 
-// Of addresses, offsets and sizes that move to and from a disk.
+// Alignment of addresses, offsets and sizes that move to and from a disk.
 inline constexpr std::int64_t kSwapAlignmentBytes = 4096;
-// Up to whole sectors.
+// Rounds up to whole sectors.
 inline std::int64_t align_to_sectors(std::int64_t bytes) {
   return (bytes + kSwapAlignmentBytes - 1) / kSwapAlignmentBytes * kSwapAlignmentBytes;
 }
@@ -19,10 +19,10 @@ inline std::int64_t align_to_sectors(std::int64_t bytes) {
 //
 // A window takes bytes that are free from its read to its use. The bytes of an earlier window
 // become free with its last use, because transfers happen in the order in which they are queued:
-// the read of the later window follows the write of the earlier one. Of all places a window takes
-// the one where its read can begin earliest, perhaps long before the update, and of these the one
-// that other buffers leave alone longest, so that its write drains into the next step. Trivial:
-// bytes of its own, read ahead of its use and written behind it.
+// the read of the later window follows the write of the earlier one. A window takes the place where
+// its read can begin earliest, perhaps long before the update. Of several such places it takes the
+// one that stays free longest afterwards, so that its write can continue into the next step.
+// Trivial planner: separate bytes for each, read before its use and written after it.
 void place_windows(const ir::Graph& graph, const std::vector<ir::NodeId>& order,
                    const PlanOptions& options, Plan& plan);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a step over its calls as a picture: stacked areas by use, one SVG that stands alone.
+// Draws the bytes of a step over its calls: stacked areas by use, as one self-contained SVG.
 #pragma once
 #include <string>
 

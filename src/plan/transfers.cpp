@@ -9,7 +9,7 @@ namespace {
 // Steps until what drains from one into the next is as it stays.
 constexpr int kSteps = 4;
 
-// What happens ahead of one position, in this order, as the executor does it.
+// What happens before one position, in this order, as in the executor.
 struct Points {
   std::vector<std::size_t> writes, reads, written, needed;
 };
@@ -82,7 +82,7 @@ class Queue {
   const Calls& calls_;
   std::span<const Transfer> transfers_;
   DiskSpeed disk_;
-  std::vector<Points> points_;          // by position, and behind the last
+  std::vector<Points> points_;          // by position, and after the last
   std::vector<double> read_, written_;  // when a transfer's part ends
   double now_ = 0, idle_from_ = 0, waited_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue of a step's transfers to and from a disk, simulated beside the calls that wait for it.
+// Simulates the queue of a step's transfers to and from a disk together with the calls that wait.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace anabatic::plan {
 
-// There and back, or back and there. Positions of the step ahead of which something happens: a
-// write or read is queued, or awaited.
+// A transfer in both directions. Positions of the step before which something happens: a write or
+// read is queued, or awaited.
 struct Transfer {
   static constexpr std::int32_t kNever = -1;
   std::int64_t bytes = 0;
@@ -24,7 +24,7 @@ struct Calls {
   std::int32_t forward_length = 0;  // positions below it are of the forward
   std::int32_t before_update = 0;   // positions below it run once a micro-batch
 };
-// Predicted, of a planned step. The device's peaks are with_peaks'.
+// Predictions for a planned step. The device's peaks are those of with_peaks.
 Calls predicted_calls(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                       const OpEfficiency& efficiency);
 
@@ -37,7 +37,7 @@ double waited_seconds(const Calls& calls, std::span<const Transfer> transfers,
 double disk_seconds(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                     const OpEfficiency& efficiency, std::int64_t num_micro_batches);
 
-// That the disk is busy in a step: what no step can be shorter than.
+// Seconds that the disk is busy in a step: a lower bound of the step's time.
 double transfer_seconds(const Plan& plan, const DiskSpeed& disk, std::int64_t num_micro_batches);
 
 }  // namespace anabatic::plan

@@ -213,7 +213,7 @@ class Verifier {
 
   void step(const PlannedNode& planned) {
     const ir::Node& node = graph_.node(planned.node);
-    if (planned.is_offloaded) {  // move_windows() has brought the value
+    if (planned.is_offloaded) {  // move_windows() has read the value
       ANABATIC_RULE(std::any_of(plan_.offloads.begin(), plan_.offloads.end(),
                                 [&](const Offload& offload) {
                                   return offload.reload == planned.node &&
@@ -225,7 +225,7 @@ class Verifier {
     }
     for (ir::ValueId input : node.inputs) {
       ANABATIC_RULE(holds(input), "topological, and no two live buffers overlap",
-                    "{} reads value {} '{}', which is not in its bytes: it is not made yet, or "
+                    "{} reads value {} '{}', which is not in its bytes: it is not computed yet, or "
                     "overwritten",
                     label(planned.node), index(input), text(graph_.value(input).name));
       const auto missing = num_missing_.find(content_[index(input)]);
@@ -250,7 +250,7 @@ class Verifier {
     check_lifetimes(planned, node);
   }
 
-  // Transfers ahead of the node at this position, in the order of the queue.
+  // Transfers before the node at this position, in the order of the queue.
   void move_windows() {
     ByteMap& frame = arenas_[{spec::Arena::kFrame, -1}];
     const auto in_flight = [](std::size_t i) { return -2 - static_cast<std::int64_t>(i); };
@@ -294,12 +294,12 @@ class Verifier {
     const PlannedBuffer& to = buffer(node.outputs[0]);
     const std::int64_t in_flight = -2 - static_cast<std::int64_t>(read);
     if (!offload.is_of_state() && offload.write_at == position_)
-      ANABATIC_RULE(holds(node.inputs[0]), "offloads written from what was made",
+      ANABATIC_RULE(holds(node.inputs[0]), "offloads written from computed values",
                     "value {} is not in its bytes", index(node.inputs[0]));
     if (offload.read_at == position_) {
       // Queued before its update's write, if there is one.
       ANABATIC_RULE(!offload.is_of_state() || !is_written_.contains(index(node.inputs[0])),
-                    "copies of parameters ahead of their update", "value {} is on disk no more",
+                    "copies of parameters before their update", "value {} is no longer on disk",
                     index(node.inputs[0]));
       windows_.check_write(to.offset, to.offset + offload.bytes);
       frame.write(to.offset, to.offset + offload.bytes, in_flight);
@@ -313,7 +313,7 @@ class Verifier {
     frame.write(to.offset, to.offset + to.bytes, content_[index(node.outputs[0])]);
   }
 
-  // What a node writes keeps off windows that are on their way to disk.
+  // A node must not write to windows that are being written to disk.
   void check_transfers(const PlannedNode& planned) const {
     if (!windows_.is_draining()) return;
     windows_.check_write(planned.workspace_offset,
@@ -341,7 +341,7 @@ class Verifier {
     if (buffer(input).arena == spec::Arena::kInput || buffer(input).state >= 0) return;
     const auto made = made_by_.find(index(input));
     ANABATIC_RULE(made != made_by_.end(), "topological, and no two live buffers overlap",
-                  "{} reads value {} without a maker", label(reader), index(input));
+                  "{} reads value {}, which no call writes", label(reader), index(input));
     const ir::Node& maker = graph_.node(made->second);
     ANABATIC_RULE(action_ != spec::Action::kUpdate || maker.inputs.empty() ||
                       action_of(maker.tag.phase) == spec::Action::kUpdate,
@@ -400,7 +400,7 @@ class Verifier {
     ANABATIC_RULE(planned.modes[i] == want, "write modes by the order of writers", "{}: output {}",
                   label(planned.node), i);
     ANABATIC_RULE(planned.zero_fill == zero && (zero == ZeroFill::kNone || planned.zero_kernel),
-                  "zeroes ahead of ops that leave rows untouched", "{}", label(planned.node));
+                  "zeroes before ops that leave rows untouched", "{}", label(planned.node));
     ANABATIC_RULE(want == spec::WriteMode::kAssign || node.op->can_accumulate,
                   "write modes by the order of writers", "{} cannot add", label(planned.node));
     ANABATIC_RULE(buffer(output).arena != spec::Arena::kInput, "inputs are only read", "{}",

@@ -25,11 +25,11 @@ class WindowVerifier {
   ir::ValueId before(const SwapWindow& window) const { return state(window).before; }
   ir::ValueId after(const SwapWindow& window) const { return state(window).after; }
 
-  // Ahead of the node at `position` of the step: writes that are queued, and those that are done.
+  // Before the node at `position` of the step: writes that are queued, and those that are done.
   void queue_writes(std::int32_t position);
   void end_writes(std::int32_t position, bool is_next_step);
-  // A read of a window is queued, or of an offload, which are counted behind the windows; and
-  // awaited: writes queued before it are done then.
+  // A read of a window or an offload is queued; offloads are counted after the windows. And it is
+  // awaited: all writes that were queued before it are done then.
   void queue_read(std::size_t read) { num_before_[read] = num_queued_; }
   void await_read(std::size_t read);
   // A node is about to write to these bytes of the frame.

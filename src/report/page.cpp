@@ -8,7 +8,7 @@
 namespace anabatic::report {
 namespace {
 
-// The page may not load anything, whatever stands in a config.
+// The page may not load anything, whatever is in a config.
 constexpr const char* kPolicy =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 

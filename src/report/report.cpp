@@ -21,7 +21,7 @@ std::int64_t now_milliseconds() {
       .count();
 }
 
-// Runs of one name are told apart by their paths.
+// Runs of one name are distinguished by their paths.
 void set_names_apart(OrderedJson& runs) {
   std::map<std::string, int> counts;
   for (const OrderedJson& run : runs) ++counts[run["name"].get<std::string>()];

@@ -100,7 +100,7 @@ class Metrics {
     starved_.add(step, sum);
   }
 
-  // Of the last kTimedSteps steps.
+  // The median of the last kTimedSteps steps.
   std::optional<double> median() const {
     if (recent_.empty()) return std::nullopt;
     std::vector<double> sorted = recent_;
@@ -131,7 +131,7 @@ OrderedJson validations_json(const fs::path& file, std::int64_t& num_unread) {
   return {{"every", every}, {"points", std::move(json)}};
 }
 
-// Of a file that may be missing or torn.
+// The JSON object of a file that may be missing or truncated.
 OrderedJson object_of(const fs::path& file) {
   if (!fs::exists(file)) return OrderedJson::object();
   const Json json = try_parse_json(read_file(file, kMostTextBytes));
@@ -180,7 +180,7 @@ std::string name_of(const fs::path& directory) {
 std::string status_of(const fs::path& directory, std::int64_t last, std::int64_t steps) {
   const std::string done =
       steps > 0 ? fmt::format("step {} of {}", last, steps) : fmt::format("step {}", last);
-  if (fs::exists(directory / "run.lock")) return done + ", at work or killed (run.lock is there)";
+  if (fs::exists(directory / "run.lock")) return done + ", running or killed (run.lock is there)";
   return steps > 0 && last >= steps ? done + ", done" : done + ", stopped";
 }
 

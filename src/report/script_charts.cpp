@@ -43,7 +43,7 @@ function lossChart() {
     name: label(run, "validation"), colour: several ? colour(i) : "var(--c1)", dash: true, dots: true, points: run.validation.points}]);
   const every = Math.max(...runs.map(run => run.validation.every));
   return lineChart({title: "Loss", unit: "nats a token", lines: [...seriesLines("loss", "training"), ...validation], mayBeLog: true,
-    caption: "Good: both fall and flatten out together. Validation that rises while training falls means the model learns its data by heart." +
+    caption: "Good: both fall and flatten out together. Validation that rises while training falls means that the model memorises its data." +
              thinned("loss") + (every > 1 ? ` One validation of ${every} is drawn.` : "")});
 }
 function rateChart() {
@@ -67,7 +67,7 @@ function speedChart() {
 }
 function utilizationChart() {
   return lineChart({title: "Model FLOPs utilization", unit: "share of the machine's peak", fromZero: true, format: percentTick, lines: seriesLines("mfu", ""),
-    caption: "Good: level and high. It counts the FLOPs of the model alone, so what is made again to save memory lowers it." + thinned("mfu")});
+    caption: "Good: level and high. It counts the FLOPs of the model alone, so recomputing values to save memory lowers it." + thinned("mfu")});
 }
 function peakChart() {
   const planned = levelLines("planned", run => number(run.totals.planned_bytes));
@@ -77,7 +77,7 @@ function peakChart() {
 }
 
 // Bytes in use over the calls of a step, stacked by use, with what the process held.
-const bands = [["beside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["caches", "#5d6d7e"],
+const bands = [["outside the step", "var(--c7)"], ["parameters", "#1f5f9e"], ["packings", "#4f9bd9"], ["optimizer state", "#9cc7ea"], ["caches", "#5d6d7e"],
   ["gradients", "#b9483c"], ["inputs", "#8a7215"], ["saved activations", "#2f9155"], ["scratch", "#e3bd2f"], ["workspaces", "#e28438"]];
 function memoryChart(run) {
   const plan = run.record.plan;
@@ -86,7 +86,7 @@ function memoryChart(run) {
   const known = bands.map(b => b[0]);
   const others = Object.keys(uses).filter(name => !known.includes(name) && name !== "arena slack");
   const stack = [...bands, ...others.map((name, i) => [name, colour(i)])];
-  const valueOf = (name, c) => name === "beside the step" ? plan.beside_step_bytes : uses[name] ? uses[name][c] : 0;
+  const valueOf = (name, c) => name === "outside the step" ? plan.beside_step_bytes : uses[name] ? uses[name][c] : 0;
   const look = run.memory && run.memory.num_positions === line.num_positions ? run.memory : null;
   const top = Math.max(plan.peak_bytes, ...(look ? look.bytes : [0])) * 1.13;
   const x = makeScale(0, line.num_positions, L, W - R, false), y = makeScale(0, top, H - B, T, false);
@@ -115,7 +115,7 @@ function memoryChart(run) {
   inside += actionMarks(line, x);
   const result = figure(`Memory over a step${several ? `: ${run.name}` : ""}`, "bytes", legend(entries) + svg(inside, "memory over a step"),
     "Areas are planned: what is in use at each call; what stays empty below the dashed line is room of the arenas that nothing uses then. " +
-    "The red line is measured: bytes that the process held at that call. Arenas are made whole before the first step, so good is a red " +
+    "The red line is measured: bytes that the process held at that call. Arenas are allocated before the first step, so good is a red " +
     "line that is flat and just below the dashed one.");
   memoryPointer(result, line, stack, valueOf, look, x);
   return result;

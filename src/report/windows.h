@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// windows.jsonl read for a page: load of every expert over time, seconds by segment, resident bytes
-// over a step.
+// Reads windows.jsonl for a page: load of every expert over time, seconds by segment, resident
+// bytes over a step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,26 +14,27 @@ namespace anabatic::report {
 
 class Windows {
  public:
-  // Cells of a run's heat maps: about half a megabyte of text.
+  // Most cells of a run's heat maps: about half a megabyte of text.
   static constexpr std::size_t kMostCells = 120'000;
 
-  // Returns how many lines were not understood. No file: nothing is there.
+  // Returns how many lines could not be read. No file: 0.
   std::int64_t read(const std::filesystem::path& file);
 
-  // {"columns": [[first step, last step], ..], "layers": {"0": [[percent of an even share, an
-  // expert each], a column each]}}: neighbouring windows stand together where there are too many
+  // {"columns": [[first step, last step], ..], "layers": {"0": [[percent of an even share, one for
+  // each expert], one for each column]}}. Neighbouring windows are merged if there are too many
   // cells. null without experts.
   OrderedJson experts_json(std::size_t most_cells = kMostCells) const;
-  // {"steps": [..], "seconds": {"attention": [..], ..}, "outside": [..]}; null where no step was
+  // {"steps": [..], "seconds": {"attention": [..], ..}, "outside": [..]}; null if no step was
   // watched.
   OrderedJson times_json() const;
-  // The last look at memory: {"step", "num_positions", "positions": [..], "bytes": [..]} or null.
+  // The last measurement of memory: {"step", "num_positions", "positions": [..], "bytes": [..]} or
+  // null.
   const OrderedJson& memory_json() const { return memory_; }
 
  private:
   struct Window {
     std::int64_t first = 0, last = 0;
-    std::vector<std::vector<std::int64_t>> counts;  // as layers_: an expert each
+    std::vector<std::vector<std::int64_t>> counts;  // as layers_: one for each expert
   };
   struct Time {
     std::int64_t step = 0;

@@ -18,7 +18,7 @@ namespace swap {
 class SwapSpace;
 }
 
-// Where the bytes of a state stand.
+// Where the bytes of a state are.
 enum class Tier : std::uint8_t { kMemory, kDisk };
 
 class StateStore {
@@ -28,11 +28,11 @@ class StateStore {
   StateStore(const StateStore&) = delete;
   StateStore& operator=(const StateStore&) = delete;
 
-  // Adds a zeroed state, or checks that the one of that name has this type, tier and part
+  // Adds a zeroed state. If one of that name exists, checks that it has this type, tier and part
   // (InvalidArgument otherwise). The view of a state on disk has no data.
   TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory,
                  const spec::StatePart& part = {});
-  // Forgets a state in memory, which no program may be bound to any more, and frees its bytes.
+  // Removes a state in memory and frees its bytes. No program may be bound to it any more.
   void remove(Name name);
   bool has(Name name) const;
   TensorView find(Name name) const;  // InvalidArgument naming the state when absent
@@ -41,9 +41,9 @@ class StateStore {
   // The states of that role and owner, ascending by rows: none, the whole one, or its slices.
   std::span<const Name> parts(spec::StateRole role, Name owner) const;
   std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
-  std::int64_t allocated_bytes() const;  // likewise, with what small states leave of their blocks
+  std::int64_t allocated_bytes() const;  // likewise, with the unused rest of small states' blocks
 
-  // Where states on disk go; to be given before the first of them is added.
+  // Where states on disk are stored; to be set before the first of them is added.
   void set_swap(std::unique_ptr<swap::SwapSpace> swap);
   swap::SwapSpace* swap() const;  // null: none
   Tier tier(Name name) const;
@@ -54,7 +54,7 @@ class StateStore {
   std::unique_ptr<Impl> impl_;
 };
 
-// What a store takes from the system for states of these sizes, added in this order.
+// Bytes that a store allocates for states of these sizes, added in this order.
 std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes);
 
 }  // namespace anabatic::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One way to lay out a step: where its states are, which packings its weights have. search.h looks
-// for the best of them; within each, choose_memory.h chooses what becomes of activations.
+// for the best of them. For each, choose_memory.h decides about activations.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,16 +17,16 @@
 namespace anabatic::search {
 
 struct StatePlaces {
-  bool pack_transposed = true;               // weights stay packed for input-gradients too
-  bool on_disk = false;                      // the optimizer's state; what follows says how then
-  bool masters = false, parameters = false;  // there as well
-  passes::StateNames resident_parameters{};  // but these
+  bool pack_transposed = true;  // keep a second packing of weights for input gradients
+  bool on_disk = false;         // the optimizer's state is on disk; the members below say how
+  bool masters = false, parameters = false;  // are on disk too
+  passes::StateNames resident_parameters{};  // exceptions to `parameters`
   std::int32_t num_windows = 0;
   std::int64_t resident_bytes = 0;  // of the moments that stay in memory
 };
 
 bool has_update(const CompileOptions& options);
-// Of the step, without what the disk needs beside it where a budget sent states there; 0: none.
+// Budget of the step, without the memory that transfers need if states are on disk; 0: none.
 std::int64_t budget_bytes(const CompileOptions& options, const StatePlaces& places);
 
 class Candidate {
@@ -38,12 +38,12 @@ class Candidate {
   const CompileOptions& options() const { return options_; }
   const spec::DeviceSpec& device() const { return device_; }
   const StatePlaces& places() const { return places_; }
-  // What passes and planners are told. Null: before any decision.
+  // The context for passes and planners. Null: before any decision.
   passes::PassContext context(const spec::Decisions* decisions) const;
   plan::Plan plan_of(const ir::Graph& graph, std::vector<std::string>* explanation = nullptr) const;
   std::int64_t budget_bytes() const { return search::budget_bytes(options_, places_); }
-  // Whether a candidate that takes less follows where this one does not keep the budget: that one
-  // then says what it needs.
+  // Whether a smaller candidate is still to be tried if this one does not fit the budget. That one
+  // then reports what it needs.
   bool has_another_way() const;
   // The step of a decision, from `whole`, which keeps everything.
   PlannedStep step_of(plan::MemoryDecision decision, const PlannedStep& whole) const;
@@ -52,7 +52,7 @@ class Candidate {
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
   const StatePlaces places_;
-  passes::StateNames parameters_on_disk_{};  // by name, which passes keep
+  passes::StateNames parameters_on_disk_{};  // by name, for passes
   passes::ExpertCuts expert_cuts_{};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Candidates for one step, planned one by one: keeps what several of them share.
+// Plans candidates for one step one by one, and keeps what several of them share.
 #pragma once
 #include <map>
 #include <tuple>
@@ -18,21 +18,21 @@ class Candidates {
   Candidates(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
 
   const ir::Graph& forward() const { return forward_; }
-  // A refusal where no choice keeps the budget.
+  // A refusal if no choice fits the budget.
   Outcome plan(const StatePlaces& places);
-  // Before any choice of what is kept.
+  // Before any choice of what to keep.
   const ir::Graph& graph_of(const StatePlaces& places);
   plan::Plan plan_of(const StatePlaces& places);
 
  private:
-  // Behind the pipeline, once for candidates that differ only in the plan.
+  // The graph after the pipeline, shared by candidates that differ only in the plan.
   const PlannedStep& with_passes(const Candidate& candidate);
   void price_packings(const ir::Graph& whole, PlannedStep& step) const;
 
   const ir::Graph forward_;
   const CompileOptions& options_;
   const spec::DeviceSpec& device_;
-  // By what the pipeline of a candidate looks at.
+  // By the options that the pipeline of a candidate depends on.
   std::map<std::tuple<bool, bool, bool, passes::StateNames>, PlannedStep> behind_passes_{};
 };
 

@@ -19,7 +19,8 @@
 namespace anabatic::search {
 namespace {
 
-// A plan may need a little more than the simulated timeline says: its frame is asked for anew.
+// A plan may need a little more than the simulated timeline says: its frame is then asked for
+// again.
 constexpr int kMostAttempts = 6;
 
 // A first micro-batch whose values did not fit among gradients is taken to be too large by this
@@ -48,8 +49,8 @@ std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
   return fitting;
 }
 
-// The timeline was asked for less than the budget, so that the plan keeps it; what the plan then
-// has room for need not be made again. The dearest for its bytes comes first.
+// The timeline was asked for less than the budget, so that the plan fits it. Values for which the
+// plan then has room need not be recomputed. The most expensive for its bytes comes first.
 void keep_again(const Candidate& candidate, const plan::MemoryDecider& decider,
                 const PlannedStep& whole, std::int64_t frame_bytes, PlannedStep& step) {
   if (candidate.options().memory.replay) return;
@@ -87,9 +88,9 @@ Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole)
                      beside_frame = whole.plan.peak_bytes() - whole.plan.frame_bytes;
   if (budget > 0 && beside_frame >= budget && candidate.has_another_way())
     return plan::Refusal{
-        .reason = fmt::format("[memory] expected a step of at most {}, got {} beside what may be "
-                              "chosen",
-                              format_bytes(budget), format_bytes(beside_frame)),
+        .reason =
+            fmt::format("[memory] expected a step of at most {}, got {} that no choice can reduce",
+                        format_bytes(budget), format_bytes(beside_frame)),
         .smallest_bytes = beside_frame};
   const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
   const plan::MemoryMenu menu(whole.graph, whole.plan, priced, options.efficiency,

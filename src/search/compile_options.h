@@ -15,25 +15,25 @@
 
 namespace anabatic::search {
 
-// Whether a budget may put the optimizer's state on disk, beside what disk.optimizer_state says.
+// Whether a budget may put the optimizer's state on disk, in addition to disk.optimizer_state.
 struct DiskChoice {
   bool is_allowed = false;
-  std::string refusal{};               // else, why not: for refusals of the budget
-  bool may_take_masters = false;       // the lower halves of parameters too
-  bool may_take_parameters = false;    // and what the model reads of them
-  std::int64_t free_bytes = 0;         // of the disk
-  std::int64_t beside_bytes = 0;       // what the budget must hold for it beside the program's own
-  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against what is made again
+  std::string refusal{};             // if not, why: for refusals of the budget
+  bool may_take_masters = false;     // the lower 16 bits of parameters too
+  bool may_take_parameters = false;  // and the parameters that the model reads
+  std::int64_t free_bytes = 0;       // of the disk
+  std::int64_t beside_bytes = 0;     // what the budget must hold for the disk, outside the program
+  std::int64_t num_micro_batches = 1;  // of a step, to weigh waits against recomputation
 };
 
 struct CompileOptions {
   spec::Precision precision = spec::Precision::kFp32;
   bool training = true;                // false: forward only
   spec::OptimizerOptions optimizer{};  // used when training and with_update
-  // Weights stay packed for input-gradients too; without, the backward packs them anew.
+  // Keep a second packing of weights for input gradients; otherwise the backward packs them.
   bool pack_transposed = true;
-  // Of a step; 0: not known. With one, gradients share the frame's bytes; with more, the gradient's
-  // norm has a pass of its own.
+  // Micro-batches of a step; 0: not known. With one, gradients share the frame's bytes. With more,
+  // a separate pass computes the gradient's norm.
   std::int64_t micro_batches = 0;
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs
@@ -45,13 +45,13 @@ struct CompileOptions {
   std::string only_kernels{};        // "ref": only rows whose name starts with it; empty: all
   std::string dump_directory{};      // empty: none; else every artifact is written there: the graph
                                      // after each pass, plan.txt, program.txt
-  passes::HeldStates held_states{};  // that other programs hold already
-  passes::StateNames states_on_disk{};  // of these; for programs that do not train
+  passes::HeldStates held_states{};  // states that other programs hold already
+  passes::StateNames states_on_disk{};  // the part of them on disk; for programs that do not train
   plan::MemoryOptions memory{};         // of training programs
-  // Decisions of a plan for almost this budget: where its places of states keep this one too, no
+  // Decisions of a plan for almost this budget. If their places of states fit this one too, no
   // others are tried.
   std::optional<spec::Decisions> warm_start{};
-  plan::OpEfficiency efficiency = plan::default_efficiency();  // by which choices are priced
+  plan::OpEfficiency efficiency = plan::default_efficiency();  // prices of choices
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph behind its passes and decisions, and its plan: all that a program is lowered from.
+// A graph after its passes and decisions, and its plan: the input of lowering.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@
 
 namespace anabatic::search {
 
-// A step's first micro-batch, where it keeps more than the others (spec::Decisions::first).
+// A step's first micro-batch, if it keeps more than the others (spec::Decisions::first).
 struct FirstMicroBatch {
   ir::Graph graph;
   plan::Plan plan;  // its update is not run
@@ -31,10 +31,10 @@ struct PlannedStep {
 
 using Outcome = plan::Outcome<PlannedStep>;
 
-// Of a step of so many micro-batches (plan::price_step).
+// The price of a step of so many micro-batches (plan::price_step).
 plan::StepPrice price_step(const PlannedStep& step, const spec::DeviceSpec& device,
                            const plan::OpEfficiency& efficiency, std::int64_t num_micro_batches);
-// By segment (plan::price_segments).
+// The same by segment (plan::price_segments).
 std::map<std::string, double> price_segments(const PlannedStep& step,
                                              const spec::DeviceSpec& device,
                                              const plan::OpEfficiency& efficiency,

@@ -41,7 +41,7 @@ StatePlaces places_of(const spec::Decisions& decisions) {
           .resident_bytes = decisions.resident_bytes};
 }
 
-// Among the places that states may have, those whose step keeps the budget and takes the least.
+// Searches the places that states may have for the step that fits the budget and takes least time.
 class Search {
  public:
   Search(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device)
@@ -95,9 +95,10 @@ class Search {
     }
   }
 
-  // What a budget may send to disk beside these places, by their outcome: the moments first; where
-  // the budget is not kept otherwise, the lower halves of parameters, then what the model reads of
-  // them. A quarter more for the disk to move, and half as much again, cost more than recomputing.
+  // What a budget may send to disk next, by the outcome for these places: first the moments. If the
+  // budget is still too small, the lower 16 bits of parameters, then the parameters that the model
+  // reads. They give the disk a quarter more to move, and half as much again, which costs more than
+  // recomputation.
   std::optional<StatePlaces> next_tier(StatePlaces places, const Outcome& outcome) const {
     const DiskChoice& choice = options_.disk_choice;
     if (!has_budget()) return std::nullopt;
@@ -141,7 +142,7 @@ class Search {
     return shorter(with_moments(std::move(more_windows)), std::move(few_windows));
   }
 
-  // Ahead of any choice, which may take seconds: what is to go to disk in any case.
+  // Checked before any choice, which may take seconds: what is to go to disk in any case.
   std::optional<plan::Refusal> refusal_of_moments(StatePlaces places) {
     if (options_.disk.optimizer_state) return std::nullopt;
     places.parameters = false;
@@ -154,8 +155,8 @@ class Search {
     if (plan.disk_bytes <= options_.disk_choice.free_bytes) return std::nullopt;
     return plan::Refusal{
         .reason = fmt::format(
-            "[memory] expected {} free for the optimizer's state in "
-            "memory.swap_directory, got {}; memory.budget {} does not hold it in memory",
+            "[memory] expected {} free for the optimizer's state in memory.swap_directory, got {}; "
+            "it does not fit in memory within memory.budget {}",
             format_bytes(plan.disk_bytes), format_bytes(options_.disk_choice.free_bytes),
             format_bytes(options_.memory.budget_bytes)),
         .consumers = plan::largest_consumers(graph, plan),
@@ -183,7 +184,7 @@ class Search {
         .seconds;
   }
 
-  // Where neither keeps the budget, what the second one says: it tries what needs less.
+  // If neither fits the budget, the second one's refusal: it tries what needs less.
   Outcome shorter(Outcome first, Outcome second) const {
     if (first && (!second || step_seconds(*second) >= step_seconds(*first))) return first;
     return second;
@@ -200,7 +201,7 @@ class Search {
     return true;
   }
 
-  // What the budget leaves goes to more windows, as long as they shorten the step.
+  // Uses the rest of the budget for more windows, as long as they shorten the step.
   PlannedStep with_more_windows(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     const int most_tries = num_tries(best.graph, kMostDoublings);
@@ -218,7 +219,7 @@ class Search {
     return best;
   }
 
-  // Where some parameters in memory, those that move most, and the others on disk shorten the step.
+  // Keeps some parameters in memory, those that move most, if that shortens the step.
   PlannedStep with_parameters(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     if (!places.on_disk) return best;  // there was nothing large enough
@@ -235,7 +236,7 @@ class Search {
     }
     std::int64_t held = 0, most = 0;
     for (const plan::ParameterOnDisk& parameter : parameters) most += parameter.bytes;
-    // Those that hold too many take no time to speak of.
+    // Trials with too many in memory take almost no time.
     const int most_held = num_tries(best.graph, kMostShares);
     int num_held = 0;
     for (int tries = 0; tries < kMostShares && num_held < most_held; ++tries) {
@@ -251,7 +252,7 @@ class Search {
     return best;
   }
 
-  // What the budget still leaves holds some of the moments after all.
+  // Uses the rest of the budget to keep some of the moments in memory.
   PlannedStep with_moments(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     const std::int64_t budget = budget_bytes(options_, places);
@@ -264,7 +265,7 @@ class Search {
     return best;
   }
 
-  // Whether a step that waits for the disk could be shorter than one that makes values again: it
+  // Whether a step that waits for the disk could be shorter than one that recomputes values: it
   // takes as long as the disk is busy.
   bool may_pay_on_disk(const PlannedStep& resident) const {
     const double added =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where states are and how weights are packed: the step that keeps the budget and takes the least.
+// Where states are and how weights are packed: finds the step that fits the budget and takes the
+// least time.
 #pragma once
 #include "ir/graph.h"
 #include "search/compile_options.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes of an op as plain named data, so that printer, parser, equality and hashing know no
-// op.
+// Attributes of an op as plain named data, so that printer, parser, equality and hashing need no
+// knowledge of ops.
 #pragma once
 #include <cstdint>
 #include <map>

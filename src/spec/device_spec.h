@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a device is: measured on this machine (device/topology), or written in a file, so that plans
-// for other machines are made and tested on a laptop.
+// Description of a device. It is measured (device/topology) or read from a file, so that a laptop
+// can plan for other machines and test such plans.
 #pragma once
 #include <cstdint>
 #include <string>

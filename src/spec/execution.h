@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words that plan and runtime share about running a step: actions, arenas, how an output is
+// The words about running a step that plan and runtime share: actions, arenas, how an output is
 // written.
 #pragma once
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a kernel may look at to say whether it can do an op, and how much workspace it wants.
-// Knows no graph.
+// All that a kernel may look at to tell whether it supports an op, and how much workspace it needs.
+// It knows no graph.
 #pragma once
 #include <span>
 

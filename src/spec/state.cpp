@@ -12,7 +12,7 @@ struct RoleRow {
   StateRole role;
   std::string_view text;
   StateKind kind;
-  // Of a whole state's name, around its owner's. Both empty: the role has no owner.
+  // The parts of a whole state's name around its owner's. Both empty: the role has no owner.
   std::string_view prefix, suffix;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a state of training is: its role, the parameter that it serves, and the rows of the whole
-// that it holds. Graph, plan, runtime and files read these; names are for people.
+// A state of training: its role, the parameter that it belongs to, and the rows that it holds.
+// Graph, plan, runtime and files read these; names are for people.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@ enum class StateKind : std::uint8_t {
   kCache       // within one generation; never saved
 };
 StateKind kind_of(StateRole role);
-// Do states of the role serve a parameter, their owner?
+// Whether states of the role belong to a parameter, their owner.
 bool has_owner(StateRole role);
 
 // Rows [first, first + count) of `total`: all dimensions but the last, flattened. total 0: all.
@@ -50,22 +50,22 @@ struct Rows {
 
 struct StatePart {
   StateRole role = StateRole::kParameter;
-  Name owner{};  // the parameter that it serves; empty for a role without one
+  Name owner{};  // the parameter that it belongs to; empty for a role without one
   Rows rows{};   // of the owner's shape
   StateKind kind() const { return kind_of(role); }
   bool operator==(const StatePart&) const = default;
 };
 
-// What people and files call a whole state: "first_moment.w" for a first moment of "w". For roles
-// that have an owner.
+// The name of a whole state for people and files: "first_moment.w" for a first moment of "w". For
+// roles that have an owner.
 std::string state_name(StateRole role, std::string_view owner);
 
-// The values that a state has before the first step. Everything but parameters begins with zeroes.
+// The values of a state before the first step. All states but parameters begin with zeroes.
 struct Init {
   enum class Rule : std::uint8_t { kZeros, kOnes, kNormal };
   Rule rule = Rule::kZeros;
   double deviation = 0;        // kNormal: normal(0, deviation)
-  std::int64_t zero_row = -1;  // a row of zeroes all the same, an embedding's padding; -1: none
+  std::int64_t zero_row = -1;  // a row of zeroes, such as an embedding's padding token; -1: none
   bool operator==(const Init&) const = default;
 };
 std::string_view to_string(Init::Rule rule);  // "zeros", "ones", "normal"

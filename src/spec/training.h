@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run asks of training, as the passes and the compiler read it.
+// Training options as the passes and the compiler read them.
 #pragma once
 #include <cstdint>
 
@@ -8,8 +8,8 @@ namespace anabatic::spec {
 // kBf16: bf16 activations and matrix copies, fp32 master weights and accumulation.
 enum class Precision : std::uint8_t { kFp32, kBf16 };
 
-// Of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks
-// (tensor/dynamic_map.h), but for embeddings and small matrices, which stay fp32.
+// Precision of the moments of matrices. kBf16: rounded stochastically. kInt8: by blocks
+// (tensor/dynamic_map.h), except embeddings and small matrices, which stay fp32.
 enum class MomentPrecision : std::uint8_t { kFp32, kBf16, kInt8 };
 
 struct OptimizerOptions {
@@ -17,9 +17,9 @@ struct OptimizerOptions {
   double clip_grad_norm = 1.0;  // 0: no clipping
   bool decay_norms_and_biases = false;
   MomentPrecision moments = MomentPrecision::kFp32;
-  std::uint64_t seed = 0;  // of the roundings to bf16
-  // A parameter is updated as soon as its gradient is whole, clipped by the norm of the step
-  // before. One micro-batch a step.
+  std::uint64_t seed = 0;  // for stochastic rounding to bf16
+  // Update each parameter in the backward of the step's last micro-batch, as soon as its gradient
+  // is complete. Clipping uses the norm of the step before.
   bool in_backward = false;
 };
 

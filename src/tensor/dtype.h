@@ -40,16 +40,16 @@ inline BFloat16 to_bfloat16(float value) {
   return {static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-// Round to nearest, ties away from zero: the bf16 copy of a weight, so that it equals the upper
-// half of the hi/lo split.
+// Round to nearest, ties away from zero. The bf16 copy of a weight is rounded like this, so that it
+// equals the upper 16 bits of split_float.
 inline BFloat16 to_bfloat16_half_away(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<std::uint16_t>((bits + 0x8000u) >> 16)};
 }
 
-// The least that is not below `value`, which is finite and not negative: the scale of a block of
-// codes, so that none is beyond the last code.
+// The smallest bf16 that is not below `value`, which is finite and not negative. It is the scale of
+// an int8 block, so that no quantised value exceeds the largest int8.
 inline BFloat16 to_bfloat16_up(float value) {
   return {static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + 0xFFFFu) >> 16)};
 }

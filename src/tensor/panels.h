@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The packed layouts of a matrix [N,K], or of each matrix of a stack [E,N,K]: panels of 16 columns
-// of a product's right operand, the order in which products read it.
+// of a product's right operand, in the order in which GEMM reads it.
 //
 //   panels             [ceil(N/16)][ceil(K/u)][16][u]   columns n, depth k: x · Wᵀ
 //   panels_transposed  [ceil(K/16)][ceil(N/u)][16][u]   columns k, depth n: dy · W
 //
-// u is 2 for elements of 16 bits (a pair of the depth is one word), else 1. What lies beyond N and
+// u is 2 for elements of 16 bits (a pair along the depth is one word), else 1. Padding beyond N and
 // K is zero. The shape of a packed type stays that of the matrix.
 #pragma once
 #include "tensor/tensor_type.h"
@@ -29,24 +29,24 @@ struct PanelShape {
   std::int64_t num_panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
   std::int64_t units() const { return (depth + unit_depth - 1) / unit_depth; }
   std::int64_t panel_elements() const { return units() * kPanelColumns * unit_depth; }
-  // Of one matrix, with what lies beyond its sides; not checked for overflow.
+  // Elements of one matrix, with its padding; not checked for overflow.
   std::int64_t num_elements() const { return num_panels() * panel_elements(); }
-  // Where element (column, k) lies.
+  // The position of element (column, k).
   std::int64_t offset(std::int64_t column, std::int64_t k) const {
     return column / kPanelColumns * panel_elements() +
            (k / unit_depth * kPanelColumns + column % kPanelColumns) * unit_depth + k % unit_depth;
   }
 };
 PanelShape panel_shape(DType dtype, std::int64_t rows, std::int64_t columns, bool transposed);
-// Of the matrices of a packed type; InternalError for another one.
+// For the matrices of a packed type; InternalError for another type.
 PanelShape panel_shape(const TensorType& type);
 
-// Elements that the bytes of a type hold: with what lies beyond the sides of panels.
+// Elements in the bytes of a type, including the padding of panels.
 std::int64_t stored_elements(const TensorType& type);
 
-// Where the i-th element in row-major order of a packed type lies, in elements.
+// The position of the i-th element in row-major order in a packed type, in elements.
 std::int64_t packed_offset(const TensorType& type, std::int64_t i);
-// The same of any type: i itself unless it is packed.
+// The same for any type: i itself unless the type is packed.
 inline std::int64_t element_offset(const TensorType& type, std::int64_t i) {
   return type.layout == kRowMajor ? i : packed_offset(type, i);
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A float as two halves of 16 bits, so that a weight and its bf16 copy take four bytes together:
+// A float as its upper and lower 16 bits, so that a weight and its bf16 copy take four bytes
+// together:
 //
 //   x = bits(value) + 2^15 (mod 2^32)     high = x >> 16     low = x mod 2^16
 //
-// A bijection of all 2^32 patterns. `high` is the value as bf16, ties away from zero, as
-// to_bfloat16_half_away gives it; of a NaN it may be an infinity or a zero, for the payload carries
-// into it. Zero bytes in both halves are no number: what pads a packing is never merged.
+// A bijection of all 2^32 patterns. `high` is the value as bf16, ties away from zero, as in
+// to_bfloat16_half_away. For a NaN it may be an infinity or a zero, because the payload carries
+// into it. Padding of a packing has zero bytes in both parts, which is no number: it is never
+// merged.
 #pragma once
 #include "tensor/dtype.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// f32 to bf16 with the upper neighbour as likely as the value is near to it, so that a mean of many
-// roundings is the value. Draws are a pure function of (stream, step, element): bits depend on
-// neither threads nor layout. A stream is named by seed and state.
+// Stochastic rounding from f32 to bf16: the nearer neighbour is as likely as it is near, so the
+// expectation is the value. Draws are a pure function of (stream, step, element): bits depend on
+// neither threads nor layout. Seed and state determine the stream.
 #pragma once
 #include "base/philox.h"
 #include "tensor/dtype.h"
@@ -12,7 +12,7 @@ struct RoundingKey {
   std::uint32_t first, second;
 };
 
-// By Philox, once a state and step.
+// Computed by Philox, once for each state and step.
 inline RoundingKey rounding_key(std::int64_t stream, std::int64_t step) {
   const auto id = static_cast<std::uint64_t>(stream), count = static_cast<std::uint64_t>(step);
   const PhiloxCounter words =
@@ -21,10 +21,10 @@ inline RoundingKey rounding_key(std::int64_t stream, std::int64_t step) {
   return {words[0], words[1]};
 }
 
-// Two draws of 16 bits for an element, counted in row-major order modulo 2^32. A word an element
-// with two multiplies, where Philox would spend ten rounds of wide ones on four: C. Wellons's
-// lowbias32, a half of the key before it and one inside, so that two keys give no shifted copies of
-// one sequence.
+// Two draws of 16 bits for an element, which is counted in row-major order modulo 2^32. This is C.
+// Wellons's lowbias32 with half of the key before it and half inside, so that two keys never give
+// shifted copies of one sequence. It takes two multiplies a word, where Philox would take ten
+// rounds of wide ones.
 inline std::uint32_t rounding_word(RoundingKey key, std::uint32_t element) {
   std::uint32_t x = element + key.first;
   x = ((x ^ x >> 16) * 0x7FEB352Du) ^ key.second;
@@ -32,7 +32,7 @@ inline std::uint32_t rounding_word(RoundingKey key, std::uint32_t element) {
   return x ^ x >> 16;
 }
 
-// Of finite values; what bf16 holds stays.
+// For finite values. A value that bf16 can represent does not change.
 inline BFloat16 to_bfloat16_stochastic(float value, std::uint16_t draw) {
   return {static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + draw) >> 16)};
 }

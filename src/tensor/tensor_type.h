@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tensor is: element type, shape with symbolic dimensions, layout. And a view of one, which
-// never owns.
+// The type of a tensor: element type, shape with symbolic dimensions, layout. And a view of a
+// tensor, which never owns memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace anabatic {
 
 // A dimension is exact, or ragged: known only at run time, never above `bound`. Planners use the
-// bound; kernels read the size from the value that the graph's symbol table names. Equal symbols
+// bound. Kernels read the size from the value that the graph's symbol table names. Equal symbols
 // are equal sizes.
 struct Dim {
   std::int64_t bound = 0;
@@ -24,8 +24,8 @@ struct Dim {
   bool operator==(const Dim&) const = default;
 };
 
-// Name{} (the empty text) is row-major: the last dimension is contiguous. A packing has the name a
-// kernel table gives it.
+// Name{} (the empty text) is row-major: the last dimension is contiguous. A packed layout has a
+// name, such as those of tensor/panels.h.
 using Layout = Name;
 inline constexpr Layout kRowMajor{};
 

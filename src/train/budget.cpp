@@ -33,8 +33,8 @@ std::string in_unit(const RunConfig& run, std::int64_t bytes) {
                       : format_bytes_up(bytes, unit);
 }
 
-// What is said must do too, a little more though it is, and a plan may not keep every budget above
-// the smallest.
+// The budget in a message must be enough too. It is a little larger than the one that was tried,
+// and some budgets above the smallest may be too small for a plan.
 std::string text_that_holds(const RunConfig& run, std::int64_t bytes,
                             const std::function<bool(std::int64_t)>& holds) {
   for (const std::int64_t more : {bytes, bytes + bytes / 200})
@@ -48,22 +48,21 @@ std::string remedy_of_activations(const RunConfig& run) {
   const std::int64_t samples = run.train.micro_batch_size,
                      micro_batches = run.train.gradient_accumulation_steps;
   std::string text =
-      samples % 2 == 0
-          ? fmt::format(
-                "train.micro_batch_size: {} with train.gradient_accumulation_steps: {} "
-                "about halves them",
-                samples / 2, 2 * micro_batches)
+      samples % 2 == 0 ? fmt::format(
+                             "train.micro_batch_size: {} with train.gradient_accumulation_steps: "
+                             "{} takes about half",
+                             samples / 2, 2 * micro_batches)
       : samples > 1
           ? fmt::format("train.micro_batch_size: 1 with train.gradient_accumulation_steps: {}",
                         samples * micro_batches)
-          : fmt::format("data.sequence_length: {} about halves them",
+          : fmt::format("data.sequence_length: {} takes about half",
                         std::max<std::int64_t>(run.data.sequence_length / 2, 1));
   if (run.memory.activations == "resident") text += ", memory.activations: disk may move them";
   if (run.memory.compress == "off") text += ", memory.compress: bf16 or int8 shrinks saved ones";
   return text;
 }
 
-// Those of the step, as the planner names them, and what a process holds beside it.
+// Uses of memory in the step, as the planner names them, and those of the process outside the step.
 std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::Refusal& refusal,
                                          const MemoryAccount& account) {
   std::vector<plan::Consumer> consumers = refusal.consumers;
@@ -72,7 +71,7 @@ std::vector<plan::Consumer> consumers_of(const RunConfig& run, const plan::Refus
   if (refusal.lacks_disk) consumers.push_back({refusal.reason, 0, ""});
   const std::int64_t validation = account.bytes("validation");
   if (validation > account.peak_bytes / 100)
-    consumers.push_back({"validation", validation, "data.validation: [] leaves it out"});
+    consumers.push_back({"validation", validation, "data.validation: [] drops it"});
   consumers.push_back({"code, libraries, data, staging and threads",
                        account.beside_step() - validation, "of any run of this model"});
   return consumers;
@@ -124,19 +123,19 @@ std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
   return beside_step + (lean ? lean->training.plan.peak_bytes() : lean.refusal().smallest_bytes);
 }
 
-// "got 1800MB", or how much there is where nobody said.
+// "got 1800MB", or how much is available with memory.budget: auto.
 std::string budget_text(const RunConfig& run, bool is_auto) {
-  return is_auto ? fmt::format("available are {}, which memory.budget: auto keeps to",
+  return is_auto ? fmt::format("available are {}, the limit of memory.budget: auto",
                                format_bytes(run.memory.budget))
                  : fmt::format("got {}", in_unit(run, run.memory.budget));
 }
 
-// What is said of the process where its plan is refused.
+// The refusal of a plan, in terms of the whole process.
 plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
                          const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
                          const BudgetLimits& limits, bool is_auto, const plan::Refusal& refusal) {
   if (!limits.finds_smallest)
-    return {.reason = fmt::format("[memory] memory.budget: expected one that a plan keeps, {}",
+    return {.reason = fmt::format("[memory] memory.budget: expected one that some plan fits, {}",
                                   budget_text(run, is_auto)),
             .smallest_bytes = refusal.smallest_bytes,
             .consumers = refusal.consumers,
@@ -180,14 +179,14 @@ plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig
   if (budget > 0 && result.memory.peak_bytes > budget)
     return plan::Refusal{
         .reason = fmt::format("[memory] memory.budget: the choices of {} need {}, got {}; without "
-                              "memory.plan the planner chooses anew",
+                              "memory.plan the planner makes its own choices",
                               run.memory.plan, in_unit(run, result.memory.peak_bytes),
                               in_unit(run, budget)),
         .smallest_bytes = result.memory.peak_bytes};
   if (plan_hash(result.plan.training) != file.plan_hash)
     result.note += fmt::format(
-        ", planned to {} where it had {}: edited, by another version of the engine, or for other "
-        "caches",
+        ", planned to {} instead of {}: the file was edited, or comes from another version or "
+        "other CPU caches",
         format_bytes(result.plan.training.plan.peak_bytes()), format_bytes(file.step_bytes));
   return result;
 }
@@ -213,8 +212,8 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
   result.memory = account_of(asked, result.plan, device, limits);
   if (is_auto && result.plan.step_bytes > 0)
     result.note = fmt::format(
-        "the fastest plan does not fit into what is available, {}; this one "
-        "does (memory.budget: none plans regardless)",
+        "the fastest plan does not fit into the available memory, {}; this one does "
+        "(memory.budget: none takes the fastest anyway)",
         format_bytes(asked.memory.budget));
   return result;
 }

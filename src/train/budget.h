@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a run is planned: by a saved plan, within memory.budget, or within what the machine has left.
+// Decides how a run is planned: by a saved plan, within memory.budget, or within available memory.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,34 +14,33 @@ namespace anabatic::train {
 struct BudgetLimits {
   std::int64_t process_bytes = 0;  // resident before the run's programs, states and arenas exist
   std::int64_t data_bytes = 0;     // of these, tokenizer and data
-  // What the system has left beside those: the budget where memory.budget is auto. 0: auto is none.
+  // What the system has available in addition: the budget if memory.budget is auto. 0: no budget.
   std::int64_t available_bytes = 0;
-  bool finds_smallest = true;  // which a refusal names, for the time of a few plans more
+  bool finds_smallest = true;  // a refusal names the smallest budget, which takes a few more plans
 };
 
 struct BudgetedRun {
   RunPlan plan;
   MemoryAccount memory;
-  // Why the plan is not simply the fastest, for people: what is available, or which file it is
-  // from. "" where the run config says it all.
+  // Why the plan is not simply the fastest, for people: how much is available, or which file it
+  // comes from. "" if the run config says it all.
   std::string note;
 };
 
-// A refusal where nothing keeps within the budget; InvalidArgument where memory.plan is of another
-// step.
+// A refusal if nothing fits the budget; InvalidArgument if memory.plan is for another step.
 plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
                                          const spec::DeviceSpec& device,
                                          const plan::OpEfficiency& efficiency,
                                          const BudgetLimits& limits);
 
 struct SmallestBudget {
-  std::int64_t bytes = 0;   // `holds` said so
-  bool is_smallest = true;  // 2 % less does not hold; false: out of trials
+  std::int64_t bytes = 0;   // `holds` was true for it
+  bool is_smallest = true;  // 2 % less is too small; false: no trials were left
 };
 
-// `holds` plans with a budget. It may hold for one budget and not for a slightly larger one. `most`
-// holds; the search begins at `guess`. Steps grow while they succeed, so a good guess takes two
-// trials. `may_try(n)`: whether there may be a trial beyond n.
+// `holds` plans with a budget. It may be true for one budget and false for a slightly larger one.
+// It is true for `most`; the search begins at `guess`. Steps grow while they succeed, so a good
+// guess takes two trials. `may_try(n)`: whether there may be a trial after n trials.
 SmallestBudget search_smallest_budget(std::int64_t guess, std::int64_t most,
                                       const std::function<bool(int)>& may_try,
                                       const std::function<bool(std::int64_t)>& holds);

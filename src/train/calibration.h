@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What share of the roof each op reached on this machine, kept in a file of the user's cache so
+// Which share of the roof each op reached on this machine, kept in a file of the user's cache so
 // that it is measured once (bench/calibrate).
 #pragma once
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace anabatic::train {
 
 struct Calibration {
   plan::OpEfficiency efficiency{};
-  // Peaks of the minutes in which the shares were measured; 0: not measured.
+  // Peaks at the time when the shares were measured; 0: not measured.
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
   std::string source;  // "calibrated on this machine", "default shares: ..." with the reason
 };
@@ -24,8 +24,8 @@ std::string machine_fingerprint(const spec::DeviceSpec& device);
 // neither is known.
 std::filesystem::path calibration_file(const spec::DeviceSpec& device);
 
-// Never throws: where there is no file, or one that is corrupt or of another machine, the default
-// shares with the reason in `source`.
+// Never throws: without a file, or with one that is corrupt or of another machine, returns the
+// default shares with the reason in `source`.
 Calibration stored_calibration(const spec::DeviceSpec& device);
 Calibration read_calibration(const std::filesystem::path& file, const spec::DeviceSpec& device);
 
@@ -34,7 +34,7 @@ void store_calibration(const Calibration& calibration, const spec::DeviceSpec& d
 void write_calibration(const std::filesystem::path& file, const Calibration& calibration,
                        const spec::DeviceSpec& device);
 
-// `device` with the calibration's own peaks, where it has any: shares hold against those.
+// `device` with the calibration's own peaks, if it has any: the shares are relative to those.
 spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration);
 
 }  // namespace anabatic::train

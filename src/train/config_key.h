@@ -40,7 +40,7 @@ std::string show_list(const std::vector<T>& list, Show&& show) {
   return out + "]";
 }
 
-// What help says of the bounds of a number; a bound that nobody meets is left out.
+// The bounds of a number in help; a bound beyond use is left out.
 std::string bounds_of(double lowest, double highest);
 
 template <class At>

@@ -35,9 +35,9 @@ class Evaluator {
 // Runs the forward program of an evaluation; the loss, summed over the micro-batch's labels.
 double summed_loss(BoundProgram& program, const io::MicroBatch& batch);
 
-// Of run.model.path on run.data.validation.
+// Evaluates the model of run.model.path on run.data.validation.
 Evaluation evaluate(const RunConfig& run);
-// Of the session's model: its parameters as they are, or those of run.model.path where it has none.
+// Evaluates the session's model: its current parameters, or those of run.model.path if it has none.
 Evaluation evaluate(ModelSession& session);
 
 }  // namespace anabatic::train

@@ -113,8 +113,8 @@ std::string ExpertHistory::take_warning() {
   if (num_starved == 0) return "";
   if (num_starved > kMostNamed) names += fmt::format(" and {} more", num_starved - kMostNamed);
   return fmt::format(
-      "[train] in the last {} steps under {:.0f} % of an even share of the tokens went to {}; what "
-      "gets no tokens learns nothing (train.balance_loss, train.balance_coef)",
+      "[train] in the last {} steps under {:.0f} % of an even share of the tokens went to {}; an "
+      "expert without tokens learns nothing (train.balance_loss, train.balance_coef)",
       kSteps, 100 * kStarvedShare, names);
 }
 

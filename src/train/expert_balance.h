@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How evenly tokens go to the experts of each MoE layer: what is counted, and how it is said.
+// How evenly tokens are routed to the experts of each MoE layer: counts and reports.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -16,9 +16,9 @@ namespace anabatic::train {
 class ExpertCounts {
  public:
   ExpertCounts() = default;
-  // Of the layers that `program` counts; none for a dense model.
+  // For the layers that `program` counts; none for a dense model.
   explicit ExpertCounts(const BoundProgram& program);
-  // Of these layers, with as many experts each.
+  // For these layers, with as many experts each.
   ExpertCounts(std::vector<std::int64_t> layers, std::size_t num_experts);
 
   bool empty() const { return layers_.empty(); }
@@ -49,7 +49,7 @@ class ExpertHistory {
   static constexpr double kStarvedShare = 0.02;
 
   ExpertHistory() = default;
-  // Of steps whose counts are of the layers of `like`.
+  // For steps with counts of the same layers as `like`.
   explicit ExpertHistory(const ExpertCounts& like);
 
   void push(const ExpertCounts& step);

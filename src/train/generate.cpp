@@ -117,7 +117,7 @@ void generate_text(ModelSession& session, const std::string& prompt,
   const auto directory = model_directory(session.run().model.path);
   const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
   RunConfig rules = session.run();
-  rules.data.append_eos = io::AddToken::kNever;  // a prompt goes on
+  rules.data.append_eos = io::AddToken::kNever;  // a prompt is continued
   const io::SpecialTokens special =
       special_tokens_of(rules, &tokenizer, session.config().eos_token_ids);
   log_warnings(special);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a prompt, with KV caches: the prompt goes through in chunks, then one token at a time.
+// Generates text with KV caches: the prompt is processed in chunks, then one token at a time.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,12 +13,12 @@
 
 namespace anabatic::train {
 
-// Runs tokens through the model, filling its caches row by row. Equal, bit for bit, to the full
-// forward's logits of the same row.
+// Runs tokens through the model and fills its caches row by row. Logits are equal, bit for bit, to
+// those of the full forward.
 class Decoder {
  public:
-  // Binds two programs of the session, for a chunk of prompt rows and for one row. `capacity`: how
-  // many tokens it will take. A session has one decoder at a time, whose caches go with it.
+  // Binds two programs of the session, for a chunk of prompt rows and for one row. `capacity`: the
+  // most tokens it will take. A session has one decoder at a time, which owns the caches.
   Decoder(ModelSession& session, std::int64_t capacity);
   ~Decoder();
   Decoder(const Decoder&) = delete;
@@ -39,9 +39,9 @@ class Decoder {
   std::vector<std::int32_t> positions_, key_begin_, key_end_;
 };
 
-// Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence; calls
-// `emit` with each id as it comes. The session's parameters are used as they are, or those of
-// run.model.path loaded where it has none.
+// Samples until a stop token (not emitted), max_new_tokens or the model's longest sequence. Calls
+// `emit` with each id. Uses the session's current parameters, or loads those of run.model.path if
+// it has none.
 void generate(ModelSession& session, std::span<const std::int32_t> prompt,
               std::span<const std::int64_t> stops, const std::function<void(std::int32_t)>& emit);
 

@@ -149,7 +149,7 @@ void check_no_holes(const Rows& rows, std::int64_t length) {
     has_hole = has_hole || (has_token && rows.mask[i] == 0);
     has_token = has_token || rows.mask[i] == 1;
     ANABATIC_REQUIRE(!(has_hole && rows.mask[i] == 1),
-                     "[gradients] attention_mask[{}]: expected padding only before and behind the "
+                     "[gradients] attention_mask[{}]: expected padding only before and after the "
                      "tokens of a row, as this model's attention has a window",
                      i);
   }

@@ -12,7 +12,8 @@ struct Row {
   std::string_view verbs;  // separated by a space
 };
 
-// The longest row that begins a key holds. What takes a run config takes every key of a run.
+// The longest row that is a prefix of a key applies. A verb that takes a run config reads every
+// key.
 constexpr std::string_view kRun = "train plan profile";
 constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
 constexpr std::string_view kRunAndBench = "train plan profile bench";
@@ -54,12 +55,12 @@ struct Section {
 constexpr std::array kSections{
     Section{"model", "the model"},
     Section{"data", "text and how it fills samples"},
-    Section{"train", "the run: its length, checkpoints and losses"},
+    Section{"train", "length, precision, checkpoints and losses of a run"},
     Section{"optimizer", "the optimizer and its schedule"},
-    Section{"memory", "what a step may hold and where"},
+    Section{"memory", "memory of the process, and what may go to disk"},
     Section{"device", "the machine"},
     Section{"generate", "sampling"},
-    Section{"compiler", "how a step is compiled; for finding faults"},
+    Section{"compiler", "compilation of a step, for debugging"},
     Section{"fusions", "optional passes of the compiler"},
 };
 

@@ -33,7 +33,7 @@ constexpr std::int64_t kBytesAThread = std::int64_t{192} << 10;
 // writers of checkpoints and metrics; 2.6 MB measured, with a disk.
 constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
 
-// Of parts that a StateCursor has at hand, each of both halves.
+// Buffers for the parts that a StateCursor has loaded: upper and lower 16 bits of each.
 constexpr auto kCursorBytes =
     static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
 
@@ -54,8 +54,8 @@ std::int64_t prepared_bytes(const lower::Compiled& compiled) {
   return bytes;
 }
 
-// What `graph` and its states take beside nodes. Experts of a stack are tensors of their own in
-// files.
+// Bytes of `graph` and its states in addition to nodes. In files each expert of a stack is a
+// separate tensor.
 std::int64_t name_bytes(const lower::Compiled& compiled) {
   std::int64_t num_file_tensors = 0, num_on_disk = 0;
   for (const ir::State& state : compiled.graph.states)
@@ -87,7 +87,7 @@ StateBytes state_bytes(const lower::Compiled& training, const lower::Compiled* e
   return result;
 }
 
-// Two steps ahead in the loader, one micro-batch of validation: six i32 arrays of the tokens each,
+// Two steps in the loader, one micro-batch of validation: six i32 arrays of the tokens each,
 // the samples, and what a sample is read through.
 std::int64_t batch_bytes(const RunConfig& run, bool has_evaluation) {
   const std::int64_t samples = run.train.micro_batch_size;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every byte that a planned run will hold: what its plans count, and what stands beside them.
+// Every byte that a planned run will hold: what its plans count, and what is outside of them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,18 +13,18 @@
 
 namespace anabatic::train {
 
-// Import, checkpoint and export pass states through blocks of 2^18 elements, at most two of 4 bytes
-// at a time: values as f32 and as the file has them, or a page of the file.
+// Import, checkpoint and export process states in blocks of 2^18 elements, at most two of 4 bytes
+// at a time: values as f32 and as in the file, or a page of the file.
 inline constexpr std::int64_t kStagingBytes = std::int64_t{2} << 20;
 
-// Of a tensor of the model's files, beside its values: its spelling, shape, place and checksum in
-// the weight map, and again in the header, the manifest and their text while files are read or
-// written.
+// Bytes for a tensor of the model's files, without its values. They are its name, shape, position
+// and checksum in the weight map, and again in the header, the manifest and their text while files
+// are read or written.
 inline constexpr std::int64_t kBytesAFileTensor = 1152;
 
 struct MemoryRow {
   std::string name;  // "parameters", "saved activations", "batches", ...
-  std::string what;  // "f32 panels"; "" where the name says all
+  std::string what;  // "f32 panels"; "" if the name says it all
   std::int64_t bytes = 0;
 };
 
@@ -32,26 +32,26 @@ struct MemoryRow {
 struct MemoryAccount {
   std::vector<MemoryRow> rows;  // sum to peak_bytes; none is 0
   std::int64_t peak_bytes = 0;
-  plan::Account step;  // of the training program: layers, segments, the moment of the peak
+  plan::Account step;  // of the training program: layers, segments, and when the peak is
 
   std::int64_t bytes(std::string_view name) const;  // of all rows of that name
-  // What a byte budget of the process does not leave to the training program's states and arenas.
+  // The part of a process's budget that is not available to the training program.
   std::int64_t beside_step() const { return peak_bytes - step.peak_bytes; }
 };
 
-// `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries
-// and, `data_bytes` of them, tokenizer and data. `evaluation` may be null.
+// `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries,
+// tokenizer and data. `data_bytes` is the part of the latter two. `evaluation` may be null.
 MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
                              const lower::Compiled* evaluation, std::int64_t num_threads,
                              std::int64_t process_bytes, std::int64_t data_bytes = 0);
 
-// What states on disk take beside the step: staging and their thread.
+// Memory for states on disk outside the step: staging buffers and their thread.
 std::int64_t bytes_beside_disk();
 
 // The rows of each name together, largest first.
 std::vector<MemoryShare> shares(const MemoryAccount& account);
 
-// One line a row, largest unit first, and the peak's moment: for people.
+// One line for each row, largest unit first, and the time of the peak: for people.
 std::string to_string(const MemoryAccount& account);
 // Bytes per layer and segment, likewise.
 std::string places_to_string(const plan::Account& account);

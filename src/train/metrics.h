@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step leaves in files: an object of metrics.jsonl, TensorBoard scalars.
+// The metrics of a step in files: an object of metrics.jsonl, TensorBoard scalars.
 #pragma once
 #include <cstdint>
 #include <filesystem>

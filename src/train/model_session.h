@@ -42,7 +42,7 @@ struct BoundProgram {
 class ModelSession {
  public:
   // Reads the config of run.model.path, probes the machine (measuring its peaks when `measure`) and
-  // starts the thread team. `wrap_swap` stands between the swap file and its device (tests).
+  // starts the thread team. `wrap_swap` is put between the swap file and its device (tests).
   ModelSession(const RunConfig& run, bool measure, runtime::swap::DeviceWrapper wrap_swap = {});
 
   const model::ModelConfig& config() const { return config_; }
@@ -67,12 +67,12 @@ class ModelSession {
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.
   void load_parameters();
-  // Are there values in the parameters, of run.model.path or of a checkpoint?
+  // Whether the parameters have values, from run.model.path or from a checkpoint.
   bool has_parameters() const { return has_parameters_; }
   // Makes derived states (bf16 copies, packings) equal to their primaries.
   void refresh_derived();
-  // Likewise, only those that no bound program updates: to be called between an update and a run
-  // of a program that reads other derived states than the training program.
+  // Likewise, only those that no bound program updates. To be called between an update and a run of
+  // a program that reads other derived states than the training program.
   void refresh_stale();
 
   // What a checkpoint keeps: parameters and moments, in the order of their names.
@@ -82,10 +82,11 @@ class ModelSession {
   const model::WeightMap& weight_map() const { return weight_map_; }
   // The spelling and dtypes of the weights in a checkpoint, when its states were loaded instead.
   void adopt_weight_map(const std::filesystem::path& checkpoint);
-  // Reads what a checkpoint holds beside the weights, and says what disagrees in it: what cannot be
-  // exported shows here rather than in the first export_model().
+  // Reads the files of a checkpoint other than the weights, and logs where they disagree. What
+  // cannot be exported fails here rather than in the first export_model().
   void prepare_export();
-  // Of the files that export_model() writes beside the weights, about; after prepare_export().
+  // Estimated bytes of the files that export_model() writes without the weights; after
+  // prepare_export().
   std::int64_t bytes_beside_weights() const;
   // Writes a Hugging Face model directory: the parameters in the source's spelling and dtype (fp32
   // under train.save_dtype: fp32), and files that agree with them. Returns the checksums of the
@@ -96,7 +97,7 @@ class ModelSession {
   std::int64_t planned_bytes() const { return planned_arena_bytes_ + store_.num_bytes(); }
 
  private:
-  // What train.precision: auto means for a model that is not trained: no rounding of its weights.
+  // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
   void add_saved_states(const ir::Graph& graph);
 
@@ -115,7 +116,7 @@ class ModelSession {
   bool has_parameters_ = false;
 };
 
-// What the run config asks of the compiler.
+// The options of the compiler that follow from the run config.
 lower::CompileOptions compile_options(const RunConfig& run,
                                       const ModelSession::CompileRequest& request);
 

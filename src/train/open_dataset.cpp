@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of token ids, and of what is known about .bin files.
+// The cache of token ids and of what is known about .bin files.
 std::shared_ptr<const io::CacheDirectory> cache_of(const RunConfig& run) {
   if (run.data.cache.empty()) return io::CacheDirectory::of_user("tokens");
   if (run.data.cache == "none") return io::CacheDirectory::temporary();
@@ -48,7 +48,7 @@ int num_threads(const RunConfig& run) {
   return device::cpu_limits().num_threads();
 }
 
-// What each file was taken for; many files in one line a format.
+// Logs the format detected for each file; one line for each format if there are many files.
 void log_sources(const std::vector<io::TokenFile>& files) {
   constexpr std::size_t kMostLines = 8;
   struct Sum {

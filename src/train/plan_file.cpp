@@ -150,7 +150,7 @@ std::string choices_difference(const PlanFile& before, const PlanFile& after) {
         text += fmt::format("  {} {:<40} on disk\n", sign, state);
   };
   const auto packings = [](const PlanFile& plan) {
-    return plan.decisions.pack_transposed ? "kept" : "made again in the backward";
+    return plan.decisions.pack_transposed ? "kept" : "repacked in the backward";
   };
   if (before.decisions.pack_transposed != after.decisions.pack_transposed)
     text += fmt::format("    second packings: {} -> {}\n", packings(before), packings(after));
@@ -203,7 +203,7 @@ StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& confi
   step.emplace_back("device.kind", device.kind);
   add("device.threads", device.num_threads);
   step.emplace_back("instruction sets", fmt::format("{}", fmt::join(device.instruction_sets, " ")));
-  // What config.json says beside the above.
+  // What config.json determines in addition to the above.
   const ModelSession::CompileRequest request = training_request(run, config);
   step.emplace_back("graph",
                     fmt::format("{:016x}", ir::hash(model::build_graph(config, request.build))));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan's choices as a file that people read, compare and hand to another run (memory.plan). JSON:
-// `step` says of what step it is, `decisions` what was chosen, `predicted` what comes of it.
+// A plan's choices as a file that people read, compare and give to another run (memory.plan). JSON:
+// `step` identifies the step, `decisions` has the choices, `predicted` their result.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +14,7 @@
 
 namespace anabatic::train {
 
-// Name and text of what a step's choices hold for: model, shapes, precision, device.
+// Names and texts of what the choices depend on: model, shapes, precision, device.
 using StepIdentity = std::vector<std::pair<std::string, std::string>>;
 StepIdentity step_identity(const RunConfig& run, const model::ModelConfig& config,
                            const spec::DeviceSpec& device);
@@ -40,8 +40,7 @@ std::vector<std::string> states_on_disk(const lower::Compiled& training);
 
 OrderedJson to_json(const plan::PricedChoice& choice);
 std::string to_json(const PlanFile& plan);
-// InvalidArgument naming file and member for what is no plan; ResourceError where it cannot be
-// read.
+// InvalidArgument naming file and member if it is no plan; ResourceError if it cannot be read.
 PlanFile read_plan_file(const std::filesystem::path& file);
 
 // InvalidArgument naming each difference, expected and found.

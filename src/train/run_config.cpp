@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <set>
 
@@ -19,8 +20,8 @@ namespace {
 ConfigKey budget_key() {
   return {.name = "memory.budget",
           .help =
-              "Bytes that the process may take; auto is what the machine has left when a run "
-              "begins, none is no budget.",
+              "Memory that the whole process may take. auto is what the machine has available when "
+              "a run begins; none is no limit. `anabatic plan` takes auto as none.",
           .set =
               [](RunConfig& config, Values values) {
                 const std::string& text = only(values);
@@ -43,7 +44,7 @@ ConfigKey budget_key() {
 ConfigKey betas_key() {
   return {
       .name = "optimizer.betas",
-      .help = "Decay rates of the first and of the second moment.",
+      .help = "Decay rates of the first and of the second moment of AdamW.",
       .is_list = true,
       .set =
           [](RunConfig& config, Values values) {
@@ -67,176 +68,231 @@ ConfigKey betas_key() {
   [](RunConfig & config) -> auto& { return config.field; }
 
 void add_data_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(string(
-      "model.path",
-      "Hugging Face model directory; a config.json alone will do where model.init is random.",
-      AT(model.path)));
-  keys.push_back(choice("model.init", "Where the weights come from.", {"random", "pretrained"},
-                        AT(model.init)));
-  keys.push_back(strings(
-      "data.train",
-      "Training files: text, JSON lines or JSON, gzipped or not, or the prefix of a .bin/.idx "
-      "pair.",
-      AT(data.train)));
-  keys.push_back(strings("data.validation", "Held-out files, of the same kinds as data.train.",
+  keys.push_back(string("model.path",
+                        "Hugging Face model directory. With model.init random, config.json is the "
+                        "only file that it needs.",
+                        AT(model.path)));
+  keys.push_back(choice("model.init",
+                        "Where the weights come from. pretrained reads the files of model.path; "
+                        "random initialises them from train.seed.",
+                        {"random", "pretrained"}, AT(model.init)));
+  keys.push_back(strings("data.train",
+                         "Training files: text, JSON lines or JSON, also gzipped, or the prefix of "
+                         "a .bin/.idx pair of token ids.",
+                         AT(data.train)));
+  keys.push_back(strings("data.validation", "Held-out files, in any format that data.train takes.",
                          AT(data.validation)));
   keys.push_back(
-      integer("data.sequence_length", "Tokens of a sample.", 1, AT(data.sequence_length)));
+      integer("data.sequence_length", "Tokens in one sample.", 1, AT(data.sequence_length)));
   keys.push_back(choice("data.packing",
-                        "How documents fill samples; isolated ones do not attend to each other.",
+                        "How documents fill a sample. isolated keeps documents from attending to "
+                        "each other; concatenated lets them.",
                         {"isolated", "concatenated"}, AT(data.packing)));
-  keys.push_back(
-      boolean("data.shuffle", "Samples are shuffled, anew in each epoch.", AT(data.shuffle)));
+  keys.push_back(boolean("data.shuffle", "Shuffle the samples, in a new order in each epoch.",
+                         AT(data.shuffle)));
   keys.push_back(add_token("data.add_bos",
-                           "Text and JSON documents, and prompts, begin with BOS, once; auto: "
-                           "where the tokenizer's own rules say so.",
+                           "Begin text and JSON documents, and prompts, with BOS, once. auto does "
+                           "so where the tokenizer's own rules do.",
                            AT(data.add_bos)));
   keys.push_back(add_token("data.append_eos",
-                           "Text and JSON documents end with EOS, once; auto: where the model's "
-                           "files name one.",
+                           "End text and JSON documents with EOS, once. auto does so where the "
+                           "model's files name an EOS token.",
                            AT(data.append_eos)));
   keys.push_back(choice("data.format",
-                        "What data files hold; auto: their suffix says it in any case, else their "
-                        "content; bin: pairs of .bin/.idx.",
+                        "Format of the data files. auto takes it from the suffix, in upper or "
+                        "lower case, or else from the content. bin is a .bin/.idx pair.",
                         {"auto", "text", "jsonl", "json", "bin"}, AT(data.format)));
-  keys.push_back(string("data.cache",
-                        "Directory for token ids of text and JSON; empty: anabatic/tokens in the "
-                        "user's cache directory; none: a temporary one for the run.",
-                        AT(data.cache)));
+  keys.push_back(
+      string("data.cache",
+             "Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the "
+             "user's cache directory; none is a temporary directory for the run.",
+             AT(data.cache)));
 }
 
 void add_train_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(integer("train.steps", "Optimizer steps of the whole run, from its very start.", 0,
-                         AT(train.steps)));
-  keys.push_back(integer("train.micro_batch_size", "Samples that go through the model at once.", 1,
+  keys.push_back(
+      integer("train.steps",
+              "Optimizer steps of the whole run. After a resume, the steps before it count too.", 0,
+              AT(train.steps)));
+  keys.push_back(integer("train.micro_batch_size", "Samples in one forward and backward.", 1,
                          AT(train.micro_batch_size)));
-  keys.push_back(integer("train.gradient_accumulation_steps", "Micro-batches of a step.", 1,
+  keys.push_back(integer("train.gradient_accumulation_steps",
+                         "Micro-batches in one optimizer step.", 1,
                          AT(train.gradient_accumulation_steps)));
-  keys.push_back(choice("train.precision",
-                        "Arithmetic of matrix products and of what is saved for the backward; "
-                        "auto: bf16 to train, else that of the weights' files.",
-                        {"auto", "bf16", "fp32"}, AT(train.precision)));
+  keys.push_back(
+      choice("train.precision",
+             "Precision of matrix products and of activations saved for the backward. auto is bf16 "
+             "for training; elsewhere it is the precision of the weight files.",
+             {"auto", "bf16", "fp32"}, AT(train.precision)));
   keys.push_back(
       integer("train.seed", "Seed of random weights and of shuffling.", 0, AT(train.seed)));
   keys.push_back(
-      string("train.output", "Directory of checkpoints, metrics and logs.", AT(train.output)));
+      string("train.output", "Directory for checkpoints, metrics and logs.", AT(train.output)));
   keys.push_back(choice("train.resume",
-                        "Whether a run goes on from the newest whole checkpoint in train.output.",
+                        "Whether to resume. auto resumes from the newest complete checkpoint in "
+                        "train.output, if there is one; never starts a new run.",
                         {"auto", "never"}, AT(train.resume)));
   keys.push_back(boolean("train.allow_changed_data",
-                         "A run goes on from its checkpoint though the training data have changed.",
+                         "Resume from a checkpoint even if the training data have changed since.",
                          AT(train.allow_changed_data)));
-  keys.push_back(integer("train.save_every", "Steps between checkpoints; 0 saves at the end only.",
+  keys.push_back(integer("train.save_every", "Steps between checkpoints. 0 saves only at the end.",
                          0, AT(train.save_every)));
   keys.push_back(integer("train.validate_every",
-                         "Steps between validations; 0 validates at the end only.", 0,
+                         "Steps between validations. 0 validates only at the end.", 0,
                          AT(train.validate_every)));
-  keys.push_back(
-      or_word(integer("train.log_every",
-                      "Steps between plain lines on the console; auto thins them out on long runs.",
-                      1, AT(train.log_every)),
-              "auto", RunConfig::Train::kThinning, AT(train.log_every)));
-  keys.push_back(integer("train.keep_last", "Checkpoints that are kept; 0 keeps all.", 0,
+  keys.push_back(or_word(
+      integer("train.log_every",
+              "Steps between plain lines on the console. auto prints fewer of them in long runs.",
+              1, AT(train.log_every)),
+      "auto", RunConfig::Train::kThinning, AT(train.log_every)));
+  keys.push_back(integer("train.keep_last",
+                         "Number of checkpoints to keep, the newest ones. 0 keeps all.", 0,
                          AT(train.keep_last)));
   keys.push_back(choice("train.save_dtype",
-                        "Type of exported weights; source is that of the model's own files.",
+                        "Dtype of exported weights. source is the dtype of the model's own files.",
                         {"source", "fp32"}, AT(train.save_dtype)));
   keys.push_back(choice("train.balance_loss",
-                        "What keeps experts equally busy: a loss layer by layer, one within each "
-                        "document, transformers' over all layers together, or none.",
+                        "Auxiliary loss that keeps experts equally busy. layer is one for each "
+                        "layer; sequence is one within each document; all_layers is one over all "
+                        "layers together, as in transformers; none trains without.",
                         {"layer", "sequence", "all_layers", "none"}, AT(train.balance_loss)));
-  keys.push_back(
-      or_word(number("train.balance_coef",
-                     "Weight of train.balance_loss; auto is router_aux_loss_coef of config.json.",
-                     0, 1e6, AT(train.balance_coef)),
-              "auto", RunConfig::Train::kCoefOfModel, AT(train.balance_coef)));
+  keys.push_back(or_word(number("train.balance_coef",
+                                "Weight of train.balance_loss in the objective. auto is "
+                                "router_aux_loss_coef of config.json.",
+                                0, 1e6, AT(train.balance_coef)),
+                         "auto", RunConfig::Train::kCoefOfModel, AT(train.balance_coef)));
   keys.push_back(number("train.router_z_loss_coef",
                         "Weight of the routers' z-loss in the objective.", 0, 1e6,
                         AT(train.router_z_loss_coef)));
 }
 
 void add_optimizer_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(choice("optimizer.name", "The optimizer.", {"adamw"}, AT(optimizer.name)));
-  keys.push_back(number("optimizer.learning_rate", "Peak learning rate.", 0, 1e6,
-                        AT(optimizer.learning_rate)));
+  keys.push_back(choice("optimizer.name", "The optimizer. adamw is the only one.", {"adamw"},
+                        AT(optimizer.name)));
+  keys.push_back(number("optimizer.learning_rate", "Peak learning rate, at the end of the warm-up.",
+                        0, 1e6, AT(optimizer.learning_rate)));
   keys.push_back(betas_key());
-  keys.push_back(number("optimizer.epsilon", "What is added to the denominator of an update.", 0, 1,
+  keys.push_back(number("optimizer.epsilon",
+                        "Number added to the denominator of an update, as eps in PyTorch.", 0, 1,
                         AT(optimizer.epsilon)));
-  keys.push_back(number("optimizer.weight_decay", "Decoupled weight decay.", 0, 1e6,
+  keys.push_back(number("optimizer.weight_decay",
+                        "Decoupled weight decay, as in torch.optim.AdamW.", 0, 1e6,
                         AT(optimizer.weight_decay)));
-  keys.push_back(number("optimizer.clip_grad_norm",
-                        "Largest global norm of the gradients; 0 clips nothing.", 0, 1e30,
-                        AT(optimizer.clip_grad_norm)));
-  keys.push_back(choice("optimizer.schedule", "How the learning rate falls after the warm-up.",
+  keys.push_back(number(
+      "optimizer.clip_grad_norm",
+      "Largest global norm of the gradients. Larger ones are scaled down to it. 0 does not clip.",
+      0, 1e30, AT(optimizer.clip_grad_norm)));
+  keys.push_back(choice("optimizer.schedule",
+                        "How the learning rate changes after the warm-up. cosine and linear fall "
+                        "to optimizer.min_learning_rate.",
                         {"cosine", "linear", "constant"}, AT(optimizer.schedule)));
   keys.push_back(integer("optimizer.warmup_steps",
-                         "Steps in which the learning rate rises linearly.", 0,
+                         "Number of first steps in which the learning rate rises linearly.", 0,
                          AT(optimizer.warmup_steps)));
-  keys.push_back(number("optimizer.min_learning_rate", "Learning rate at the end of the schedule.",
-                        0, 1e6, AT(optimizer.min_learning_rate)));
-  keys.push_back(boolean("optimizer.decay_norms_and_biases",
-                         "Weight decay applies to one-dimensional parameters too.",
-                         AT(optimizer.decay_norms_and_biases)));
+  keys.push_back(number("optimizer.min_learning_rate",
+                        "Learning rate at the end of a cosine or linear schedule.", 0, 1e6,
+                        AT(optimizer.min_learning_rate)));
+  keys.push_back(
+      boolean("optimizer.decay_norms_and_biases",
+              "Apply weight decay to one-dimensional parameters too, such as norms and biases.",
+              AT(optimizer.decay_norms_and_biases)));
   keys.push_back(choice("optimizer.state_precision",
-                        "Type of the moments of matrices; bf16 is rounded stochastically, int8 has "
-                        "a scale for each block of 256.",
+                        "Dtype of the moments of matrices. bf16 is rounded stochastically; int8 "
+                        "has one scale for each block of 256 values.",
                         {"fp32", "bf16", "int8"}, AT(optimizer.state_precision)));
-  keys.push_back(choice("optimizer.update",
-                        "When gradients are applied; in_backward applies each as soon as it is "
-                        "whole, clipped by the norm of the step before.",
-                        {"after_backward", "in_backward"}, AT(optimizer.update)));
+  keys.push_back(choice(
+      "optimizer.update",
+      "When gradients are applied. in_backward updates each parameter as soon as its gradient is "
+      "complete, which takes less memory. It clips by the gradient norm of the previous step.",
+      {"after_backward", "in_backward"}, AT(optimizer.update)));
 }
 
 void add_memory_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(budget_key());
-  keys.push_back(
-      strings("memory.recompute",
-              "Values or segments that the backward computes again, such as experts.activation.",
-              AT(memory.recompute)));
-  keys.push_back(
-      strings("memory.keep", "Values or segments that are never recomputed.", AT(memory.keep)));
+  keys.push_back(strings("memory.recompute",
+                         "Values or segments that the backward recomputes, with or without a "
+                         "budget. An example is experts.activation.",
+                         AT(memory.recompute)));
+  keys.push_back(strings(
+      "memory.keep", "Values or segments that are never recomputed, compressed or moved to disk.",
+      AT(memory.keep)));
   keys.push_back(strings("memory.hot",
-                         "Values, segments or parameters that stay in memory as they are: neither "
-                         "recomputed nor on disk.",
+                         "Values, segments or parameters that stay in memory unchanged. They are "
+                         "never recomputed, compressed or moved to disk.",
                          AT(memory.hot)));
-  keys.push_back(strings("memory.cold",
-                         "Parameters or segments whose moments go to disk, such as embedding or "
-                         "experts.96-127; activations too with memory.activations: disk.",
-                         AT(memory.cold)));
-  keys.push_back(string(
-      "memory.plan",
-      "File of choices to replay, as `anabatic plan --save FILE` writes it; empty chooses anew.",
-      AT(memory.plan)));
+  keys.push_back(
+      strings("memory.cold",
+              "Parameters or segments whose moments go to disk, such as embedding or "
+              "experts.96-127. With memory.activations disk, saved activations can be named too.",
+              AT(memory.cold)));
+  keys.push_back(string("memory.plan",
+                        "File with the choices of a plan to replay, written by `anabatic plan "
+                        "--save FILE`. Empty plans from the keys alone.",
+                        AT(memory.plan)));
   keys.push_back(choice("memory.compress",
-                        "What saved activations may be compressed to where a budget needs it; each "
-                        "changes gradients a little.",
+                        "Type to which saved activations may be compressed where a budget needs "
+                        "it; int8 also allows bf16. Both change gradients slightly.",
                         {"off", "bf16", "int8"}, AT(memory.compress)));
   keys.push_back(choice("memory.activations",
-                        "Where saved activations wait for the backward; disk lets a budget put "
-                        "them into a scratch file.",
+                        "Where saved activations are stored until the backward. disk allows a "
+                        "budget to move them to a scratch file.",
                         {"resident", "disk"}, AT(memory.activations)));
   keys.push_back(choice("memory.optimizer_state",
-                        "Where moments stay between updates; auto puts them on disk where "
-                        "memory.budget asks for it and nothing costs less.",
+                        "Where moments are stored between updates. auto moves them to disk where "
+                        "memory.budget needs it and nothing else costs less.",
                         {"auto", "resident", "disk"}, AT(memory.optimizer_state)));
   keys.push_back(choice("memory.masters",
-                        "Where the lower halves of bf16 parameters stay between updates; disk is "
-                        "beside moments that are there.",
+                        "Where the lower 16 bits of bf16 parameters are stored between updates. "
+                        "disk applies to parameters whose moments are on disk.",
                         {"auto", "resident", "disk"}, AT(memory.masters)));
-  keys.push_back(choice("memory.parameters",
-                        "Where the parameters that the model reads stay; disk is beside moments "
-                        "that are there, and each call has them brought.",
-                        {"auto", "resident", "disk"}, AT(memory.parameters)));
+  keys.push_back(
+      choice("memory.parameters",
+             "Where the parameters that forward and backward read are stored. disk applies to "
+             "parameters whose moments are on disk; each call reads them from there.",
+             {"auto", "resident", "disk"}, AT(memory.parameters)));
   keys.push_back(string("memory.swap_directory",
-                        "Directory of the scratch file; empty is train.output.",
+                        "Directory of the scratch file for data on disk. Empty is train.output.",
                         AT(memory.swap_directory)));
   keys.push_back(integer("memory.swap_windows",
-                         "Slices of moments in memory at once; more hides more of the disk's time "
-                         "and may cost memory.",
+                         "Number of slices of moments in memory at once. More slices hide more of "
+                         "the disk's time and may need more memory.",
                          1, AT(memory.swap_windows)));
-  keys.push_back(integer("memory.swap_slice",
-                         "Bytes of a moment that one update takes from disk at once, at most.", 1,
-                         AT(memory.swap_slice)));
+  keys.push_back(
+      integer("memory.swap_slice",
+              "Largest number of bytes of a moment that one update reads from disk at once.", 1,
+              AT(memory.swap_slice)));
+}
+
+struct PassHelp {
+  std::string_view pass, does;
+};
+constexpr std::array kPassHelp{
+    PassHelp{"fuse_head_loss", "the product of the head, the loss and their gradients are one op."},
+    PassHelp{"pack_weights", "products read packed copies of weights that are kept between steps."},
+    PassHelp{"panel_states", "weights, their gradients and moments have the packed layout."},
+    PassHelp{"split_parameters", "a bf16 copy and the lower 16 bits replace each fp32 weight."},
+    PassHelp{"fuse_activation", "products and the activation next to them are one op."},
+    PassHelp{"fuse_moe_permute", "products of experts gather the rows of their tokens themselves."},
+    PassHelp{"move_router_weight",
+             "the router's weight multiplies the activation before the down projection."},
+    PassHelp{"fuse_gate_up", "the gate and up projections are one op."},
+    PassHelp{"fuse_qkv", "the query, key and value projections are one op."},
+    PassHelp{"fuse_rope", "the rotations of query and key are one op."},
+    PassHelp{"pack_again",
+             "with compiler.pack_transposed false, the backward packs weights itself."},
+    PassHelp{"accumulate_in_gemm",
+             "the product that completes a gradient also sums its squares for the norm."},
+    PassHelp{"slice_optimizer",
+             "with moments on disk, a large parameter is updated slice by slice."},
+    PassHelp{"fuse_optimizer", "an update and the packing of its result are one op."},
+    PassHelp{"fuse_norm_residual", "a residual sum and the norm of it are one op."},
+    PassHelp{"common_subexpression", "equal ops on equal values run once."},
+    PassHelp{"dead_code", "ops whose results nothing reads are removed."}};
+
+std::string help_of_pass(std::string_view pass) {
+  for (const PassHelp& row : kPassHelp)
+    if (row.pass == pass) return fmt::format("On: {} Off skips this pass.", row.does);
+  throw InternalError(fmt::format("[config] expected a help text of pass {}, got none", pass));
 }
 
 // "fusions.NAME" for every pass of either pipeline that may be left out.
@@ -248,7 +304,7 @@ void add_fusion_keys(std::vector<ConfigKey>& keys) {
     const std::string name(pass.name);
     if (pass.required || !seen.insert(name).second) continue;
     keys.push_back({.name = "fusions." + name,
-                    .help = "Off leaves this optional pass out.",
+                    .help = help_of_pass(name),
                     .set =
                         [name](RunConfig& config, Values values) {
                           const auto on = parse_boolean(only(values));
@@ -269,42 +325,47 @@ void add_fusion_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_other_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(choice("device.kind", "The device.", {"cpu"}, AT(device.kind)));
+  keys.push_back(
+      choice("device.kind", "The device. cpu is the only one.", {"cpu"}, AT(device.kind)));
   keys.push_back(integer(
       "device.threads",
-      "Compute threads; 0 is one for each physical core that affinity and the CPU quota allow.", 0,
+      "Compute threads. 0 is one for each physical core that CPU affinity and the CPU quota allow.", 0,
       AT(device.threads)));
   keys.push_back(boolean("device.calibrate",
-                         "The machine is measured once, a few seconds before the first run with a "
-                         "memory.budget, for the prices of choices.",
+                         "Measure the machine once, so that predicted times fit it. This takes a "
+                         "few seconds before the first run with a memory.budget.",
                          AT(device.calibrate)));
-  keys.push_back(integer("generate.max_new_tokens", "Tokens to generate, at most.", 0,
+  keys.push_back(integer("generate.max_new_tokens", "Largest number of tokens to generate.", 0,
                          AT(generate.max_new_tokens)));
-  keys.push_back(number("generate.temperature",
-                        "What logits are divided by before sampling; 0 takes the likeliest token.",
-                        0, 1e6, AT(generate.temperature)));
-  keys.push_back(integer("generate.top_k", "Sampling is among the k likeliest tokens; 0 is all.", 0,
+  keys.push_back(number(
+      "generate.temperature",
+      "Number by which logits are divided before sampling. 0 always takes the most likely token.",
+      0, 1e6, AT(generate.temperature)));
+  keys.push_back(integer("generate.top_k",
+                         "Sample among the k most likely tokens. 0 samples among all tokens.", 0,
                          AT(generate.top_k)));
   keys.push_back(
       number("generate.top_p",
-             "Sampling is among the likeliest tokens that hold this share of the probability.", 0,
-             1, AT(generate.top_p)));
+             "Sample among the most likely tokens whose probabilities add up to this share.", 0, 1,
+             AT(generate.top_p)));
   keys.push_back(integer("generate.seed", "Seed of sampling.", 0, AT(generate.seed)));
-  keys.push_back(strings("compiler.disable_passes", "Optional passes to leave out.",
+  keys.push_back(strings("compiler.disable_passes",
+                         "Optional passes to skip, by name. The section fusions lists them.",
                          AT(compiler.disable_passes)));
   keys.push_back(boolean("compiler.pack_transposed",
-                         "Weights are kept in a second packing for input gradients; without it the "
-                         "backward packs them, in less memory.",
+                         "Keep a second packed copy of each weight for input gradients. false "
+                         "packs weights during the backward instead, which takes less memory.",
                          AT(compiler.pack_transposed)));
-  keys.push_back(string("compiler.dump",
-                        "Directory for every graph, plan and program; empty writes none.",
-                        AT(compiler.dump)));
-  keys.push_back(boolean("compiler.explain_dispatch", "Why each kernel is chosen is printed.",
-                         AT(compiler.explain_dispatch)));
-  keys.push_back(boolean("compiler.trivial_planners", "The plan is made by the simplest planners.",
-                         AT(compiler.trivial_planners)));
   keys.push_back(
-      boolean("compiler.poison", "Dead memory is filled with NaN.", AT(compiler.poison)));
+      string("compiler.dump",
+             "Directory to which every graph, plan and program is written. Empty writes none.",
+             AT(compiler.dump)));
+  keys.push_back(boolean("compiler.explain_dispatch", "Print why each kernel was chosen.",
+                         AT(compiler.explain_dispatch)));
+  keys.push_back(boolean("compiler.trivial_planners", "Plan with the simplest planners.",
+                         AT(compiler.trivial_planners)));
+  keys.push_back(boolean("compiler.poison", "Fill memory that is no longer in use with NaN.",
+                         AT(compiler.poison)));
 }
 
 #undef AT
@@ -434,14 +495,13 @@ std::vector<std::string> problems_of(const RunConfig& config) {
                     config.train.balance_coef));
   const RunConfig::Memory& memory = config.memory;
   if (memory.masters == "disk" && (memory.optimizer_state == "resident" || !uses_bf16(config)))
-    problems.push_back(
-        fmt::format("memory.masters: disk puts lower halves of bf16 parameters beside the moments; "
-                    "expected memory.optimizer_state: disk or auto and train.precision: bf16, got "
-                    "{} and {}",
-                    memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
+    problems.push_back(fmt::format(
+        "memory.masters: disk stores the lower 16 bits of bf16 parameters with the moments; "
+        "expected memory.optimizer_state: disk or auto and train.precision: bf16, got {} and {}",
+        memory.optimizer_state, uses_bf16(config) ? "bf16" : "fp32"));
   if (memory.parameters == "disk" && memory.optimizer_state == "resident")
     problems.push_back(
-        "memory.parameters: disk puts parameters beside the moments; expected "
+        "memory.parameters: disk stores parameters with the moments; expected "
         "memory.optimizer_state: disk or auto, got resident");
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)

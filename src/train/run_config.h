@@ -28,7 +28,7 @@ struct RunConfig {
     std::string packing = "isolated";  // isolated | concatenated
     bool shuffle = true;
     io::AddToken add_bos = io::AddToken::kAuto;     // in front of text and JSON documents, prompts
-    io::AddToken append_eos = io::AddToken::kAuto;  // behind text and JSON documents
+    io::AddToken append_eos = io::AddToken::kAuto;  // after text and JSON documents
     std::string format = "auto";                    // auto | text | jsonl | json | bin
     std::string cache;                              // of token ids; empty: the user's; none: none
   } data;
@@ -72,16 +72,16 @@ struct RunConfig {
     std::string compress = "off";              // what a budget may: off | bf16 | int8
     std::string activations = "resident";      // resident | disk: where a budget may put them
     std::string optimizer_state = "auto";      // auto | resident | disk
-    std::string masters = "auto";              // lower halves of parameters: auto | resident | disk
-    std::string parameters = "auto";           // what the model reads of them, likewise
-    std::string swap_directory;                // of the swap file; empty: train.output
-    std::int64_t swap_windows = 2;             // slices of parameters that fit into memory at once
+    std::string masters = "auto";     // lower 16 bits of parameters: auto | resident | disk
+    std::string parameters = "auto";  // what the model reads of them, likewise
+    std::string swap_directory;       // of the swap file; empty: train.output
+    std::int64_t swap_windows = 2;    // slices of parameters that fit into memory at once
     std::int64_t swap_slice = std::int64_t{8} << 20;  // bytes of a moment in one window, at most
   } memory;
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use
-    bool calibrate = true;     // measures the machine once, ahead of the first run with a budget
+    bool calibrate = true;     // measures the machine once, before the first run with a budget
   } device;
   struct Generate {
     std::int64_t max_new_tokens = 128;
@@ -104,8 +104,9 @@ struct RunConfig {
   } fusions;
 };
 
-// One key: "train.steps", what it means in one sentence, and its text both ways. `set` throws
-// InvalidArgument "expected ..., got ...". config_key.h makes most; key_verbs.h says who reads it.
+// One key, such as "train.steps": its help, and conversion from and to text. `set` throws
+// InvalidArgument "expected ..., got ...". config_key.h makes most keys; key_verbs.h tells who
+// reads them.
 struct ConfigKey {
   std::string name, help;
   bool is_list = false;
@@ -116,22 +117,22 @@ struct ConfigKey {
 };
 const std::vector<ConfigKey>& config_keys();  // sorted by section in the order of RunConfig
 
-// true, yes, on, 1 and their opposites in any case, as YAML and flags write them.
+// true, yes, on, 1 and their opposites in upper or lower case, as YAML and flags write them.
 std::optional<bool> parse_boolean(std::string_view text);
 
-// Values by key, as they come from flags: later wins over the file.
+// Values by key, as flags give them; they override the file.
 using Overrides = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 // Reads `file` (empty: none) and then the overrides. Throws one InvalidArgument listing every
 // problem: unknown keys with the nearest known one, values that do not parse, values out of range.
 RunConfig load_run_config(const std::filesystem::path& file, const Overrides& overrides);
 
-// Range checks of what `load_run_config` cannot see from one key alone; returns every problem.
+// Checks that need more than one key; returns every problem.
 std::vector<std::string> problems_of(const RunConfig& config);
 
-// Does it compute in bf16? Where train.precision is auto, a training step does.
+// Whether it computes in bf16. With train.precision auto, a training step does.
 bool uses_bf16(const RunConfig& config);
-// With what train.precision: auto means for a training step.
+// Replaces train.precision: auto by its meaning for a training step.
 RunConfig with_training_precision(RunConfig config);
 
 // The resolved config as YAML; load_run_config of it gives the same config.

@@ -16,8 +16,8 @@
 namespace anabatic::train {
 namespace {
 
-// Plans of a run that may ask for its budget anew: what lies outside the step grows with the nodes
-// that make values again, a little each time.
+// Most plans of a run that may change its budget: memory outside the step grows with the nodes that
+// recompute values, a little each time.
 constexpr int kMostBudgetAttempts = 6;
 
 model::BalanceLoss balance_loss_of(const RunConfig& run) {
@@ -87,7 +87,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
 
 namespace {
 
-// What a plan anew could make use of: the smallest choice, and a thousandth of the step.
+// The least room that another plan could use: the smallest choice, and a thousandth of the step.
 std::int64_t least_room(const RunPlan& plan) {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   for (const plan::PricedChoice& choice : plan.training.memory.choices)
@@ -95,7 +95,7 @@ std::int64_t least_room(const RunPlan& plan) {
   return std::max(bytes, plan.step_bytes / 1000);
 }
 
-// What a budget of the step holds of the plan.
+// The bytes of the plan that count against a budget of the step.
 std::int64_t step_bytes(const RunConfig& run, const RunPlan& plan) {
   const bool chose_disk =
       run.memory.optimizer_state == "auto" && !plan.training.plan.windows.empty();
@@ -117,7 +117,7 @@ plan::Refusal nothing_within(const RunConfig& run, const RunPlan& last) {
           .consumers = plan::largest_consumers(last.training.graph, last.training.plan)};
 }
 
-// The refusal of a step, in the terms of its process, which holds so many bytes beside it.
+// The refusal of a step in terms of its process, which holds `beside_step` bytes in addition.
 plan::Refusal of_process(plan::Refusal refusal, std::int64_t beside_step) {
   if (refusal.smallest_bytes > 0) refusal.smallest_bytes += beside_step;
   return refusal;
@@ -154,7 +154,8 @@ plan::Outcome<RunPlan> plan_within_budget(const RunConfig& run, const model::Mod
   if (bytes <= 0 || !search::fit(bytes, kMostBudgetAttempts, ask))
     return refusal ? *std::move(refusal) : nothing_within(run, plan);
   if (-excess < least_room(plan)) return plan;
-  // What lies outside the step may be less than the budget was split by: a faster one may take it.
+  // Memory outside the step may be less than was subtracted from the budget: a faster plan may use
+  // it.
   plan::Outcome<RunPlan> roomier = plan_step(plan.step_bytes - excess);
   const bool is_faster =
       roomier && excess_of(run, *roomier, device.num_threads, process_bytes) <= 0 &&
@@ -189,7 +190,7 @@ namespace {
 std::string parameters_to_string(const spec::Decisions& decisions) {
   const std::size_t resident = decisions.resident_parameters.size();
   return resident == 0 ? " and parameters"
-                       : fmt::format(" and parameters, but for {} of these", resident);
+                       : fmt::format(" and parameters, except {} of these", resident);
 }
 
 }  // namespace
@@ -206,19 +207,19 @@ std::string disk_to_string(const RunConfig& run, const lower::Compiled& training
       what =
           fmt::format("{} of the optimizer's state{}", format_bytes(plan.disk_bytes - activations),
                       decisions.parameters_on_disk ? parameters_to_string(decisions)
-                      : decisions.masters_on_disk  ? " and the lower halves of parameters"
+                      : decisions.masters_on_disk  ? " and the lower 16 bits of parameters"
                                                    : "");
     }
     if (activations > 0)
       what +=
           fmt::format("{}{} of activations", what.empty() ? "" : ", ", format_bytes(activations));
     return fmt::format(
-        "{}; this costs a step {:.3g} s by {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
+        "{}; this adds {:.3g} s to a step at {:.2f} GB/s read, {:.2f} GB/s written ({})", what,
         price.disk_seconds, 1e-9 * disk.speed.read_bytes_per_second,
         1e-9 * disk.speed.written_bytes_per_second, disk.source);
   }
   if (run.memory.masters == "disk" || run.memory.parameters == "disk")
-    return "nothing: masters and parameters go where the optimizer's state goes "
+    return "nothing: memory.masters and memory.parameters follow the optimizer's state "
            "(memory.optimizer_state)";
   if (run.memory.optimizer_state != "auto" || run.memory.budget <= 0) return "";
   const std::string refusal = find_swap_place(run).refusal;

@@ -59,10 +59,10 @@ std::map<std::string, double> price_segments(const RunConfig& run, const lower::
                                              const spec::DeviceSpec& device,
                                              plan::OpEfficiency efficiency);
 
-// Of the plan's disk_bytes.
+// The part of the plan's disk_bytes that activations take.
 std::int64_t offloaded_bytes(const plan::Plan& plan);
 
-// What stands on disk and what that costs: for people. Empty where nothing was to be chosen.
+// What is on disk and what that costs, for people. Empty if nothing was to be chosen.
 std::string disk_to_string(const RunConfig& run, const lower::Compiled& training,
                            const plan::StepPrice& price);
 

@@ -7,8 +7,9 @@
 
 namespace anabatic::train {
 
-// Of step 1, 2, ... steps. Warm-up: peak · step / warmup_steps up to warmup_steps; then from the
-// peak down to the minimum at the last step along half a cosine or a line, or constant.
+// The learning rate of step 1, 2, ... of `steps`. Warm-up: peak · step / warmup_steps up to
+// warmup_steps. Then it falls from the peak to the minimum at the last step along half a cosine or
+// a line, or it is constant.
 double learning_rate(const RunConfig::Optimizer& optimizer, std::int64_t step, std::int64_t steps);
 
 }  // namespace anabatic::train

@@ -9,7 +9,7 @@
 namespace anabatic::train {
 namespace {
 
-// The largest n in [1, most] whose trial fits; tries by doubling, then by halves.
+// The largest n in [1, most] whose trial fits; tries by doubling, then by bisection.
 template <class Try>
 std::optional<Trial> largest(std::int64_t first, std::int64_t most, const Try& trial) {
   std::optional<Trial> best;

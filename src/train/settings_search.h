@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which micro-batch and sequence length a budget allows: bisection over whole plans.
+// Finds the micro-batch and sequence length that fit a budget, by bisection over whole plans.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,7 +12,7 @@ struct Setting {
   std::int64_t micro_batch_size = 0, sequence_length = 0;
 };
 
-// What one setting comes to.
+// The result of one setting.
 struct Trial {
   Setting setting;
   bool fits = false;
@@ -22,7 +22,7 @@ struct Trial {
 
 struct SettingsLimits {
   std::int64_t micro_batch_size = 4096;
-  std::int64_t sequence_length = 1 << 20;  // what the model takes
+  std::int64_t sequence_length = 1 << 20;  // the longest that the model supports
   // Sequence lengths are tried in multiples of it.
   std::int64_t sequence_step = 64;
 };

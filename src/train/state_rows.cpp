@@ -60,7 +60,8 @@ void scatter(const TensorView& state, std::int64_t first, std::span<const std::b
   });
 }
 
-// Calls body(first, high, low) for the halves of elements [first, first + count), some at a time.
+// Calls body(first, high, low) with upper and lower 16 bits of elements [first, first + count), in
+// blocks.
 template <class Body>
 void for_halves(std::int64_t first, std::int64_t count, Body&& body) {
   std::array<std::uint16_t, 2048> high, low;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// States as everything outside a step sees them: elements in row-major order, whatever the layout
-// is in memory (tensor/panels.h). Files are read and written a few elements at a time, so that no
-// second copy of a state stands.
+// States in row-major order, whatever their layout in memory (tensor/panels.h). Everything outside
+// a step reads them like this. Files are read and written a few elements at a time, so that there
+// is never a second copy of a state.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,22 +18,22 @@ class StateStore;
 
 namespace anabatic::train {
 
-// A state, or the two of a parameter that is kept in halves (passes/split_parameters.h), which is
-// f32 to whoever reads rows.
+// A state, or the two states with the upper and lower 16 bits of a parameter
+// (passes/split_parameters.h), which is f32 to readers of rows.
 struct StateRows {
   TensorView state, low{};
 
   StateRows(TensorView the_state, TensorView its_low = {}) : state(the_state), low(its_low) {}
   bool is_split() const { return low.data != nullptr; }
-  // Of an element, as rows have it.
+  // Dtype of an element in row-major order.
   DType dtype() const { return is_split() ? DType::kFloat32 : state.type->dtype; }
 };
-// InternalError where it does not stand in memory whole (train/state_tiers.h).
+// InternalError if not all of it is in memory (train/state_tiers.h).
 StateRows find_rows(const runtime::StateStore& store, Name state);
 
-// The states with the lower halves of a parameter: none, one, or slices in the order of its rows.
+// States with the lower 16 bits of a parameter: none, one, or slices in the order of its rows.
 std::span<const Name> low_states(const runtime::StateStore& store, Name parameter);
-// A state, and the lower halves of one in halves.
+// Whether the state, and the lower 16 bits of a split parameter, are in memory and not sliced.
 bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 
 // Elements [first, first + values.size()) of an f32 state; bf16 is widened when it is read.

@@ -37,7 +37,7 @@ Part part_of_panels(const TensorType& type, std::int64_t matrix, std::int64_t fi
   return part;
 }
 
-// Of about `most_bytes` where that is a row of panels or more.
+// Parts of about `most_bytes`, unless that is less than a row of panels.
 std::vector<Part> parts_of(const TensorType& type, std::int64_t most_bytes = kBlockBytes) {
   std::vector<Part> parts;
   const std::int64_t count = type.num_elements(), size = size_bytes(type.dtype);
@@ -111,7 +111,7 @@ std::vector<StateCursor::Part> StateCursor::parts_of_parameter(Name state) const
   std::vector<Part> parts;
   const std::span<const Name> low = low_states(store_, state);
   const TensorType& whole = *store_.find(state).type;
-  // Slices of lower halves follow one another as the upper ones do.
+  // Slices of the lower 16 bits follow one another in the order of the upper ones.
   std::int64_t first_element = 0, first_byte = 0;
   const auto add = [&](const TensorType& type, std::optional<Name> name) {
     for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes)) {

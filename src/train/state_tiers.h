@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// States of a store in row-major order wherever they stand, in memory or on disk: a part at a time,
-// so that no second copy stands and a state on disk never stands in memory whole.
+// States of a store in row-major order, whether they are in memory or on disk. They are processed a
+// part at a time, so that there is never a second copy, and never a whole state on disk in memory.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -17,52 +17,51 @@
 
 namespace anabatic::train {
 
-// That a cursor has parts of at once: gate, up and down of an expert.
+// Most parameters of which a cursor has parts loaded: gate, up and down of an expert.
 inline constexpr std::size_t kMostOpenParameters = 3;
 
-// Of the store's states.
+// Names of the states of the store that are on disk.
 std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store);
 
-// Of an element, as rows have it: f32 for a parameter in halves, wherever the lower ones are.
+// Dtype of an element in row-major order: f32 for a split parameter.
 DType row_dtype(const runtime::StateStore& store, Name state);
 
-// Reads and writes elements of f32 states (read also of bf16 ones, widened). Of a parameter that is
-// on disk, or whose lower halves are there or in slices, a part is at hand at a time, about a block
-// of the disk, so that calls in ascending order move each once; of several in turn, as files have
-// the matrices of experts, too. ResourceError of the disk.
+// Reads and writes elements of f32 states; reads bf16 states too, widened. If a parameter or its
+// lower 16 bits are on disk, or the latter in slices, one part of about a disk block is loaded at a
+// time. Calls in ascending order move each part once. Several parameters may take turns, as the
+// matrices of experts do in files. ResourceError of the disk.
 class StateCursor {
  public:
   explicit StateCursor(runtime::StateStore& store) : store_(store) {}
 
   void read(Name state, std::int64_t first, std::span<float> values);
   void write(Name state, std::int64_t first, std::span<const float> values);
-  void flush();  // behind the last write
+  void flush();  // after the last write
 
  private:
-  // Elements that follow one another and lie together, in the parameter, whole or its upper halves,
-  // and in the lower ones.
+  // Contiguous elements: in the parameter, whole or its upper 16 bits, and in the lower 16 bits.
   struct Part {
     TensorType type{};               // in the parameter
     std::int64_t first_element = 0;  // of it
     std::int64_t first_byte = 0;     // in it
-    std::optional<Name> low{};       // the state that holds the lower halves; none: there are none
+    std::optional<Name> low{};       // the state with the lower 16 bits; none: there is none
     std::int64_t low_byte = 0;       // in it
   };
-  // A parameter that has a part at hand.
+  // A parameter with at most one part loaded.
   struct Open {
     Name state{};
     std::vector<Part> parts{};
-    std::size_t at = 0;                                 // the part at hand; parts.size(): none
+    std::size_t at = 0;                                 // the loaded part; parts.size(): none
     std::vector<std::byte> upper_bytes{}, low_bytes{};  // of states on disk, else empty
-    std::byte *upper = nullptr, *low = nullptr;         // of the part at hand
+    std::byte *upper = nullptr, *low = nullptr;         // of the loaded part
     bool is_changed = false;
-    std::uint64_t used = 0;  // when last, counted in calls; 0: never
+    std::uint64_t used = 0;  // counter of the last call that used it; 0: never
   };
 
   Open* open(Name state);  // null: in memory whole
   std::vector<Part> parts_of_parameter(Name state) const;
   void load(Open& open, std::size_t part);
-  // Bytes of a part: of a state in memory themselves, else read from disk into `bytes`.
+  // The bytes of a part: in place for a state in memory, else read from disk into `bytes`.
   std::byte* at_hand(Name state, std::int64_t first_byte, std::int64_t num_bytes,
                      std::vector<std::byte>& bytes);
   void put_back(Open& open);
@@ -74,12 +73,12 @@ class StateCursor {
   std::uint64_t calls_ = 0;
 };
 
-// The bytes of a state in row-major order, a block at a time. ResourceError when the disk gives
-// back other bytes than were written.
+// The bytes of a state in row-major order, a block at a time. ResourceError if the disk returns
+// other bytes than were written.
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body);
 
-// Fills a state: source(first, block) gives the elements from `first` on, for every element once,
+// Fills a state. source(first, block) gives the elements from `first` on, for every element once,
 // in ascending order.
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);

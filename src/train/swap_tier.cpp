@@ -85,8 +85,9 @@ SwapPlace find_swap_place(const RunConfig& run) {
   struct statfs system {};
   struct statvfs space {};
   if (::statfs(directory.c_str(), &system) != 0 || ::statvfs(directory.c_str(), &space) != 0)
-    return refuse(fmt::format("tells nothing of its file system: {}", std::strerror(errno)));
-  if (system.f_type == kMemoryFileSystem) return refuse("lies in memory (tmpfs)");
+    return refuse(
+        fmt::format("has a file system that cannot be queried: {}", std::strerror(errno)));
+  if (system.f_type == kMemoryFileSystem) return refuse("is in memory (tmpfs)");
   return {.free_bytes =
               static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize),
           .directory = directory};

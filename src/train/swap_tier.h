@@ -14,11 +14,12 @@ namespace anabatic::train {
 std::filesystem::path swap_directory(const RunConfig& run);
 
 struct SwapPlace {
-  std::string refusal{};  // why the planner may not choose it; empty: it may
+  std::string refusal{};  // why the planner may not use it; empty: it may
   std::int64_t free_bytes = 0;
-  std::filesystem::path directory{};  // that exists, at or above the one that was asked for
+  std::filesystem::path
+      directory{};  // an existing directory, at or above the one that was asked for
 };
-// Of swap_directory(run), or of the nearest directory above it that exists. Writes nothing.
+// For swap_directory(run), or the nearest directory above it that exists. Writes nothing.
 SwapPlace find_swap_place(const RunConfig& run);
 
 struct DiskMeasurement {
@@ -28,13 +29,13 @@ struct DiskMeasurement {
 };
 // Measured once for each file system and kept in $XDG_CACHE_HOME/anabatic. Never throws.
 DiskMeasurement stored_disk_speed(const RunConfig& run);
-// Keeps what was measured for that directory; without a cache directory, nothing.
+// Stores a measurement for that directory; without a cache directory, does nothing.
 void store_disk_speed(const std::filesystem::path& directory, const plan::DiskSpeed& speed);
-// Writes and reads a scratch file, a fraction of a second, where the run may need the speed and
-// nothing is stored. Failures leave the default.
+// Writes and reads a scratch file in a fraction of a second, if the run may need the speed and none
+// is stored. Failures leave the default.
 void measure_disk_once(const RunConfig& run);
 
-// Prices of calls and of the disk, as `run` has them.
+// Prices of calls and of the disk for `run`.
 plan::OpEfficiency efficiency_of(plan::OpEfficiency efficiency, const RunConfig& run);
 
 }  // namespace anabatic::train

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model directory's tokenizer as the data reader wants it.
+// A model directory's tokenizer in the form that data readers need.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,19 +16,19 @@ namespace anabatic::train {
 // Appends ids without special tokens. `tokenizer` must outlive the callback.
 io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer);
 
-// The tokenizer.json of a model directory; nothing when there is none, or one of a kind that
-// nothing here implements and data that is tokens already does not need.
+// The tokenizer.json of a model directory. Nothing if there is none, or if it is of an unsupported
+// kind and the data are tokens already.
 std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory);
 
-// The special tokens of run.model.path, under data.add_bos and data.append_eos. `tokenizer` may be
-// null; `default_eos` are the ids that the model's family takes when config.json has no field.
+// The special tokens of run.model.path, with data.add_bos and data.append_eos. `tokenizer` may be
+// null; `default_eos` are the ids that the model's family uses if config.json has no such field.
 io::SpecialTokens special_tokens_of(const RunConfig& run, const io::Tokenizer* tokenizer,
                                     std::vector<std::int64_t> default_eos = {});
 
 // A warning for each disagreement of the model's files, and for an EOS that is missing.
 void log_warnings(const io::SpecialTokens& special);
 
-// Documents stand between the special tokens of `special`.
+// Documents get the special tokens of `special` before and after them.
 io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
                                      const io::SpecialTokens& special, int threads);
 

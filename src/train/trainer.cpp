@@ -155,7 +155,7 @@ struct Trainer::Impl {
     RunStart begun = begin_run(run);
     lock->sign();
     if (!lock->former_owner().empty())
-      say("took {} over from {}, which ended without giving it back", run.train.output,
+      say("took {} over from {}, which ended without releasing it", run.train.output,
           lock->former_owner());
     for (const std::string& message : begun.messages) say("{}", message);
     return begun;
@@ -172,7 +172,8 @@ struct Trainer::Impl {
     result.checkpoint = *start.checkpoint;
     say("resuming from {} (step {})", start.checkpoint->string(), start.step);
     if (is_complete())
-      say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to go on",
+      say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
+          "continue",
           start.step, run.train.steps);
   }
 
@@ -313,8 +314,8 @@ struct Trainer::Impl {
     listener.on_checkpoint(step, result.checkpoint.string());
   }
 
-  // After an error in a step or beside it: saves the last good step where there is one that is not
-  // saved. Returns what became of it, for the error's text.
+  // After an error in a step or between steps: saves the last good step if it is not saved yet.
+  // Returns what happened to it, for the text of the error.
   std::string rescue() noexcept {
     std::string fate;
     try {
@@ -339,7 +340,7 @@ struct Trainer::Impl {
     return fmt::format("step {} is saved, ", done_step);
   }
 
-  // What the disk did: its rate while it moved something, and what the run waited for it.
+  // The work of the disk: its rate while it moved data, and how long the run waited for it.
   std::string swap_to_string() {
     const auto* swap = session.store().swap();
     if (swap == nullptr) return "";
@@ -421,7 +422,7 @@ TrainResult Trainer::train() {
 }
 
 std::unique_ptr<ModelSession> Trainer::take_session() {
-  // What is bound to the session goes first.
+  // Programs that are bound to the session are destroyed first.
   impl_->evaluator.reset();
   impl_->program.reset();
   return std::move(impl_->owned_session);

@@ -14,39 +14,37 @@
 namespace anabatic::train {
 
 struct TrainResult {
-  std::int64_t step = 0;     // the last one done
+  std::int64_t step = 0;     // the last step that was done
   bool interrupted = false;  // by the listener; the checkpoint is written
   double loss = 0;           // of the last step
   std::optional<Evaluation> before,
       after;  // validation at the start of a fresh run, and at the end
   std::filesystem::path checkpoint;
   std::int64_t planned_memory_bytes = 0;
-  std::int64_t peak_memory_bytes = 0;  // 0: the system does not say
+  std::int64_t peak_memory_bytes = 0;  // 0 if the system does not report it
   bool counts_process = true;          // planned_memory_bytes, as in PlanSummary
   double planned_step_seconds = 0;
   double step_seconds = 0;              // median; 0: no step was done
-  std::vector<LayerBalance> experts{};  // a MoE layer, over the last steps
-  std::int64_t expert_steps = 0;        // how many these are; 0: no step was done
-  std::string disk;  // what states on disk moved and how fast; empty: none are there
+  std::vector<LayerBalance> experts{};  // one for each MoE layer, over the last steps
+  std::int64_t expert_steps = 0;        // the number of those steps; 0: no step was done
+  std::string disk;  // what states on disk moved and how fast; empty: there are none
 };
 
 class Trainer {
  public:
-  // Reads, plans and allocates everything; resumes when run.train.resume is auto and OUTPUT/latest
-  // is there. InvalidArgument for what is missing in the run config (model.path, data.train,
-  // train.output). `wrap_swap` as in ModelSession.
+  // Reads, plans and allocates everything. Resumes if run.train.resume is auto and OUTPUT has a
+  // checkpoint. InvalidArgument for missing keys (model.path, data.train, train.output).
+  // `wrap_swap` as in ModelSession.
   explicit Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap = {});
-  // Tells `listener`, which must outlive it, what goes on, and asks it between steps whether to
-  // stop.
+  // Reports to `listener`, which must outlive it, and asks it between steps whether to stop.
   Trainer(const RunConfig& run, RunListener& listener, runtime::swap::DeviceWrapper wrap_swap = {});
   ~Trainer();
 
-  // Runs up to run.train.steps. Stops with Error naming step and tensor when the loss or a gradient
-  // is not finite, and with ResourceError when a disk failed; what is on disk then is the last
-  // checkpoint.
+  // Runs up to run.train.steps. Throws Error naming step and tensor if the loss or a gradient is
+  // not finite, and ResourceError if a disk failed. The last checkpoint is on disk then.
   TrainResult train();
 
-  // The model as trained, without the training program; afterwards the trainer can only go.
+  // The trained model, without the training program. Afterwards the trainer may only be destroyed.
   std::unique_ptr<ModelSession> take_session();
 
  private:

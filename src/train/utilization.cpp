@@ -8,7 +8,8 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kMeasurements = 16;  // of a run, beside that of its beginning: half a second in all
+constexpr int kMeasurements =
+    16;  // in a run, in addition to the one at its beginning: half a second in all
 
 }  // namespace
 
@@ -30,8 +31,8 @@ std::optional<double> Utilization::of(double flops_per_second) {
   if (measurements_left_ == 0) {
     measurements_left_ = -1;
     log_warning(
-        "[train] steps reach {:.0f} GFLOP/s, the peak that this machine shows is {:.0f}: MFU is "
-        "not known",
+        "[train] steps reach {:.0f} GFLOP/s, but the measured peak of this machine is {:.0f}: MFU "
+        "is not known",
         flops_per_second * 1e-9, peak_ * 1e-9);
   }
   return std::nullopt;

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// Of what the processes that are started meanwhile may take.
+// A limit of what processes may take that are started while it exists.
 class Limit {
  public:
   Limit(__rlimit_resource resource, std::int64_t bytes) : resource_(resource) {

@@ -105,8 +105,9 @@ TEST(Help, SaysTypeValuesDefaultAndOneSentenceOfEachKey) {
     EXPECT_NE(found, lines.end()) << line;
     return found == lines.end() ? "" : *(found + 1);
   };
-  EXPECT_EQ(at("  --train.steps  integer (>= 0), default 100"),
-            "      Optimizer steps of the whole run, from its very start.");
+  EXPECT_EQ(
+      at("  --train.steps  integer (>= 0), default 100"),
+      "      Optimizer steps of the whole run. After a resume, the steps before it count too.");
   at("  --train.precision  word (auto | bf16 | fp32), default auto");
   at("  --data.train  list of text, default empty");
   at("  --optimizer.betas  list of numbers (two in [0, 1)), default [0.9, 0.95]");
@@ -142,7 +143,7 @@ TEST(Help, PointsFromWrongArgumentsToItself) {
   EXPECT_THAT(failure({"help", "train", "--markdown"}), HasSubstr("expected a verb or --markdown"));
   EXPECT_THAT(failure({"generate"}),
               AllOf(HasSubstr("[generate] --prompt is required"),
-                    HasSubstr("`anabatic generate --help` lists what it takes")));
+                    HasSubstr("`anabatic generate --help` lists its options and keys")));
 }
 
 TEST(Help, RefusesKeysThatTheVerbDoesNotRead) {
@@ -151,8 +152,8 @@ TEST(Help, RefusesKeysThatTheVerbDoesNotRead) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("[generate] expected keys that generate reads"),
-                    HasSubstr("--memory.swap_slice: read by train, plan, profile, bench alone"),
-                    HasSubstr("--plan: read by train, plan, profile, bench alone")));
+                    HasSubstr("--memory.swap_slice: only read by train, plan, profile, bench"),
+                    HasSubstr("--plan: only read by train, plan, profile, bench")));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct Peaks {
   std::int64_t predicted = 0, measured = 0;
 };
 
-// Of the last line "memory: predicted peak 263.03 MiB, measured peak 284.93 MiB".
+// Reads the last line "memory: predicted peak 263.03 MiB, measured peak 284.93 MiB".
 Peaks peaks_of(const std::vector<std::string>& arguments) {
   const Outcome outcome = run_binary(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

@@ -261,7 +261,7 @@ TEST(Bench, PrintsASharePerPartForEveryKind) {
     arguments.insert(arguments.begin(), "bench");
     arguments.insert(arguments.end(), {"--rounds", "2", "--device.threads", "2"});
     const std::string table = succeed(arguments);
-    EXPECT_THAT(table, HasSubstr("as ref on ")) << arguments[1];
+    EXPECT_THAT(table, HasSubstr("equal to the reference within its bound on ")) << arguments[1];
     arguments.emplace_back("--json");
     const json result = json::parse(succeed(arguments));
     EXPECT_EQ(result["kind"], arguments[1]);

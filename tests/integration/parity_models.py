@@ -187,7 +187,7 @@ def given_tensors(input_ids, labels, has_window):
 
 
 def check_given(binary, folder, name, model, input_ids, labels, names, report):
-    """attention_mask and position_ids beside the tokens."""
+    """attention_mask and position_ids in addition to the tokens."""
     layers, hidden = model.config.num_hidden_layers, model.config.hidden_size
     bounds = tolerance.parity_bounds(layers, hidden, torch.float32)
     tokens = folder / f"{name}.given.safetensors"

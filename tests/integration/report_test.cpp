@@ -41,7 +41,7 @@ TEST(Report, DrawsRunsThatTrainHasLeft) {
   fs::create_directories(second / "report.html");
   const Outcome other = run_binary({"train", yaml, "--train.output", second, "--train.seed", "5"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
-  EXPECT_THAT(other.err, AllOf(HasSubstr("warning: [report] "), HasSubstr("is not written")));
+  EXPECT_THAT(other.err, AllOf(HasSubstr("warning: [report] "), HasSubstr("cannot write")));
 
   const Outcome report = run_binary({"report", first, second, "--output", page});
   ASSERT_EQ(report.exit_code, 0) << report.err;

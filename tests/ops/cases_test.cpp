@@ -93,7 +93,7 @@ class OpCases : public ::testing::TestWithParam<std::string> {
     std::vector<Values> before;
     for (std::size_t o = 0; o < call.outputs.size(); ++o) {
       before.push_back(random_values(call.outputs[o], regime, seed, 100 + o));
-      // Halves, so that adding an integer never gives a zero.
+      // Multiples of 0.5, so that adding an integer never gives a zero.
       if (regime == Regime::kExact)
         for (double& value : before.back().data) value += 0.5;
     }

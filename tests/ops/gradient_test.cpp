@@ -156,7 +156,7 @@ TEST(RmsNormInputGradient, AddsTheResidual) {
   const spec::Attributes attributes{{"epsilon", 0.5}};
   const OpCall forward{"add_rms_norm", attributes, {x, weight, residual}, {x.type, x.type}};
   const Values sum = run(forward)[0];
-  // Behind the sum stand the norm, whose gradient is dy, and whoever else reads it.
+  // After the sum come the norm, whose gradient is dy, and every other reader of the sum.
   const Values got =
       gradient("rms_norm_input_gradient", attributes, {sum, weight, dy, residual}, {x.type});
   expect_gradient(forward, 0, {residual.data, dy.data}, got);

@@ -305,7 +305,7 @@ TEST(Attention, OfOneRowHasTheBitsThatItHasAmongOthers) {
       }
 }
 
-// Of each row that takes the call whole: what its variant makes of it, cut or not.
+// For each row that accepts the whole call: what its variant computes, cut or not.
 std::map<std::string, std::vector<Values>> by_variant(const OpCall& call) {
   std::map<std::string, std::vector<Values>> results;
   for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
@@ -320,7 +320,7 @@ std::map<std::string, std::vector<Values>> by_variant(const OpCall& call) {
   return results;
 }
 
-// Of every case that is cut.
+// Every case that is cut.
 TEST(Slices, OfACallHaveTheBitsOfTheWhole) {
   int num_cases = 0;
   for (const char* op :
@@ -407,7 +407,7 @@ OpCall adamw_call(const std::string& layout, DType moments, std::vector<std::int
   return call;
 }
 
-// The same update of the parameter in halves.
+// The same update of a parameter in its upper and lower 16 bits.
 OpCall in_halves(const OpCall& whole, bool packs) {
   OpCall call = whole;
   call.attributes["split"] = true;
@@ -432,7 +432,7 @@ OpCall in_halves(const OpCall& whole, bool packs) {
   return call;
 }
 
-// Of the row that follows an op's name: "_avx2".
+// Runs the row whose suffix follows an op's name: "_avx2".
 std::vector<Values> run_variant(const OpCall& call, const std::string& device,
                                 const std::string& variant) {
   const kernels::Kernel* kernel = kernels::find_kernel(device + std::string(call.op) + variant);
@@ -548,7 +548,7 @@ struct RowRange {
 std::vector<Values> run_in_slices(const OpCall& whole, const std::vector<RowRange>& slices,
                                   const std::string& device, const std::string& variant) {
   OpCall call = whole;
-  // The parameter, or its upper halves, stays whole; lower halves and moments are cut.
+  // The parameter, or its upper 16 bits, stays whole; lower 16 bits and moments are cut.
   const std::vector<std::size_t> cut = !whole.attributes.contains("split")
                                            ? std::vector<std::size_t>{2, 3}
                                            : std::vector<std::size_t>{1, 3, 4};
@@ -630,7 +630,7 @@ TEST(AdamW, TellsAWatchOfStatesOfSeveralBlocks) {
 }
 
 // With rates of 0 the new moments are the gradient and its square: the same floats whatever
-// computes them, so that codes and scales must be the same bits.
+// computes them, so that quantised values and scales must be the same bits.
 TEST(AdamW, QuantizesMomentsAlikeInEveryRowAndLayout) {
   for (const auto& shape : {std::vector<std::int64_t>{211, 97}, {3, 16, 33}}) {
     std::vector<std::vector<Values>> results;

@@ -113,7 +113,7 @@ class SummingWatch : public kernels::ByteWatch {
     crosses_ |= bytes == 0 || first / kBlockBytes != (first + bytes - 1) / kBlockBytes;
   }
 
-  // Behind the run. Empty: heard of every word of the watched outputs once, with its sums.
+  // After the run. Empty: every word of the watched outputs was reported once, with its sums.
   std::string violation() {
     std::string result = crosses_ ? "told of a part that does not lie in a block" : "";
     for_watched([&](State& state) {

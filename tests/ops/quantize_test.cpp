@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is lost by keeping a value in eight bits: of the value, and of the gradients that read it.
+// The error of saving a value as int8: of the value, and of the gradients that read it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -106,7 +106,7 @@ TEST(Quantize, KeepsWhatIsNotFiniteNotFiniteAndToItsBlock) {
           for (std::size_t i = 0; i < x.data.size(); ++i) {
             const double got = trip.x.get(static_cast<std::int64_t>(i));
             if (i / kBlock == at / kBlock) {
-              EXPECT_TRUE(std::isnan(got)) << i << " beside " << at;
+              EXPECT_TRUE(std::isnan(got)) << i << " next to " << at;
             } else {
               EXPECT_LE(std::abs(got - x.data[i]), bounds[i]) << i;
             }

@@ -151,7 +151,7 @@ TEST_P(AccountOfPlan, SavesWhatForwardMakesAndBackwardReads) {
 TEST_P(AccountOfPlan, CountsAGradientThatLiesInTheFrameWhileItLives) {
   lower::Compiled compiled = compile(GetParam());
   const Account before = make_account(compiled.graph, compiled.plan);
-  // One gradient moves behind the frame, alive in the last call alone.
+  // One gradient moves after the frame, alive in the last call alone.
   const auto length = static_cast<std::int32_t>(nodes_of(compiled.plan).size());
   const auto moved = std::find_if(
       compiled.plan.buffers.begin(), compiled.plan.buffers.end(),

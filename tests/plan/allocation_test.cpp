@@ -132,7 +132,7 @@ std::vector<long> counts_of_steps(lower::Precision precision, const std::string&
   return counts;
 }
 
-// Of all threads of the team so far.
+// Page faults of all threads of the team so far.
 long page_faults(device::ThreadTeam& team) {
   std::atomic<long> sum{0};
   team.run([&](int) {

@@ -57,7 +57,7 @@ std::int64_t bytes_a_token(const Shape& s, std::int64_t b, std::int64_t layer) {
   if (layer == 0) bytes += b * s.hidden;             // its own first norm
   if (layer == s.layers - 1) bytes -= b * s.hidden;  // the next norm is the head's
   bytes += 2 * b * (q + kv) + 4 * s.heads;           // q, k, v, output; log-sum-exp
-  if (is_qwen(s)) bytes += b * (q + kv);             // q and k ahead of their norms
+  if (is_qwen(s)) bytes += b * (q + kv);             // q and k before their norms
   if (s.experts == 0) return bytes + 3 * b * s.inner;
   return bytes + s.top_k * (3 * b * s.inner + 16) + 4 * s.experts;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that keep saved values in fewer bytes: what changes, by how much, and what must not.
+// Steps that compress saved values: what changes, by how much, and what must not change.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +106,7 @@ TEST(Compress, GivesTheBitsOfItsChoicesUnderEveryPlan) {
       options.compile.memory.recompute.clear();
       const std::set<std::string> taken(options.compile.memory.compress.begin(),
                                         options.compile.memory.compress.end());
-      // Values that one node makes are made again together.
+      // Values that one node computes are recomputed together.
       for (const std::string& key : some_of(keys.others, seed, 1))
         options.compile.memory.recompute.push_back(key);
       options.compile.trivial_planners = false;
@@ -174,7 +174,7 @@ TEST(Compress, RefusesHintsThatDisagree) {
   }
 }
 
-// Of so many layers that neighbours are one item.
+// With so many layers that neighbours are one item.
 TEST(Compress, ReplaysWhatWaitsTogetherWholeOrNotAtAll) {
   lower::CompileOptions options = options_for(lower::Precision::kBf16, SavedForm::kInt8).compile;
   const lower::Compiled whole = compiled(options, 40);
@@ -193,7 +193,7 @@ TEST(Compress, ReplaysWhatWaitsTogetherWholeOrNotAtAll) {
     return plan::MemoryDecider(menu, options.memory).decide(whole.plan.frame_bytes).decisions;
   };
   EXPECT_EQ(replayed().saved_as, decisions.saved_as);
-  // What is made again need not wait.
+  // A recomputed value need not be saved.
   const std::string last = group->keys.back();
   decisions.saved_as.erase(last);
   for (const plan::MenuItem& item : menu.items())
@@ -231,7 +231,7 @@ TEST(Compress, TimelineForetellsThePlan) {
   }
 }
 
-// Values come with what makes their neighbours again, also those that wait in eight bits.
+// Values are recomputed together with their neighbours, also those that are saved as int8.
 TEST(Compress, TimelineCountsAValueOnce) {
   const lower::CompileOptions options =
       options_for(lower::Precision::kFp32, SavedForm::kInt8).compile;

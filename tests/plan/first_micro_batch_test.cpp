@@ -25,7 +25,7 @@ class FirstMicroBatch : public ::testing::Test {
     return buffer.arena == spec::Arena::kGradient && buffer.state < 0 && buffer.bytes > 0;
   }
 
-  // Of the smallest frame that will do.
+  // The plan in the smallest frame that is enough.
   std::optional<plan::Plan> tight_plan() const {
     for (std::int64_t bytes = 0; bytes < whole_.plan.frame_bytes; bytes += plan::kAlignmentBytes)
       if (auto plan = plan::plan_among_gradients(whole_.graph, whole_.plan, bytes)) return plan;

@@ -42,7 +42,7 @@ class Recorder {
             .context = this};
   }
 
-  // Outputs of the program are read behind the step.
+  // Outputs of the program are read after the step.
   void end(const runtime::Program& program) {
     calls_.emplace_back();
     for (const runtime::NamedOperand& output : program.outputs) touch(output.operand, true);
@@ -136,7 +136,7 @@ TEST(HighWater, IsWhatThePlanSays) {
     }
 }
 
-// What a menu simulates for values that are made again, before any plan is made of it.
+// What a menu simulates for recomputed values, before any plan is made of it.
 TEST(HighWater, IsForetoldByTheMenu) {
   lower::CompileOptions options = options_of(lower::Precision::kBf16, 0);
   const ir::Graph forward = tied_moe_graph(4);

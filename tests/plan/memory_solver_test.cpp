@@ -89,7 +89,7 @@ TEST(MemorySolver, IsWithinAPercentOfTheOracleAndKeepsTheBudget) {
   EXPECT_LE(gaps / 200, 0.01);
 }
 
-// Of the sets that hold the one of the least seconds; where none holds, of the least excess.
+// The set that fits and takes the least seconds; if none fits, the one with the least excess.
 MenuOutcome best_of_all_subsets(std::size_t num_items, const EvaluateMenu& evaluate) {
   MenuOutcome best{.excess = std::numeric_limits<double>::infinity()};
   for (unsigned mask = 0; mask < 1U << num_items; ++mask) {
@@ -233,7 +233,7 @@ TEST(MemorySolver, EndsWhereChoicesCostLessThanNothing) {
   }
 }
 
-// The first item gains beside the second alone; the third, which is asked last, not beside it.
+// The first item gains together with the second alone; the third, which is asked last, does not.
 TEST(MemorySolver, AsksAgainWhatGainedNothingBeforeOthersWereTaken) {
   const auto evaluate = [](const std::vector<bool>& chosen) {
     MenuOutcome outcome{.excess = 10};

@@ -134,8 +134,8 @@ class PlantedOffload : public ::testing::Test {
                 ThrowsMessage<InternalError>(HasSubstr(rule)));
   }
   plan::Plan& plan() { return compiled_.plan; }
-  // Of plans with one offload changed each, those that the verifier refuses: where the bytes are
-  // nobody else's meanwhile, a change does no harm.
+  // Counts plans with one changed offload each that the verifier refuses. If no other value uses
+  // the bytes meanwhile, a change does no harm.
   int num_found(const std::function<void(plan::Offload&)>& change) {
     const plan::Plan good = plan();
     int found = 0;
@@ -157,7 +157,7 @@ class PlantedOffload : public ::testing::Test {
 
 TEST_F(PlantedOffload, AWriteThatBeginsTooEarlyIsFound) {
   for (plan::Offload& offload : plan().offloads) offload.write_at = 0;
-  expect("offloads written from what was made");
+  expect("offloads written from computed values");
 }
 
 TEST_F(PlantedOffload, AWriteThatIsAwaitedTooLateIsFound) {

@@ -104,7 +104,7 @@ TEST(Order, RefusesAStateThatNeedsItsNewValueForItsOldOne) {
   graph.states[0].after = written;
   builder.output(builder.add1("add", {written, cache}), "sum");
   EXPECT_THAT([&] { plan::make_plan(graph, {}); },
-              ThrowsMessage<InternalError>(HasSubstr("wait for each other")));
+              ThrowsMessage<InternalError>(HasSubstr("depend on each other in a cycle")));
 }
 
 TEST(Order, FreesEarly) {
@@ -123,8 +123,8 @@ TEST(Order, FreesEarly) {
   EXPECT_GE(given.frame_bytes, 2 * 4 * 256 * 4);
 }
 
-// An update in the backward waits for the input-gradient, which reads the old weight: ahead of it a
-// gradient of experts, here far more than the activations, would stand for nothing.
+// An update in the backward waits for the input gradient, which reads the old weight. Before that,
+// a gradient of experts, here far more than the activations, would be stored without need.
 TEST(Order, PutsOffGradientsWhoseUpdatesWait) {
   lower::CompileOptions options;
   options.with_update = true;
@@ -239,7 +239,7 @@ TEST_F(PlantedFault, AWrongModeIsFound) {
 }
 
 TEST_F(PlantedFault, AZeroFillAheadOfASecondWriterIsFound) {
-  // A second writer adds to what is there: zeroes ahead of it would drop the first.
+  // A second writer adds to what is there: zeroes before it would drop the first.
   auto& backward = order(spec::Action::kBackward);
   const auto touches = [&](const char* op) {
     return std::find_if(backward.begin(), backward.end(), [&](const plan::PlannedNode& node) {

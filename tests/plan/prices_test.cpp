@@ -49,7 +49,7 @@ TEST(Prices, DivideTheRoofByTheShare) {
   efficiency.fixed_seconds = {{"linear bf16", 0.5}};
   EXPECT_EQ(picoseconds(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency)),
             picoseconds(0.5 + flops / 4e9 / 2.0));
-  // Of half as many weights.
+  // Half as many weights.
   EXPECT_EQ(plan::weight_bytes(bf16.graph, bf16.node()), 2 * 500 * 800);
   efficiency.fixed_weight_bytes = {{"linear bf16", 500 * 800}};
   EXPECT_EQ(picoseconds(predicted_seconds(bf16.graph, bf16.node(), device(), efficiency)),

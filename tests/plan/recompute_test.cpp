@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that make values again, chosen by hint or by budget: equal bits, less memory.
+// Steps that recompute values, chosen by hint or by budget: equal bits, less memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ std::vector<std::string> saved_keys(const lower::CompileOptions& options) {
   return keys;
 }
 
-// Of the item that a choice took.
+// Keys of the item that a choice took.
 std::vector<std::string> keys_of(const std::string& name, const lower::Compiled& got) {
   const lower::Compiled whole = compiled({.precision = lower::Precision::kBf16,
                                           .pack_transposed = got.memory.decisions.pack_transposed});

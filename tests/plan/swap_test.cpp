@@ -62,7 +62,7 @@ TEST(Windows, HoldTheMomentsAndNothingElse) {
   EXPECT_THAT(runtime::print(compiled.program), HasSubstr("await read of first_moment."));
 }
 
-// Lower halves of parameters go where the moments go, where they may.
+// The lower 16 bits of parameters go where the moments go, if they may.
 TEST(Windows, HoldMastersWhereTheyMay) {
   lower::CompileOptions options = on_disk();
   options.precision = lower::Precision::kBf16;
@@ -147,7 +147,7 @@ TEST(Copies, AreOfWhatHintsLeave) {
   EXPECT_TRUE(copied().empty());
 }
 
-// However slow the disk is, few copies stand ahead of their readers.
+// However slow the disk is, few copies are in memory before their readers.
 TEST(Copies, DoNotFillMemoryAheadOfTheirReaders) {
   lower::CompileOptions options = parameters_on_disk();
   std::int64_t fast = 0;
@@ -536,8 +536,8 @@ TEST(StepsOnDisk, GiveTheBitsOfResidentStatesOnRandomGraphs) {
   }
 }
 
-// A budget may choose the disk: where memory does not hold the moments, or where waiting costs less
-// than making values again.
+// A budget may choose the disk if the moments do not fit in memory, or if waiting costs less than
+// recomputing values.
 lower::CompileOptions with_budget(std::int64_t bytes, double bytes_per_second) {
   lower::CompileOptions options;
   options.only_kernels = "ref";
@@ -592,7 +592,7 @@ TEST_F(ABudget, ChoosesTheDiskWhereMemoryDoesNotHoldTheMoments) {
                   HasSubstr("the optimizer's state on disk: /somewhere cannot be written to")));
 }
 
-// Where the moments alone on disk keep no budget any more, lower halves go there, then parameters.
+// If the moments alone on disk fit no budget, the lower 16 bits go there, then parameters.
 TEST(AHalfBudget, TakesMastersThenParametersWhereTheMomentsAreNotEnough) {
   const ir::Graph graph = tied_moe_graph(4);
   lower::CompileOptions options = with_budget(0, 1e15);

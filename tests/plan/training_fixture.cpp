@@ -113,7 +113,7 @@ class StateBytes {
   std::vector<std::byte> copy_;
 };
 
-// A parameter, whole or in halves, element by element in row-major order.
+// A parameter, whole or split into upper and lower 16 bits, element by element in row-major order.
 class Parameter {
  public:
   Parameter(const runtime::StateStore& store, Name name) : state_(store, name) {
@@ -142,7 +142,7 @@ class Parameter {
   }
 
  private:
-  // Of element i, in the slice that holds it.
+  // The lower 16 bits of element i, in the slice that holds it.
   std::uint16_t& low(std::int64_t i) const {
     std::size_t slice = 0;
     for (; i >= low_[slice]->view().type->num_elements(); ++slice)
@@ -152,10 +152,10 @@ class Parameter {
   }
 
   StateBytes state_;
-  std::vector<std::unique_ptr<StateBytes>> low_;  // whole, or slices; empty: not in halves
+  std::vector<std::unique_ptr<StateBytes>> low_;  // whole, or slices; empty: not split
 };
 
-// In row-major order, halves merged; derived packings come as they are.
+// In row-major order, upper and lower 16 bits merged; derived packings as they are.
 std::vector<std::byte> copy_rows(const runtime::StateStore& store, Name name) {
   const Parameter parameter(store, name);
   const TensorView& view = parameter.view();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk that fails as it is told to: stands between a swap file and its device.
+// A disk that fails as it is told to, between a swap file and its device.
 #pragma once
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An environment variable that has another value for a while. Not beside other threads.
+// An environment variable that has another value for a while. Not for use with other threads.
 #pragma once
 #include <stdlib.h>
 

@@ -39,14 +39,14 @@ std::filesystem::path write_tiny_tokens(const std::filesystem::path& folder,
 // suite's configuration (support/test_config.h).
 train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string& extra = "");
 
-// The bytes of every file of a checkpoint that a bitwise comparison is about: weights, masters and
-// moments, by name.
+// The bytes of every file of a checkpoint that a bitwise comparison needs: weights, fp32 parameters
+// and moments, by name.
 std::string checkpoint_bytes(const std::filesystem::path& checkpoint);
 
-// Removes the checkpoints of OUTPUT behind a step, as before they were written.
+// Removes the checkpoints of OUTPUT after a step, as before they were written.
 void go_back_to(const std::filesystem::path& output, std::int64_t step);
 
-// Changes one bit of the file, `from_end` bytes ahead of its end.
+// Changes one bit of the file, `from_end` bytes before its end.
 void flip_bit(const std::filesystem::path& file, std::int64_t from_end);
 
 // One object a line: metrics.jsonl, validation.jsonl.

@@ -13,7 +13,7 @@ namespace anabatic::testing {
 // The share of nonzero values that a comparison must rest on.
 inline constexpr double kZeroTrust = 0.3;
 
-// Of f32 and bf16; kernels may flush what is below to zero.
+// The smallest normal f32 and bf16; kernels may flush smaller values to zero.
 inline constexpr double kSmallestNormal = 0x1.0p-126;
 
 // Largest relative error of one rounding to nearest: 2^-53, 2^-24, 2^-8; 0 for integers.
@@ -44,8 +44,8 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& call,
 bool sums_its_squares(std::string_view op);
 double sum_of_squares(const Values& values);
 
-// Two computations of one small formula, each in `dtype` with at most a few hundred operations
-// behind a value.
+// Two computations of one small formula, each in `dtype` with at most a few hundred operations for
+// each value.
 std::vector<double> agreement_tolerances(const Values& want, DType dtype);
 double agreement_tolerance(double want, DType dtype);  // of one value
 

@@ -12,7 +12,8 @@ WORSE_THAN_PEER = 2.0
 TRAINING_LOSS = 1e-4
 # A gradient's error is about its own size times that of a loss, and a norm sums all of them.
 TRAINING_GRADIENT_NORM = 1e-3
-# Of each gradient of a pretrained model, fp32 against double: its largest error over its largest element.
+# For each gradient of a pretrained model, fp32 against double: its largest error over its largest
+# element.
 REAL_MODEL_GRADIENT = 1e-4
 
 

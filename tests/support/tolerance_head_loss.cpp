@@ -51,8 +51,8 @@ std::vector<Bound> head_loss_bounds(const OpCall& call) {
   const double scale = std::abs(call.inputs[3].data[0]);
   const double factor = backward ? scale * std::abs(spec::get_double(call.attributes, "dloss")) : 0;
   const double operand = unit_roundoff(x.type.dtype);
-  // Of e: a step's by f32, all steps by double. Of e·w: a step has one block or two. Of rows: the
-  // least block that a shape may ask for.
+  // Sums of e: a step's in f32, all steps in double. Of e·w: a step has one block or two. Of rows:
+  // the smallest block that a shape may ask for.
   constexpr double kStepClasses = 480, kLeastStepBlock = kStepClasses / 2, kLeastRows = 64;
   const auto num_classes = static_cast<double>(classes),
              num_rows = static_cast<double>(labels.data.size());

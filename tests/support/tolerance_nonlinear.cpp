@@ -294,11 +294,11 @@ std::vector<Bound> router_gradient_bounds(const OpCall& call) {
 }
 
 // Scalars (1 - βᵗ, lr·decay) are computed in double by contract, so only elementwise steps count.
-// Moments in bf16 go to either neighbour, which is two roundings to the nearest one. Of a parameter
-// in halves the upper one is it, rounded; the lower one may be anything, for the last bit of a
-// parameter decides it: ops/identity_test.cpp compares its bits with those of the whole parameter.
-// A code of 8 bits may be a neighbour where f32 and double stand on two sides of a threshold;
-// identity_test.cpp has data on which they cannot.
+// Moments in bf16 go to either neighbour, which is two roundings to the nearest one. For a
+// parameter in its upper and lower 16 bits, the upper one is the rounded parameter. The lower one
+// may be anything, for the last bit of a parameter decides it: ops/identity_test.cpp compares its
+// bits with those of the whole parameter. An 8-bit value may be a neighbour if f32 and double are
+// on two sides of a threshold; identity_test.cpp has data on which they cannot.
 std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> wants) {
   const bool is_split = spec::get_bool_or(call.attributes, "split", false);
   const std::size_t begin = is_split ? 2 : 1;  // of gradient and moments among inputs

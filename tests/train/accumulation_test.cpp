@@ -120,8 +120,7 @@ TEST(Accumulation, WeighsTheAuxiliaryLossByTheTokensOfMicroBatches) {
   const nlohmann::json line = metrics_of(run).at(0);
   EXPECT_EQ(line["loss"].get<double>(), cut.loss);
   EXPECT_EQ(line["aux_loss"].get<double>(), cut.aux_loss);
-  // Of each micro-batch on its own: routing differs between them, so one over all is another
-  // number.
+  // The loss of each micro-batch on its own: routing differs between them, so one over all differs.
   EXPECT_GT(std::abs(whole.aux_loss - cut.aux_loss), agreement_tolerance(2.0, DType::kFloat32));
   double sum = 0;
   for (const auto& [state, values] : cut.values) sum += norm(values) * norm(values);

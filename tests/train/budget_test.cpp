@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The budget that nobody names, and the smallest one that would do.
+// The budget that nobody names, and the smallest one that is enough.
 #include "train/budget.h"
 
 #include <gmock/gmock.h>
@@ -58,8 +58,8 @@ TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
   const BudgetedRun lean = plan(run, {.available_bytes = tight});
   EXPECT_LE(lean.memory.peak_bytes, tight + kProcess);
   EXPECT_FALSE(lean.plan.training.memory.choices.empty());
-  EXPECT_THAT(lean.note,
-              HasSubstr("does not fit into what is available, " + format_bytes(tight + kProcess)));
+  EXPECT_THAT(lean.note, HasSubstr("does not fit into the available memory, " +
+                                   format_bytes(tight + kProcess)));
 
   run.memory.budget = tight + kProcess;
   const BudgetedRun asked = plan(run, {});
@@ -75,7 +75,7 @@ TEST(DefaultBudget, RefusesWhatNothingFits) {
   const auto refused = try_plan(wide_run(folder.path()), {.available_bytes = 1 << 20});
   ASSERT_FALSE(refused);
   const std::string& reason = refused.refusal().reason;
-  EXPECT_THAT(reason, HasSubstr("available are 9.00 MiB, which memory.budget: auto keeps to"));
+  EXPECT_THAT(reason, HasSubstr("available are 9.00 MiB, the limit of memory.budget: auto"));
   EXPECT_THAT(reason, HasSubstr("memory.budget: this run needs"));
 }
 
@@ -150,7 +150,7 @@ TEST(BudgetRefusal, HasALineForEachConsumerWithKeysThatShrinkIt) {
   EXPECT_GE(consumers, testing::is_plain_test_config() ? 2 : 3);
   // Trivial planners let activations take nearly all.
   if (!testing::is_plain_test_config()) {
-    EXPECT_THAT(text, HasSubstr("optimizer.state_precision: bf16 halves it"));
+    EXPECT_THAT(text, HasSubstr("optimizer.state_precision: bf16 takes half of it"));
   }
   EXPECT_THAT(text,
               HasSubstr("train.micro_batch_size: 3 with train.gradient_accumulation_steps: 4"));

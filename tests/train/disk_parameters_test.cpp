@@ -117,7 +117,7 @@ TEST(DiskParameters, OfOneSegmentAlone) {
   expect_equal_runs(got, want);
 }
 
-// Of some that a budget holds in memory the moments and the lower halves go all the same.
+// Moments and lower 16 bits go to disk, even of parameters that a budget keeps in memory.
 TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
   for (const char* precision : {"fp32", "bf16"}) {
     const TemporaryDirectory want_folder, got_folder;
@@ -136,7 +136,7 @@ TEST(DiskParameters, ButForSomeTrainAndValidateBitForBit) {
     Trainer(want).train();
     Trainer(got).train();
     EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
-                HasSubstr("and parameters, but for 2 of these"));
+                HasSubstr("and parameters, except 2 of these"));
     expect_equal_runs(got, want);
   }
 }
@@ -190,7 +190,7 @@ TEST(DiskParameters, StopTheRunWhereTheDiskGivesOtherBytes) {
   }
   EXPECT_THAT(message,
               AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("embedding.weight"),
-                    HasSubstr("the disk gave back other bytes")));
+                    HasSubstr("the disk returned other bytes")));
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST(DiskActivations, StopTheRunWhereTheDiskGivesOtherBytes) {
     message = error.what();
   }
   EXPECT_THAT(message, AllOf(HasSubstr("[swap] file in " + run.train.output), HasSubstr("experts"),
-                             HasSubstr("the disk gave back other bytes")));
+                             HasSubstr("the disk returned other bytes")));
 }
 
 // Of 16 million parameters, whose moments are most of what a run holds.
@@ -296,9 +296,9 @@ TEST(DiskState, StopsAtAFaultWithTheLastCheckpointWhole) {
   for (const auto& [plan, found, masters] :
        {Case{{Fault::kError, false, 150, EIO}, "Input/output error"},
         Case{{Fault::kError, true, 60, ENOSPC}, "No space left on device"},
-        Case{{Fault::kFlip, false, 150}, "the disk gave back other bytes"},
+        Case{{Fault::kFlip, false, 150}, "the disk returned other bytes"},
         Case{{Fault::kVanish, false, 150}, "then the end"},
-        Case{{Fault::kFlip, false, 170}, "the disk gave back other bytes", "disk"},
+        Case{{Fault::kFlip, false, 170}, "the disk returned other bytes", "disk"},
         Case{{Fault::kError, true, 80, ENOSPC}, "No space left on device", "disk"}}) {
     SCOPED_TRACE(fmt::format("{} {}", found, masters));
     const TemporaryDirectory folder;
@@ -374,7 +374,7 @@ TEST(DiskState, IsReadAndFilledInPartsOfAnyLayout) {
   }
 }
 
-// The cursor against a map, in ranges that jump about, for lower halves in memory, on disk, and in
+// The cursor against a map, in ranges that jump about, for lower 16 bits in memory, on disk, and in
 // slices of either.
 TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
   const TemporaryDirectory folder;
@@ -447,7 +447,7 @@ TEST(StateCursor, ReadsAndWritesHalvesWhereverTheyStand) {
 }
 
 // As files have the matrices of experts: a piece of each parameter in turn, of more of them than
-// the cursor has open, wherever upper and lower halves stand.
+// the cursor has open, wherever upper and lower 16 bits are.
 TEST(StateCursor, TakesParametersInTurn) {
   for (const auto& [upper, low] : {std::pair{runtime::Tier::kDisk, runtime::Tier::kDisk},
                                    std::pair{runtime::Tier::kDisk, runtime::Tier::kMemory},
@@ -460,7 +460,7 @@ TEST(StateCursor, TakesParametersInTurn) {
       std::vector<Name> names;
       for (std::size_t i = 0; i < num_states; ++i) {
         names.push_back(intern(fmt::format("turn{}", i)));
-        // The last without halves.
+        // The last is not split.
         const bool is_split = i + 1 < num_states;
         store.add(
             names.back(),

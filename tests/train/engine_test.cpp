@@ -57,7 +57,7 @@ std::string yaml_of(const TemporaryDirectory& folder, const RunConfig& run) {
   return file;
 }
 
-// Notes what a run says, and ends it behind a step.
+// Notes the events of a run, and ends it after a step.
 class Notes : public RunListener {
  public:
   explicit Notes(std::int64_t last = -1) : last_(last) {}
@@ -169,7 +169,7 @@ TEST(Engine, TellsItsListenerAndPrintsNothing) {
   const TemporaryDirectory folder;
   RunConfig run = run_in(folder, "fp32", "");
   run.train.validate_every = run.train.save_every = 3;
-  // Is tokenised, which is said.
+  // It is tokenised, and a message reports that.
   run.data.train.push_back(folder.path() / "text.txt");
   std::ofstream(run.data.train.back()) << "Some text of a few words.";
   const std::string yaml = yaml_of(folder, run);

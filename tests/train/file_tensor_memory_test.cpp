@@ -48,7 +48,7 @@ namespace {
 
 constexpr std::int64_t kLayers = 24, kExperts = 128;
 
-// The largest number of bytes that `body` held at once, beside those that stood before it.
+// The largest number of bytes that `body` held at once, in addition to those held before it.
 template <class Body>
 std::int64_t most_bytes_of(Body&& body) {
   const std::int64_t before = live_bytes;

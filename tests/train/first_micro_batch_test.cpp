@@ -102,7 +102,7 @@ TEST_F(FirstMicroBatches, TrainTheBitsOfTheOthersInLessTime) {
   }
 }
 
-// Gradients too few for all that would be kept: some is made again there too.
+// Too few gradients for all that would be kept: some values are recomputed there too.
 TEST_F(FirstMicroBatches, KeepWhatThereIsRoomFor) {
   run_.train.micro_batch_size = 8;
   const std::string want = trained();

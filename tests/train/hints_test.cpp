@@ -73,7 +73,8 @@ TEST(Hints, ColdMomentsGoToDiskAndHotOnesStay) {
   EXPECT_EQ(on_disk(run).size() + 12, all);
 }
 
-// Beside moments that stay: those of a stack are cut where it takes that, and nowhere else.
+// With moments that stay in memory: those of a stack are cut where that is needed, and nowhere
+// else.
 TEST(Hints, ColdExpertsGoToDiskByThemselves) {
   if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
   const TemporaryDirectory folder;
@@ -132,7 +133,7 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
   }
 }
 
-// Slices of moments and lower halves begin elsewhere then; files hold them whole.
+// Slices of moments and lower 16 bits begin elsewhere then; files have them whole.
 TEST(Hints, NameOtherExpertsAfterAResume) {
   if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
   std::string want;

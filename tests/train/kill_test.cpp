@@ -118,7 +118,7 @@ TEST(Interrupt, FinishesTheStepSavesAndSaysHowToGoOn) {
     process.signal(signal);
     const Outcome outcome = process.wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.out, HasSubstr("the same command goes on from"));
+    EXPECT_THAT(outcome.out, HasSubstr("the same command resumes from"));
     const auto latest = latest_checkpoint(output);
     ASSERT_TRUE(latest);
     const auto lines = json_lines(output / "metrics.jsonl");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a run keeps what its optimizer needs, and when it updates: parameters in halves, moments in
-// bf16 or 8 bits, updates in the backward.
+// How a run stores the optimizer state, and when it updates: split parameters, moments in bf16 or 8
+// bits, updates in the backward.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::vector<nlohmann::json> metrics_of(const RunConfig& run) {
 // Matrices large enough for moments in 8 bits, with odd sides.
 constexpr const char* kLarge = "\"hidden_size\": 72, \"intermediate_size\": 41";
 
-// As above, of parameters kept whole or in halves; in panels, and in rows with an embedding that
+// As above, for parameters that are whole or split; in panels, and in rows with an embedding that
 // has two readers.
 TEST(OptimizerState, GivesEqualBitsWithParametersWholeOrInHalves) {
   for (const bool in_panels : {true, false}) {
@@ -133,7 +133,7 @@ TEST(OptimizerState, ResumesMomentsInEightBitsBitForBitOnAnyThreadCountAndLayout
     expect_equal_bits_in_any_form(precision, "int8", kLarge);
 }
 
-// Codes and scales of large matrices; f32 of embeddings, norms and small matrices.
+// Quantised values and scales of large matrices; f32 of embeddings, norms and small matrices.
 TEST(OptimizerState, SavesMomentsInEightBitsAsCodesAndScales) {
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kLarge);

@@ -128,7 +128,7 @@ TEST(Preflight, CountsTheCheckpointsThatStandAtOnce) {
   const auto most = [](std::int64_t saves, std::int64_t present, std::int64_t keep) {
     return most_new_checkpoints({.num_saves = saves, .num_present = present, .keep_last = keep});
   };
-  EXPECT_EQ(most(10, 0, 2), 3);  // two, and the third ahead of the first's going
+  EXPECT_EQ(most(10, 0, 2), 3);  // two, and the third before the first is removed
   EXPECT_EQ(most(1, 0, 2), 1);
   EXPECT_EQ(most(2, 0, 2), 2);
   EXPECT_EQ(most(10, 1, 2), 2);

@@ -126,9 +126,8 @@ TEST_F(RunDirectory, IsTakenOverFromARunThatWasKilled) {
   }
   EXPECT_TRUE(fs::exists(output_ / "run.lock"));
   run_.train.steps = named_checkpoints(output_).back().step + 2;
-  EXPECT_THAT(train_well(),
-              AllOf(HasSubstr("took "), HasSubstr("which ended without giving it back"),
-                    HasSubstr("resuming from")));
+  EXPECT_THAT(train_well(), AllOf(HasSubstr("took "), HasSubstr("which ended without releasing it"),
+                                  HasSubstr("resuming from")));
   EXPECT_FALSE(fs::exists(output_ / "run.lock"));
 }
 
@@ -263,7 +262,7 @@ TEST_F(RunDirectory, LosesNothingOfAnEarlierRunToOneThatBeginsAnew) {
   run_.train.keep_last = 1;
   run_.train.seed = 9;
   const std::vector<std::string> never{"--train.resume", "never", "--train.steps", "4"};
-  EXPECT_THAT(train_well(never), AllOf(HasSubstr("begins anew"), HasSubstr("step-00000006")));
+  EXPECT_THAT(train_well(never), AllOf(HasSubstr("a new run begins"), HasSubstr("step-00000006")));
   // Pruned to the newest of its own; step 4 of both cannot have one name.
   EXPECT_THAT(steps(), ElementsAre("step-00000004", "step-00000006"));
   EXPECT_TRUE(files_of(step(6)) == old6);

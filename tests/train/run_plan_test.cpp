@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's account and price before it runs, the calibration behind the price, and the search for
+// A run's account and price before it runs, the calibration that the price uses, and the search for
 // settings that fit.
 #include "train/run_plan.h"
 

@@ -147,7 +147,7 @@ TEST(StateRows, OfHalvesAreFloats) {
                  std::span(want).subspan(first, std::min(step, count - first)));
     read_rows(rows, 0, got);
     EXPECT_EQ(got, want);
-    read_rows(StateRows({high.data(), &type}), 0, got);  // the upper halves alone
+    read_rows(StateRows({high.data(), &type}), 0, got);  // the upper 16 bits alone
     for (std::size_t i = 0; i < count; ++i)
       EXPECT_EQ(got[i], to_float(to_bfloat16_half_away(want[i])));
     std::vector<std::byte> bytes;

@@ -49,7 +49,7 @@ spec::Decisions all_cut(const RunConfig& run, const PlannedRun& whole) {
       write_file_atomically(replayed.memory.plan, to_json(file));
       try {
         plan_of(replayed);
-      } catch (const InvalidArgument&) {  // saves nothing beside fewer slices
+      } catch (const InvalidArgument&) {  // saves nothing compared with fewer slices
         continue;
       }
       decisions.slices.insert(*file.decisions.slices.begin());

@@ -85,7 +85,7 @@ TEST(NonFinite, LossNamesStepLayerAndTensor) {
 TEST(NonFinite, GradientBehindAFiniteLossNamesTensorsAndLeavesTheCheckpoint) {
   const TemporaryDirectory folder;
   // A residual stream of 1e-6 and a last norm weight of 1e36: logits are finite, the gradient
-  // behind the norm, which is divided by the stream's size, is not.
+  // of the norm's input, which is divided by the stream's size, is not.
   const RunConfig run = run_from_changed_weights(
       folder, "\"rms_norm_eps\": 1e-12", [](const std::string& name, auto& w) {
         const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };

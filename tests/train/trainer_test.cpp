@@ -282,7 +282,7 @@ TEST(Trainer, StopsOnNonFiniteLossAndKeepsTheLastCheckpoint) {
   EXPECT_TRUE(latest_checkpoint(run.train.output).has_value());
 }
 
-// Ends the run behind a step.
+// Ends the run after a step.
 class StopAfter : public RunListener {
  public:
   explicit StopAfter(std::int64_t step) : last_(step) {}

@@ -136,11 +136,10 @@ TEST(Console, NamesTheLargestConsumersAndTheFileWithAllOfThem) {
                                            .text = "a long account",
                                            .file = "run/plan.txt"});
   EXPECT_EQ(text,
-            "memory: predicted peak 100.00 MiB\n"
-            "  of which optimizer state 40.00 MiB, parameters 20.00 MiB, gradients 10.00 MiB, "
-            "packings 10.00 MiB, other 20.00 MiB\n"
-            "  3 values are not kept for the backward: made again, compressed or on disk\n"
-            "step: predicted 0.5 s (default prices); run/plan.txt has every byte");
+            "memory: predicted peak 100.00 MiB\n  of which optimizer state 40.00 MiB, parameters "
+            "20.00 MiB, gradients 10.00 MiB, packings 10.00 MiB, other 20.00 MiB\n  3 values are "
+            "not kept for the backward: recomputed, compressed or on disk\nstep: predicted 0.5 s "
+            "(default prices); run/plan.txt lists every byte");
 }
 
 TEST(Console, EndsWithLossesMemoryAndFiles) {

@@ -168,7 +168,7 @@ TEST(Infer, LossesAreScalars) {
               HasSubstr("dimension 1 of"));
   EXPECT_THAT(
       error_of("load_balancing_loss", {"f32[]", "f32[4]", "f32[4]", "f32[4]"}, {{"top_k", 2}}),
-      HasSubstr("pairs of counts and sums behind the scale, got 3"));
+      HasSubstr("pairs of counts and sums after the scale, got 3"));
   EXPECT_THAT(infer("sequence_balance_loss", {"f32[]", "f32[6,3]", "i32[6,2]", "i32[6]"}),
               ElementsAre("f32[]"));
   EXPECT_THAT(error_of("sequence_balance_loss", {"f32[]", "f32[6,3]", "i32[6,2]", "i32[5]"}),

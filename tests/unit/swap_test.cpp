@@ -291,7 +291,7 @@ TEST_F(Swap, NamesRegionOffsetAndFaultAndKeepsTheFirstError) {
   }
 }
 
-// A region whose words its caller sums, with a part of a sector and of a word behind them.
+// A region whose words its caller sums, with a part of a sector and of a word after them.
 TEST_F(Swap, TakesChecksumsOfItsCaller) {
   constexpr std::int64_t kState = 2 * kBlockBytes + 1004;
   for (const bool flips : {false, true}) {
@@ -346,7 +346,7 @@ TEST_F(Swap, GivesUpOnADiskThatDoesNotAnswer) {
   const std::size_t region = space.add("moment", buffer.bytes());
   EXPECT_THAT(message_of([&] { space.wait(space.write(region, buffer.data())); }),
               AllOf(HasSubstr("moment: expected to write 16.00 MiB within"),
-                    HasSubstr("found the disk still at it")));
+                    HasSubstr("found the transfer still in progress")));
   EXPECT_NE(message_of([&] { space.wait_all(); }), "no ResourceError");
   space.finish();
 }

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kBlockTokens = std::int64_t{1} << 18;
-constexpr std::int64_t kKeptBytes = std::int64_t{4} << 20;  // smaller files are read faster anew
+constexpr std::int64_t kKeptBytes = std::int64_t{4} << 20;  // smaller files are read again faster
 constexpr std::string_view kKeptFormat = "anabatic id range 1";
 
 IdRange join(const IdRange& a, const IdRange& b) {
@@ -109,12 +109,12 @@ std::optional<IdRange> read_kept(const fs::path& path) {
   return range;
 }
 
-// The run does not need it: what hinders is said.
+// A run does not need this file: a failure is only a warning.
 void keep(const fs::path& path, const IdRange& range) {
   try {
     write_file_atomically(path, text_of(range, path));
   } catch (const Error& error) {
-    log_warning("[cache] the checked range of ids is not kept: {}", error.what());
+    log_warning("[cache] the checked range of ids cannot be stored: {}", error.what());
   }
 }
 

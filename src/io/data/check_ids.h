@@ -20,7 +20,7 @@ namespace anabatic::io {
 std::int64_t check_ids(std::span<const TokenFile> files, std::int64_t vocab_size, int threads,
                        const std::function<std::filesystem::path()>& cache);
 
-// Of ids [begin, begin + count) of a file; min > max if there are none.
+// The range of ids [begin, begin + count) of a file; min > max if there are none.
 IdRange id_range(const IndexedFile& file, std::int64_t begin, std::int64_t count);
 
 }  // namespace anabatic::io

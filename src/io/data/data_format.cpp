@@ -59,7 +59,7 @@ struct Head {
 
 constexpr std::string_view kUnknownBinary = "binary data";
 
-// What binary files begin with that users give by mistake.
+// The first bytes of binary files that users give by mistake.
 std::string_view kind_of_binary(std::string_view head) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kMagic = {{
       {"PAR1", "a Parquet file"},
@@ -115,7 +115,7 @@ void require_text(const DataFile& file, const Head& head) {
       "[data] {}: expected UTF-8 text, JSON or a .bin/.idx pair, got {} (byte 0x{:02X} "
       "at offset {}{})",
       file.path.string(), kind_of_binary(head.text), static_cast<unsigned char>(head.text[*bad]),
-      *bad, file.is_gzip ? " of what was decompressed" : "");
+      *bad, file.is_gzip ? " of the decompressed data" : "");
 }
 
 // Json parsing of a text that may be cut: 1 if it is JSON, 0 if it could be the begin of some, -1
@@ -210,7 +210,7 @@ void require_file(const fs::path& path) {
   if (fs::is_regular_file(status)) return;
   const char* got = fs::is_directory(status) ? "a folder"
                     : fs::exists(status)     ? "a pipe or device; write it to a file first"
-                                             : "none of that name";
+                                             : "no file of that name";
   throw ResourceError(
       fmt::format("[data] {}: expected a text or JSON file, or a .bin/.idx pair, "
                   "got {}",
@@ -253,7 +253,7 @@ DataFile detect_format(const fs::path& path, DataFormat asked) {
     if (asked == DataFormat::kTokens || is_half) {
       throw ResourceError(fmt::format(
           "[data] {}: expected a .bin/.idx pair, found {}", path.string(),
-          fs::exists(path) ? fmt::format("no {} beside it", suffix == ".idx" ? ".bin" : ".idx")
+          fs::exists(path) ? fmt::format("no {} next to it", suffix == ".idx" ? ".bin" : ".idx")
                            : "none"));
     }
   }
@@ -276,8 +276,8 @@ DataFile detect_format(const fs::path& path, DataFormat asked) {
   } else if (file.format == DataFormat::kText && asked == DataFormat::kAuto &&
              format_of_content(head) != DataFormat::kText) {
     log_warning(
-        "[data] {}: is read as text, as its suffix says, though it looks like JSON; data.format: "
-        "{} reads its documents",
+        "[data] {}: is read as text because of its suffix, although it looks like JSON; "
+        "data.format: {} reads its documents",
         path.string(), to_string(format_of_content(head)));
   }
   return file;

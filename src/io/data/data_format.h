@@ -33,15 +33,15 @@ struct DataFile {
 // "JSON lines, by content, gzip", for people.
 std::string describe(const DataFile& file);
 
-// PREFIX, PREFIX.bin and PREFIX.idx name a pair, whose suffixes may be written in any case. Where
-// `asked` is kAuto the suffixes .txt and .text, .jsonl and .ndjson, .json say the format, with .gz
-// behind them or not. A file with another suffix or none is JSON lines or JSON where its first
-// lines or its first value are JSON objects, and else text. Any file may be gzip, which its magic
-// says. InvalidArgument for binary content and for .gz without that magic, ResourceError for what
-// is no file.
+// PREFIX, PREFIX.bin and PREFIX.idx name a pair, whose suffixes may be in upper or lower case. With
+// kAuto as `asked` the suffix tells the format: .txt and .text, .jsonl and .ndjson, .json, each
+// with or without .gz after it. A file with another suffix or none is JSON lines or JSON if its
+// first lines or its first value are JSON objects, and else text. Any file may be gzip, which its
+// magic number tells. InvalidArgument for binary content and for .gz without that magic number.
+// ResourceError for a path that is no file.
 DataFile detect_format(const std::filesystem::path& path, DataFormat asked);
 
-// Of all; one error names every file that has one.
+// Formats of all files; one error names every file that has one.
 std::vector<DataFile> detect_formats(std::span<const std::filesystem::path> paths,
                                      DataFormat asked);
 

@@ -25,7 +25,7 @@ struct FileFingerprint {
 // a file that is not there or cannot be read.
 FileFingerprint fingerprint(const std::filesystem::path& path);
 
-// Of the files that a user's list of data stands for, in order: both files of a .bin/.idx pair.
+// Fingerprints of the files that a user's list of data names, in order: both files of a pair.
 std::vector<FileFingerprint> data_fingerprints(std::span<const std::filesystem::path> files);
 
 // XXH3 (128 bits, 32 hexadecimal digits) over all bytes: of blocks of 4 MiB, then of their hashes.
@@ -33,7 +33,7 @@ std::vector<FileFingerprint> data_fingerprints(std::span<const std::filesystem::
 // meanwhile.
 std::string content_hash(const std::filesystem::path& path, int threads);
 
-// Of bytes in memory.
+// The hash of bytes in memory.
 std::string content_hash(std::string_view bytes);
 
 }  // namespace anabatic::io

@@ -229,7 +229,7 @@ void IndexedFile::document_begins(std::int64_t first, std::span<std::int64_t> be
   const std::int64_t pointers = kHeaderBytes + 4 * num_sequences_;
   const std::int64_t width = size_bytes(type_);
   if (is_document_a_sequence_) {
-    // The place behind the last document has no pointer.
+    // The position after the last document has no pointer.
     const auto stored = static_cast<std::size_t>(
         std::clamp<std::int64_t>(num_documents_ - first, 0, std::ssize(begins)));
     if (stored > 0) read_numbers(pointers, first, begins.first(stored));

@@ -17,7 +17,7 @@
 
 namespace anabatic::io {
 
-// Megatron's codes; kFloat64 = 6 and kFloat32 = 7 exist there but hold no token ids.
+// Megatron's dtype numbers. kFloat64 = 6 and kFloat32 = 7 exist there but hold no token ids.
 enum class TokenType : std::uint8_t {
   kUint8 = 1,
   kInt8 = 2,
@@ -60,7 +60,7 @@ class IndexedFile {
 
   // Position of the document's first token among all tokens; num_tokens() for num_documents().
   std::int64_t document_begin(std::int64_t document) const;
-  // Of documents first, first + 1, ...; one or two reads for some hundred of them.
+  // Begins of documents first, first + 1, ...; one or two reads for some hundred of them.
   void document_begins(std::int64_t first, std::span<std::int64_t> begins) const;
   // The document that holds this token.
   std::int64_t document_of(std::int64_t token) const;
@@ -97,7 +97,7 @@ class IndexedFile {
 // buffer and four bytes a document.
 class IndexedFileWriter {
  public:
-  // Without `is_durable` nothing waits for the disk: for files that can be made again.
+  // Without `is_durable` it does not wait for the disk: for files that can be rebuilt.
   IndexedFileWriter(const std::filesystem::path& prefix, TokenType type, bool is_durable = true);
   ~IndexedFileWriter();  // removes what finish() has not completed
   IndexedFileWriter(const IndexedFileWriter&) = delete;

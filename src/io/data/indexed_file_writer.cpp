@@ -118,7 +118,7 @@ void IndexedFileWriter::finish() {
   if (is_durable_) bin_.sync();
   bin_.close();
   write_index();
-  // An index never stands beside a .bin that is not its own.
+  // An index must never be next to the .bin of another write.
   std::filesystem::remove(with_suffix(prefix_, ".idx"));
   rename_file(with_suffix(prefix_, ".bin.partial"), with_suffix(prefix_, ".bin"));
   rename_file(with_suffix(prefix_, ".idx.partial"), with_suffix(prefix_, ".idx"));

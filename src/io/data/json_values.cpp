@@ -138,7 +138,7 @@ bool JsonValueReader::next(std::string_view& value) {
   }
   has_begun_ = true;
   const int first = peek();
-  if (is_closed_ && first >= 0) fail("nothing behind the array", first);
+  if (is_closed_ && first >= 0) fail("nothing after the array", first);
   if (first < 0 && is_array_ && !is_closed_) fail("a value or the end of the array", first);
   if (first < 0) return false;
   value_line_ = line_;

@@ -53,7 +53,7 @@ class JsonValueReader : public RecordReader {
   int peek();                // the next byte that is no white space; -1 at the end
   bool fill();               // false when there is nothing more
   void advance();            // past one byte, counting lines
-  std::size_t value_size();  // of the value at position_, which it brings into the buffer
+  std::size_t value_size();  // of the value at position_, which it loads into the buffer
   [[noreturn]] void fail(std::string_view expected, int got) const;
 
   ByteSource source_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole training steps from a dataset, read one step ahead by a thread of its own.
+// Whole training steps from a dataset, read one step in advance by a separate thread.
 #pragma once
 #include <array>
 #include <condition_variable>

@@ -162,7 +162,7 @@ PairPool::Pin::Pin(PairPool& pool, PooledPair& pair)
 
 PairPool::Pin::~Pin() { pool_.release(slot_); }
 
-// A pinned slot is read without the lock: nobody changes it.
+// A pinned slot is read without the lock: no thread changes it.
 void PairPool::Pin::read_bin(std::int64_t offset, std::span<std::byte> bytes) const {
   read_exactly(pool_.slots_[static_cast<std::size_t>(slot_)].bin, pair_.bin, offset, bytes);
 }

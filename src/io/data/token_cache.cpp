@@ -36,7 +36,8 @@ class EntryLock {
     while (true) {
       file_ = File::append(path);
       if (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
-        if (errno == EWOULDBLOCK) log_info("data: waiting for another run, which makes token ids");
+        if (errno == EWOULDBLOCK)
+          log_info("data: waiting for another run, which tokenizes these files");
         while (::flock(file_.descriptor(), LOCK_EX) != 0)
           if (errno != EINTR)
             throw ResourceError(
@@ -142,14 +143,14 @@ CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key
     const EntryLock lock(fs::path(entry) += ".lock");
     // Another run may have made it meanwhile.
     if (auto found = load(entry, threads)) return std::move(*found);
-    if (fs::exists(entry)) log_warning("[cache] {} is damaged and is made anew", entry.string());
+    if (fs::exists(entry)) log_warning("[cache] {} is damaged and is rebuilt", entry.string());
     make_entry(entry, threads, make);
     if (auto found = load(entry, threads)) return std::move(*found);
   } catch (const fs::filesystem_error& error) {
     throw ResourceError(fmt::format("[cache] {}; data.cache names another folder", error.what()));
   }
   throw ResourceError(
-      fmt::format("[cache] {} does not read as it was written; is the disk sound? data.cache names "
+      fmt::format("[cache] {} differs from what was written; is the disk healthy? data.cache names "
                   "another folder",
                   entry.string()));
 }

@@ -34,12 +34,12 @@ struct CachedTokens {
   IdRange ids;
 };
 
-// Makes PREFIX.bin and PREFIX.idx.
+// Writes PREFIX.bin and PREFIX.idx.
 using MakeTokens = std::function<void(const std::filesystem::path& prefix)>;
 
-// An entry is a folder HASH with tokens.bin, tokens.idx and manifest.json, which holds hashes of
-// both: an entry that was cut or altered is made anew. It is written as HASH.partial and renamed
-// when whole. Runs that share a cache wait for the one that makes an entry. ResourceError when the
+// An entry is a folder HASH with tokens.bin, tokens.idx and manifest.json, which has hashes of both
+// files. A truncated or altered entry is rebuilt. It is written as HASH.partial and renamed when
+// complete. Runs that share a cache wait for the one that writes an entry. ResourceError if the
 // folder cannot be written to.
 CachedTokens cached_tokens(const CacheDirectory& cache, const TokenCacheKey& key, int threads,
                            const MakeTokens& make);

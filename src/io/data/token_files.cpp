@@ -19,7 +19,7 @@ CachedTokens tokens_of(const DataFile& file, const Tokenize& tokenize,
   return cached_tokens(cache, key, options.threads, [&](const std::filesystem::path& prefix) {
     ++num_made;
     TokenizeOptions once = options;
-    once.is_durable = false;  // an entry that a crash cuts is made anew
+    once.is_durable = false;  // an entry that a crash truncates is rebuilt
     tokenize_files(std::span(&file, 1), tokenize, prefix, once);
     if (!stamp_of(file.path).has_same_content(before))
       throw ResourceError(
@@ -51,7 +51,7 @@ std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const T
     result.push_back({file, std::move(made.tokens), made.ids, cache});
   }
   if (num_made > 0)
-    log_info("data: token ids of {} {} are made, and kept {}", num_made,
+    log_info("data: tokenized {} {}; the token ids are kept {}", num_made,
              num_made == 1 ? "file" : "files",
              cache->is_temporary() ? "for this run" : "in " + cache->path().string());
   return result;

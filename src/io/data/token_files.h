@@ -19,14 +19,14 @@ namespace anabatic::io {
 struct TokenFile {
   DataFile source;
   IndexedFile tokens;
-  std::optional<IdRange> ids = {};                   // where known since they were made
-  std::shared_ptr<const CacheDirectory> cache = {};  // keeps a temporary one
+  std::optional<IdRange> ids = {};                   // if known since they were written
+  std::shared_ptr<const CacheDirectory> cache = {};  // keeps a temporary cache alive
 };
 
-// Ids of text and JSON come from `cache` or are put there (io/data/token_cache.h). `tokenizer`
-// is a hash of what, beside the options, ids follow from: the contents of the tokenizer's files.
-// `tokenize` and `cache` may be empty if all files are .bin/.idx. ResourceError when a file changes
-// while it is read.
+// Ids of text and JSON come from `cache` or are stored there (io/data/token_cache.h). `tokenizer`
+// is a hash of the tokenizer's files, which determine the ids together with the options. `tokenize`
+// and `cache` may be empty if all files are .bin/.idx. ResourceError if a file changes while it is
+// read.
 std::vector<TokenFile> open_token_files(std::span<const DataFile> files, const Tokenize& tokenize,
                                         const TokenizeOptions& options,
                                         const std::shared_ptr<const CacheDirectory>& cache,

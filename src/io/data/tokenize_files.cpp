@@ -190,7 +190,7 @@ class JobReader {
     }
   }
 
-  // What the reader finds wrong comes behind the errors of the records before it.
+  // An error of the reader is thrown after the errors of the records before it.
   std::shared_ptr<Job> next_records() {
     if (error_) std::rethrow_exception(error_);
     auto job = std::make_shared<Job>();

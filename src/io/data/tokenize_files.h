@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text and JSON files to PREFIX.bin/.idx, in parallel and in bounded memory.
+// Turns text and JSON files into PREFIX.bin/.idx, in parallel and in bounded memory.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,25 +14,25 @@
 
 namespace anabatic::io {
 
-// Appends the ids of one chunk of text to `ids`, without the special tokens of a post-processor.
-// TokenizeOptions::ends says which of them stand around a document.
-// `begins_document` is false for later chunks of a cut document, where a tokenizer that marks the
-// start of a text (Metaspace's prefix) must not do so. Called from several threads at once.
+// Appends the ids of one chunk of text to `ids`, without the special tokens of a post-processor;
+// TokenizeOptions::ends has those around a document. `begins_document` is false for later chunks of
+// a cut document: a tokenizer that marks the start of a text (Metaspace's prefix) must not do so
+// there. Called from several threads at once.
 using Tokenize = std::function<void(std::string_view chunk, bool begins_document,
                                     std::vector<std::int32_t>& ids)>;
 
 struct TokenizeOptions {
-  std::int64_t vocab_size = 0;  // ids must lie below; also picks uint16 or int32
-  DocumentEnds ends{};          // put around each document, once
-  int threads = 1;              // changes nothing but the time
-  bool is_durable = true;       // the output is on disk when it has its name
+  std::int64_t vocab_size = 0;  // ids must be smaller; also selects uint16 or int32
+  DocumentEnds ends{};          // added around each document, once
+  int threads = 1;              // affects only the time
+  bool is_durable = true;       // the output is on disk once it has its name
   std::string json_field = "text";
   std::int64_t max_line_bytes = std::int64_t{256} << 20;
 };
 
 struct TokenizeCounts {
   std::int64_t documents = 0;
-  std::int64_t tokens = 0;      // with those that are put around documents
+  std::int64_t tokens = 0;      // including those added around documents
   std::int64_t text_bytes = 0;  // read from the files
 };
 

@@ -96,8 +96,8 @@ AddedVocabulary::AddedVocabulary(
       id = next_id++;
     }
     if (id != file_id && num_moved++ == 0) {
-      first_moved = fmt::format("{} `{:.40}` says id {} and gets {}", item.path(), token.content,
-                                file_id, id);
+      first_moved = fmt::format("{} `{:.40}` has id {} in the file and gets {}", item.path(),
+                                token.content, file_id, id);
     }
     std::string decoded = token.content;
     if (token.normalized)
@@ -111,7 +111,7 @@ AddedVocabulary::AddedVocabulary(
     entries_[id] = {std::move(token), std::move(decoded)};
   }
   if (num_moved > 0)
-    log_warning("[tokenizer] {} added tokens get other ids than they say: {}", num_moved,
+    log_warning("[tokenizer] {} added tokens get other ids than the file says: {}", num_moved,
                 first_moved);
   for (const auto& [id, entry] : entries_)
     (entry.token.normalized ? normalized_ : raw_).insert(entry.decoded, id);

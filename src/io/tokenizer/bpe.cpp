@@ -89,7 +89,7 @@ bool Bpe::append_bytes(std::string_view character, std::vector<std::int32_t>& sy
 }
 
 // The order of an unknown symbol and byte symbols around it is Hugging Face's: a pending unknown
-// is written when the next known character comes, behind any byte symbols in between.
+// is written when the next known character comes, after any byte symbols in between.
 void Bpe::symbolise(std::string_view word, WordScratch& scratch) const {
   auto& symbols = scratch.symbols;
   symbols.clear();

@@ -34,11 +34,11 @@ class JsonNode {
   // The member `type`, "" if there is none.
   std::string type() const;
 
-  [[noreturn]] void refuse(std::string_view expected) const;  // got what stands here
+  [[noreturn]] void refuse(std::string_view expected) const;  // got what is there
   [[noreturn]] void unsupported(std::string_view what) const;
 
  private:
-  std::string place() const;  // the path with one colon behind it
+  std::string place() const;  // the path with one colon after it
 
   const nlohmann::json* value_;
   std::string path_;

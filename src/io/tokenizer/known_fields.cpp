@@ -14,7 +14,7 @@ constexpr std::size_t kMostNamed = 8;
 
 struct Row {
   std::string_view part;    // of the document, or the type of a component
-  std::string_view fields;  // each with a space behind it
+  std::string_view fields;  // each with a space after it
 };
 constexpr std::array kParts{
     Row{"document",
@@ -25,8 +25,9 @@ constexpr std::array kParts{
         "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
         "byte_fallback ignore_merges vocab merges "}};
 
-// Of normalizers, pre-tokenizers, post-processors and decoders, beside `type`. trim_offsets, the
-// add_prefix_space of a post-processor and str_rep concern offsets or repeat another field.
+// Fields of normalizers, pre-tokenizers, post-processors and decoders, in addition to `type`.
+// trim_offsets, the add_prefix_space of a post-processor and str_rep concern offsets or repeat
+// another field.
 constexpr std::array kComponents{
     Row{"Sequence", "normalizers pretokenizers processors decoders "},
     Row{"ByteLevel", "add_prefix_space trim_offsets use_regex "},
@@ -104,7 +105,7 @@ void warn_of_unknown_fields(const JsonNode& root) {
   for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
     if (const auto component = root.find(part)) search.look_at_component(*component);
   if (!search.names().empty())
-    log_warning("[tokenizer] {}: not known here, has no effect", search.names());
+    log_warning("[tokenizer] {}: unknown field, has no effect", search.names());
 }
 
 }  // namespace anabatic::io::tokenizer

@@ -16,8 +16,8 @@ class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(int options) : options_(options) {}
 
-  // ASCII never changes and never composes with what stands before it, so only the other runs,
-  // each with the ASCII character before it, are normalised.
+  // ASCII never changes and never composes with the character before it. So only the other runs are
+  // normalised, each with the ASCII character before it.
   bool apply(std::string& text, bool, RegexScratch&) const override {
     const auto is_ascii = [&](std::size_t i) {
       return (static_cast<unsigned char>(text[i]) & 0x80) == 0;

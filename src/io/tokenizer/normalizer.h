@@ -31,7 +31,7 @@ class Normalizer {
 
   // Changes `text` in place. Returns false if its first character no longer stems from the first
   // one of the original (it matters to Metaspace with `prepend_scheme` first). `is_continuation`:
-  // more of the text stands before it, so nothing is put in front.
+  // more of the text comes before it, so nothing is put in front.
   virtual bool apply(std::string& text, bool is_continuation, RegexScratch& scratch) const = 0;
 };
 

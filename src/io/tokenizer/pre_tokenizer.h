@@ -24,13 +24,13 @@ struct Piece {
 
 class PreTokenizers;
 
-// What cutting needs beside the text; one for each thread.
+// Buffers for cutting text; one for each thread.
 struct CutScratch {
   RegexScratch regex;
   std::vector<std::string> buffers;  // changed text, one for each stage
 };
 
-// Hands pieces from one stage to the next and words, behind the last stage, to `take_word`.
+// Passes pieces from one stage to the next, and words from the last stage to `take_word`.
 class NextStage {
  public:
   using TakeWord = std::function<void(std::string_view)>;

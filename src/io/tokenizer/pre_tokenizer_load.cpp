@@ -82,8 +82,8 @@ class CharacterSplit final : public PreTokenizer {
   SplitBehavior behavior_;
 };
 
-// Only the prefix and the mapping; the cutting is a RegexSplit stage behind it, the mapping a stage
-// behind that, unless the model takes raw bytes.
+// Only the prefix. A RegexSplit stage after it does the cutting, and a stage after that the
+// mapping, unless the model takes raw bytes.
 class PrefixSpace final : public PreTokenizer {
  public:
   void cut(Piece piece, RegexScratch&, std::string& buffer, const NextStage& next) const override {

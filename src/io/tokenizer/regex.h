@@ -13,7 +13,7 @@ struct Match {
   std::size_t end = 0;
 };
 
-// What a match needs beside the pattern; one for each thread.
+// Buffers for a match; one for each thread.
 class RegexScratch {
  public:
   RegexScratch();
@@ -52,7 +52,7 @@ class Regex {
   std::string where_;
 };
 
-// All matches from left to right; an empty match right behind the last match is passed over.
+// All matches from left to right. An empty match directly after the last match is skipped.
 class MatchCursor {
  public:
   MatchCursor(const Regex& regex, std::string_view text, RegexScratch& scratch)

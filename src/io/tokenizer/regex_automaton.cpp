@@ -221,7 +221,7 @@ class AutomatonBuilder {
     return is_disjoint;
   }
 
-  // Adds the places behind `symbol` to `next`. True if the match may end here, so that nothing
+  // Adds the places after `symbol` to `next`. True if the match may end here, so that nothing
   // less preferred counts.
   bool follow(std::size_t at, std::size_t symbol, State& next) {
     if (round_of_[at] == round_) return false;

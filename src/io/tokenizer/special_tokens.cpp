@@ -182,7 +182,7 @@ class Resolver {
   }
 
   // A list of generation_config.json is kept, with EOS in front: it names more than one on purpose.
-  // A single id that is not EOS is what a change of tokenizer has left behind.
+  // A single id that is not EOS is a leftover from a change of tokenizer.
   Ids eos_to_export(std::int64_t eos) const {
     Ids ids{eos};
     const auto found = generation_config_.find("eos_token_id");

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which special tokens stand around documents and prompts, and which end a generation: decided here
-// for every verb, from the files of one model directory.
+// Which special tokens are added around documents and prompts, and which end a generation. Decided
+// here for every verb, from the files of one model directory.
 //
 // EOS, the token that ends a document, is the first that is named, in this order:
-//   1. eos_token of special_tokens_map.json, where tokenizer_config.json has no
-//   added_tokens_decoder
-//      (as transformers reads them);
+//   1. eos_token of special_tokens_map.json, if tokenizer_config.json has no
+//      added_tokens_decoder (as transformers reads them);
 //   2. eos_token of tokenizer_config.json, then of special_tokens_map.json;
 //   3. eos_token_id of generation_config.json: of a list, the one that config.json names too, or
 //      else its first;
 //   4. eos_token_id of config.json.
-// A generation ends at EOS and at every id of 3, or of 4 when there is no 3. Where nothing names an
-// EOS, documents have none, and a generation ends at what transformers takes for the model's
-// family. BOS is found alike.
+// A generation ends at EOS and at every id of 3, or of 4 when there is no 3. If nothing names an
+// EOS, documents have none, and a generation ends at the default of transformers for the model's
+// family. BOS is found in the same way.
 //
-// What stands in front of a document or prompt: what the post-processor of tokenizer.json puts
-// there; if it puts nothing there, BOS where tokenizer_config.json says add_bos_token: true.
+// A document or prompt begins with what the post-processor of tokenizer.json adds there. If it adds
+// nothing, it begins with BOS, provided that tokenizer_config.json says add_bos_token: true.
 #pragma once
 #include <cstdint>
 #include <filesystem>

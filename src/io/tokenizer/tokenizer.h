@@ -52,8 +52,8 @@ class Tokenizer {
   std::string id_to_token(std::int32_t id) const;
   bool is_special(std::int32_t id) const;
 
-  // What the post-processor puts in front of a text and behind it. Which of these a document or
-  // prompt gets is the business of special_tokens.h.
+  // What the post-processor adds before and after a text. special_tokens.h decides which of these a
+  // document or prompt gets.
   std::span<const std::int32_t> special_prefix() const;
   std::span<const std::int32_t> special_suffix() const;
 

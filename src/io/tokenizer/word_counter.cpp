@@ -85,8 +85,8 @@ class TextReader {
     is_at_end_ = pending_.size() < wanted_;
   }
 
-  // The last line feed, else the last space, that stands behind a character other than white
-  // space: no word of the pre-tokenization holds both, nor looks across.
+  // The last line feed, or else the last space, that follows a character other than white space: no
+  // word of the pre-tokenization crosses it.
   std::size_t cut() const {
     for (const char separator : {'\n', ' '}) {
       for (std::size_t at = pending_.rfind(separator); at != std::string::npos && at > 0;

@@ -58,7 +58,7 @@ struct Forward {
     prefetch(values<T>(head), first, count);
   }
 
-  // Packs what it starts with, then lets `ahead`, which may be taken next, come closer.
+  // Packs what it starts with, then prefetches `ahead`, which may be taken next.
   template <class T>
   void block(const RowBlock& rows, std::int64_t head, std::int64_t ahead, const Buffers& b) const {
     const std::int64_t heads = shape.heads_per_task(), tiles = ceil_div(rows.count, kRows),

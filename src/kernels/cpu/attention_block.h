@@ -44,7 +44,7 @@ struct ForwardBlock {
   float* tile_total(std::int64_t row) const {
     return buffers.tile_totals + row % kStripRows * kLanes;
   }
-  // Of the strip of row tiles [first, last), when all of its scores of a tile of keys are there.
+  // For a strip of row tiles [first, last), once all of its scores of a tile of keys are computed.
   void add_tile_totals(std::int64_t first, std::int64_t last) const {
     for (std::int64_t row = first * kRows; row < last * kRows; ++row)
       buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
@@ -87,7 +87,7 @@ struct ForwardBlock {
   }
 
   // Turns the scores of a tile into exponentials and adds them to the totals. `before` scores of
-  // the same strip stand left of them.
+  // the same strip are to the left of them.
   void fold_full(std::int64_t tile, std::int64_t before, float* scores) const {
 #pragma GCC unroll 3
     for (std::int64_t i = 0; i < kRows; i += 2, scores += 2 * kScoreStride) {

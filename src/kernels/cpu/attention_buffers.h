@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each thread of an attention call holds in its workspace: operands in fp32 (attention_tiles.h
-// says how they lie), or words of two bf16 (attention_pairs.h).
+// The workspace of each thread of an attention call: operands in fp32 (attention_tiles.h has their
+// layout), or words of two bf16 (attention_pairs.h).
 #pragma once
 #include "kernels/cpu/attention_shape.h"
 
@@ -34,7 +34,8 @@ struct AttentionGradientBuffers {
 
 using Word = std::uint32_t;  // two neighbours along the depth of a product, the first one low
 
-// Larger blocks than in fp32: beside products of twice the speed, packing costs twice as much.
+// Larger blocks than in fp32: products are twice as fast, so packing costs twice as much next to
+// them.
 inline constexpr AttentionBlocking kPairBlocking{384, 256, 192, 192};
 static_assert(kPairBlocking.is_whole());
 
@@ -60,8 +61,8 @@ struct AttentionPairBuffers {
   AttentionPairBuffers(const AttentionShape& shape, Pieces& pieces);
 };
 
-// Of an operand that stands on the left of one product and on the right of another: rows, pairs
-// along the width; panels, pairs of rows.
+// For operands that are on the left of one product and on the right of another. Rows: pairs along
+// the width. Panels: pairs of rows.
 struct AttentionGradientPairBuffers {
   static constexpr AttentionBlocking kBlocking = kPairBlocking;
 

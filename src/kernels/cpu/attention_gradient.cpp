@@ -106,7 +106,7 @@ struct Gradient {
     prefetch(douts<T>(kv_head * shape.group()), rows.first, rows.count);
   }
 
-  // Packs its keys, then lets `ahead`, which may be taken next, come closer.
+  // Packs its keys, then prefetches `ahead`, which may be taken next.
   template <class T>
   void key_block(std::int64_t task, std::int64_t ahead, const Buffers& b) const {
     const std::int64_t index = key_block_of(task), kv_head = kv_head_of(task);

@@ -40,7 +40,7 @@ struct ForwardBlock {
   float* tile_total(std::int64_t row) const {
     return buffers.tile_totals + row % kStripRows * kLanes;
   }
-  // Of the strip of row tiles [first, last), when all of its scores of a tile of keys are there.
+  // For a strip of row tiles [first, last), once all of its scores of a tile of keys are computed.
   void add_tile_totals(std::int64_t first, std::int64_t last) const {
     for (std::int64_t row = first * kRows; row < last * kRows; ++row)
       buffers.totals[row] += static_cast<double>(sum_lanes(load(tile_total(row))));
@@ -126,7 +126,7 @@ struct ForwardBlock {
     return sum;
   }
 
-  // Of a row of a head, whichever head.
+  // Bits of the keys from `key` on that a row sees; the same for every head.
   std::uint64_t visible(std::int64_t row, std::int64_t key) const {
     return visible_keys(buffers.begins[row] - key, buffers.ends[row] - key);
   }
@@ -146,9 +146,9 @@ struct ForwardBlock {
     return _mm512_reduce_max_ps(top);
   }
 
-  // As fold, row by row; a row whose sum grew too large takes a new maximum. What stands in the
-  // weights of the tile goes to its sums before one is scaled, from key `begin` of the tile of keys
-  // on, which becomes `j`.
+  // As fold, row by row. A row whose sum grew too large gets a new maximum. Before a sum is scaled,
+  // the weights of the tile so far are added to its sums: those from key `begin` of the tile of
+  // keys on. `begin` becomes `j`.
   __attribute__((noinline)) void fold_slowly(std::int64_t tile, std::int64_t j, std::int64_t key,
                                              std::int64_t& begin) const {
     {

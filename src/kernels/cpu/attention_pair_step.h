@@ -49,7 +49,7 @@ struct GradientStep {
     std::fill(b.dk, b.dk + round_up(num_keys, kRows) * key_columns, 0.0f);
     std::fill(b.dv, b.dv + round_up(num_keys, kRows) * value_columns, 0.0f);
   }
-  // dk and dv of the keys from `first` on, when all rows have passed by.
+  // dk and dv of the keys from `first` on, after all rows.
   void finish(const HeadRows<BFloat16>& dk, const HeadRows<BFloat16>& dv,
               std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {
@@ -76,8 +76,9 @@ struct GradientStep {
     write_sums(b.dq + row * key_columns, shape.scale, dq, t);
   }
 
-  // Of a register tile of rows and 16 · kCount keys, p and ds; 0 where a row does not see a key,
-  // and in the rest of the register tile of scores. Unless kMasked, every row sees all keys.
+  // Computes p and ds of a register tile of rows and 16 · kCount keys. They are 0 where a row does
+  // not see a key, and in the rest of the register tile of scores. Unless kMasked, every row sees
+  // all keys.
   template <int kCount, bool kMasked>
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     Floats p[kRows][kCount];

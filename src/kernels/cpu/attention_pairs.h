@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention computes with on bf16 tensors where VDPBF16PS is: packed operands and a register
-// tile of products. The depth of a product goes by words, pairs of bf16.
+// Packed operands and a register tile of products for attention on bf16 tensors, on CPUs with
+// VDPBF16PS. The depth of a product is counted in words, pairs of bf16.
 //
 // A left operand is words anywhere: word k of row i at i · row_stride + k · depth_stride. A right
 // one is panels of 16 columns, [columns / 16, depth words, 16], whose words are pairs along a row
@@ -174,7 +174,7 @@ ANABATIC_INLINE void multiply_add_rows(PairSums<kCount>& sums, const Word* a,
                                        std::int64_t depth) {
   multiply_add_words<kCount>(sums, a, row_stride, 1, b, panel, std::min(depth, kSumWords));
   if (depth <= kSumWords) return;
-  PairSums<kCount> all;  // a copy: what has an address stands in no register
+  PairSums<kCount> all;  // a copy: a value with an address is not kept in a register
   std::memcpy(&all, &sums, sizeof all);
   add_more_words<kCount>(all, a, row_stride, b, panel, depth);
   std::memcpy(&sums, &all, sizeof all);

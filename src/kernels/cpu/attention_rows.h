@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of one head, and the keys that they see; whatever operands attention computes with.
+// Rows of one head, and the keys that they see, for any form of attention's operands.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -25,10 +25,10 @@ struct HeadRows {
   T* row(std::int64_t t) const { return data + t * stride; }
 };
 
-// Rows of one head lie far apart: hardware does not foresee them.
+// Rows of one head are far apart in memory: the hardware does not prefetch them.
 inline constexpr std::int64_t kPrefetchRows = 8;
 
-// Brings rows [first, first + count) into the second cache: to be read, or (T is not const)
+// Prefetches rows [first, first + count) into the second cache: to be read, or (T is not const)
 // written.
 template <class T>
 void prefetch(const HeadRows<T>& from, std::int64_t first, std::int64_t count) {

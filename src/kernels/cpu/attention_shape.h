@@ -12,11 +12,11 @@ namespace anabatic::kernels::cpu {
 // Rows of a register tile, and columns of the widest panel of any instruction set.
 inline constexpr std::int64_t kTileRows = 6, kWidestPanel = 32;
 
-// Rows of a strip of the forward: scores stand for one at a time.
+// Rows of a strip of the forward: scores are stored for one strip at a time.
 inline constexpr std::int64_t kStripRows = 24;
 
-// What a call is cut into. Forward: a task holds (heads x rows) query rows while tiles of keys pass
-// by. Backward: a task holds a block of keys while blocks of rows pass by.
+// How a call is cut. Forward: a task has (heads x rows) query rows and reads tiles of keys.
+// Backward: a task has a block of keys and reads blocks of rows.
 struct AttentionBlocking {
   std::int64_t rows, keys, gradient_rows, gradient_keys;
 
@@ -27,7 +27,7 @@ struct AttentionBlocking {
   }
 };
 
-// Of kernels in fp32. Packing a tile of keys costs about 2 % at so many rows.
+// Blocks of the fp32 kernels. Packing a tile of keys costs about 2 % at so many rows.
 inline constexpr AttentionBlocking kFloatBlocking{192, 128, 96, 96};
 static_assert(kFloatBlocking.is_whole());
 
@@ -118,7 +118,7 @@ struct TileRange {
   std::int32_t begin, end, full_begin, full_end;
 };
 
-// What the threads of a forward share.
+// Shared by the threads of a forward.
 struct AttentionSpace {
   RowBlock* row_blocks;
   AttentionSpace(const AttentionShape& shape, AttentionBlocking blocking, Pieces& pieces);

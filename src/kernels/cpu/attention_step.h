@@ -35,16 +35,16 @@ struct GradientStep {
     clear_sums(b.dk, key_width);
     clear_sums(b.dv, value_width);
   }
-  // Of the block's keys, in panels.
+  // For the block's keys, in panels.
   void clear_sums(float* sums, std::int64_t width) const {
     for (std::int64_t j = 0; j < width; j += kPanel)
       std::fill_n(sums + j * kGradientKeys, round_up(num_keys, kRows) * kPanel, 0.0f);
   }
-  // dk and dv of the keys from `first` on, when all rows have passed by.
+  // dk and dv of the keys from `first` on, after all rows.
   template <class T>
   void finish(const HeadRows<T>& dk, const HeadRows<T>& dv, std::int64_t first) const {
     for (std::int64_t s = 0; s < num_keys; ++s) {
-      // Queries came scaled to base 2.
+      // Queries are scaled to base 2.
       unpack_row(b.dk, kGradientKeys, s, kLn2, dk, first + s);
       unpack_row(b.dv, kGradientKeys, s, 1.0f, dv, first + s);
     }
@@ -71,8 +71,8 @@ struct GradientStep {
     unpack_row(b.dq, kGradientRows, row, scale, dq, t);
   }
 
-  // Of a register tile of rows and a panel of keys: p to weights, ds to gradients; 0 where a row
-  // does not see a key.
+  // For a register tile of rows and a panel of keys: writes p to weights and ds to gradients. They
+  // are 0 where a row does not see a key.
   template <bool kMasked>
   __attribute__((noinline)) void weigh(std::int64_t row, std::int64_t key) const {
     float* weights = b.weights + row * kGradientStride + key;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention computes with: packed operands and a register tile of products, in fp32.
+// Packed operands and a register tile of products for attention in fp32.
 //
 // Panels: columns [16 p, 16 p + 16) of all rows side by side, [columns / 16, rows, 16] (for 8
 // lanes; a panel is two vectors wide). They serve as the right operand, and as the left one row by
@@ -23,8 +23,8 @@ void with_operand_type(DType dtype, Body&& body) {
 
 constexpr std::int64_t padded(std::int64_t width) { return round_up(width, kPanel); }
 
-// Exchanges the off-diagonal halves of every 2·kStep x 2·kStep block, then goes on with the next
-// power of two.
+// Exchanges the two off-diagonal kStep x kStep blocks of every 2·kStep x 2·kStep block, then
+// continues with the next power of two.
 template <int kStep>
 ANABATIC_INLINE void transpose_lanes(Floats (&r)[kLanes]) {
   Ints first, second;
@@ -49,8 +49,8 @@ ANABATIC_INLINE Floats load_part(const T* from, std::int64_t count) {
   return count > 0 ? load(from, static_cast<int>(count)) : Floats{};
 }
 
-// Panels of factor · rows [first, first + count); `rows` rows stand in `to`, those from `count` up
-// to a whole register tile become zero, and so do columns beyond the head.
+// Panels of factor · rows [first, first + count). `to` has `rows` rows; those from `count` up to a
+// whole register tile become zero, and so do columns beyond the head.
 template <class T>
 void pack(const HeadRows<const T>& from, std::int64_t first, std::int64_t count, float factor,
           std::int64_t rows, float* to) {
@@ -126,7 +126,7 @@ ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b) {
   }
 }
 
-// The same over `depth` rows. Few iterations: the branch at the end is foreseen.
+// The same over `depth` rows. Few iterations: the branch at the end is predicted.
 template <int kRow, int kDepth>
 ANABATIC_INLINE void multiply_add(Sums& sums, const float* a, const float* b, std::int64_t depth) {
   constexpr int kStep = 8;
@@ -165,7 +165,7 @@ ANABATIC_INLINE void multiply_add_panels(Sums& sums, const float* a, std::int64_
                                          const float* b, std::int64_t width) {
   multiply_add_columns(sums, a, rows, b, std::min(width, kMostSumTerms));
   if (width <= kMostSumTerms) return;
-  Sums all;  // a copy: what has an address stands in no register
+  Sums all;  // a copy: a value with an address is not kept in a register
   std::memcpy(&all, &sums, sizeof all);
   add_more_columns(all, a, rows, b, width);
   std::memcpy(&sums, &all, sizeof all);

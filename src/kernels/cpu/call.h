@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every cpu kernel reads from its call.
+// Helpers that cpu kernels share to read their call.
 #pragma once
 #include <cstdint>
 

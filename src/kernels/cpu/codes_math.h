@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a row in eight bits and a scale, and back: one formula for the ops and for what runs
-// behind a product. ARCHITECTURE.md's row of `quantize` says what a code is.
+// Quantises blocks of a row to int8 with a scale, and back: one formula for the ops and for stages
+// after a product. ARCHITECTURE.md's row of `quantize` defines the quantised value.
 #pragma once
 #include <bit>
 
@@ -55,7 +55,7 @@ ANABATIC_INLINE std::int32_t largest_of(const float* x, std::int64_t count) {
             [&](std::int64_t i, int n) { largest = larger(largest, magnitude(load(x + i, n))); });
   return largest_lane(largest);
 }
-// Halves of 16 bits: one instruction finds the smallest of eight.
+// The largest of 16-bit elements: one instruction finds the smallest of eight.
 ANABATIC_INLINE std::int32_t largest_half(PairHalves x) {
 #if ANABATIC_ISA_LANES > 4
 #if ANABATIC_ISA_LANES == 16
@@ -97,7 +97,7 @@ ANABATIC_INLINE std::int32_t largest_of(const BFloat16* x, std::int64_t count) {
   return largest;
 }
 
-// The codes as the lowest bytes of words; what is above them is none of theirs.
+// The int8 values as the lowest bytes of words; the bytes above them are not part of the result.
 ANABATIC_INLINE Words codes_of(Floats x, float inverse) {
   return reinterpret_cast<Words>(x * inverse + kRounder);
 }
@@ -119,7 +119,7 @@ ANABATIC_INLINE void store_codes(std::int8_t* p, const float*, const Pair& x, fl
   std::memcpy(p + kLanes, &high, sizeof high);
 #endif
 }
-// Even and odd elements lie side by side again, in the lower halves of words.
+// Even and odd elements next to each other again, in the lower 16 bits of words.
 ANABATIC_INLINE Words adjacent_codes(const Pair& x, float inverse) {
   return (codes_of(x.first, inverse) & 0xFFu) | (codes_of(x.second, inverse) << 8);
 }
@@ -128,10 +128,10 @@ ANABATIC_INLINE void store_codes(std::int8_t* p, const BFloat16*, const Pair& x,
   std::memcpy(p, &halves, sizeof halves);
 }
 
-// The codes of two pairs from x on.
+// The int8 values of two pairs from x on.
 template <class T>
 ANABATIC_INLINE void store_two_pairs(std::int8_t* p, const T* x, float inverse) {
-#if ANABATIC_ISA_LANES == 16  // one shuffle gathers the halves of both
+#if ANABATIC_ISA_LANES == 16  // one shuffle gathers both pairs
   if constexpr (sizeof(T) == sizeof(BFloat16)) {
     PairHalves lower;
     for (int i = 0; i < kPair; ++i) lower[i] = static_cast<std::uint16_t>(2 * i);
@@ -178,7 +178,7 @@ ANABATIC_INLINE Floats load_codes(const std::int8_t* p, int count) {
 }
 // In the order that load_pair gives elements of the type.
 ANABATIC_INLINE Pair load_code_pair(const std::int8_t* p, const float*) {
-#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+#if ANABATIC_ISA_LANES == 8  // g++ 12 would widen in two parts
   const auto widened = [](const std::int8_t* q) {
     return _mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(q))));

@@ -36,7 +36,7 @@ ANABATIC_INLINE Pair operator+(const Pair& a, const Pair& b) {
   return {a.first + b.first, a.second + b.second};
 }
 
-// Rows times their router weights, by the stage that products have after them: equal bits.
+// Rows times their router weights, by the stage that runs after products: equal bits.
 void weighted_activation(const Arguments& args, const spec::Activation& activation) {
   const auto next = static_cast<std::size_t>(num_operands(activation));
   const TensorView& y = args.outputs[0];

@@ -14,8 +14,8 @@
 
 namespace anabatic::kernels::cpu {
 
-// Line i of a gathered operand lies where line data[i] / divisor would; null: where line i would.
-// The quotient is data[i] · multiplier >> shift, see row_index.
+// Line i of a gathered operand is stored where line data[i] / divisor would be; null: where line i
+// would be. The quotient is data[i] · multiplier >> shift, see row_index.
 struct RowIndex {
   const std::int32_t* data = nullptr;
   std::uint64_t multiplier = 0;
@@ -32,8 +32,8 @@ struct Matrix {
   DType dtype = DType::kFloat32;  // f32 or bf16
   std::int64_t row_stride = 0, column_stride = 1;
   bool is_packed = false;
-  // Of the lines along the stride that is not 1: rows of A, or the depth of a weight-gradient. Not
-  // of a B that is contiguous along the depth.
+  // Indices of the lines along the stride that is not 1: rows of A, or the depth of a weight
+  // gradient. Not for a B that is contiguous along the depth.
   RowIndex index{};
 };
 
@@ -53,7 +53,8 @@ struct Operands {
 // panels of 16 columns, [columns/16][rows][16], whose lanes beyond the last column become zero.
 // What runs on blocks of C while they are in cache follows `compute`: see linear_activation.cpp.
 //
-// `further` products go into the same sums, in their order behind the first, before C is rounded.
+// `further` products are added to the same sums, in their order after the first, before C is
+// rounded.
 struct Gemm {
   std::int64_t rows = 0, columns = 0, depth = 0;
   Matrix a, b;
@@ -66,16 +67,16 @@ struct Gemm {
   bool accumulate = false;           // f32 C only
   const Operands* further = nullptr;
   std::int64_t num_further = 0;
-  // A is that of the last call on this workspace, for the same rows of a block: where its copy is
-  // still whole, it is not made again.
+  // A is that of the last call on this workspace, for the same rows of a block. If its copy is
+  // still complete, it is not packed once more.
   bool repeats_a = false;
-  // Terms of a block of the sums at most, an even number; 0: as many as the engine takes.
+  // Most terms of a block of the sums, an even number; 0: as many as the engine takes.
   std::int64_t sum_terms = 0;
-  // C is not read again before it has left the caches: whole tiles pass them by. Of f32 C without
-  // bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
+  // C is not read again before it has left the caches, so whole tiles bypass them. For f32 C
+  // without bias or accumulate, 64-byte aligned, row and panel strides multiples of 16.
   bool streams = false;
-  // Null, or of f32 C without bias: the sum of squares of each tile of the result, [row tiles]
-  // [column tiles], tiles as large as Blocking's steps.
+  // Null, or for f32 C without bias: gets the sum of squares of each tile of the result, [row
+  // tiles] [column tiles], tiles as large as Blocking's steps.
   double* squares = nullptr;
 };
 

@@ -46,7 +46,7 @@ struct Avx2 {
   }
   static void end_stream() { _mm_sfence(); }
 
-  // bf16 bits in the lower halves, as kernels::cpu::narrow has them.
+  // bf16 bits in the lower 16 bits, as in kernels::cpu::narrow.
   static __m256i bf16(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x), half = _mm256_srli_epi32(bits, 16);
     const __m256i to_even =

@@ -120,7 +120,7 @@ struct GemmBlock {
         ahead += ahead_step;
       }
     };
-    // Accumulators start at zero: what was summed before is added once, behind their terms.
+    // Accumulators start at zero: what was summed before is added once, after their terms.
     const auto clear = [&]() __attribute__((always_inline)) {
 #pragma GCC unroll 16
       for (int i = 0; i < R; ++i)
@@ -192,7 +192,8 @@ struct GemmBlock {
     return gemm.sum_terms > 0 ? smaller(gemm.sum_terms, most) : most;
   }
 
-  // Of weight-gradients: rows of A packed at a time, beside panels of B that many such parts read.
+  // For weight gradients: rows of A that are packed at a time; many such parts read the panels of
+  // B.
   static constexpr Int gradient_rows() { return Isa::kGradientRows / kRows * kRows; }
   static constexpr Int kGradientParts = 8;
 
@@ -249,12 +250,12 @@ struct GemmBlock {
   static float* sums_in_c(const Gemm& gemm, Int i, Int j) {
     return reinterpret_cast<float*>(gemm.c) + place_of(gemm, i, j);
   }
-  // Whether sums so far stand in C.
+  // Whether C holds the sums so far.
   static bool continues(const Step& step) {
     return step.gemm.c_dtype == DType::kFloat32 && (!step.first || step.gemm.accumulate);
   }
 
-  // The lines of a tile of C that is written without being read, ahead of its turn.
+  // The lines of a tile of C that is written without being read, before its turn.
   static void prefetch(const Step& step, Int i, Int j) {
     const Gemm& gemm = step.gemm;
     const Int size = gemm.c_dtype == DType::kFloat32 ? 4 : 2;
@@ -319,9 +320,9 @@ struct GemmBlock {
     to.panel_stride = panel_stride;
   }
 
-  // Where a tile's sums come from and go to. Between blocks of the depth they stand in C where it
-  // is f32, else in `partial`, which has room for whole tiles; tiles that are no whole vectors of
-  // C, and those that are to be finished, pass by `buffer`, [kRows][kTileColumns].
+  // Where a tile's sums come from and go to. Between blocks of the depth they are in C if it is
+  // f32, else in `partial`, which has room for whole tiles. Tiles that are no whole vectors of C,
+  // and those that are to be finished, go through `buffer`, [kRows][kTileColumns].
   //
   // Word by word, into the call itself: a copy of words as a vector waits until every store before
   // it has left the processor, C's among them (5 % of a product of bf16 pairs).
@@ -354,7 +355,7 @@ struct GemmBlock {
     set(call.to, buffer, kTileColumns, kPanel);
   }
 
-  // Of a tile as it stands in C: in one order, whatever block holds it.
+  // The sum of squares of a tile as stored in C: in one order, whichever block holds it.
   static double sum_squares(const Floats& tile, Int rows, Int columns) {
     constexpr Int kParts = kPanel / kFew;
     Doubles sums[kParts] = {};
@@ -403,7 +404,7 @@ struct GemmBlock {
       A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
   }
 
-  // The units of A where they lie as copy_a would copy them, else null.
+  // The units of A in place, if they are stored as copy_a would copy them; else null.
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
     constexpr DType kOperand = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
@@ -414,7 +415,8 @@ struct GemmBlock {
            step.k0 / A::kUnitDepth;
   }
 
-  // The units of A beside every panel of the block; rows as even as can be.
+  // Multiplies the units of A with every panel of the block; its rows are split as evenly as
+  // possible.
   template <bool kInterleaved>
   static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
     const Block& block = step.block;

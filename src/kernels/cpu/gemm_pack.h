@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the GEMM engines bring operands into the order that their tiles read. Compiled once an
-// instruction set, so everything has internal linkage and calls no inline function of the standard
-// library: the linker must never pick an AVX-512 copy for the whole program.
+// Packs operands of the GEMM engines into the order in which their tiles read them. Compiled once
+// for each instruction set, so everything has internal linkage and calls no inline function of the
+// standard library: the linker must never pick an AVX-512 copy for the whole program.
 //
 // A becomes `units` of the engine (one f32, or a pair of bf16 along the depth): row by row,
 // [row][kRowStride], when it is contiguous along the depth, else interleaved, [tile][unit][kRows].
@@ -57,7 +57,7 @@ inline void pairs16(std::uint32_t* to, const std::uint16_t* first, const std::ui
   const Words16 words = low | high << 16;
   __builtin_memcpy(to, &words, sizeof words);
 }
-// Four times eight pairs, each `stride` behind the last.
+// Four times eight pairs, each `stride` after the last.
 using Halves32 = std::uint16_t __attribute__((vector_size(64)));
 inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint16_t* first,
                         const std::uint16_t* second) {
@@ -81,7 +81,7 @@ inline void pairs8_by_4(std::uint32_t* to, std::int64_t stride, const std::uint1
 template <class T>
 inline void copy_row(float* __restrict to, const T* __restrict from, Int depth) {
   for (Int k = 0; k < depth; ++k) to[k] = as_float(from[k]);
-  to[depth] = 0;  // beside the padding of an odd pair of B
+  to[depth] = 0;  // for the padding of an odd pair of B
 }
 inline void copy_row(std::uint32_t* to, const std::uint16_t* from, Int depth) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(depth / 2) * 4);
@@ -116,7 +116,7 @@ inline Int line_of(const Matrix& m, Int i) {
   return static_cast<Int>(at * m.index.multiplier >> m.index.shift);
 }
 
-// A row that is read soon: rows lie far apart, so the hardware does not foresee them.
+// Prefetches a row: rows are far apart, so the hardware does not prefetch them.
 inline constexpr Int kRowsAhead = 8;
 inline void prefetch_row(const void* row, Int bytes) {
   for (Int at = 0; at < bytes; at += 64)

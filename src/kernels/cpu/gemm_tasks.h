@@ -47,7 +47,7 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
         std::min(even_part(largest.columns, size.columns, size.column_step), most.columns);
     return size;
   };
-  // Of one product with blocks for all, every thread gets as many.
+  // If a single product has blocks for all threads, each thread gets the same number.
   if (num_products == 1 && largest.b.is_packed && num_tasks() >= 4 * num_threads) {
     const std::int64_t parts = (total_rows + size.rows - 1) / size.rows,
                        even_parts = (parts + num_threads - 1) / num_threads * num_threads;

@@ -10,7 +10,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Of x[count]; -inf for none or when all are -inf, NaN when one is NaN.
+// The result for x[count] is -inf for none or when all are -inf, and NaN when one is NaN.
 template <class T>
 double log_sum_exp(const T* x, std::int64_t count) {
   Floats largest_lanes = broadcast(-kInfinity);

@@ -186,7 +186,7 @@ void rms_norm_weight_gradient(const Arguments& args) {
           const T* x = args.inputs[0].as<const T>() + row * width;
           const T* dy = args.inputs[1].as<const T>() + row * width;
           const float rstd = reciprocal_rms(x, width, epsilon);
-          // Whole pairs of a partial stand in load_pair's order; unpair puts them right.
+          // Whole pairs of a partial are in load_pair's order; unpair restores the order.
           const std::int64_t whole = width / kPair * kPair;
           for (std::int64_t i = 0; i < whole; i += kPair) {
             const Pair v = load_pair(x + i), d = load_pair(dy + i), sum = load_pair(partial + i);

@@ -56,7 +56,7 @@ void pack_as(const Arguments& args) {
 }
 
 // Rows [begin, end) of a bf16 panel, pairs of the depth side by side, as rows of 16; `begin` is
-// even. Behind an odd `end` one more row is written.
+// even. After an odd `end` one more row is written.
 void split_pairs(BFloat16* to, const BFloat16* panel, std::int64_t begin, std::int64_t end) {
   for (std::int64_t k = begin; k < end; k += 2, to += 2 * kPanelColumns)
     for (std::int64_t lane = 0; lane < kPanelColumns; lane += kLanes) {
@@ -80,7 +80,7 @@ ANABATIC_INLINE void transpose_square(BFloat16* to, const BFloat16* panel) {
     std::memcpy(&words, panel + i * 2 * kPanelColumns, sizeof words);
     const Words other =
         __builtin_shufflevector(words, words, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-    // Low halves of both in even lanes, high halves in odd ones.
+    // Lower 16 bits of both in even lanes, upper 16 bits in odd lanes.
     const Words even = (words & 0xFFFFu) | other << 16, odd = other >> 16 | (words & 0xFFFF0000u);
     pairs[i] = __builtin_shufflevector(even, odd, 0, 17, 2, 19, 4, 21, 6, 23, 8, 25, 10, 27, 12, 29,
                                        14, 31);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a row-major matrix brought into the panels of tensor/panels.h. Element types stay: f32
-// rows that become bf16 panels are rounded first, a few at a time. One namespace an instruction
-// set, as vector_math.h has it.
+// Moves rows of a row-major matrix into the panels of tensor/panels.h. Element types stay: f32 rows
+// that become bf16 panels are rounded first, a few at a time. There is one namespace for each
+// instruction set, as in vector_math.h.
 #pragma once
 #include <utility>
 
@@ -35,7 +35,7 @@ ANABATIC_INLINE void transpose(Words* rows) {
 template <class T>
 inline constexpr std::int64_t kUnitDepth = sizeof(T) == sizeof(BFloat16) ? 2 : 1;
 
-// Panels are written word by word; kStreamed: past the caches, behind which stream_end() stands.
+// Panels are written word by word. kStreamed: past the caches; stream_end() must follow.
 template <bool kStreamed>
 ANABATIC_INLINE void store_words(void* to, Words words) {
 #if ANABATIC_ISA_LANES == 16
@@ -103,7 +103,7 @@ ANABATIC_INLINE Words unit_words(const BFloat16* row, const BFloat16* next) {
   Halves first, second{};
   std::memcpy(&first, row, sizeof first);
   if (next != nullptr) std::memcpy(&second, next, sizeof second);
-#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+#if ANABATIC_ISA_LANES == 8  // g++ 12 would widen in two parts
   return reinterpret_cast<Words>(_mm256_or_si256(
       _mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(first)),
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(second)), 16)));

@@ -12,7 +12,8 @@
 
 namespace anabatic::kernels::cpu {
 
-// Of a call, types or views: inputs of three dimensions are weights, the first i32 one the offsets.
+// For a call's types or views: inputs of three dimensions are weights, the first i32 one the
+// offsets.
 inline bool is_stack(const TensorType& type) { return type.ndim() == 3; }
 
 // Experts of a group, at most.

@@ -8,7 +8,7 @@ namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
 namespace {
 
-// Cosines and sines of some couples; whole pairs stand in load_pair's order of T, NaNs as
+// Cosines and sines of some couples; whole pairs are in load_pair's order of T, NaNs as
 // store_pair keeps them.
 struct Turns {
   static constexpr std::int64_t kMost = 256;
@@ -60,7 +60,7 @@ struct Rotation {
   double epsilon = 0;
 };
 
-// Heads up to this long are normalised beside, so that the results may bypass the caches.
+// Heads up to this long are normalised in a buffer, so that the results may bypass the caches.
 inline constexpr std::int64_t kMostNear = 1024;
 
 template <bool kStreams, class T>
@@ -85,7 +85,7 @@ void rotate_rows(const Arguments& args, const Rotation<T> (&parts)[N], const Ten
   const std::int64_t head_dim = spec::get_int(*args.attributes, "head_dim");
   const std::int64_t rotary = columns(table), half = rotary / 2;
   const float sign = spec::get_bool_or(*args.attributes, "inverse", false) ? -1.0f : 1.0f;
-  // Every couple's halves must begin where a vector may.
+  // Each half of a couple must begin where a vector may.
   const std::int64_t bytes = sizeof(T);
   bool streams = half * bytes % 64 == 0 && head_dim * bytes % 64 == 0;
   std::int64_t width = 0;

@@ -5,8 +5,8 @@
 
 namespace anabatic::kernels::cpu {
 
-// Terms that one f32 accumulator sums at most. Such a block starts from zero, and is then added to
-// the sum of those before it: a rounding a block beside it, instead of one a term.
+// Most terms that one f32 accumulator sums. Such a block starts from zero and is then added to the
+// sum of the blocks before it. That is one rounding for each block, in addition, not for each term.
 inline constexpr std::int64_t kMostSumTerms = 512;
 
 // Elements of a row that four vectors of accumulators sum side by side, before a double adds them

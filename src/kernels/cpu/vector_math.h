@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float lanes for sources that are compiled once per instruction set: GCC vectors as wide as the
-// flags allow. Everything stands in a namespace named after the instruction set, so that the linker
+// flags allow. Everything is in a namespace named after the instruction set, so that the linker
 // never takes one variant's inline function for another's.
 #pragma once
 #include <cstdint>
@@ -58,7 +58,7 @@ ANABATIC_INLINE Floats load(const BFloat16* p, int count = kLanes) {
     std::memcpy(&x, p, sizeof x);
   else
     for (int i = 0; i < count; ++i) x[i] = p[i].bits;
-#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+#if ANABATIC_ISA_LANES == 8  // g++ 12 would widen in two parts
   return reinterpret_cast<Floats>(
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(x)), 16));
 #else
@@ -80,7 +80,7 @@ ANABATIC_INLINE void store_bits(BFloat16* p, Words bits, int count) {
     for (int i = 0; i < count; ++i) p[i].bits = x[i];
 }
 
-// The upper halves as bf16 bits; NaN stays NaN (dtype.h has the scalar twins).
+// The upper 16 bits as bf16 bits; NaN stays NaN (dtype.h has the scalar versions).
 ANABATIC_INLINE Words bf16_bits(Floats x, Words rounding) {
   const Words bits = reinterpret_cast<Words>(x);
   return x != x ? (bits >> 16) | 0x40u : (bits + rounding) >> 16;
@@ -95,7 +95,7 @@ ANABATIC_INLINE void store_half_away(BFloat16* p, Floats x, int count) {
   store_bits(p, bf16_bits(x, Words{} + 0x8000u), count);
 }
 
-// x as T holds it.
+// x rounded to T.
 template <class T>
 ANABATIC_INLINE Floats round_to(Floats x) {
   if constexpr (sizeof(T) == sizeof(BFloat16))
@@ -206,7 +206,7 @@ ANABATIC_INLINE Floats exp(Floats x) {
   return times_power_of_two(madd(p, r * r, r) + 1.0f, n);
 }
 
-// Of normal numbers: Cephes's polynomial of logf (S. Moshier) around 1. Error below 2e-7 of the
+// For normal numbers: Cephes's polynomial of logf (S. Moshier) around 1. Error below 2e-7 of the
 // result or of 1, whichever is larger; NaN for NaN.
 ANABATIC_INLINE Floats log2(Floats x) {
   const Ints bits = reinterpret_cast<Ints>(x);

@@ -49,7 +49,7 @@ ANABATIC_INLINE void stream(void* p, Words x) {
   std::memcpy(p, &x, sizeof x);
 #endif
 }
-// Behind the last stream of a range, before another thread may read.
+// To be called after the last stream of a range, before another thread may read.
 ANABATIC_INLINE void end_stream() {
 #if ANABATIC_ISA_LANES > 4
   _mm_sfence();

@@ -76,7 +76,7 @@ std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
 std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem);
 std::int64_t router_workspace_bytes(const spec::Problem& problem);
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem);
-// One byte when the results had better bypass the caches, none otherwise.
+// One byte if the results should bypass the caches, none otherwise.
 std::vector<std::byte> prepare_stream(const spec::Problem& problem);
 
 }  // namespace anabatic::kernels::cpu

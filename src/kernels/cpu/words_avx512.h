@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AVX-512 sources do with vectors of 32-bit elements; only for translation units built for
-// AVX-512.
+// Operations on vectors of 32-bit elements for AVX-512 sources; only for translation units built
+// for AVX-512.
 #pragma once
 #include <immintrin.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of any supported dtype read and written as double or integer: what keeps ref kernels
-// naive.
+// Reads and writes elements of any supported dtype as double or integer, which keeps ref kernels
+// simple.
 #pragma once
 #include "base/error.h"
 #include "kernels/kernel.h"
@@ -8,7 +8,7 @@
 
 namespace anabatic::kernels::ref {
 
-// The i-th element in row-major order, wherever the layout has it.
+// The i-th element in row-major order, whatever the layout.
 inline double load(const TensorView& view, std::int64_t i) {
   i = element_offset(*view.type, i);
   switch (view.type->dtype) {
@@ -31,7 +31,7 @@ inline double load(const TensorView& view, std::int64_t i) {
   }
 }
 
-// The value as `dtype` holds it, rounded to nearest even; to bf16 by way of f32.
+// The value rounded to `dtype`, to nearest even; to bf16 by way of f32.
 inline double round_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat32:
@@ -83,7 +83,7 @@ inline bool adds(const Arguments& args, std::size_t output) {
   return output < args.accumulate.size() && args.accumulate[output];
 }
 
-// `=` or `+=` as the call asks for.
+// `=` or `+=`, as the call asks for.
 inline void put(const Arguments& args, std::size_t output, std::int64_t i, double value) {
   const TensorView& view = args.outputs[output];
   store(view, i, adds(args, output) ? load(view, i) + value : value);
@@ -96,7 +96,7 @@ inline std::int64_t size(const TensorView& view) { return view.type->num_element
 // y = rms_norm of x's runs of the weight's size; y may be x. In norm.cpp.
 void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y);
 
-// Codes and scales of row `row`, whose elements are x, a scale for each `block`. In quantize.cpp.
+// Quantises row `row`, whose elements are x, with a scale for each `block`. In quantize.cpp.
 void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::int64_t row,
                   const TensorView& codes, const TensorView& scales);
 

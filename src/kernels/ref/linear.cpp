@@ -61,7 +61,7 @@ void outer_products(const Arguments& args, std::int64_t begin, std::int64_t end,
     }
 }
 
-// What lies beyond the sides of panels is zero.
+// Padding beyond the sides of panels is zero.
 void clear_padding(const Arguments& args) {
   const TensorView& dw = args.outputs[0];
   if (dw.type->layout != kRowMajor && !adds(args, 0))

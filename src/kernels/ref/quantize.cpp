@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes are defined by arithmetic in f32, whatever the dtype of x: any row gives the same ones.
+// int8 values are defined by arithmetic in f32, whatever the dtype of x: any row gives the same
+// ones.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -7,7 +7,7 @@
 namespace anabatic::kernels::ref {
 namespace {
 
-// Tokens behind the counts of a layer, each of which chose top_k experts.
+// The number of tokens in the counts of a layer; each token chose top_k experts.
 double num_tokens(const TensorView& counts, const spec::Attributes& attributes) {
   double sum = 0;
   for (std::int64_t e = 0; e < size(counts); ++e) sum += load(counts, e);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the swap file asks of the system: reads and writes of whole sectors at offsets, several at a
-// time. The rows: io_uring, and one pread or pwrite after the other.
+// What the swap file needs from the system: reads and writes of whole sectors at offsets, several
+// at a time. There are two devices: io_uring, and one pread or pwrite after the other.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace anabatic::runtime::swap {
 
-// Offsets, lengths and addresses are multiples of it: what direct I/O asks of any disk.
+// Offsets, lengths and addresses are multiples of it: direct I/O requires that on any disk.
 inline constexpr std::int64_t kSectorBytes = 4096;
 
 constexpr std::int64_t round_to_sectors(std::int64_t bytes) {
@@ -36,23 +36,23 @@ class BlockDevice {
  public:
   virtual ~BlockDevice() = default;
   virtual std::string_view name() const = 0;
-  virtual int depth() const = 0;  // pieces that may be under way at once
-  // The memory that most pieces will lie in, in place of what was named before: it stays mapped
-  // until a call that leaves it out. What other pieces cost, theirs may not. No piece is under way.
+  virtual int depth() const = 0;  // most pieces under way at once
+  // Names the memory of most pieces, replacing an earlier list: it must stay mapped until a call
+  // without it. Pieces there may be cheaper. No piece may be under way.
   virtual void use_memory(std::span<const std::span<std::byte>>) {}
-  // Begins a piece under a slot in [0, depth()) that is free: at once, or by the next wait() that
-  // finds none that ended.
+  // Starts a piece under a free slot in [0, depth()): at once, or in the next wait() that finds no
+  // finished one.
   virtual void start(int slot, const Piece& piece) = 0;
-  // One piece that ended, in any order. At least one must be under way.
+  // Returns a piece that ended, in any order. At least one must be under way.
   virtual Completion wait() = 0;
 };
 
-// Puts a device in place of another: how tests plant faults.
+// Replaces a device by another: tests plant faults with it.
 using DeviceWrapper = std::function<std::unique_ptr<BlockDevice>(std::unique_ptr<BlockDevice>)>;
 
 // The descriptor must outlive the device.
 std::unique_ptr<BlockDevice> make_plain_device(int descriptor);
-// Null where the system refuses io_uring; `reason` then says why.
+// Null if the system refuses io_uring; `reason` then tells why.
 std::unique_ptr<BlockDevice> make_uring_device(int descriptor, std::string& reason);
 
 }  // namespace anabatic::runtime::swap

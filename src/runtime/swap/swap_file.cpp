@@ -57,7 +57,7 @@ SwapFile::~SwapFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-// The file loses its name at once, so that nothing is left behind however the process ends.
+// The file loses its name at once, so that nothing is left however the process ends.
 void SwapFile::open(const SwapOptions& options) {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);
@@ -103,7 +103,7 @@ std::size_t SwapFile::add(std::string_view name, std::int64_t bytes) {
   }
   if (error != 0)
     throw ResourceError(fmt::format(
-        "[swap] {}: expected room for {} more ({}, behind {} of other states), got: {}",
+        "[swap] {}: expected room for {} more ({}, after {} of other states), got: {}",
         directory_.string(), format_bytes(size), name, format_bytes(bytes_), std::strerror(error)));
   regions_.push_back({std::string(name), bytes_, size, static_cast<std::int64_t>(blocks_.size()),
                       (size + kBlockBytes - 1) / kBlockBytes});
@@ -140,7 +140,7 @@ std::string SwapFile::mismatch(const Region& region, std::int64_t block,
   if (found == expected) return {};
   return fmt::format(
       "[swap] file in {}: {} at offset {}: expected {} bytes of checksum {:016x}, found {:016x}; "
-      "the disk gave back other bytes than were written",
+      "the disk returned other bytes than were written",
       directory_.string(), region.name, block_offset(region, block), block_bytes(region, block),
       expected, found);
 }

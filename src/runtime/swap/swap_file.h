@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scratch file without a name that holds states outside memory. Every block carries a checksum,
-// kept in memory, that each read is compared with.
+// A scratch file without a name, for states outside memory. Every block has a checksum in memory,
+// and each read is compared with it.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -14,12 +14,12 @@
 
 namespace anabatic::runtime::swap {
 
-// The unit of checksums, and of what is under way at once.
+// The unit of checksums and of transfers.
 inline constexpr std::int64_t kBlockBytes = kernels::ByteWatch::kBlockBytes;
 
 struct SwapOptions {
   std::filesystem::path directory;
-  int num_compute_threads = 0;  // the engine's thread keeps off as many cores where it can
+  int num_compute_threads = 0;  // the swap thread avoids as many cores if it can
   bool try_uring = true, try_direct = true;
   double patience_seconds = 300;  // how long one transfer may take before the disk counts as failed
   DeviceWrapper wrap_device{};
@@ -44,23 +44,23 @@ class SwapFile {
   std::size_t add(std::string_view name, std::int64_t bytes);
   const Region& region(std::size_t index) const { return regions_[index]; }
 
-  // Moves `num_blocks` blocks of a region from its block `first` on, which lie one after the other
-  // at `data`. Short transfers are continued. ResourceError naming file, region, offset, what was
-  // expected and found; nothing is under way then. Allocates nothing unless it throws.
-  // Without `sums`, the caller looks after the checksums of what moves: the two functions below.
+  // Moves `num_blocks` contiguous blocks of a region, from its block `first` on, from or to `data`.
+  // Short transfers are continued. ResourceError naming file, region, offset, what was expected and
+  // found; nothing is under way then. Allocates nothing unless it throws. Without `sums`, the
+  // caller handles the checksums with the two functions below.
   void transfer(bool is_write, std::size_t region, std::int64_t first, std::int64_t num_blocks,
                 std::byte* data, bool sums = true);
-  // Of all blocks of a region that no transfer moves. What is about to be written; and what was
-  // read, which is compared where it was ever written: ResourceError as above.
+  // Checksums of all blocks of a region while no transfer moves it. Set before a write; compared
+  // after a read, for blocks that were ever written: ResourceError as above.
   void set_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks);
   void compare_checksums(std::size_t region, std::span<const std::uint64_t> of_blocks) const;
 
-  // As BlockDevice's.
+  // As in BlockDevice.
   void use_memory(std::span<const std::span<std::byte>> memory) { device_->use_memory(memory); }
 
   std::int64_t bytes() const { return bytes_; }
   const std::filesystem::path& directory() const { return directory_; }
-  // "io_uring, direct I/O in DIR", and why not where something was refused.
+  // "io_uring, direct I/O in DIR", with the reason if something was refused.
   std::string describe() const;
 
  private:
@@ -82,7 +82,7 @@ class SwapFile {
   void begin_block(const Transfer& transfer, int slot, std::int64_t block);
   void complete(Transfer& transfer, const Completion& completion);
   void finish_block(Transfer& transfer, const Slot& slot);
-  // Empty where the block is what was written.
+  // Empty if the block is what was written.
   std::string mismatch(const Region& region, std::int64_t block, std::uint64_t found) const;
 
   std::filesystem::path directory_;

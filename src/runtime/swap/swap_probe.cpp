@@ -12,7 +12,7 @@ namespace anabatic::runtime::swap {
 namespace {
 
 constexpr std::size_t kPasses = 5;
-constexpr double kEnoughSeconds = 0.5;  // no pass begins behind it
+constexpr double kEnoughSeconds = 0.5;  // no pass begins after it
 
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory's disk does for the swap engine: which row it takes, and how fast it is.
+// Probes a directory's disk for the swap engine: which device it can use, and how fast it is.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,12 +9,12 @@
 namespace anabatic::runtime::swap {
 
 struct SwapProbe {
-  std::string description;  // of the row, and why others were refused
+  std::string description;  // of the device, and why others were refused
   double read_bytes_per_second = 0, written_bytes_per_second = 0;
 };
 
-// Writes and reads a scratch file of `bytes` a few times, as the engine does: medians behind the
-// first write, or fewer passes of a slow disk. ResourceError as SwapFile.
+// Writes and reads a scratch file of `bytes` a few times, as the engine does. The speeds are
+// medians without the first write; a slow disk gets fewer passes. ResourceError as SwapFile.
 SwapProbe probe_swap(const SwapOptions& options, std::int64_t bytes);
 
 }  // namespace anabatic::runtime::swap

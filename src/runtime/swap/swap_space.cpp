@@ -64,7 +64,7 @@ struct SwapSpace::Impl {
   std::vector<std::span<std::byte>> pinned;
   std::string remark;  // on what was pinned
   std::chrono::duration<double> patience;
-  std::jthread thread;  // last: begins when all else stands
+  std::jthread thread;  // last: starts when all else is constructed
 
   explicit Impl(const SwapOptions& options)
       : file(options),
@@ -118,7 +118,8 @@ struct SwapSpace::Impl {
   ResourceError too_slow(Ticket before) const {
     const Request& request = queue[static_cast<std::size_t>(before % kQueueLength)];
     return ResourceError(fmt::format(
-        "[swap] file in {}: {}: expected to {} {} within {:.0f} s, found the disk still at it",
+        "[swap] file in {}: {}: expected to {} {} within {:.0f} s, found the transfer still in "
+        "progress",
         file.directory().string(), file.region(request.region).name,
         request.is_write ? "write" : "read", format_bytes(bytes_of(request)), patience.count()));
   }
@@ -148,7 +149,8 @@ struct SwapSpace::Impl {
         if (!error && ended.load() == seen) {
           const ResourceError slow = too_slow(seen);
           // What is under way keeps its memory: who ends now waits for the disk once more.
-          log_line(Severity::kError, fmt::format("{}; the run ends when it lets go", slow.what()));
+          log_line(Severity::kError,
+                   fmt::format("{}; the run ends when the disk answers", slow.what()));
           error = std::make_exception_ptr(slow);
         }
       }

@@ -14,7 +14,7 @@ namespace anabatic::runtime::swap {
 namespace {
 
 constexpr int kDepth = 16;
-constexpr int kBatch = 8;  // pieces that the system is told of at once
+constexpr int kBatch = 8;                                 // pieces that are submitted at once
 constexpr std::size_t kPartBytes = std::size_t{1} << 30;  // as much as the system registers in one
 
 class UringDevice : public BlockDevice {
@@ -35,7 +35,7 @@ class UringDevice : public BlockDevice {
 
   std::string_view name() const override { return "io_uring"; }
   int depth() const override { return kDepth; }
-  // Registers it, so that the system does not look up and hold the pages of every piece anew.
+  // Registers it, so that the system does not look up and pin the pages of every piece.
   // Where it refuses (a limit of locked memory), pieces go as any others.
   void use_memory(std::span<const std::span<std::byte>> memory) override {
     if (!parts_.empty()) io_uring_unregister_buffers(&ring_);
@@ -101,7 +101,7 @@ class UringDevice : public BlockDevice {
   int descriptor_;
   io_uring ring_{};
   bool is_open_ = false;
-  int num_prepared_ = 0;      // pieces that the system has not been told of
+  int num_prepared_ = 0;      // pieces that are not submitted yet
   std::vector<iovec> parts_;  // registered memory
 };
 

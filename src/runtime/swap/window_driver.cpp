@@ -83,7 +83,7 @@ Ticket WindowDriver::read(const Window& window) {
                                 : swap_->read(window.region, window.data);
 }
 
-// What was read is compared here: behind the call, which has summed it meanwhile.
+// What was read is compared here: after the call, which has summed it meanwhile.
 Ticket WindowDriver::write(const Window& window) {
   if (window.sums == nullptr) return swap_->write(window.region, window.data);
   window.sums->end();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves a program's windows between the frame and the disk at the points that the program names.
+// Moves a program's windows between the frame and the disk at the positions that the program names.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace anabatic::runtime::swap {
 class WindowDriver {
  public:
   WindowDriver() = default;
-  // `frame` is the executor's arena; both must outlive the driver. InternalError when a window does
-  // not lie in it.
+  // `frame` is the executor's arena; both must outlive the driver. InternalError if a window is not
+  // inside it.
   WindowDriver(const Program& program, StateStore& store, std::span<std::byte> frame);
   ~WindowDriver();
   WindowDriver(const WindowDriver&) = delete;
@@ -28,20 +28,20 @@ class WindowDriver {
 
   bool is_idle() const { return windows_.empty(); }
 
-  // Of a call whose kernel sums the windows that it updates; null: the engine sums them.
+  // For a call whose kernel sums the windows that it updates; null: the engine sums them.
   kernels::ByteWatch* watch(Action action, std::size_t call);
 
-  // Ahead of an action: `is_last` says whether nothing but the rest of this step stands before the
-  // update, or is the update itself. Otherwise no state moves, for none is updated.
+  // Before an action. `is_last`: only the rest of this step comes before the update, or the action
+  // is the update. Otherwise no state moves, because none is updated.
   void begin(Action action, bool is_last);
-  // What stands ahead of this call. ResourceError: the disk's first error.
+  // Transfers before this call. ResourceError: the disk's first error.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
   }
-  // Behind the last call.
+  // After the last call.
   void end(Action action);
 
-  // Before something else than calls writes to the frame.
+  // Before anything other than calls writes to the frame.
   void wait_all();
 
  private:
@@ -49,7 +49,7 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
-    WindowSums* sums = nullptr;  // null: the engine makes them
+    WindowSums* sums = nullptr;  // null: the engine computes them
   };
   void add_watches(Action action, const std::vector<SwapPoint>& points);
   Ticket read(const Window& window);
@@ -63,8 +63,8 @@ class WindowDriver {
   std::span<std::byte> pinned_;  // of the frame: all windows
   std::deque<WindowSums> sums_;
   std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
-  std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
-  std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
+  std::size_t num_states_ = 0;  // windows of states that are no copies: they come first
+  std::size_t num_read_ = 0;    // of these, with their read of this step queued
   bool is_last_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };

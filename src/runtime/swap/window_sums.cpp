@@ -17,7 +17,7 @@ constexpr std::int64_t kLineWords = 8;  // of a cache line
 // Threads beyond these share one's sums with another.
 constexpr int kShards = 16;
 
-// Of the calling thread.
+// The shard of the calling thread.
 int shard() {
   static std::atomic<int> num_threads{0};
   thread_local const int mine = num_threads++ % kShards;
@@ -87,7 +87,7 @@ std::span<const std::uint64_t> WindowSums::total(Pass pass) {
     std::fill(one.begin(), one.end(), 0);
   }
   ANABATIC_CHECK(all[0] == static_cast<std::uint64_t>(region_words_),
-                 "[swap] a kernel told of {} words of {}", all[0], region_words_);
+                 "[swap] a kernel reported {} words of {}", all[0], region_words_);
   return all.subspan(1, static_cast<std::size_t>(num_blocks_));
 }
 

@@ -13,8 +13,8 @@ struct Engine::Impl {
   train::RunConfig run;
   RunListener silence;
   RunListener* listener;  // never null
-  // What evaluate() and generate() read: what was trained, or model.path as loaded by the first of
-  // them; none before that.
+  // The model of evaluate() and generate(): the trained one, or model.path as loaded by the first
+  // of them; none before that.
   std::unique_ptr<train::ModelSession> session;
 
   Impl(const Settings& settings, const std::string& yaml_file, RunListener* wanted)

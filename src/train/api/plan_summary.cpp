@@ -11,7 +11,7 @@ PlanSummary summarize(const RunConfig& run, const lower::Compiled& training,
                       const std::string& price_source) {
   std::string text = to_string(memory);
   if (const std::string choices = plan::to_string(training.memory); !choices.empty())
-    text += fmt::format("not kept for the backward, but made again, compressed or on disk:\n{}",
+    text += fmt::format("not kept for the backward, but recomputed, compressed or on disk:\n{}",
                         choices);
   const std::string disk = disk_to_string(run, training, price);
   if (!disk.empty()) text += fmt::format("on disk: {}\n", disk);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan as hosts of the library hear of it.
+// A plan in the form that hosts of the library get.
 #pragma once
 #include "anabatic/plan.h"
 #include "plan/outcome.h"
@@ -10,12 +10,12 @@
 
 namespace anabatic::train {
 
-// Without the file that holds it. `price_source` is of the calibration that `price` is from.
+// Without the path of its file. `price_source` tells which calibration `price` uses.
 PlanSummary summarize(const RunConfig& run, const lower::Compiled& training,
                       const MemoryAccount& memory, const plan::StepPrice& price,
                       const std::string& price_source);
 
-// What is not kept for the backward as it is.
+// What is recomputed, compressed, offloaded or sliced.
 std::vector<PlannedChoice> planned_choices(const lower::Compiled& training);
 
 }  // namespace anabatic::train

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's micro-batches from sequences that a caller holds, as io::Dataset makes them from files.
+// A step's micro-batches from sequences of the caller, like those of io::Dataset from files.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,7 +16,7 @@ struct StepShape {
 };
 
 // Micro-batches of `micro_batch_size` sequences each, the last one filled up with padding.
-// InvalidArgument names sequence and place of what does not fit.
+// InvalidArgument names sequence and position of invalid data.
 io::StepBatch make_step(std::span<const Sequence> sequences, const StepShape& shape);
 
 }  // namespace anabatic::train

@@ -26,7 +26,7 @@ std::vector<std::int64_t> sizes_of(const TensorType& type) {
   return sizes;
 }
 
-// Everything that the next step starts from, under the engine's own names: fp32 masters and
+// Everything that the next step starts from, under the engine's own names: fp32 parameters and
 // moments.
 io::ChecksumManifest write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;

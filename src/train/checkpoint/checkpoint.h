@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint: weights, config and tokenizer as Hugging Face loads them; the fp32 masters and
-// moments; the step, which is the data cursor and the state of all randomness; the resolved run
-// config.
+// A checkpoint: weights, config and tokenizer as Hugging Face loads them; fp32 parameters and
+// moments; the resolved run config; and the step, which determines the position in the data and all
+// random numbers.
 #pragma once
 #include <filesystem>
 
@@ -11,14 +11,14 @@
 
 namespace anabatic::train {
 
-// Writes OUTPUT/step-N durably with the checksums of its files, moves OUTPUT/latest and prunes;
-// returns the directory. Streams from the live states.
+// Writes OUTPUT/step-N durably with the checksums of its files, updates OUTPUT/latest and prunes
+// old checkpoints; returns the directory. Writes from the states without a copy.
 std::filesystem::path save_checkpoint(const std::filesystem::path& output, ModelSession& session,
                                       const CheckpointProgress& progress,
                                       const Retention& retention);
 
-// Fills parameters and moments of a checkpoint that was found whole (train/checkpoint_search).
-// InvalidArgument listing every state that is missing, surplus or of another shape.
+// Fills parameters and moments from a checkpoint that was found whole (train/checkpoint_search).
+// InvalidArgument listing every state that is missing, unexpected or of another shape.
 void load_checkpoint(const std::filesystem::path& directory, ModelSession& session);
 
 // Bytes of a checkpoint of this session, and of its largest file.

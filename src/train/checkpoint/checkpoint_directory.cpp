@@ -109,10 +109,10 @@ std::string restore_replaced(const fs::path& output) {
   }
   if (name.empty() || fs::exists(output / name)) {
     fs::remove_all(replaced);
-    return fmt::format("removed {}, which a save that did not end had left", replaced.string());
+    return fmt::format("removed {}, left by a save that did not finish", replaced.string());
   }
   fs::rename(replaced, output / name);
-  return fmt::format("put {} back, which a save that did not end had moved", name);
+  return fmt::format("restored {}, which a save that did not finish had moved", name);
 }
 
 bool is_left_by_a_writer(const fs::path& path) {
@@ -209,12 +209,11 @@ std::vector<std::string> remove_leftovers(const fs::path& output) {
         left.push_back(entry.path());
     for (const fs::path& path : left) {
       fs::remove_all(path);
-      lines.push_back(
-          fmt::format("removed {}, which a save that did not end had left", path.string()));
+      lines.push_back(fmt::format("removed {}, left by a save that did not finish", path.string()));
     }
   } catch (const fs::filesystem_error& error) {
     throw ResourceError(
-        fmt::format("[train] train.output: cannot clear what an earlier run left: {}: {}",
+        fmt::format("[train] train.output: cannot remove what an earlier run left: {}: {}",
                     error.path1().string(), error.code().message()));
   }
   return lines;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and life of checkpoint directories: OUTPUT/step-00000100, built under a temporary name,
-// renamed when durable; the text file OUTPUT/latest names the newest and moves last.
+// Checkpoint directories: OUTPUT/step-00000100 is built under a temporary name and renamed when
+// durable. The text file OUTPUT/latest names the newest and is updated last.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -20,35 +20,35 @@ struct NamedCheckpoint {
 };
 std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& output);
 
-// The directory that OUTPUT/latest names; nullopt when there is no such file, or it names what is
-// not there. What a run goes on from is chosen by train/checkpoint_search.
+// The directory that OUTPUT/latest names. nullopt if there is no such file, or no such directory.
+// train/checkpoint_search decides from which checkpoint a run resumes.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& output);
 
-// Those of one run.
+// The checkpoints of one run.
 std::vector<NamedCheckpoint> checkpoints_of_run(const std::filesystem::path& output,
                                                 const std::string& run_id);
 
 struct Retention {
   std::int64_t keep_last = 0;      // checkpoints of this run; 0: all
-  std::string run_id;              // those of other runs are never touched
-  std::filesystem::path in_use{};  // a directory that stays in any case
+  std::string run_id;              // checkpoints of other runs are never changed
+  std::filesystem::path in_use{};  // a directory that is never removed
 };
 
-// Lets `write` fill a fresh temporary directory, makes every file in it durable, renames it to
-// OUTPUT/step-N, moves OUTPUT/latest, then removes all but the newest of this run. One of the same
-// name is replaced, or set aside where it is another run's. Whatever fails or is killed on the
-// way, OUTPUT/latest names a whole checkpoint; an error takes the temporary directory with it.
+// Lets `write` fill a new temporary directory, makes every file in it durable, renames it to
+// OUTPUT/step-N, updates OUTPUT/latest, then removes all but the newest of this run. A directory of
+// the same name is replaced, or moved away if it is another run's. If any of this fails or is
+// killed, OUTPUT/latest still names a whole checkpoint. An error removes the temporary directory.
 // Returns the final directory.
 std::filesystem::path commit_checkpoint(
     const std::filesystem::path& output, std::int64_t step, const Retention& retention,
     const std::function<void(const std::filesystem::path&)>& write);
 
-// What saves and writers that did not end have left in OUTPUT: removed, or put back where it
-// belongs. Returns a line each. Only for whom the directory belongs to (train/run_lock).
+// Removes or restores what unfinished saves and writers left in OUTPUT. Returns a line for each.
+// Only for the owner of the directory (train/run_lock).
 std::vector<std::string> remove_leftovers(const std::filesystem::path& output);
 
-// Moves a file or directory of OUTPUT to OUTPUT/before-K/, for the first K that has none of its
-// name; returns where it lies.
+// Moves a file or directory of OUTPUT to OUTPUT/before-K/, for the first K without one of its name.
+// Returns the new path.
 std::filesystem::path set_aside(const std::filesystem::path& path);
 
 }  // namespace anabatic::train

@@ -57,7 +57,7 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .run = {run["id"].get<std::string>(), run["started"].get<std::int64_t>()},
       .contents = json["contents"]};
   ANABATIC_REQUIRE(checkpoint.filename() == checkpoint_name(progress.step),
-                   "{} is of step {}, which is not what the directory's name says", kProgressFile,
+                   "{} is of step {}, but the directory's name says otherwise", kProgressFile,
                    progress.step);
   return progress;
 }

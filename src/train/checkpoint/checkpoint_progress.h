@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// training_state.json of a checkpoint: which run it is of, how far that was, and what it was
-// trained from.
+// training_state.json of a checkpoint: which run it belongs to, its step, and what it was trained
+// from.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -11,10 +11,10 @@
 
 namespace anabatic::train {
 
-// A run from its fresh start on, through all its resumes.
+// A run from its first start, through all its resumes.
 struct RunIdentity {
   std::string id;                         // random
-  std::int64_t started_milliseconds = 0;  // since 1970: the fresh start
+  std::int64_t started_milliseconds = 0;  // since 1970, at the first start
   bool operator==(const RunIdentity&) const = default;
 };
 RunIdentity new_run_identity();
@@ -27,8 +27,8 @@ struct CheckpointProgress {
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);
-// InvalidArgument when it is missing, broken, of another format, or of another step than the
-// directory's name says.
+// InvalidArgument if it is missing, broken, of another format, or of another step than in the
+// directory's name.
 CheckpointProgress read_progress(const std::filesystem::path& checkpoint);
 
 inline constexpr const char* kProgressFile = "training_state.json";

@@ -32,7 +32,7 @@ std::string joined(const std::vector<std::string>& problems) {
   return text;
 }
 
-// Of a checkpoint whose progress is as it was written.
+// The progress of a checkpoint, if it is undamaged.
 CheckpointProgress read_whole_progress(const fs::path& checkpoint) {
   CheckpointProgress progress = read_progress(checkpoint);
   const auto manifest = io::read_checksums(checkpoint);
@@ -45,7 +45,7 @@ CheckpointProgress read_whole_progress(const fs::path& checkpoint) {
   return progress;
 }
 
-// What OUTPUT/latest says beside what was found.
+// A remark if OUTPUT/latest names another checkpoint than the one found.
 std::string remark_on_latest(const fs::path& output, const fs::path& newest) {
   std::error_code ignored;
   const std::string name = newest.filename().string();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoint of a directory is the newest that is whole, and why not a newer one.
+// Finds the newest whole checkpoint of a directory, and why newer ones were skipped.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -23,21 +23,21 @@ struct FoundCheckpoint {
 
 struct CheckpointSearch {
   std::optional<FoundCheckpoint> newest;
-  bool holds_any = false;            // step-N directories, whole or not
-  std::vector<std::string> remarks;  // what was passed over and why, a line each
+  bool holds_any = false;            // there are step-N directories, whole or not
+  std::vector<std::string> remarks;  // what was skipped and why, a line each
 };
 
-// Among the checkpoints of the run that began last, by descending step. OUTPUT/latest is not
-// needed; a remark says where it names another one.
+// Searches the checkpoints of the run that began last, by descending step. OUTPUT/latest is not
+// needed; a remark reports if it names another one.
 CheckpointSearch find_newest_checkpoint(const std::filesystem::path& output, CheckpointDepth depth,
                                         int threads);
 
-// What is wrong with a checkpoint, a line each; empty: it is whole.
+// What is wrong with a checkpoint, a line each; empty if it is whole.
 std::vector<std::string> problems_of_checkpoint(const std::filesystem::path& checkpoint,
                                                 CheckpointDepth depth, int threads);
 
-// `path`, or the newest whole checkpoint in it where it is the output directory of a run, and says
-// which: what a user may name as a model.
+// A model path as a user may give it. If `path` is the output directory of a run, logs and returns
+// its newest whole checkpoint.
 std::string model_path_of(const std::string& path);
 
 }  // namespace anabatic::train

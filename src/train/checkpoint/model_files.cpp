@@ -45,7 +45,7 @@ std::string token_in(const Json& json, const char* key) {
   return content.is_string() ? content.get<std::string>() : "";
 }
 
-// `text` of a file with the token at `key` in the form that stands there.
+// `text` of a file with the token at `key` replaced, in the form that the file uses.
 std::string with_token(const std::string& text, const char* key, const std::string& token) {
   const Json json = parse_json(text);
   const auto found = json.find(key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files beside the weights of a checkpoint: those of the model that it was trained from, made
-// to agree with the weights and with each other where they do not.
+// The files of a checkpoint other than its weights. They are those of the model that it was trained
+// from, changed where they disagree with the weights or with each other.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -14,18 +14,17 @@ namespace anabatic::train {
 
 class ModelFiles {
  public:
-  // Reads what will be written and resolves the special tokens, so that what cannot be made to
-  // agree shows before the first step. Says what disagrees, and how many ids of the tokenizer lie
-  // beyond the model's vocabulary.
+  // Reads what will be written and resolves the special tokens, so that an unresolvable conflict
+  // fails before the first step. Logs what disagrees, and how many ids of the tokenizer are beyond
+  // the model's vocabulary.
   ModelFiles(const RunConfig& run, const model::ModelConfig& config);
 
   const io::SpecialTokens& special_tokens() const { return special_; }
-  std::int64_t num_bytes() const;  // that write() writes, about
+  std::int64_t num_bytes() const;  // that write() writes, estimated
 
-  // config.json with the dtype that the weights are saved in, EOS and BOS alike in every file, and
-  // a tokenizer that puts in front of a text what stood in front of the documents. `map` and
-  // `dtype` are those of the weights. InternalError naming what the written files still say
-  // differently.
+  // Writes config.json with the dtype of the saved weights, the same EOS and BOS in every file, and
+  // a tokenizer that begins a text with the tokens that documents began with. `map` and `dtype` are
+  // those of the weights. InternalError naming any remaining disagreement of the written files.
   void write(const std::filesystem::path& directory, const model::WeightMap& map,
              model::SaveDType dtype) const;
 
@@ -38,13 +37,13 @@ class ModelFiles {
 
   std::filesystem::path source_;
   io::SpecialTokens special_;
-  std::string bos_text_, eos_text_;  // "" where no tokenizer tells
+  std::string bos_text_, eos_text_;  // "" if no tokenizer knows them
   std::string prefix_text_;          // what the post-processor of tokenizer.json has to add
   std::vector<File> files_;          // with the special tokens as they will be written
 };
 
-// What the files of a model directory say differently of it, a line each: config.json, the weights
-// of `map`, generation_config.json and the tokenizer. Empty when they agree.
+// Disagreements within a model directory, a line each: between config.json, the weights of `map`,
+// generation_config.json and the tokenizer. Empty if there are none.
 std::string contradictions_in(const std::filesystem::path& directory, const model::WeightMap& map,
                               model::SaveDType dtype, const io::SpecialTokens& special);
 

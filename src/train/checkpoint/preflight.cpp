@@ -16,7 +16,7 @@
 namespace anabatic::train {
 namespace {
 
-// Of a step: its line and its event; the line has some numbers of each layer.
+// Bytes of a step's line and TensorBoard event; the line has some numbers for each layer.
 constexpr std::int64_t kLogBytesOfStep = 700, kLogBytesOfLayer = 40;
 // A run of more steps is often one that is meant to be stopped.
 constexpr std::int64_t kMostLoggedSteps = 100'000;
@@ -26,7 +26,7 @@ constexpr std::int64_t kMostLoggedSteps = 100'000;
 DiskRoom disk_room(const std::filesystem::path& directory) {
   struct statvfs space {};
   if (::statvfs(directory.c_str(), &space) != 0)
-    throw ResourceError(fmt::format("[train] train.output: cannot ask {} for its free bytes: {}",
+    throw ResourceError(fmt::format("[train] train.output: cannot read the free space of {}: {}",
                                     directory.string(), std::strerror(errno)));
   struct rlimit limit {};
   const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run will write into train.output, compared with what is free there before its first step.
+// Compares what a run will write into train.output with the free space, before its first step.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace anabatic::train {
 struct DiskNeed {
   std::int64_t checkpoint_bytes = 0, largest_file_bytes = 0;
   std::int64_t num_saves = 0;    // that are still to come
-  std::int64_t num_present = 0;  // checkpoints of this run that are there
+  std::int64_t num_present = 0;  // checkpoints of this run that exist
   std::int64_t keep_last = 0;    // 0: all
   std::int64_t log_bytes = 0;
 };
@@ -20,18 +20,19 @@ struct DiskRoom {
 };
 DiskRoom disk_room(const std::filesystem::path& directory);
 
-// Checkpoints that stand beside those that are present, at worst: the one that is being written
-// and those that are not pruned yet. With keep_last = 0 only the next one counts.
+// The most checkpoints that exist in addition to those present: the one being written and those not
+// pruned yet. With keep_last = 0 only the next one counts.
 std::int64_t most_new_checkpoints(const DiskNeed& need);
 
-// ResourceError in bytes as people write them when the room will not do. A run that keeps all its
-// checkpoints is warned where they will not all fit.
+// ResourceError with readable byte counts if there is not enough room. Warns a run that keeps all
+// its checkpoints if they will not all fit.
 void require_disk_room(const std::filesystem::path& directory, const DiskNeed& need,
                        const DiskRoom& room);
 
 // Steps in [first, last] after which a run saves: multiples of save_every, and the last.
 std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t save_every);
-// Bytes of metrics.jsonl, TensorBoard events and windows.jsonl, about. `num_experts`: of a layer.
+// Estimated bytes of metrics.jsonl, TensorBoard events and windows.jsonl. `num_experts` is per
+// layer.
 std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
                                 std::int64_t num_experts);
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;  // of a JSON file
 
-// Of config.json: book-keeping of libraries, and the type of the weights in a file.
+// Fields of config.json without effect on the maths: those of libraries, and the files' dtype.
 const std::set<std::string, std::less<>>& fields_without_maths() {
   static const std::set<std::string, std::less<>> fields{"_name_or_path", "_attn_implementation",
                                                          "architectures", "attn_implementation",
@@ -28,7 +28,7 @@ const std::set<std::string, std::less<>>& fields_without_maths() {
   return fields;
 }
 
-// Of the small JSON files beside a tokenizer: what decides ids. Templates of chats may change.
+// Fields of the small JSON files of a tokenizer that determine ids. Chat templates may change.
 constexpr const char* kTokenFields[] = {"add_bos_token",  "add_eos_token", "bos_token",
                                         "bos_token_id",   "eos_token",     "eos_token_id",
                                         "tokenizer_class"};
@@ -165,7 +165,7 @@ const std::set<std::string, std::less<>>& binding_keys() {
   return keys;
 }
 
-// Settings whose change is said: those of the optimizer and its schedule.
+// Settings whose change is reported: those of the optimizer and its schedule.
 bool is_remarkable(const std::string& key) {
   return key == "train.steps" || key.starts_with("optimizer.");
 }

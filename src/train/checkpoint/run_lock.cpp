@@ -77,7 +77,7 @@ bool RunLock::open_and_lock() {
     throw ResourceError(fmt::format(
         "[train] train.output: expected a directory that no other run works in, got {}, which is "
         "in use by {}; wait for that run, stop it, or choose another train.output",
-        file_.parent_path().string(), owner.empty() ? "a run that just begins" : owner));
+        file_.parent_path().string(), owner.empty() ? "a run that has just started" : owner));
   }
   const bool has_no_locks = error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS;
   if (error != 0 && !has_no_locks) {
@@ -86,8 +86,8 @@ bool RunLock::open_and_lock() {
   }
   if (has_no_locks)
     log_warning(
-        "[train] train.output: {}: this file system has no locks ({}); two runs there are "
-        "not told apart",
+        "[train] train.output: {}: this file system has no locks ({}); two runs there cannot "
+        "detect each other",
         file_.parent_path().string(), std::strerror(error));
   // Its owner may have removed the file between the two calls above.
   struct stat opened {

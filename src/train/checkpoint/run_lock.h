@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run at a time in a directory: OUTPUT/run.lock, held for the life of a run, names its owner.
+// Allows one run at a time in a directory: OUTPUT/run.lock is held during a run and names its
+// owner.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -8,17 +9,16 @@ namespace anabatic::train {
 
 class RunLock {
  public:
-  // Makes the directory if need be. ResourceError naming the owner when another run is at work
-  // there, of this process or another. The system lets go of the lock when a process ends, however
-  // it does.
+  // Creates the directory if needed. ResourceError naming the owner if another run of any process
+  // holds the lock. The system releases the lock when a process ends, in whatever way.
   explicit RunLock(const std::filesystem::path& output);
   ~RunLock();  // removes the file
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Writes pid, host and time into the file: apart, for a full disk may first have to be cleared.
+  // Writes pid, host and time into the file. Separate, because a full disk may first need cleaning.
   void sign() const;
-  // Who held the lock and ended without giving it back; empty: nobody.
+  // Who held the lock and ended without releasing it; empty: nobody.
   const std::string& former_owner() const { return former_owner_; }
 
  private:

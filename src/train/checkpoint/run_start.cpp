@@ -31,12 +31,12 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }
-  // What the run was stands beside its logs, never alone.
+  // The record of a run is moved only together with its logs.
   if (!logs.empty() && fs::exists(output / kRunRecordFile)) logs.push_back(output / kRunRecordFile);
   fs::path folder;
   for (const fs::path& log : logs) folder = set_aside(log).parent_path();
   if (!logs.empty())
-    messages.push_back(fmt::format("logs of an earlier run lie in {} now", folder.string()));
+    messages.push_back(fmt::format("logs of an earlier run are now in {}", folder.string()));
 }
 
 void begin_afresh(const RunConfig& run, RunStart& start) {
@@ -47,7 +47,7 @@ void begin_afresh(const RunConfig& run, RunStart& start) {
     names.push_back(checkpoint.directory.filename().string());
   if (!names.empty())
     start.messages.push_back(fmt::format(
-        "train.resume: never: a run begins anew; the checkpoints of an earlier one stay in {}: {}",
+        "train.resume: never: a new run begins; the checkpoints of an earlier one stay in {}: {}",
         output.string(), fmt::join(names, ", ")));
   try {
     set_logs_aside(output, start.messages);
@@ -64,12 +64,12 @@ void require_same_run(const RunConfig& run, const FoundCheckpoint& found, RunSta
       compare_keys(load_run_config(found.directory / kRunConfigFile, {}), run);
   const std::string data = run.train.allow_changed_data ? "" : contents.data;
   const std::string hint =
-      data.empty() ? "" : "; train.allow_changed_data: true goes on with the data as they are now";
-  ANABATIC_REQUIRE(
-      contents.maths.empty() && keys.maths.empty() && data.empty(),
-      "[checkpoint] {} cannot be resumed by another run (train.resume: never starts anew{}):{}{}{}",
-      found.directory.string(), hint, keys.maths, contents.maths,
-      data.empty() ? "" : "\n  the training data:" + data);
+      data.empty() ? "" : "; train.allow_changed_data: true resumes with the data as they are now";
+  ANABATIC_REQUIRE(contents.maths.empty() && keys.maths.empty() && data.empty(),
+                   "[checkpoint] {} cannot be resumed by another run (train.resume: never starts a "
+                   "new run{}):{}{}{}",
+                   found.directory.string(), hint, keys.maths, contents.maths,
+                   data.empty() ? "" : "\n  the training data:" + data);
   if (!contents.data.empty())
     start.messages.push_back(
         "train.allow_changed_data: the training data are not those of the "
@@ -92,11 +92,10 @@ RunStart begin_run(const RunConfig& run) {
   }
   CheckpointSearch search = find_newest_checkpoint(output, CheckpointDepth::kAll, num_threads(run));
   if (!search.newest) {
-    ANABATIC_REQUIRE(
-        !search.holds_any,
-        "[checkpoint] expected a whole checkpoint in {} to go on from, found none; train.resume: "
-        "never starts anew and leaves them where they are:\n  {}",
-        output.string(), fmt::join(search.remarks, "\n  "));
+    ANABATIC_REQUIRE(!search.holds_any,
+                     "[checkpoint] expected a whole checkpoint in {} to resume from, found none; "
+                     "train.resume: never starts a new run and leaves them where they are:\n  {}",
+                     output.string(), fmt::join(search.remarks, "\n  "));
     begin_afresh(run, start);
     return start;
   }

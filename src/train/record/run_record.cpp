@@ -65,7 +65,7 @@ OrderedJson config_json(const RunConfig& run) {
   return json;
 }
 
-// What a key is where nobody says it, to tell what a user chose.
+// The defaults of keys, to tell what a user chose.
 OrderedJson defaults_json() { return config_json(RunConfig{}); }
 
 OrderedJson shares_json(const MemoryAccount& memory) {

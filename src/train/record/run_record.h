@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // run.json: what a run is and what was planned for it, for its report. Written before the first
-// step, anew by each process that goes on with the run.
+// step, again by each process that resumes the run.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -26,7 +26,7 @@ class StepWatch {
   std::int64_t nanoseconds(std::size_t segment) const { return nanoseconds_[segment]; }
   std::int64_t wall_nanoseconds() const { return wall_; }  // from begin() to end()
 
-  // Resident bytes behind some calls of the last micro-batch and the update, by their positions in
+  // Resident bytes after some calls of the last micro-batch and the update, by their positions in
   // forward ++ backward ++ update; empty without memory.
   struct Look {
     std::int64_t position = 0, bytes = 0;
@@ -37,7 +37,7 @@ class StepWatch {
  private:
   struct Part {
     const runtime::Call* begin;
-    std::size_t size, before;  // calls of it, and of the parts ahead of it
+    std::size_t size, before;  // calls of it, and of the parts before it
   };
   static void on_call(void* context, const runtime::CallEvent& event);
   std::size_t index_of(const runtime::Call& call) const;

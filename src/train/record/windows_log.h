@@ -38,12 +38,12 @@ class WindowsLog {
   };
   [[nodiscard]] Watching watch(std::int64_t step);
 
-  // Behind each step, with what it counted.
+  // After each step, with what it counted.
   void add(std::int64_t step, const ExpertCounts& counts);
   // Ends the window under way and makes the file durable.
   void sync();
 
-  // Of a run's windows, about.
+  // Estimated bytes of a run's windows.
   static std::int64_t estimate_bytes(std::int64_t num_steps, std::int64_t num_experts_of_layers);
 
  private:

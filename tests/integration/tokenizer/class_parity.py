@@ -110,7 +110,7 @@ def random_class(rng, depth=0):
 
 
 def marks(comparison):
-    """All characters beside marks of several combining classes, and every decomposition put together again."""
+    """All characters next to marks of several combining classes, and every decomposition put together again."""
     codes = [c for c in FEW if c >= 0xA0 and not 0x3400 <= c < 0xA000 and not 0xAC00 <= c < 0xD7A4]
     codes = [c for c in codes if not 0x20000 <= c < 0x2F800]
     decomposed = [unicodedata.normalize("NFD", chr(c)) for c in FEW if unicodedata.decomposition(chr(c))] + ["\U00011935\U00011930"]

@@ -98,7 +98,7 @@ class FiniteDifferences : public ::testing::TestWithParam<const char*> {
     return evaluate(forward_, inputs).at(*forward_.objective).data[0];
   }
 
-  // Of one parameter, element by element.
+  // Differences of one parameter, element by element.
   Values differences(Environment inputs, ir::ValueId parameter) const {
     Values result{.type = forward_.value(parameter).type};
     const double h = testing::difference_step();

@@ -115,7 +115,7 @@ TEST(PassRunner, NeedsMustHold) {
   EXPECT_EQ(error_of<Error>({maker, user}), "no error of this kind");
   EXPECT_EQ(error_of<Error>({user}, {.facts = {"made"}}), "no error of this kind");
   EXPECT_EQ(error_of<InternalError>({user}),
-            "[passes] user needs 'made', which does not hold here");
+            "[passes] user needs 'made', which is not established here");
   EXPECT_THAT(error_of<InternalError>({maker, breaker, user}), HasSubstr("user needs 'made'"));
   EXPECT_EQ(error_of<Error>({maker, breaker, maker, user}), "no error of this kind");
   EXPECT_THAT(error_of<InvalidArgument>({maker, user}, {.disabled = {"maker"}}),
@@ -181,7 +181,7 @@ TEST(Pipelines, EveryPassIsFoundAndItsNeedsAreEstablished) {
   }
 }
 
-// Rows of the table that begins behind a heading of ARCHITECTURE.md, by cell.
+// Rows of the table after a heading of ARCHITECTURE.md, by cell.
 std::vector<std::vector<std::string>> rows_of(const std::string& heading) {
   std::istringstream text(
       read_file(std::filesystem::path(ANABATIC_SOURCE_DIR) / "ARCHITECTURE.md"));

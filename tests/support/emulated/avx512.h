@@ -106,7 +106,7 @@ inline __m512i load_masked(std::uint32_t mask, const void* p) {
   return simde_mm512_loadu_si512(elements);
 }
 
-// What stands above the next lower whole number.
+// The fraction above the next lower whole number.
 inline __m512 above_floor(__m512 x) {
   for (int i = 0; i < 16; ++i) x[i] = std::isinf(x[i]) ? 0.0f : x[i] - std::floor(x[i]);
   return x;

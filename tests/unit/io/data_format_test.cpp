@@ -104,7 +104,7 @@ TEST(DetectFormat, TakesWhatIsAsked) {
   EXPECT_EQ(taken("a", kArray, DataFormat::kJson), "JSON");
   EXPECT_EQ(taken("a", std::string("ab\0c", 4), DataFormat::kText), "text");
   EXPECT_EQ(taken("a.bin", "words", DataFormat::kText), "text");
-  EXPECT_THAT(taken("a.bin", "words"), HasSubstr("no .idx beside it"));
+  EXPECT_THAT(taken("a.bin", "words"), HasSubstr("no .idx next to it"));
   EXPECT_THAT(taken("a.txt", "words", DataFormat::kTokens), HasSubstr("expected a .bin/.idx pair"));
   EXPECT_EQ(data_format_from_string("jsonl"), DataFormat::kJsonLines);
   EXPECT_EQ(data_format_from_string("csv"), std::nullopt);
@@ -131,7 +131,7 @@ TEST(DetectFormats, NamesEveryProblem) {
                             directory / "pipe"};
   const std::string error = error_of([&] { detect_formats(files, DataFormat::kAuto); });
   EXPECT_THAT(error,
-              HasSubstr("none: expected a text or JSON file, or a .bin/.idx pair, got none"));
+              HasSubstr("none: expected a text or JSON file, or a .bin/.idx pair, got no file"));
   EXPECT_THAT(error, HasSubstr("folder: expected a text or JSON file, or a .bin/.idx pair, got a "
                                "folder"));
   EXPECT_THAT(error, HasSubstr("pipe or device"));

@@ -9,7 +9,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// What stands in `ids` ahead of `first` belongs to another document.
+// The ids before `first` belong to another document.
 Ids with_prefix(Ids prefix, Ids text) {
   Ids ids{1, 2};
   ids.insert(ids.end(), text.begin(), text.end());

@@ -66,7 +66,7 @@ TEST(JsonValueReader, NamesTheLineOfWhatIsBroken) {
                                          "the end of the file"));
   EXPECT_THAT(error("[{}\n"), HasSubstr("a.json:2: expected a comma or the end of the array"));
   EXPECT_THAT(error("["), HasSubstr("a.json:1: expected a value or the end"));
-  EXPECT_THAT(error("[{}]\n\n{}"), HasSubstr("a.json:3: expected nothing behind the array"));
+  EXPECT_THAT(error("[{}]\n\n{}"), HasSubstr("a.json:3: expected nothing after the array"));
   EXPECT_THAT(error("[\n\"" + std::string(kMostBytes, 'a') + "\"]"),
               HasSubstr("a.json:2: expected a JSON value of at most 4194304 bytes"));
   EXPECT_THAT(values_of(directory, "{\"a\": \"\\"), ElementsAre("1:{\"a\": \"\\"));

@@ -206,8 +206,8 @@ std::int64_t resident_bytes_of(const std::string& file) {
   return -1;
 }
 
-// The system maps pages around each one that is read: behind a block, and ahead of it where that
-// was given back before.
+// The system maps pages around each one that is read: after a block, and before it if those were
+// given back before.
 TEST(SafetensorsDirectory, GivesBackWhatWasRead) {
   const TempDirectory folder;
   constexpr std::size_t kBytes = std::size_t{16} << 20, kBlock = 137'000;

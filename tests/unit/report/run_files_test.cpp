@@ -39,7 +39,7 @@ TEST(ReadRun, TakesARunThatIsAtWorkAndWasMadeWithoutARecord) {
              "{\"step\":3,\"lo");
   write_text(directory / "run.lock", "");
   const OrderedJson run = read_run(directory.path());
-  EXPECT_THAT(run["status"].get<std::string>(), HasSubstr("step 2, at work or killed"));
+  EXPECT_THAT(run["status"].get<std::string>(), HasSubstr("step 2, running or killed"));
   EXPECT_EQ(run["series"]["loss"]["mean"], OrderedJson({4, nullptr}));
   EXPECT_EQ(run["series"]["busiest"]["mean"], OrderedJson({2}));
   EXPECT_EQ(run["series"]["idlest"]["mean"], OrderedJson({0}));

@@ -48,7 +48,7 @@ TEST(BFloat16, TiesGoToEvenOrAwayFromZero) {
   EXPECT_EQ(to_bfloat16(0x1.03p0f).bits, 0x3F82);
   EXPECT_EQ(to_bfloat16_half_away(0x1.01p0f).bits, 0x3F81);
   EXPECT_EQ(to_bfloat16_half_away(-0x1.01p0f).bits, 0xBF81);
-  // One ULP of fp32 beside the tie goes to the nearer one in both.
+  // One ULP of fp32 next to the tie goes to the nearer one in both.
   for (const auto round : {to_bfloat16, to_bfloat16_half_away}) {
     EXPECT_EQ(round(0x1.010002p0f).bits, 0x3F81);
     EXPECT_EQ(round(0x1.00fffep0f).bits, 0x3F80);

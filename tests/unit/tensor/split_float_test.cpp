@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::uint64_t kPatterns = std::uint64_t{1} << 32;
 
-// As many pairs of halves as floats, and every float comes back from its own. Integers all the way,
-// so that the compiler makes vectors of it.
+// There are as many pairs of 16 bits as floats, and every float comes back from its own. Integers
+// all the way, so that the compiler vectorises it.
 TEST(SplitFloat, IsABijectionOfAllPatterns) {
   std::uint32_t differences = 0;
   for (std::uint64_t i = 0; i < kPatterns; ++i) {

@@ -132,7 +132,7 @@ TEST(Regex, TablesFindWhatOnigurumaFinds) {
     try {
       regex.emplace(pattern, "here");
     } catch (const Unsupported&) {
-      continue;  // repeats what stands for no character
+      continue;  // repeats an item that matches no character
     }
     const Regex& fast = *regex;
     const Regex slow(pattern, "here", Regex::Engine::kOniguruma);

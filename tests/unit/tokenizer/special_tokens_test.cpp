@@ -28,7 +28,7 @@ constexpr const char* kBosInFront = R"({"type": "TemplateProcessing", "single": 
 constexpr const char* kAround = R"({"type": "BertProcessing", "cls": ["<s>", 7],
     "sep": ["</s>", 8]})";
 
-// <s> = 7, </s> = 8, <e> = 9 beside the seven tokens of abc_model.
+// <s> = 7, </s> = 8, <e> = 9 in addition to the seven tokens of abc_model.
 class SpecialTokensTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Head and cross-entropy in one pass over chunks of the rows that have a label. A chunk leaves
 // e = exp(logit - shift) of [classes, rows] for the weight-gradient, nothing else of that size.
-// What the first chunk leaves stands where its weight-gradient will, a class in the bytes of its
-// own row, unless the call adds to one: of bf16, two rows for each column of x.
+// The first chunk's exponentials are stored in the bytes of its weight gradient, each class in the
+// bytes of its own row, unless the call adds to a gradient. In bf16 there are two rows for each
+// column of x.
 //
 // No product is computed twice, because the shift is known before the first logit: it is the logit
-// of the row's own label, so that e needs no rescaling and dx runs right behind the logits. With S
-// the sum of e over the other classes and Z = S + e(label):
+// of the row's own label, so that e needs no rescaling and dx runs directly after the logits. With
+// S the sum of e over the other classes and Z = S + e(label):
 //   loss = log(Z / e(label));   dx = f·(Σ e·w - S·w_label), dw += e·(f·x), e(label) := -S, f = s/Z
 // where s is the loss's scale. A row with S beyond kMostSum (a logit about 40 above the label's)
 // runs its block again with the largest logit as shift.
@@ -106,7 +107,7 @@ class HeadLoss {
     }
   }
 
-  // What no live row writes: dx of the other rows, and dweight when there is none.
+  // Clears what no live row writes: dx of the other rows, and dweight when there is none.
   void clear_rest() {
     const Int row_bytes = shape_.width * element_bytes();
     args_.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
@@ -128,7 +129,7 @@ class HeadLoss {
     Int first, rows, block_rows;
   };
 
-  // The first one: exponentials of class c stand in the first bytes of dweight's row c.
+  // The first one: exponentials of class c are stored in the first bytes of dweight's row c.
   void run_held_chunk(Int held) {
     const Int stride = shape_.width * Int{sizeof(float)} / tiling_->exponential_bytes;
     const Int most_rows = even_rows(held, tiling_->rows, kRowUnit);
@@ -152,7 +153,7 @@ class HeadLoss {
     });
   }
 
-  // One behind it, or of a call that adds.
+  // A later chunk, or one of a call that adds.
   void run_chunk(Int first, Int rows) {
     run_rows(first, rows);
     if (!shape_.with_gradient) return;
@@ -206,7 +207,7 @@ class HeadLoss {
     return args_.outputs[2].data + row * shape_.width * Int{sizeof(float)};
   }
 
-  // The rows at hand become rows [at, at + rows) of the weight-gradient's `depth`.
+  // The current rows become rows [at, at + rows) of the weight-gradient's `depth`.
   void pack_x(Int at, Int rows, Int depth) {
     const PanelShape panels = panel_shape(tiling_->operand, depth, shape_.width, true);
     const Int operand_bytes = size_bytes(tiling_->operand);
@@ -218,7 +219,7 @@ class HeadLoss {
     });
   }
 
-  // Of `count` classes from `begin` on, over the `rows` of x's panels.
+  // Adds the gradient of `count` classes from `begin` on, over the `rows` of x's panels.
   void add_weight_gradient(Int begin, Int count, Int rows, Turned turned, bool accumulate,
                            int thread) {
     Gemm gemm = weight_gradient_product(shape_, *tiling_, rows, turned.stride);
@@ -246,7 +247,7 @@ class HeadLoss {
     set_largest(r, -kInfinity);
   }
 
-  // Of all parts, for a row of the chunk.
+  // The sum over all parts, for a row of the chunk.
   double sum_of(Int r) const {
     double sum = 0;
     for (Int part = 0; part < tiling_->parts; ++part) sum += space_->sums[at(part, r)];
@@ -316,7 +317,7 @@ class HeadLoss {
     is_packed_ = tiling_->parts == 1 && tiling_->stretch_columns() >= shape_.classes;
   }
 
-  // Of one thread's blocks, in its parts, from its own packing.
+  // The steps of one thread's blocks, in its parts, from its own packing.
   void run_steps_of(int thread, const Chunk& chunk, Use use) {
     const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_->lanes;
     std::byte* panels = space_->weight_panels + thread * tiling_->stretch_bytes();
@@ -368,7 +369,7 @@ class HeadLoss {
     }
   }
 
-  // Of rows [begin, end) of a chunk, in the thread's space.
+  // The logits of rows [begin, end) of a chunk, in the thread's space.
   HeadLogits logits_at(Int part, Int begin, Int end, int thread) const {
     return {.logits = reinterpret_cast<float*>(thread_space(thread)),
             .stride = tiling_->step_stride,
@@ -472,13 +473,13 @@ class HeadLoss {
   const Arguments& args_;
   const Shape shape_;
   const Cut cut_;
-  const Tiling* tiling_ = nullptr;  // of the rows at hand
+  const Tiling* tiling_ = nullptr;  // of the current rows
   std::optional<Space> space_;
   const std::int32_t* labels_;
   const float scale_;
   double seed_ = 0;  // of every row's own loss
   Int num_live_ = 0;
-  Turned turned_{};         // where exponentials go, of the rows at hand
+  Turned turned_{};         // where exponentials go, of the current rows
   bool is_packed_ = false;  // all of the weights are one stretch, and packed
 };
 
@@ -523,8 +524,8 @@ std::int64_t HeadLossRows<kEngine, kStage>::workspace_bytes(const spec::Problem&
 
 template <const GemmEngine* (*kEngine)(), const HeadStage* kStage>
 std::int64_t HeadLossRows<kEngine, kStage>::slicing_bytes(const spec::Problem& problem) {
-  // Weights are packed anew for rows at a time, and each chunk but the first goes over the sums of
-  // their gradient, of which products hide all but about a quarter of a pass.
+  // Weights are packed once for each group of rows, and each chunk but the first goes over the sums
+  // of their gradient, of which products hide all but about a quarter of a pass.
   const auto bytes = [&](Int slices) {
     Shape shape = shape_of(problem);
     shape.slices = slices;

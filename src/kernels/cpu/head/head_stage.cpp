@@ -123,7 +123,7 @@ void exponentials_of_row(const HeadLogits& step, std::int64_t row) {
   step.sums[row] += static_cast<double>(sum_lanes(sum));
 }
 
-// What row `row` fetches of what is ahead.
+// Prefetches the part of the next data that belongs to row `row`.
 ANABATIC_INLINE void fetch_ahead(const HeadLogits& step, std::int64_t row) {
   constexpr int kNextCache = 2;
   const std::int64_t part = ceil_div(ceil_div(step.ahead_bytes, 64), step.rows) * 64;

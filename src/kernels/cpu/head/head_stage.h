@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What head_loss.cpp does with rows between its products, one variant an instruction set.
+// Processing of rows between the products of head_loss.cpp, one variant for each instruction set.
 #pragma once
 #include <cstdint>
 
@@ -15,7 +15,7 @@ struct HeadCopies {
   std::int64_t stride;  // elements
 };
 
-// A step of logits [rows, columns] on its way to the products behind it.
+// A step of logits [rows, columns] for the products after it.
 struct HeadLogits {
   float* logits;  // e^(logit - shift) afterwards, without `rounded`
   std::int64_t stride, rows, columns;
@@ -28,7 +28,7 @@ struct HeadLogits {
                       // rows rounded up to 16
   DType turned_dtype;
   std::int64_t turned_stride;
-  // What is read soon, asked for meanwhile.
+  // Data to prefetch meanwhile, because it is read soon.
   const std::byte* ahead;
   std::int64_t ahead_bytes;
 };

@@ -12,8 +12,8 @@ namespace {
 constexpr Int kMostBlockRows = 240;
 // Rows of a chunk that are worth packing the weights for.
 constexpr Int kRowsAPacking = kMostBlockRows / 2;
-// What the exponentials of a chunk may take beside the weight-gradient, and the rows beyond which
-// more at a time gain nothing.
+// Most bytes for the exponentials of a chunk outside the weight gradient, and the number of rows
+// beyond which more at a time gain nothing.
 constexpr Int kChunkBytes = Int{48} << 20, kMostRowsAtOnce = 1152;
 // What the packed weights of a stretch may take, unless a step takes more: of more, some would
 // leave a core's cache before it is read.
@@ -43,7 +43,7 @@ Int rows_of_chunk(const Shape& shape) {
   return kChunkBytes / bytes - 32;
 }
 
-// Of the shape alone, neither slices nor threads: both find the same blocks.
+// A function of the shape alone, not of slices or threads: both find the same blocks.
 Int sum_terms_of(const Shape& shape) {
   const Int most = std::min(rows_of_chunk(shape), shape.rows / kMostBlocksOfSlices);
   Int terms = kMostSumTerms;
@@ -202,7 +202,7 @@ Cut cut_rows(const Shape& shape, const GemmEngine& engine, int num_threads, bool
     cut.rest.emplace(shape, engine, num_threads, rows, rows, false);
   }
   if (held == 0) return cut;
-  // As many at a time as need no more than the chunks behind them.
+  // As many at a time as need no more bytes than the chunks after them.
   const Int bytes = cut.rest ? Space(shape, *cut.rest, engine, num_threads, nullptr).bytes : 0;
   for (Int parts = ceil_div(held, kMostRowsAtOnce);; ++parts) {
     const Int rows = round_up(ceil_div(held, parts), kRowUnit);

@@ -25,16 +25,16 @@ struct Shape {
 Shape shape_of(const TensorType& x, const TensorType& weight, bool with_gradient,
                const spec::Attributes& attributes);
 
-// What follows from shape, engine, threads and rows at a time. No sum depends on it but for the
-// parts, which follow from the shape alone: chunks are cut where blocks of the weight-gradient's
-// sums end, and go on with the sums of those before.
+// Derived from shape, engine, threads and rows at a time. Sums depend only on the parts, which
+// follow from the shape alone: chunks are cut where blocks of the weight gradient's sums end, and
+// continue the sums of the chunks before.
 struct Tiling {
   Int rows;                 // at a time, at most
   Int depth;                // of the weight-gradient, at most
-  bool is_held;             // exponentials stand in the weight-gradient
+  bool is_held;             // exponentials are stored in the weight gradient
   Int parts, part_columns;  // of the vocabulary
-  // Of threads that share a part's blocks out among them; each has all parts, one after the other,
-  // where threads cannot be shared out alike.
+  // Threads that share the blocks of a part. Each thread has all parts, one after the other, if
+  // threads cannot be divided evenly among parts.
   Int lanes;
   bool packs_apart;  // each thread for itself
   DType operand;     // of what the engine multiplies with x or e
@@ -45,7 +45,7 @@ struct Tiling {
   Int step_bytes, step_depth_offset;
   Int stretch_steps;
   Int most_packings;  // side by side, by a team of any size up to this one
-  // Of exponentials, of all classes or, where they are held, of those that a thread copies; 0
+  // Bytes of exponentials: of all classes or, if they are held, of those that a thread copies; 0
   // without gradients.
   Int turned_stride;
 
@@ -86,7 +86,7 @@ struct Space {
 struct Cut {
   std::optional<Tiling> held, rest;  // the first chunk, where the weight-gradient holds it; others
 };
-// `adds`: to a weight-gradient that is there.
+// `adds`: to an existing weight gradient.
 Cut cut_rows(const Shape& shape, const GemmEngine& engine, int num_threads, bool adds);
 
 // `rows` in as few parts as `most` allows, each a multiple of `unit` but the last one, as `most`
