@@ -28,9 +28,9 @@ using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool pack_transposed = true;  // keep a second packing of weights; else the backward makes it
-  bool with_update = true;      // false: gradients only, no optimizer
-  bool several_micro_batches = false;  // a step has
+  bool pack_transposed = true;     // keep a second packing of weights; else the backward makes it
+  bool with_update = true;         // false: gradients only, no optimizer
+  std::int64_t micro_batches = 0;  // of a step; 0: not known
   std::int64_t slice_bytes = 0;  // most of a moment that one update takes (slice_optimizer); 0: all
   // Where slices begin beside those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;

@@ -82,10 +82,10 @@ Plan with_gradients_in_frame(Plan plan) {
 
 std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
                                          std::int64_t frame_bytes) {
-  ANABATIC_CHECK(!plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
+  ANABATIC_CHECK(plan.places == spec::kEveryPlace && plan.windows.empty() && plan.offloads.empty(),
                  "[plan] a first micro-batch apart in a step of one, or with states on disk");
   Plan result = plan;
-  result.only_first_micro_batch = true;
+  result.places = {spec::Place::kFirst};
   result.frame_bytes = align_bytes(frame_bytes);
   std::vector<PlannedNode*> nodes;
   for (auto& [action, order] : result.orders)

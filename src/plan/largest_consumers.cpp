@@ -51,11 +51,11 @@ std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan
   const std::vector<Taker> takers{
       {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
       {"gradients",
-       plan.single_micro_batch && !updates_in_backward(graph)
+       plan.has_gradients_in_frame() && !updates_in_backward(graph)
            ? "optimizer.update: in_backward lets each die at once"
-       : plan.single_micro_batch ? "a smaller model"
-                                 : "train.gradient_accumulation_steps: 1 lets them share the "
-                                   "bytes of activations",
+       : plan.has_gradients_in_frame() ? "a smaller model"
+                                       : "train.gradient_accumulation_steps: 1 lets them share the "
+                                         "bytes of activations",
        {Use::kGradients}},
       {"parameters",
        !reloaded_parameters(graph).empty() ? "a smaller model"

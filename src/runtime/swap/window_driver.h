@@ -28,18 +28,19 @@ class WindowDriver {
 
   bool is_idle() const { return windows_.empty(); }
 
-  // Of a call whose kernel sums the windows that it updates; null: the engine sums them.
-  kernels::ByteWatch* watch(Action action, std::size_t call);
+  // Of a call (index into Program::calls) whose kernel sums the windows that it updates; null: the
+  // engine sums them.
+  kernels::ByteWatch* watch(std::size_t call);
 
-  // Ahead of an action: `is_last` says whether nothing but the rest of this step stands before the
-  // update, or is the update itself. Otherwise no state moves, for none is updated.
-  void begin(Action action, bool is_last);
-  // What stands ahead of this call. ResourceError: the disk's first error.
+  // Ahead of a variant's calls.
+  void begin(Action action, const Variant& variant);
+  // What stands ahead of this one of them. ResourceError: the disk's first error. InternalError:
+  // the schedule did not bring the state that is to be updated.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
   }
-  // Behind the last call.
-  void end(Action action);
+  // Behind the last one.
+  void end();
 
   // Before something else than calls writes to the frame.
   void wait_all();
@@ -49,23 +50,22 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
+    bool is_here = false;        // a state: read, or on its way, and not written since
     WindowSums* sums = nullptr;  // null: the engine makes them
   };
-  void add_watches(Action action, const std::vector<SwapPoint>& points);
+  void add_watches(const Variant& variant);
   Ticket read(const Window& window);
   Ticket write(const Window& window);
   void move(std::size_t call);
-  void read_up_to(std::size_t window);
+  void forget_reads();
 
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
   std::span<std::byte> pinned_;  // of the frame: all windows
   std::deque<WindowSums> sums_;
-  std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
+  std::map<std::size_t, CallWatch> watches_;  // by index into Program::calls
   std::size_t num_states_ = 0;  // windows of states that are no copies: the first ones
-  std::size_t num_read_ = 0;    // of these, whose read of this step is queued: again the first
-  bool is_last_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };
 
