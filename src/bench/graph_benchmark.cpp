@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A case compiled, checked and timed call by call.
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "bench/check.h"
@@ -79,11 +78,11 @@ struct Instance {
     program.set_scalar("step", std::int32_t{1});
   }
 
-  void run(bool is_first) {
-    program.executor->run(spec::Action::kForward, is_first);
-    program.executor->run(spec::Action::kBackward, is_first);
-    if (program.executor->has_action(spec::Action::kUpdate))
-      program.executor->run(spec::Action::kUpdate);
+  // One micro-batch and the update: the only one of a step, or the last of two.
+  void run(bool adds) {
+    const std::span<const spec::StepEntry> schedule = program.schedule(adds ? 2 : 1);
+    for (const spec::StepEntry& entry : schedule)
+      if (entry.micro_batch == (adds ? 1 : 0)) program.executor->run(entry);
   }
 
   std::span<const float> gradient(Name parameter) const {
@@ -103,11 +102,8 @@ class GraphBenchmark final : public Benchmark {
         device_(device::probe_cpu(team_, false)),
         instance_(make_(0), options_, device_, team_) {
     for (const TimedPart& timed : instance_.made.parts) parts_.push_back(timed.part);
-    for (const lower::ProgramPart& part : lower::parts_of(instance_.program.compiled)) {
-      const auto i = static_cast<std::size_t>(part.action);
-      first_call_[i] = part.calls->data();
-      for (const lower::CallInfo& info : part.infos) masks_[i].push_back(mask(info.node->tag));
-    }
+    for (const lower::CallInfo& info : lower::call_infos(instance_.program.compiled))
+      masks_.push_back(mask(info.node->tag));
   }
 
   const std::vector<Part>& parts() const override { return parts_; }
@@ -124,7 +120,7 @@ class GraphBenchmark final : public Benchmark {
     for (Instance* side : {&reference, &instance_}) {
       side->fill(team_);
       side->label(tokens, 1.0f);
-      side->run(true);
+      side->run(false);
     }
     Comparison comparison(relative_bound(reference.program.compiled.graph, options.precision),
                           tokens);
@@ -141,12 +137,12 @@ class GraphBenchmark final : public Benchmark {
       instance_.fill(team_);
       // A rate at which repeated updates stay where they began.
       instance_.label(instance_.made.num_tokens, 1e-7f);
-      instance_.run(true);
+      instance_.run(false);
       is_ready_ = true;
     }
     seconds_ = seconds;
     instance_.program.executor->observe({.on_call = on_call, .context = this, .now = clock()});
-    instance_.run(!accumulate_);
+    instance_.run(accumulate_);
     instance_.program.executor->observe({});
   }
 
@@ -198,9 +194,8 @@ class GraphBenchmark final : public Benchmark {
 
   static void on_call(void* context, const runtime::CallEvent& event) {
     auto& self = *static_cast<GraphBenchmark*>(context);
-    const auto action = static_cast<std::size_t>(event.action);
-    const std::uint32_t mask =
-        self.masks_[action][static_cast<std::size_t>(&event.call - self.first_call_[action])];
+    const std::uint32_t mask = self.masks_[static_cast<std::size_t>(
+        &event.call - self.instance_.program.compiled.program.calls.data())];
     for (std::size_t part = 0; part < self.seconds_.size(); ++part)
       if ((mask >> part & 1u) != 0)
         self.seconds_[part] += 1e-9 * static_cast<double>(event.nanoseconds);
@@ -213,8 +208,7 @@ class GraphBenchmark final : public Benchmark {
   spec::DeviceSpec device_;
   Instance instance_;
   std::vector<Part> parts_;
-  std::array<const runtime::Call*, 3> first_call_{};
-  std::array<std::vector<std::uint32_t>, 3> masks_;  // a call: the parts it belongs to
+  std::vector<std::uint32_t> masks_;  // a call: the parts it belongs to
   std::span<double> seconds_;
   bool is_ready_ = false;
 };

@@ -41,16 +41,38 @@ struct Sums {
   std::int64_t longest_busy = 0, total_busy = 0;  // nanoseconds: of the slowest thread, of all
 };
 
+// The calls of a program by the row of the profile that they go to: twins share one.
+class Rows {
+ public:
+  explicit Rows(const lower::Compiled& compiled)
+      : calls_(compiled.program.calls), infos_(lower::call_infos(compiled)) {
+    for (std::size_t i = 0; i < infos_.size(); ++i) {
+      if (i == 0 || !infos_[i].is_twin_of(infos_[i - 1])) first_call_.push_back(i);
+      row_of_call_.push_back(static_cast<std::int32_t>(first_call_.size()) - 1);
+    }
+  }
+  std::size_t size() const { return first_call_.size(); }
+  const lower::CallInfo& info(std::size_t row) const { return infos_[first_call_[row]]; }
+  const runtime::Call& call(std::size_t row) const { return calls_[first_call_[row]]; }
+  std::int32_t of(const runtime::Call& call) const {
+    return row_of_call_[static_cast<std::size_t>(&call - calls_.data())];
+  }
+
+ private:
+  std::span<const runtime::Call> calls_;
+  std::vector<lower::CallInfo> infos_;   // by call
+  std::vector<std::size_t> first_call_;  // by row
+  std::vector<std::int32_t> row_of_call_;
+};
+
 // Notes every call while it is attached; nothing in it allocates then.
 class Recorder {
  public:
-  Recorder(const std::vector<lower::ProgramPart>& parts, device::ThreadTeam& team,
-           std::size_t most_events)
-      : team_(team), busy_(static_cast<std::size_t>(team.num_threads()), 0) {
-    for (const lower::ProgramPart& part : parts) {
-      calls_.emplace_back(*part.calls);
-      sums_.resize(sums_.size() + part.calls->size());
-    }
+  Recorder(const Rows& rows, device::ThreadTeam& team, std::size_t most_events)
+      : rows_(rows),
+        team_(team),
+        busy_(static_cast<std::size_t>(team.num_threads()), 0),
+        sums_(rows.size()) {
     events_.reserve(most_events);
   }
 
@@ -74,7 +96,7 @@ class Recorder {
   }
 
   void note(const runtime::CallEvent& event) {
-    const std::int32_t index = index_of(event.call);
+    const std::int32_t index = rows_.of(event.call);
     Sums& sums = sums_[static_cast<std::size_t>(index)];
     std::int64_t total = 0, longest = 0;
     for (std::int64_t& busy : busy_) {
@@ -92,24 +114,10 @@ class Recorder {
       events_.push_back({index, step_, event.begin_nanoseconds, event.nanoseconds});
   }
 
-  // Among all parts' calls.
-  std::int32_t index_of(const runtime::Call& call) const {
-    std::ptrdiff_t before = 0;
-    const std::less<> is_below;  // of pointers into different arrays too
-    for (const std::span<const runtime::Call> calls : calls_) {
-      const runtime::Call* const begin = calls.data();
-      if (!is_below(&call, begin) && is_below(&call, begin + calls.size()))
-        return static_cast<std::int32_t>(before + (&call - begin));
-      before += static_cast<std::ptrdiff_t>(calls.size());
-    }
-    ANABATIC_CHECK(false, "[profile] expected a call of the program, got {}", call.label);
-    return -1;
-  }
-
+  const Rows& rows_;
   device::ThreadTeam& team_;
-  std::vector<std::int64_t> busy_;                     // a thread, in the call that runs
-  std::vector<std::span<const runtime::Call>> calls_;  // by part
-  std::vector<Sums> sums_;                             // a call
+  std::vector<std::int64_t> busy_;  // a thread, in the call that runs
+  std::vector<Sums> sums_;          // a row
   std::vector<TraceEvent> events_;
   std::int32_t step_ = 0;
 };
@@ -131,10 +139,9 @@ bool is_attention(const ir::Node& node) { return node.op->name.starts_with("atte
 // Mean of pairs_ratio over all micro-batches that a run looked at, by window.
 class PairsRatios {
  public:
-  explicit PairsRatios(const std::vector<lower::ProgramPart>& parts) {
-    for (const lower::ProgramPart& part : parts)
-      for (const lower::CallInfo& info : part.infos)
-        if (is_attention(*info.node)) sums_[window(info)] = 0;
+  explicit PairsRatios(const Rows& rows) {
+    for (std::size_t row = 0; row < rows.size(); ++row)
+      if (is_attention(*rows.info(row).node)) sums_[window(rows.info(row))] = 0;
   }
   void add(const io::StepBatch& batch) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {
@@ -218,17 +225,15 @@ class Profiler {
   }
 
   Profile run() {
-    const std::vector<lower::ProgramPart> parts = lower::parts_of(program_->compiled);
-    std::size_t num_calls = 0;
-    for (const lower::ProgramPart& part : parts) num_calls += part.infos.size();
+    const Rows rows(program_->compiled);
     const std::int64_t accumulation = run_.train.gradient_accumulation_steps;
-    Recorder recorder(parts, session_.team(),
-                      num_calls * static_cast<std::size_t>(options_.num_steps * accumulation));
-    PairsRatios ratios(parts);
+    Recorder recorder(rows, session_.team(),
+                      rows.size() * static_cast<std::size_t>(options_.num_steps * accumulation));
+    PairsRatios ratios(rows);
     measure(recorder, ratios);
-    fill_calls(parts, recorder, ratios);
+    fill_calls(rows, recorder, ratios);
     result_.events = recorder.take_events();
-    group(parts);
+    group(rows);
     describe();
     return std::move(result_);
   }
@@ -297,46 +302,42 @@ class Profiler {
         1e-9 * static_cast<double>(after.waited_nanoseconds - before.waited_nanoseconds) / steps;
   }
 
-  void fill_calls(const std::vector<lower::ProgramPart>& parts, const Recorder& recorder,
-                  const PairsRatios& ratios) {
+  void fill_calls(const Rows& rows, const Recorder& recorder, const PairsRatios& ratios) {
     const auto steps = static_cast<double>(options_.num_steps),
                threads = static_cast<double>(session_.team().num_threads());
     result_.outside_seconds = result_.step_seconds;
-    std::size_t next = 0;
-    for (const lower::ProgramPart& part : parts) {
-      for (std::size_t i = 0; i < part.infos.size(); ++i) {
-        const Sums& sums = recorder.sums()[next++];
-        const lower::CallInfo& info = part.infos[i];
-        const runtime::Call& call = (*part.calls)[i];
-        ProfileRow row{.name = call.label, .kernel = std::string(call.kernel->name)};
-        if (part.is_first_apart) row.name += " first micro-batch";
-        row.calls = static_cast<double>(sums.count) / steps;
-        row.seconds = 1e-9 * static_cast<double>(sums.nanoseconds) / steps;
-        row.flops = row.calls * ratios.of(info) * static_cast<double>(info.cost.flops);
-        row.bytes = row.calls * static_cast<double>(info.cost.bytes_read + info.cost.bytes_written);
-        const double peak =
-            info.is_bf16 ? result_.bf16_flops_per_second : result_.fp32_flops_per_second;
-        row.roof_seconds = std::max(row.flops / peak, row.bytes / result_.copy_bytes_per_second);
-        if (sums.longest_busy > 0)
-          row.imbalance = 1 - static_cast<double>(sums.total_busy) /
-                                  static_cast<double>(sums.longest_busy) / threads;
-        result_.outside_seconds -= row.seconds;
-        result_.calls.push_back(std::move(row));
-      }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Sums& sums = recorder.sums()[i];
+      const lower::CallInfo& info = rows.info(i);
+      const runtime::Call& call = rows.call(i);
+      ProfileRow row{.name = call.label, .kernel = std::string(call.kernel->name)};
+      if (info.layout > 0) row.name += " first micro-batch";
+      row.calls = static_cast<double>(sums.count) / steps;
+      row.seconds = 1e-9 * static_cast<double>(sums.nanoseconds) / steps;
+      row.flops = row.calls * ratios.of(info) * static_cast<double>(info.cost.flops);
+      row.bytes = row.calls * static_cast<double>(info.cost.bytes_read + info.cost.bytes_written);
+      const double peak =
+          info.is_bf16 ? result_.bf16_flops_per_second : result_.fp32_flops_per_second;
+      row.roof_seconds = std::max(row.flops / peak, row.bytes / result_.copy_bytes_per_second);
+      if (sums.longest_busy > 0)
+        row.imbalance = 1 - static_cast<double>(sums.total_busy) /
+                                static_cast<double>(sums.longest_busy) / threads;
+      result_.outside_seconds -= row.seconds;
+      result_.calls.push_back(std::move(row));
     }
   }
 
-  void group(const std::vector<lower::ProgramPart>& parts) {
+  void group(const Rows& rows) {
     std::vector<std::string> ops, phases;
-    for (const lower::ProgramPart& part : parts)
-      for (const lower::CallInfo& info : part.infos) {
-        ops.emplace_back(info.is_zero_fill ? "fill" : ir::op_and_form(*info.node));
-        phases.emplace_back(to_string(info.node->tag.phase));
-        result_.call_segments.emplace_back(text(info.node->tag.segment));
-        result_.call_keys.push_back(info.is_zero_fill ? "fill"
-                                                      : plan::price_key(*part.graph, *info.node));
-        result_.call_weight_bytes.push_back(plan::weight_bytes(*part.graph, *info.node));
-      }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const lower::CallInfo& info = rows.info(i);
+      ops.emplace_back(info.is_zero_fill ? "fill" : ir::op_and_form(*info.node));
+      phases.emplace_back(to_string(info.node->tag.phase));
+      result_.call_segments.emplace_back(text(info.node->tag.segment));
+      result_.call_keys.push_back(info.is_zero_fill ? "fill"
+                                                    : plan::price_key(*info.graph, *info.node));
+      result_.call_weight_bytes.push_back(plan::weight_bytes(*info.graph, *info.node));
+    }
     result_.by_op = grouped(result_.calls, ops);
     result_.by_segment = grouped(result_.calls, result_.call_segments);
     result_.by_phase = grouped(result_.calls, phases);

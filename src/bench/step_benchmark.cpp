@@ -42,8 +42,8 @@ struct Gradients {
     const io::StepBatch batch = train::random_step(run, session.config(), 0);
     train::set_step_inputs(*program, batch, 1, 0);
     program->set_batch(batch.micro_batches[0]);
-    program->executor->run(spec::Action::kForward);
-    program->executor->run(spec::Action::kBackward);
+    program->run_alone(spec::Action::kForward);
+    program->run_alone(spec::Action::kBackward);
   }
 
   std::span<const float> gradient(const std::string& name) const {

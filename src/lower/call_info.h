@@ -9,23 +9,22 @@
 namespace anabatic::lower {
 
 struct CallInfo {
+  spec::Action action{};
+  std::int32_t layout = 0;           // index into Program::layouts
+  const ir::Graph* graph = nullptr;  // of the layout
   const ir::Node* node = nullptr;
-  std::size_t position = 0;   // of the node in its action's order
+  std::int32_t position = 0;  // of the node in forward ++ backward ++ update of the layout's plan
   bool is_zero_fill = false;  // zeroes ahead of the node
   bool is_bf16 = false;       // of the node's floating inputs, one is bf16: which peak is its roof
   ir::Cost cost{};
+
+  // Whether both are the same work: one assigns where the other adds.
+  bool is_twin_of(const CallInfo& other) const {
+    return node == other.node && is_zero_fill == other.is_zero_fill;
+  }
 };
 
-// The calls of one action; points into what it was made of.
-struct ProgramPart {
-  spec::Action action{};
-  bool is_first_apart = false;  // runtime::Program::first
-  const ir::Graph* graph = nullptr;
-  const std::vector<runtime::Call>* calls = nullptr;
-  std::vector<CallInfo> infos{};  // one a call
-};
-
-// By action; then those of a first micro-batch that has calls of its own.
-std::vector<ProgramPart> parts_of(const Compiled& compiled);
+// By index into Program::calls, twins next to each other; points into what it was made of.
+std::vector<CallInfo> call_infos(const Compiled& compiled);
 
 }  // namespace anabatic::lower

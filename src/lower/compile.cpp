@@ -32,12 +32,7 @@ plan::Outcome<Compiled> try_compile(ir::Graph forward, const CompileOptions& opt
   search::Outcome step = search::find_step(std::move(forward), options, device);
   if (!step) return step.refusal();
   Compiled result{*std::move(step), {}};
-  result.program = lower(result.graph, result.plan, device);
-  verify(result.graph, result.plan, result.program);
-  if (result.first) {
-    result.program.first = lower_first(result.first->graph, result.first->plan, device);
-    verify_first(result.first->graph, result.first->plan, result.program);
-  }
+  result.program = lower(result, device);
   if (!options.dump_directory.empty()) dump(result, options.dump_directory);
   return result;
 }

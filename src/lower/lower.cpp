@@ -1,78 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lower/lower.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "lower/lower_windows.h"
+#include "lower/planned_calls.h"
 #include "plan/kernel_selection.h"
+#include "runtime/verify_schedule.h"
 
 namespace anabatic::lower {
 namespace {
 
-// Graph states that live in the store, by their index in Program::states; -1 for gradients.
+// Whether a state lives within a step: gradients, and sums over them.
+bool is_of_step(const ir::State& state) { return state.kind() == ir::StateKind::kGradient; }
+bool is_gradient(const ir::State& state) { return state.role == ir::StateRole::kGradient; }
+
+// Where a graph's states are: gradients in Program::gradients, those that outlive a step in
+// Program::states, sums over gradients (-1) in neither.
 std::vector<std::int32_t> program_states(const ir::Graph& graph) {
   std::vector<std::int32_t> result;
-  std::int32_t next = 0;
+  std::int32_t num_states = 0, num_gradients = 0;
   for (const ir::State& state : graph.states)
-    result.push_back(state.kind() == ir::StateKind::kGradient ? -1 : next++);
+    result.push_back(is_gradient(state) ? num_gradients++
+                                        : (is_of_step(state) ? -1 : num_states++));
   return result;
 }
 
-// With one micro-batch a step, it is the last one whoever runs it.
-bool is_only_last(const plan::Plan& plan, const ir::Node& node) {
-  return !plan.single_micro_batch && node.is_of_update();
+// runtime::Operand::state of what lies in a buffer: a window's bytes are any value's of the frame.
+std::int32_t state_of(const ir::Graph& graph, const std::vector<std::int32_t>& states,
+                      const plan::PlannedBuffer& buffer) {
+  if (buffer.state < 0) return -1;
+  const auto state = static_cast<std::size_t>(buffer.state);
+  return buffer.arena == spec::Arena::kPersistent || is_gradient(graph.states[state])
+             ? states[state]
+             : -1;
 }
 
+// Adds what one plan asks for to a program.
 class Lowering {
  public:
-  Lowering(const ir::Graph& graph, const plan::Plan& plan, const spec::DeviceSpec& device)
-      : graph_(graph), plan_(plan), device_(device), states_(program_states(graph)) {}
+  Lowering(const ir::Graph& graph, const plan::Plan& plan, const spec::DeviceSpec& device,
+           runtime::Program& program)
+      : graph_(graph),
+        plan_(plan),
+        device_(device),
+        program_(program),
+        states_(program_states(graph)) {}
 
-  runtime::Program run() {
-    runtime::Program program;
-    program.num_threads = device_.num_threads;
-    program.frame_bytes = plan_.frame_bytes;
-    program.gradient_bytes = plan_.gradient_bytes;
-    program.input_bytes = plan_.input_bytes;
-    program.single_micro_batch = plan_.single_micro_batch;
+  // What all layouts have in common.
+  void add_memory() {
+    program_.num_threads = device_.num_threads;
+    program_.frame_bytes = plan_.frame_bytes;
+    program_.gradient_bytes = plan_.gradient_bytes;
+    program_.input_bytes = plan_.input_bytes;
     for (const ir::State& state : graph_.states)
-      if (state.kind() != ir::StateKind::kGradient)
-        program.states.push_back({.name = state.name,
-                                  .part = state,
-                                  .type = graph_.value(state.before).type,
-                                  .is_on_disk = is_on_disk(graph_, plan_, state)});
+      if (is_gradient(state))
+        program_.gradients.push_back(state.name);
+      else if (!is_of_step(state))
+        program_.states.push_back({.name = state.name,
+                                   .part = state,
+                                   .type = graph_.value(state.before).type,
+                                   .is_on_disk = is_on_disk(graph_, plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
-      for (ir::ValueId value : *list) program.inputs.push_back(named(value));
-    for (ir::ValueId value : graph_.outputs) program.outputs.push_back(named(value));
-    for (const ir::State& state : graph_.states)
-      if (state.kind() == ir::StateKind::kGradient && !plan_.single_micro_batch &&
-          !graph_.find_output(text(state.name)))
-        program.outputs.push_back({std::string(text(state.name)), operand(state.after)});
-    for (const auto& [action, order] : plan_.orders) program.calls[action] = calls(order);
-    add_windows(graph_, plan_, states_, program);
-    return program;
+      for (ir::ValueId value : *list) program_.inputs.push_back(named(value));
+    add_windows(graph_, plan_, states_, program_);
   }
 
-  runtime::FirstMicroBatch run_first() {
-    runtime::FirstMicroBatch first;
-    for (const auto& [action, order] : plan_.orders)
-      if (action != spec::Action::kUpdate) first.calls[action] = calls(order);
+  void add_outputs(runtime::Layout& layout) const {
+    for (ir::ValueId value : graph_.outputs) layout.outputs.push_back(named(value));
+    for (const ir::State& state : graph_.states)
+      if (is_of_step(state) && !plan_.has_gradients_in_frame() &&
+          !graph_.find_output(text(state.name)))
+        layout.outputs.push_back({std::string(text(state.name)), operand(state.after)});
+  }
+
+  // Of forward and backward alone.
+  void add_outputs_of_micro_batch(runtime::Layout& layout) const {
     for (const ir::ValueId value : graph_.outputs)
       if (const ir::NodeId producer = graph_.value(value).producer;
           producer != ir::kNoNode && graph_.node(producer).tag.phase != ir::Phase::kUpdate)
-        first.outputs.push_back(named(value));
-    return first;
+        layout.outputs.push_back(named(value));
+  }
+
+  // The calls for micro-batches at these places, and the variants that run them. The update is in
+  // the first layout.
+  void add_variants(spec::Places places, const std::vector<PlannedCall>& calls,
+                    std::int32_t layout) {
+    const auto first = static_cast<std::int32_t>(program_.calls.size());
+    program_.calls.reserve(program_.calls.size() + calls.size());
+    for (const PlannedCall& planned : calls)
+      program_.calls.push_back(planned.is_zero_fill ? zero_fill(planned) : call(planned));
+    for (const auto& [action, order] : plan_.orders)
+      for (const spec::Place place : spec::kPlaces)
+        if (places.contains(place) && (layout == 0 || action != spec::Action::kUpdate))
+          add_variant(action, variant_at(place, action, calls, first, layout));
   }
 
  private:
-  std::vector<runtime::Call> calls(const std::vector<plan::PlannedNode>& order) const {
-    std::vector<runtime::Call> result;
-    for (const plan::PlannedNode& planned : order) {
-      if (planned.is_offloaded) continue;
-      if (planned.zero_fill != plan::ZeroFill::kNone) result.push_back(zero_fill(planned));
-      result.push_back(call(planned));
+  runtime::Variant variant_at(spec::Place place, spec::Action action,
+                              const std::vector<PlannedCall>& calls, std::int32_t first,
+                              std::int32_t layout) const {
+    runtime::Variant variant{.places = {place}, .layout = layout};
+    std::vector<std::int32_t> positions;  // of its calls
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].action != action || !calls[i].places.contains(place)) continue;
+      variant.calls.push_back(first + static_cast<std::int32_t>(i));
+      positions.push_back(calls[i].position);
+      variant.updates |= graph_.node(calls[i].planned->node).is_of_update();
     }
-    return result;
+    variant.updates |= action == spec::Action::kUpdate;
+    const bool moves_states = action == spec::Action::kUpdate || spec::kStepEnds.contains(place);
+    variant.swap_points = swap_points(plan_, action, positions, moves_states);
+    return variant;
+  }
+
+  // To one that does the same, or as another one.
+  void add_variant(spec::Action action, runtime::Variant variant) {
+    std::vector<runtime::Variant>& all = program_.variants[action];
+    const auto same = std::find_if(all.begin(), all.end(), [&](const runtime::Variant& other) {
+      return other.layout == variant.layout && other.calls == variant.calls &&
+             other.swap_points == variant.swap_points;
+    });
+    if (same == all.end())
+      all.push_back(std::move(variant));
+    else
+      same->places = same->places | variant.places;
   }
 
   runtime::NamedOperand named(ir::ValueId value) const {
@@ -83,10 +138,8 @@ class Lowering {
     const std::int32_t i = plan_.buffer_of_value[index(value)];
     ANABATIC_CHECK(i >= 0, "[lower] value {} has no buffer", index(value));
     const plan::PlannedBuffer& buffer = plan_.buffers[static_cast<std::size_t>(i)];
-    const std::int32_t state = buffer.arena == spec::Arena::kPersistent
-                                   ? states_[static_cast<std::size_t>(buffer.state)]
-                                   : -1;
-    return {buffer.arena, state, buffer.offset, graph_.value(value).type};
+    return {buffer.arena, state_of(graph_, states_, buffer), buffer.offset,
+            graph_.value(value).type};
   }
 
   std::vector<runtime::Operand> operands(const std::vector<ir::ValueId>& values) const {
@@ -101,14 +154,15 @@ class Lowering {
     return kernel.prepare ? kernel.prepare(problem) : std::vector<std::byte>{};
   }
 
-  runtime::Call call(const plan::PlannedNode& planned) const {
+  runtime::Call call(const PlannedCall& what) const {
+    const plan::PlannedNode& planned = *what.planned;
     const ir::Node& node = graph_.node(planned.node);
     const plan::NodeTypes types = plan::node_types(graph_, node);
     return {.kernel = planned.kernel,
             .attributes = node.attributes,
             .inputs = operands(node.inputs),
             .outputs = operands(node.outputs),
-            .modes = planned.modes,
+            .adds = what.adds,
             .workspace_offset = planned.workspace_offset,
             .workspace_bytes = planned.workspace_bytes,
             .workspace_arena = planned.workspace_arena,
@@ -117,20 +171,18 @@ class Lowering {
                                                   .inputs = types.inputs,
                                                   .outputs = types.outputs,
                                                   .device = &device_}),
-            .only_last_micro_batch = is_only_last(plan_, node),
             .label = plan::node_label(node)};
   }
 
-  runtime::Call zero_fill(const plan::PlannedNode& planned) const {
+  runtime::Call zero_fill(const PlannedCall& what) const {
+    const plan::PlannedNode& planned = *what.planned;
     const ir::Node& node = graph_.node(planned.node);
     const std::vector<TensorType> types = plan::node_types(graph_, node).outputs;
-    runtime::Call result{
-        .kernel = planned.zero_kernel,
-        .attributes = plan::zero_fill_attributes(types.front()),
-        .outputs = {operand(node.outputs.front())},
-        .modes = {spec::WriteMode::kAssign},
-        .only_first_micro_batch = planned.zero_fill == plan::ZeroFill::kFirstMicroBatch,
-        .label = plan::node_label(node) + " zero fill"};
+    runtime::Call result{.kernel = planned.zero_kernel,
+                         .attributes = plan::zero_fill_attributes(types.front()),
+                         .outputs = {operand(node.outputs.front())},
+                         .adds = what.adds,
+                         .label = plan::node_label(node) + " zero fill"};
     result.prepared = prepare(*planned.zero_kernel, {.op = intern("fill"),
                                                      .attributes = &result.attributes,
                                                      .inputs = {},
@@ -142,6 +194,7 @@ class Lowering {
   const ir::Graph& graph_;
   const plan::Plan& plan_;
   const spec::DeviceSpec& device_;
+  runtime::Program& program_;
   std::vector<std::int32_t> states_;
 };
 
@@ -154,48 +207,111 @@ void check_operands(const ir::Graph& graph, const plan::Plan& plan,
     const plan::PlannedBuffer& buffer =
         plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(values[i])])];
     const runtime::Operand& operand = operands[i];
-    const bool is_persistent = buffer.arena == spec::Arena::kPersistent;
-    ANABATIC_CHECK(
-        operand.arena == buffer.arena && operand.offset == buffer.offset &&
-            operand.type == graph.value(values[i]).type &&
-            operand.state == (is_persistent ? states[static_cast<std::size_t>(buffer.state)] : -1),
-        "[lower verifier] {}: operand {} is not at the planned address", label, i);
+    ANABATIC_CHECK(operand.arena == buffer.arena && operand.offset == buffer.offset &&
+                       operand.type == graph.value(values[i]).type &&
+                       operand.state == state_of(graph, states, buffer),
+                   "[lower verifier] {}: operand {} is not at the planned address", label, i);
   }
 }
 
-// Whether the calls are those of an action as planned.
-void check_calls(const ir::Graph& graph, const plan::Plan& plan,
-                 const std::vector<std::int32_t>& states, spec::Action action,
-                 const std::vector<runtime::Call>& calls) {
-  std::size_t next = 0;
-  for (const plan::PlannedNode& planned : plan.orders.at(action)) {
-    if (planned.is_offloaded) continue;
-    const ir::Node& node = graph.node(planned.node);
-    const bool zeroes = planned.zero_fill != plan::ZeroFill::kNone;
-    ANABATIC_CHECK(next + zeroes < calls.size(), "[lower verifier] {} lacks calls",
-                   spec::to_string(action));
-    if (zeroes) {
-      const runtime::Call& fill = calls[next++];
-      ANABATIC_CHECK(fill.kernel == planned.zero_kernel &&
-                         fill.only_first_micro_batch ==
-                             (planned.zero_fill == plan::ZeroFill::kFirstMicroBatch),
-                     "[lower verifier] {} is not the planned zero fill", fill.label);
-      check_operands(graph, plan, states, {node.outputs.front()}, fill.outputs, fill.label);
+// Whether an output is added to by a micro-batch at this place.
+bool adds_at(spec::Place place, plan::WriteMode mode) {
+  switch (mode) {
+    case plan::WriteMode::kAssign:
+      return false;
+    case plan::WriteMode::kAccumulate:
+      return true;
+    case plan::WriteMode::kFirstAssigns:
+      break;
+  }
+  return !spec::kStepBegins.contains(place);
+}
+
+bool zeroes_at(spec::Place place, plan::ZeroFill fill) {
+  return fill == plan::ZeroFill::kAlways ||
+         (fill == plan::ZeroFill::kFirstMicroBatch && spec::kStepBegins.contains(place));
+}
+
+// Compares a program with the plan that it is to do.
+class CallsVerifier {
+ public:
+  CallsVerifier(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program)
+      : graph_(graph), plan_(plan), program_(program), states_(program_states(graph)) {}
+
+  // Whether a micro-batch at this place runs the planned calls of an action.
+  void check(spec::Action action, spec::Place place, const runtime::Variant& variant) {
+    calls_ = variant.calls;
+    for (const plan::PlannedNode& planned : plan_.orders.at(action)) {
+      const ir::Node& node = graph_.node(planned.node);
+      const bool waits = action != spec::Action::kUpdate && node.is_of_update() &&
+                         !spec::kStepEnds.contains(place);
+      if (planned.is_offloaded || waits) continue;
+      if (zeroes_at(place, planned.zero_fill)) check_fill(action, planned, node);
+      check_call(action, place, planned, node);
     }
-    const runtime::Call& call = calls[next++];
-    ANABATIC_CHECK(call.kernel == planned.kernel && call.modes == planned.modes &&
+    ANABATIC_CHECK(calls_.empty(), "[lower verifier] {} has calls beyond the plan",
+                   spec::to_string(action));
+  }
+
+ private:
+  const runtime::Call& next(spec::Action action) {
+    ANABATIC_CHECK(!calls_.empty(), "[lower verifier] {} lacks calls", spec::to_string(action));
+    const runtime::Call& call = program_.calls.at(static_cast<std::size_t>(calls_.front()));
+    calls_ = calls_.subspan(1);
+    return call;
+  }
+
+  void check_fill(spec::Action action, const plan::PlannedNode& planned, const ir::Node& node) {
+    const runtime::Call& fill = next(action);
+    ANABATIC_CHECK(fill.kernel == planned.zero_kernel && fill.adds == std::vector<bool>{false},
+                   "[lower verifier] {} is not the planned zero fill", fill.label);
+    check_operands(graph_, plan_, states_, {node.outputs.front()}, fill.outputs, fill.label);
+  }
+
+  void check_call(spec::Action action, spec::Place place, const plan::PlannedNode& planned,
+                  const ir::Node& node) {
+    const runtime::Call& call = next(action);
+    const bool adds_as_planned =
+        std::equal(planned.modes.begin(), planned.modes.end(), call.adds.begin(), call.adds.end(),
+                   [&](plan::WriteMode mode, bool adds) { return adds == adds_at(place, mode); });
+    ANABATIC_CHECK(call.kernel == planned.kernel && adds_as_planned &&
                        call.workspace_offset == planned.workspace_offset &&
                        call.workspace_bytes == planned.workspace_bytes &&
                        call.workspace_arena == planned.workspace_arena &&
-                       !call.only_first_micro_batch &&
-                       call.only_last_micro_batch == is_only_last(plan, node) &&
                        call.attributes == node.attributes,
                    "[lower verifier] {} is not the planned call", call.label);
-    check_operands(graph, plan, states, node.inputs, call.inputs, call.label);
-    check_operands(graph, plan, states, node.outputs, call.outputs, call.label);
+    check_operands(graph_, plan_, states_, node.inputs, call.inputs, call.label);
+    check_operands(graph_, plan_, states_, node.outputs, call.outputs, call.label);
   }
-  ANABATIC_CHECK(next == calls.size(), "[lower verifier] {} has calls beyond the plan",
-                 spec::to_string(action));
+
+  const ir::Graph& graph_;
+  const plan::Plan& plan_;
+  const runtime::Program& program_;
+  std::vector<std::int32_t> states_;
+  std::span<const std::int32_t> calls_;  // that are left
+};
+
+// The one variant for a place.
+const runtime::Variant& variant_for(const runtime::Program& program, spec::Action action,
+                                    spec::Place place) {
+  const runtime::Variant* result = nullptr;
+  for (const runtime::Variant& variant : program.variants.at(action)) {
+    if (!variant.places.contains(place)) continue;
+    ANABATIC_CHECK(result == nullptr, "[lower verifier] {} has two variants for the {} micro-batch",
+                   spec::to_string(action), to_string(place));
+    result = &variant;
+  }
+  ANABATIC_CHECK(result != nullptr, "[lower verifier] {} has no variant for the {} micro-batch",
+                 spec::to_string(action), to_string(place));
+  return *result;
+}
+
+// Steps of one, two and three micro-batches have every place and every pair of neighbours.
+void verify_schedules(const runtime::Program& program, spec::Places places) {
+  if (places.contains(spec::Place::kOnly)) (void)runtime::schedule_of(program, 1);
+  if (!places.contains(spec::Place::kMiddle)) return;
+  for (const std::int64_t num_micro_batches : {2, 3, 4})
+    (void)runtime::schedule_of(program, num_micro_batches);
 }
 
 // What a first micro-batch leaves for the others, and what it takes from them, lies where they have
@@ -214,11 +330,14 @@ void check_shared(const ir::Graph& graph, const plan::Plan& plan, const runtime:
       if (named.name == name) return named.operand.offset;
     return std::int64_t{-1};
   };
-  std::size_t next = 0;
+  std::size_t next = 0, next_gradient = 0;
   for (const ir::State& state : graph.states) {
-    if (state.kind() == ir::StateKind::kGradient) {
-      const std::int64_t offset = offset_of(program.outputs, text(state.name));
-      ANABATIC_CHECK(offset == buffer(state.after).offset,
+    if (is_of_step(state)) {
+      const std::int64_t offset = offset_of(program.layouts.front().outputs, text(state.name));
+      const bool is_same =
+          !is_gradient(state) || (next_gradient < program.gradients.size() &&
+                                  program.gradients[next_gradient++] == state.name);
+      ANABATIC_CHECK(is_same && offset == buffer(state.after).offset,
                      "[lower verifier] {} is not where the first micro-batch leaves it",
                      text(state.name));
       continue;
@@ -241,33 +360,59 @@ void check_shared(const ir::Graph& graph, const plan::Plan& plan, const runtime:
 
 runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
                        const spec::DeviceSpec& device) {
-  return Lowering(graph, plan, device).run();
+  runtime::Program program;
+  Lowering lowering(graph, plan, device, program);
+  lowering.add_memory();
+  lowering.add_outputs(program.layouts.front());
+  lowering.add_variants(plan.places, planned_calls(graph, plan, plan.places), 0);
+  verify(graph, plan, program);
+  return program;
 }
 
-runtime::FirstMicroBatch lower_first(const ir::Graph& graph, const plan::Plan& plan,
-                                     const spec::DeviceSpec& device) {
-  return Lowering(graph, plan, device).run_first();
+runtime::Program lower(const search::PlannedStep& step, const spec::DeviceSpec& device) {
+  if (!step.first) return lower(step.graph, step.plan, device);
+  const std::vector<PlannedLayout> layouts = planned_layouts(step);
+  runtime::Program program;
+  Lowering others(step.graph, step.plan, device, program);
+  others.add_memory();
+  others.add_outputs(program.layouts.front());
+  others.add_variants(layouts[0].places, layouts[0].calls, 0);
+  Lowering first(step.first->graph, step.first->plan, device, program);
+  first.add_outputs_of_micro_batch(program.layouts.emplace_back());
+  first.add_variants(layouts[1].places, layouts[1].calls, 1);
+  verify(step.graph, step.plan, program);
+  verify_first(step.first->graph, step.first->plan, program);
+  return program;
 }
 
 void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program) {
   ANABATIC_CHECK(program.frame_bytes == plan.frame_bytes &&
                      program.gradient_bytes == plan.gradient_bytes &&
-                     program.input_bytes == plan.input_bytes &&
-                     program.single_micro_batch == plan.single_micro_batch,
+                     program.input_bytes == plan.input_bytes,
                  "[lower verifier] arenas are not of the planned bytes");
-  ANABATIC_CHECK(program.calls.size() == plan.orders.size(),
-                 "[lower verifier] {} actions, {} planned", program.calls.size(),
+  ANABATIC_CHECK(program.variants.size() == plan.orders.size(),
+                 "[lower verifier] {} actions, {} planned", program.variants.size(),
                  plan.orders.size());
-  const std::vector<std::int32_t> states = program_states(graph);
-  for (const auto& [action, calls] : program.calls) check_calls(graph, plan, states, action, calls);
-  verify_windows(graph, plan, states, program);
+  CallsVerifier verifier(graph, plan, program);
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      for (const spec::Place place : spec::kPlaces)
+        if (variant.layout == 0 && variant.places.contains(place))
+          verifier.check(action, place, variant_for(program, action, place));
+  verify_windows(graph, plan, program_states(graph), program);
+  verify_schedules(program, plan.places);
 }
 
 void verify_first(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program) {
   check_shared(graph, plan, program);
-  const std::vector<std::int32_t> states = program_states(graph);
-  for (const spec::Action action : {spec::Action::kForward, spec::Action::kBackward})
-    check_calls(graph, plan, states, action, program.first.calls.at(action));
+  CallsVerifier verifier(graph, plan, program);
+  for (const spec::Action action : {spec::Action::kForward, spec::Action::kBackward}) {
+    const runtime::Variant& variant = variant_for(program, action, spec::Place::kFirst);
+    ANABATIC_CHECK(variant.layout == 1 && variant.swap_points.empty(),
+                   "[lower verifier] {} of the first micro-batch is not its own",
+                   spec::to_string(action));
+    verifier.check(action, spec::Place::kFirst, variant);
+  }
 }
 
 }  // namespace anabatic::lower

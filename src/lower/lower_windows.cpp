@@ -10,23 +10,19 @@
 namespace anabatic::lower {
 namespace {
 
-// Where the node at a position of the plan stands among the calls.
-struct Calls {
-  spec::Action action{};
+// Positions of an action's nodes in the plan: [begin, end).
+struct Span {
   std::int32_t begin = 0, end = 0;
+  bool contains(std::int32_t position) const { return begin <= position && position < end; }
 };
 
-std::vector<Calls> calls_by_position(const plan::Plan& plan) {
-  std::vector<Calls> result;
+Span span_of(const plan::Plan& plan, spec::Action wanted) {
+  Span span;
   for (const auto& [action, order] : plan.orders) {
-    std::int32_t next = 0;
-    for (const plan::PlannedNode& planned : order) {
-      const std::int32_t begin = next;
-      if (!planned.is_offloaded) next += planned.zero_fill == plan::ZeroFill::kNone ? 1 : 2;
-      result.push_back({action, begin, next});
-    }
+    span = {span.end, span.end + static_cast<std::int32_t>(order.size())};
+    if (action == wanted) break;
   }
-  return result;
+  return span;
 }
 
 std::int32_t state_of(const plan::Plan& plan, const std::vector<std::int32_t>& states,
@@ -77,52 +73,108 @@ void add_windows(const ir::Graph& graph, const plan::Plan& plan,
                  const std::vector<std::int32_t>& states, runtime::Program& program) {
   ANABATIC_CHECK(states.size() == graph.states.size(), "[lower] {} of {} states", states.size(),
                  graph.states.size());
-  const std::vector<Calls> calls = calls_by_position(plan);
-  const auto last_window = [&] { return static_cast<std::int32_t>(program.windows.size()) - 1; };
-  const auto ahead_of = [&](std::int32_t position, runtime::SwapStep step) {
-    const Calls& at = calls[static_cast<std::size_t>(position)];
-    program.swap_points[at.action].push_back({at.begin, step, last_window()});
-  };
-  const auto behind = [&](std::int32_t position, runtime::SwapStep step) {
-    const Calls& at = calls[static_cast<std::size_t>(position)];
-    program.swap_points[at.action].push_back({at.end, step, last_window()});
-  };
-  for (const plan::SwapWindow& window : plan.windows) {
+  for (const plan::SwapWindow& window : plan.windows)
     program.windows.push_back(
         {.state = state_of(plan, states, window),
          .offset = plan.buffers[static_cast<std::size_t>(window.buffer)].offset});
-    ahead_of(window.read_at, runtime::SwapStep::kRead);
-    ahead_of(window.use, runtime::SwapStep::kAwaitRead);
-    behind(window.end - 1, runtime::SwapStep::kWrite);
-    if (window.written_by != plan::SwapWindow::kNoPosition)
-      ahead_of(window.written_by, runtime::SwapStep::kAwaitWrite);
-  }
   for (const plan::Offload& offload : plan.offloads) {
     if (offload.is_of_state()) {
       program.windows.push_back({.state = states[static_cast<std::size_t>(offload.state)],
                                  .offset = copy_offset(graph, plan, offload),
                                  .is_copy = true});
-      ahead_of(offload.read_at, runtime::SwapStep::kRead);
-      ahead_of(offload.needed_at, runtime::SwapStep::kAwaitRead);
       continue;
     }
     const auto region = static_cast<std::int32_t>(program.regions.size());
     const OffloadedValue value = offloaded_value(graph, plan, offload);
     program.regions.push_back({value.name, value.bytes});
     program.windows.push_back({.region = region, .offset = value.from});
-    behind(offload.write_at - 1, runtime::SwapStep::kWrite);
-    ahead_of(offload.written_by, runtime::SwapStep::kAwaitWrite);
     program.windows.push_back({.region = region, .offset = value.to});
+  }
+}
+
+std::vector<runtime::SwapPoint> swap_points(const plan::Plan& plan, spec::Action action,
+                                            std::span<const std::int32_t> positions,
+                                            bool moves_states) {
+  const Span span = span_of(plan, action);
+  std::vector<runtime::SwapPoint> points;
+  std::int32_t window = 0;
+  const auto add = [&](std::int32_t position, runtime::SwapStep step, auto call) {
+    if (span.contains(position))
+      points.push_back({static_cast<std::int32_t>(call - positions.begin()), step, window});
+  };
+  const auto ahead_of = [&](std::int32_t position, runtime::SwapStep step) {
+    add(position, step, std::lower_bound(positions.begin(), positions.end(), position));
+  };
+  const auto behind = [&](std::int32_t position, runtime::SwapStep step) {
+    add(position, step, std::upper_bound(positions.begin(), positions.end(), position));
+  };
+  for (const plan::SwapWindow& planned : plan.windows) {
+    if (moves_states) {
+      ahead_of(planned.read_at, runtime::SwapStep::kRead);
+      ahead_of(planned.use, runtime::SwapStep::kAwaitRead);
+      behind(planned.end - 1, runtime::SwapStep::kWrite);
+    }
+    if (planned.written_by != plan::SwapWindow::kNoPosition)
+      ahead_of(planned.written_by, runtime::SwapStep::kAwaitWrite);
+    ++window;
+  }
+  for (const plan::Offload& offload : plan.offloads) {
+    if (!offload.is_of_state()) {
+      behind(offload.write_at - 1, runtime::SwapStep::kWrite);
+      ahead_of(offload.written_by, runtime::SwapStep::kAwaitWrite);
+      ++window;
+    }
     ahead_of(offload.read_at, runtime::SwapStep::kRead);
     ahead_of(offload.needed_at, runtime::SwapStep::kAwaitRead);
+    ++window;
   }
   // A read follows the write whose bytes it takes over, and is queued before anything is awaited.
-  for (auto& [action, points] : program.swap_points)
-    std::stable_sort(points.begin(), points.end(),
-                     [](const runtime::SwapPoint& a, const runtime::SwapPoint& b) {
-                       return a.call != b.call ? a.call < b.call : a.step < b.step;
-                     });
+  std::stable_sort(points.begin(), points.end(),
+                   [](const runtime::SwapPoint& a, const runtime::SwapPoint& b) {
+                     return a.call != b.call ? a.call < b.call : a.step < b.step;
+                   });
+  return points;
 }
+
+namespace {
+
+// How often each window moves, by step, in a micro-batch at this place and the update behind it.
+using Counts = std::vector<std::array<int, 4>>;
+
+Counts counts_at(const runtime::Program& program, spec::Place place) {
+  Counts counts(program.windows.size(), std::array<int, 4>{});
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      for (const runtime::SwapPoint& point : variant.swap_points)
+        if (variant.places.contains(place))
+          ++counts.at(static_cast<std::size_t>(point.window))[static_cast<std::size_t>(point.step)];
+  return counts;
+}
+
+// Of the forward or, in a program without one, of whatever there is.
+std::int32_t layout_at(const runtime::Program& program, spec::Place place) {
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      if (variant.places.contains(place)) return variant.layout;
+  return 0;
+}
+
+void check_counts(const plan::Plan& plan, const Counts& counts, bool with_states) {
+  std::size_t next = 0;
+  const auto check = [&](bool is_checked, std::array<int, 4> planned) {
+    ANABATIC_CHECK(!is_checked || counts[next] == planned,
+                   "[lower verifier] window {} does not move as planned", next);
+    ++next;
+  };
+  for (const plan::SwapWindow& window : plan.windows)
+    check(with_states, {1, 1, window.written_by == plan::SwapWindow::kNoPosition ? 0 : 1, 1});
+  for (const plan::Offload& offload : plan.offloads) {
+    if (!offload.is_of_state()) check(true, {1, 0, 1, 0});
+    check(true, {0, 1, 0, 1});
+  }
+}
+
+}  // namespace
 
 void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
                     const std::vector<std::int32_t>& states, const runtime::Program& program) {
@@ -134,19 +186,16 @@ void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
   }
   ANABATIC_CHECK(program.windows.size() == num_windows && program.regions.size() == num_regions,
                  "[lower verifier] {} windows, {} planned", program.windows.size(), num_windows);
-  std::vector<std::array<int, 4>> counts(program.windows.size(), std::array<int, 4>{});
-  for (const auto& [action, points] : program.swap_points)
-    for (const runtime::SwapPoint& point : points)
-      ++counts.at(static_cast<std::size_t>(point.window))[static_cast<std::size_t>(point.step)];
+  for (const spec::Place place : spec::kPlaces)
+    if (plan.places.contains(place) && layout_at(program, place) == 0)
+      check_counts(plan, counts_at(program, place), spec::kStepEnds.contains(place));
   for (std::size_t i = 0; i < num_states; ++i) {
     const plan::SwapWindow& planned = plan.windows[i];
     const runtime::SwapWindow& window = program.windows[i];
-    const int awaits = planned.written_by == plan::SwapWindow::kNoPosition ? 0 : 1;
     ANABATIC_CHECK(
         window.state == state_of(plan, states, planned) &&
             window.offset == plan.buffers[static_cast<std::size_t>(planned.buffer)].offset &&
-            program.states[static_cast<std::size_t>(window.state)].is_on_disk &&
-            counts[i] == (std::array<int, 4>{1, 1, awaits, 1}),
+            program.states[static_cast<std::size_t>(window.state)].is_on_disk,
         "[lower verifier] window {} is not the planned one", i);
   }
   std::size_t next = num_states, region = 0;
@@ -155,8 +204,7 @@ void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
       const runtime::SwapWindow& copy = program.windows[next];
       ANABATIC_CHECK(copy.is_copy &&
                          copy.state == states[static_cast<std::size_t>(offload.state)] &&
-                         copy.offset == copy_offset(graph, plan, offload) &&
-                         counts[next] == (std::array<int, 4>{0, 1, 0, 1}),
+                         copy.offset == copy_offset(graph, plan, offload),
                      "[lower verifier] copy {} is not the planned one", next);
       ++next;
       continue;
@@ -165,9 +213,7 @@ void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
     const std::size_t from = next, to = from + 1;
     ANABATIC_CHECK(program.windows[from].offset == value.from &&
                        program.windows[to].offset == value.to &&
-                       program.regions[region].bytes == value.bytes &&
-                       counts[from] == (std::array<int, 4>{1, 0, 1, 0}) &&
-                       counts[to] == (std::array<int, 4>{0, 1, 0, 1}),
+                       program.regions[region].bytes == value.bytes,
                    "[lower verifier] offload {} is not the planned one", value.name);
     next += 2;
     ++region;

@@ -28,11 +28,10 @@ using ExpertCuts = std::map<std::string, std::set<std::int64_t>, std::less<>>;
 struct PassOptions {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerOptions optimizer{};
-  bool pack_transposed =
-      true;                 // keep a second packing of weights; otherwise the backward packs them
-  bool with_update = true;  // false: gradients only, no optimizer
-  bool several_micro_batches = false;  // whether a step has several micro-batches
-  std::int64_t slice_bytes = 0;  // most bytes of a moment in one update (slice_optimizer); 0: all
+  bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
+  bool with_update = true;         // false: gradients only, no optimizer
+  std::int64_t micro_batches = 0;  // of a step; 0: not known
+  std::int64_t slice_bytes = 0;    // most bytes of a moment in one update (slice_optimizer); 0: all
   // Where slices begin in addition to those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
   // The states of this program that other programs hold. null: none.

@@ -84,10 +84,10 @@ Plan with_gradients_in_frame(Plan plan) {
 std::optional<Plan> plan_among_gradients(const ir::Graph& graph, const Plan& plan,
                                          std::int64_t frame_bytes) {
   ANABATIC_CHECK(
-      !plan.single_micro_batch && plan.windows.empty() && plan.offloads.empty(),
+      plan.places == spec::kEveryPlace && plan.windows.empty() && plan.offloads.empty(),
       "[plan] expected several micro-batches and no states on disk for a separate first one");
   Plan result = plan;
-  result.only_first_micro_batch = true;
+  result.places = {spec::Place::kFirst};
   result.frame_bytes = align_bytes(frame_bytes);
   std::vector<PlannedNode*> nodes;
   for (auto& [action, order] : result.orders)

@@ -69,11 +69,12 @@ spec::Attributes zero_fill_attributes(const TensorType& type) {
   return {{"value", 0.0}, {"type", to_string(type)}};
 }
 
-Additions::Additions(const ir::Graph& graph, bool single_micro_batch)
+Additions::Additions(const ir::Graph& graph, spec::Places places)
     : is_added_(graph.values.size(), false) {
   for (const ir::Node& node : graph.nodes) {
     if (!is_accumulate(node)) continue;
-    const bool adds = !single_micro_batch || node.inputs.size() > 2;  // the first one is the sum
+    // The first input is the sum.
+    const bool adds = places != spec::Places{spec::Place::kOnly} || node.inputs.size() > 2;
     for (std::size_t i = 1; i < node.inputs.size(); ++i) is_added_[index(node.inputs[i])] = adds;
   }
 }
@@ -85,9 +86,9 @@ bool Additions::may_add(const ir::Node& node) const {
 }
 
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels, bool single_micro_batch,
+                                         std::string_view only_kernels, spec::Places places,
                                          std::vector<std::string>* explanation) {
-  const Additions additions(graph, single_micro_batch);
+  const Additions additions(graph, places);
   std::vector<KernelChoice> choices(graph.nodes.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::Node& node = graph.nodes[i];

@@ -8,6 +8,7 @@
 #include "ir/graph.h"
 #include "kernels/kernel.h"
 #include "spec/device_spec.h"
+#include "spec/step.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::plan {
@@ -23,16 +24,17 @@ struct KernelChoice {
 KernelChoice select_kernel(const spec::Problem& problem, std::string_view only_kernels,
                            std::string_view where);
 
-// Per node; accumulate has none. `explanation`, if not null, gets one line a node.
+// Per node, for micro-batches at these places; accumulate has none. `explanation`, if not null,
+// gets one line a node.
 std::vector<KernelChoice> select_kernels(const ir::Graph& graph, const spec::DeviceSpec& device,
-                                         std::string_view only_kernels, bool single_micro_batch,
+                                         std::string_view only_kernels, spec::Places places,
                                          std::vector<std::string>* explanation);
 
 // spec::Problem::may_add of the calls of a graph. A gradient is added to where a step has several
 // micro-batches, or several nodes contribute.
 class Additions {
  public:
-  Additions(const ir::Graph& graph, bool single_micro_batch);
+  Additions(const ir::Graph& graph, spec::Places places);
   bool may_add(const ir::Node& node) const;
 
  private:

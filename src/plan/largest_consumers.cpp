@@ -52,9 +52,9 @@ std::vector<Consumer> largest_consumers(const ir::Graph& graph, const Plan& plan
   const std::vector<Taker> takers{
       {"optimizer state", remedy_of_moments(graph, plan), {Use::kOptimizer}},
       {"gradients",
-       plan.single_micro_batch && !updates_in_backward(graph)
+       plan.has_gradients_in_frame() && !updates_in_backward(graph)
            ? "optimizer.update: in_backward frees each one at once"
-       : plan.single_micro_batch
+       : plan.has_gradients_in_frame()
            ? "a smaller model"
            : "train.gradient_accumulation_steps: 1 lets them share memory with activations",
        {Use::kGradients}},

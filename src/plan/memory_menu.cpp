@@ -37,7 +37,7 @@ MemoryMenu::MemoryMenu(const ir::Graph& graph, const Plan& plan, const spec::Dev
       rebuilder_(graph),
       codes_(graph, rebuilder_),
       timeline_(graph, plan),
-      additions_(graph, plan.single_micro_batch),
+      additions_(graph, plan.places),
       prices_(graph, codes_, device, efficiency) {
   add_items();
   for (const auto form : {spec::SavedForm::kBFloat16, spec::SavedForm::kInt8})

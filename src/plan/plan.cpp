@@ -238,8 +238,7 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
     for (ir::ValueId output : node.outputs) {
       if (!is_contribution[index(output)]) {
         const bool adds_to_zeroes = !node.op->writes_all && node.op->can_accumulate;
-        planned->modes.push_back(adds_to_zeroes ? spec::WriteMode::kAccumulate
-                                                : spec::WriteMode::kAssign);
+        planned->modes.push_back(adds_to_zeroes ? WriteMode::kAccumulate : WriteMode::kAssign);
         if (!node.op->writes_all) planned->zero_fill = ZeroFill::kAlways;
         continue;
       }
@@ -248,8 +247,7 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
       is_written[storage] = true;
       // Over zeroes, adding is assigning: so the op need not treat a row's first write apart.
       const bool adds = !is_first || !node.op->writes_all;
-      planned->modes.push_back(adds ? spec::WriteMode::kAccumulate
-                                    : spec::WriteMode::kFirstAssigns);
+      planned->modes.push_back(adds ? WriteMode::kAccumulate : WriteMode::kFirstAssigns);
       if (is_first && adds) planned->zero_fill = ZeroFill::kFirstMicroBatch;
     }
     if (planned->zero_fill == ZeroFill::kNone) continue;
@@ -271,18 +269,18 @@ void set_modes(const ir::Graph& graph, const StorageMap& map, const spec::Device
 Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const PlanOptions& options) {
   Plan plan;
   plan.name = graph.name;
-  plan.single_micro_batch = options.single_micro_batch && !options.trivial;
-  const std::vector<KernelChoice> choices = select_kernels(
-      graph, device, options.only_kernels, plan.single_micro_batch, options.explanation);
+  plan.places = options.trivial ? spec::kEveryPlace : options.places;
+  const std::vector<KernelChoice> choices =
+      select_kernels(graph, device, options.only_kernels, plan.places, options.explanation);
   std::vector<std::int64_t> workspace_bytes;
   for (const KernelChoice& choice : choices) workspace_bytes.push_back(choice.workspace_bytes);
   const StorageMap map = assign_storage(graph);
   // Updates of states on disk stay as far apart as gradients come: each waits for its window.
-  const bool shortens_gradients = options.single_micro_batch && !options.disk.optimizer_state;
-  const Orders orders = options.trivial
-                            ? given_order(graph)
-                            : early_free_order(graph, map, workspace_bytes,
-                                               options.single_micro_batch, shortens_gradients);
+  const bool gradients_in_frame = plan.has_gradients_in_frame();
+  const bool shortens_gradients = gradients_in_frame && !options.disk.optimizer_state;
+  const Orders orders = options.trivial ? given_order(graph)
+                                        : early_free_order(graph, map, workspace_bytes,
+                                                           gradients_in_frame, shortens_gradients);
 
   std::vector<PlannedNode*> nodes;
   for (const auto& [action, order] : orders) {
@@ -310,7 +308,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   }
   BufferPlanner buffers(graph, map, order, plan.offloads);
   if (!options.trivial) buffers.work_in_place();
-  if (plan.single_micro_batch) buffers.move_gradients_to_frame();
+  if (gradients_in_frame) buffers.move_gradients_to_frame();
   buffers.finish(plan);
   place(graph, plan, nodes, options.trivial);
   place_windows(graph, order, options, plan);

@@ -12,6 +12,7 @@
 #include "kernels/kernel.h"
 #include "spec/decisions.h"
 #include "spec/execution.h"
+#include "spec/step.h"
 
 namespace anabatic::plan {
 
@@ -28,6 +29,10 @@ struct PlannedBuffer {  // bytes that one value or several aliases occupy
   Lifetime lifetime{};
 };
 
+// How an output is written. kFirstAssigns: `=` in the micro-batch that begins a step
+// (spec::kStepBegins), `+=` in later ones.
+enum class WriteMode : std::uint8_t { kAssign, kAccumulate, kFirstAssigns };
+
 // Zeroes written before a node whose op leaves rows untouched.
 enum class ZeroFill : std::uint8_t { kNone, kFirstMicroBatch, kAlways };
 
@@ -37,7 +42,7 @@ struct PlannedNode {
   std::int64_t workspace_offset = 0, workspace_bytes = 0;
   spec::Arena workspace_arena = spec::Arena::kFrame;  // as a value's would be
   std::int64_t slicing_bytes = 0;                     // kernels::Kernel::slicing_bytes
-  std::vector<spec::WriteMode> modes{};               // per output
+  std::vector<WriteMode> modes{};                     // per output
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
   bool is_offloaded = false;                     // no call: an Offload does it
@@ -82,9 +87,11 @@ struct Plan {
   std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
   std::int64_t disk_bytes = 0;        // of states on disk, and of offloaded values
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
-  bool single_micro_batch = false;    // a step has one: its gradients are in the frame
-  // With several: values of the frame may be in the gradients' arena (plan/first_micro_batch.h).
-  bool only_first_micro_batch = false;
+  // The micro-batches that it is for. Of a step's only one, gradients lie in the frame; of its
+  // first one, values of the frame may lie in the gradients' arena (plan/first_micro_batch.h).
+  spec::Places places = spec::kEveryPlace;
+  bool has_gradients_in_frame() const { return places == spec::Places{spec::Place::kOnly}; }
+  bool has_values_among_gradients() const { return places == spec::Places{spec::Place::kFirst}; }
   std::int64_t peak_bytes() const {
     return frame_bytes + gradient_bytes + input_bytes + persistent_bytes;
   }
@@ -115,9 +122,10 @@ struct OpEfficiency;
 
 struct PlanOptions {
   bool trivial = false;  // given order, no byte used twice, nothing in place, `reload` a copy
-  // A step has one micro-batch, so gradients live from their first contribution to their last
-  // reader and share the frame's bytes. The trivial planner leaves them in their own arena.
-  bool single_micro_batch = false;
+  // Of a step's only micro-batch, gradients live from their first contribution to their last reader
+  // and share the frame's bytes. The trivial planner leaves them in their own arena, for every
+  // place.
+  spec::Places places = spec::kEveryPlace;
   std::string only_kernels{};  // rows whose name starts with it; empty: all
   DiskOptions disk{};
   // Prices for the times of transfers; null: `reload` is a copy.

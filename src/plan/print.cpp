@@ -22,13 +22,13 @@ std::string_view arena_name(spec::Arena arena) {
   return "input";
 }
 
-std::string_view mode_text(spec::WriteMode mode) {
+std::string_view mode_text(WriteMode mode) {
   switch (mode) {
-    case spec::WriteMode::kAssign:
+    case WriteMode::kAssign:
       return "=";
-    case spec::WriteMode::kAccumulate:
+    case WriteMode::kAccumulate:
       return "+=";
-    case spec::WriteMode::kFirstAssigns:
+    case WriteMode::kFirstAssigns:
       break;
   }
   return "=/+=";

@@ -130,7 +130,7 @@ class Verifier {
       ANABATIC_RULE(buffer.offset + buffer.bytes <= arena_bytes(buffer), "buffers inside arenas",
                     "value {} ends at {} of {}", index(buffer.value), buffer.offset + buffer.bytes,
                     arena_bytes(buffer));
-      if (plan_.only_first_micro_batch && buffer.arena == spec::Arena::kGradient) continue;
+      if (plan_.has_values_among_gradients() && buffer.arena == spec::Arena::kGradient) continue;
       const bool is_state =
           buffer.arena == spec::Arena::kPersistent || buffer.arena == spec::Arena::kGradient ||
           windows_.is_window(static_cast<std::int32_t>(i)) || is_gradient_in_frame(buffer);
@@ -141,7 +141,8 @@ class Verifier {
 
   // Where a step has one micro-batch.
   bool is_gradient_in_frame(const PlannedBuffer& buffer) const {
-    return plan_.single_micro_batch && buffer.arena == spec::Arena::kFrame && buffer.state >= 0 &&
+    return plan_.has_gradients_in_frame() && buffer.arena == spec::Arena::kFrame &&
+           buffer.state >= 0 &&
            graph_.states[static_cast<std::size_t>(buffer.state)].kind() == ir::StateKind::kGradient;
   }
 
@@ -238,7 +239,7 @@ class Verifier {
     if (planned.workspace_bytes > 0) {
       const bool is_in_frame = planned.workspace_arena == spec::Arena::kFrame;
       ANABATIC_RULE(planned.workspace_offset % kAlignmentBytes == 0 &&
-                        (is_in_frame || plan_.only_first_micro_batch) &&
+                        (is_in_frame || plan_.has_values_among_gradients()) &&
                         planned.workspace_offset + planned.workspace_bytes <=
                             (is_in_frame ? plan_.frame_bytes : plan_.gradient_bytes),
                     "buffers inside arenas", "workspace of {}", label(planned.node));
@@ -386,22 +387,21 @@ class Verifier {
 
   void check_write(const PlannedNode& planned, const ir::Node& node, std::size_t i) {
     const ir::ValueId output = node.outputs[i];
-    spec::WriteMode want = spec::WriteMode::kAssign;
+    WriteMode want = WriteMode::kAssign;
     ZeroFill zero = node.op->writes_all ? ZeroFill::kNone : ZeroFill::kAlways;
     if (is_contribution_.contains(index(output))) {
       const bool is_first = !holds(output);
       zero = is_first && !node.op->writes_all ? ZeroFill::kFirstMicroBatch : ZeroFill::kNone;
-      want = is_first && node.op->writes_all ? spec::WriteMode::kFirstAssigns
-                                             : spec::WriteMode::kAccumulate;
+      want = is_first && node.op->writes_all ? WriteMode::kFirstAssigns : WriteMode::kAccumulate;
       --num_missing_[content_[index(output)]];
     } else if (!node.op->writes_all && node.op->can_accumulate) {
-      want = spec::WriteMode::kAccumulate;
+      want = WriteMode::kAccumulate;
     }
     ANABATIC_RULE(planned.modes[i] == want, "write modes by the order of writers", "{}: output {}",
                   label(planned.node), i);
     ANABATIC_RULE(planned.zero_fill == zero && (zero == ZeroFill::kNone || planned.zero_kernel),
                   "zeroes before ops that leave rows untouched", "{}", label(planned.node));
-    ANABATIC_RULE(want == spec::WriteMode::kAssign || node.op->can_accumulate,
+    ANABATIC_RULE(want == WriteMode::kAssign || node.op->can_accumulate,
                   "write modes by the order of writers", "{} cannot add", label(planned.node));
     ANABATIC_RULE(buffer(output).arena != spec::Arena::kInput, "inputs are only read", "{}",
                   label(planned.node));

@@ -2,7 +2,6 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -30,14 +29,13 @@ bool overlap(const TensorView& a, const TensorView& b) {
 struct Poison {
   std::byte* data;
   std::size_t bytes;
-  bool only_first_micro_batch;
 };
 
 // A call with all its pointers. The spans point into vectors of Impl that do not change after
 // construction.
 struct BoundCall {
   const Call* call;
-  kernels::Arguments first, later;  // differ in `accumulate`
+  kernels::Arguments arguments;
   std::uint32_t poison_begin = 0, poison_end = 0;
 };
 
@@ -61,22 +59,22 @@ struct Executor::Impl {
     windows.emplace(program, store,
                     std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
     reserve();
-    bind(program.calls, bound);
-    bind(program.first.calls, bound_first);
-    for (std::size_t action = 0; action < bound.size(); ++action)
-      for (std::size_t i = 0; i < bound[action].size(); ++i)
-        bound[action][i].first.watch = bound[action][i].later.watch =
-            windows->watch(static_cast<Action>(action), i);
+    for (const Call& call : program.calls) bound.push_back(bind(call));
+    for (std::size_t i = 0; i < bound.size(); ++i) bound[i].arguments.watch = windows->watch(i);
+    check_variants();
   }
 
-  using BoundCalls = std::array<std::vector<BoundCall>, 3>;  // by action
-
-  void bind(const std::map<Action, std::vector<Call>>& from, BoundCalls& to) {
-    for (const auto& [action, calls] : from) {
-      std::vector<BoundCall>& list = to[static_cast<std::size_t>(action)];
-      list.reserve(calls.size());
-      for (const Call& call : calls) list.push_back(bind(call));
-    }
+  void check_variants() const {
+    for (const auto& [action, variants] : program.variants)
+      for (const Variant& variant : variants) {
+        const auto layout = static_cast<std::size_t>(variant.layout);
+        ANABATIC_CHECK(layout < program.layouts.size(), "[executor] {}: layout {} of {}",
+                       spec::to_string(action), variant.layout, program.layouts.size());
+        for (const std::int32_t call : variant.calls)
+          ANABATIC_CHECK(static_cast<std::size_t>(call) < program.calls.size(),
+                         "[executor] {}: call {} of {}", spec::to_string(action), call,
+                         program.calls.size());
+      }
   }
 
   TensorView resolve(const Operand& operand) const {
@@ -114,15 +112,14 @@ struct Executor::Impl {
   void reserve() {
     std::size_t num_views = 0, num_outputs = 0;
     std::int64_t prepared_bytes = 0;
-    for (const auto* all : {&program.calls, &program.first.calls})
-      for (const auto& [action, calls] : *all)
-        for (const Call& call : calls) {
-          num_views += call.inputs.size() + call.outputs.size();
-          num_outputs += call.outputs.size();
-          prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
-        }
+    for (const Call& call : program.calls) {
+      num_views += call.inputs.size() + call.outputs.size();
+      num_outputs += call.outputs.size();
+      prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
+    }
+    bound.reserve(program.calls.size());
     views.reserve(num_views);
-    accumulate = std::make_unique<bool[]>(2 * num_outputs);
+    accumulate = std::make_unique<bool[]>(num_outputs);
     prepared = device::Memory(prepared_bytes);
   }
 
@@ -132,17 +129,16 @@ struct Executor::Impl {
     return {views.data() + begin, operands.size()};
   }
 
-  std::span<const bool> resolve_modes(const Call& call, bool is_first) {
-    bool* begin = accumulate.get() + num_modes;
-    for (WriteMode mode : call.modes)
-      accumulate[num_modes++] =
-          mode == WriteMode::kAccumulate || (mode == WriteMode::kFirstAssigns && !is_first);
-    return {begin, call.modes.size()};
+  std::span<const bool> copy_modes(const Call& call) {
+    bool* const begin = accumulate.get() + num_modes;
+    std::copy(call.adds.begin(), call.adds.end(), begin);
+    num_modes += call.adds.size();
+    return {begin, call.adds.size()};
   }
 
   BoundCall bind(const Call& call) {
-    ANABATIC_CHECK(call.kernel && call.modes.size() == call.outputs.size(),
-                   "[executor] {}: {} modes, {} outputs", call.label, call.modes.size(),
+    ANABATIC_CHECK(call.kernel && call.adds.size() == call.outputs.size(),
+                   "[executor] {}: {} modes, {} outputs", call.label, call.adds.size(),
                    call.outputs.size());
     const device::Memory& arena = call.workspace_arena == Arena::kGradient ? gradient : frame;
     ANABATIC_CHECK(call.workspace_offset >= 0 && call.workspace_offset % kAlignmentBytes == 0 &&
@@ -161,10 +157,9 @@ struct Executor::Impl {
         .attributes = &call.attributes,
         .workspace = call.workspace_bytes > 0 ? arena.data() + call.workspace_offset : nullptr,
         .prepared = prepared_data,
-        .accumulate = resolve_modes(call, true),
+        .accumulate = copy_modes(call),
         .team = &team};
-    BoundCall result{&call, arguments, arguments};
-    result.later.accumulate = resolve_modes(call, false);
+    BoundCall result{&call, arguments};
     result.poison_begin = static_cast<std::uint32_t>(poisons.size());
     if (options.poison) add_poisons(call, arguments);
     result.poison_end = static_cast<std::uint32_t>(poisons.size());
@@ -174,22 +169,19 @@ struct Executor::Impl {
   void add_poisons(const Call& call, const kernels::Arguments& arguments) {
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {
       const TensorView& output = arguments.outputs[i];
-      if (call.modes[i] == WriteMode::kAccumulate) continue;
+      if (call.adds[i]) continue;
       if (std::any_of(arguments.inputs.begin(), arguments.inputs.end(),
                       [&](const TensorView& input) { return overlap(input, output); }))
         continue;
-      poisons.push_back({output.data, static_cast<std::size_t>(output.type->num_bytes()),
-                         call.modes[i] == WriteMode::kFirstAssigns});
+      poisons.push_back({output.data, static_cast<std::size_t>(output.type->num_bytes())});
     }
     if (arguments.workspace)
-      poisons.push_back(
-          {arguments.workspace, static_cast<std::size_t>(call.workspace_bytes), false});
+      poisons.push_back({arguments.workspace, static_cast<std::size_t>(call.workspace_bytes)});
   }
 
-  void fill_poison(const BoundCall& call, bool is_first) const {
+  void fill_poison(const BoundCall& call) const {
     for (std::uint32_t i = call.poison_begin; i < call.poison_end; ++i)
-      if (is_first || !poisons[i].only_first_micro_batch)
-        std::memset(poisons[i].data, kPoison, poisons[i].bytes);
+      std::memset(poisons[i].data, kPoison, poisons[i].bytes);
   }
 
   static void fill_poison(const device::Memory& memory) {
@@ -197,14 +189,32 @@ struct Executor::Impl {
       std::memset(memory.data(), kPoison, static_cast<std::size_t>(memory.bytes()));
   }
 
-  void run_one(Action action, const BoundCall& call, bool is_first) const {
-    if (options.poison) fill_poison(call, is_first);
-    if (observer.on_call == nullptr)
-      return call.call->kernel->run(is_first ? call.first : call.later);
+  void run_one(Action action, const BoundCall& call) const {
+    if (options.poison) fill_poison(call);
+    if (observer.on_call == nullptr) return call.call->kernel->run(call.arguments);
     const std::int64_t begin = observer.now();
-    call.call->kernel->run(is_first ? call.first : call.later);
+    call.call->kernel->run(call.arguments);
     const std::int64_t time = observer.now() - begin;
-    observer.on_call(observer.context, {action, *call.call, call.first.outputs, begin, time});
+    observer.on_call(observer.context, {action, *call.call, call.arguments.outputs, begin, time});
+  }
+
+  // A new micro-batch: what the frame holds is dead, with a step's first one the gradients too.
+  void poison_arenas(std::int32_t micro_batch) {
+    windows->wait_all();
+    fill_poison(frame);
+    if (micro_batch == 0) fill_poison(gradient);
+  }
+
+  const Variant& variant_of(const StepEntry& entry) const {
+    const auto found = program.variants.find(entry.action);
+    ANABATIC_REQUIRE(found != program.variants.end(),
+                     "[executor] expected an action of the program, got {}",
+                     spec::to_string(entry.action));
+    const auto variant = static_cast<std::size_t>(entry.variant);
+    ANABATIC_REQUIRE(variant < found->second.size(),
+                     "[executor] {}: expected one of {} variants, got {}",
+                     spec::to_string(entry.action), found->second.size(), entry.variant);
+    return found->second[variant];
   }
 
   const Operand* find(const std::vector<NamedOperand>& list, std::string_view name) const {
@@ -224,8 +234,8 @@ struct Executor::Impl {
   std::unique_ptr<bool[]> accumulate;
   std::size_t num_modes = 0;
   std::vector<Poison> poisons;
-  BoundCalls bound, bound_first;
-  bool runs_first_apart = false;              // since the last forward began
+  std::vector<BoundCall> bound;               // by index into Program::calls
+  std::int32_t last_layout = 0;               // of what ran last
   std::optional<swap::WindowDriver> windows;  // goes before the frame
 };
 
@@ -247,50 +257,32 @@ bool Executor::has_input(std::string_view name) const {
 }
 
 TensorView Executor::output(std::string_view name) const {
-  const Operand* operand = nullptr;
-  if (impl_->runs_first_apart) operand = impl_->find(impl_->program.first.outputs, name);
-  if (operand == nullptr) operand = impl_->find(impl_->program.outputs, name);
+  const std::vector<Layout>& layouts = impl_->program.layouts;
+  const Operand* operand =
+      impl_->find(layouts[static_cast<std::size_t>(impl_->last_layout)].outputs, name);
+  if (operand == nullptr) operand = impl_->find(layouts.front().outputs, name);
   ANABATIC_REQUIRE(operand, "[executor] expected the name of an output, got '{}'", name);
   return impl_->resolve(*operand);
 }
 
 bool Executor::has_output(std::string_view name) const {
-  return impl_->find(impl_->program.outputs, name) != nullptr;
+  return impl_->find(impl_->program.layouts.front().outputs, name) != nullptr;
 }
 
-bool Executor::has_action(Action action) const { return impl_->program.calls.contains(action); }
+bool Executor::has_action(Action action) const { return impl_->program.variants.contains(action); }
 
-void Executor::run(Action action, bool first_micro_batch, bool last_micro_batch) {
-  ANABATIC_REQUIRE(has_action(action), "[executor] expected an action of the program, got {}",
-                   spec::to_string(action));
-  ANABATIC_REQUIRE(first_micro_batch || !impl_->program.single_micro_batch,
-                   "[executor] expected one micro-batch a step, as planned, got another");
+void Executor::run(const StepEntry& entry) {
+  const Variant& variant = impl_->variant_of(entry);
   swap::WindowDriver& windows = *impl_->windows;
-  if (impl_->options.poison && action == Action::kForward) {
-    windows.wait_all();
-    Impl::fill_poison(impl_->frame);
-    if (first_micro_batch) Impl::fill_poison(impl_->gradient);
-  }
-  if (action == Action::kForward)
-    impl_->runs_first_apart =
-        first_micro_batch && !last_micro_batch && !impl_->program.first.calls.empty();
-  if (action == Action::kUpdate) impl_->runs_first_apart = false;
-  if (impl_->runs_first_apart) {
-    for (const BoundCall& call : impl_->bound_first[static_cast<std::size_t>(action)])
-      if (!call.call->only_last_micro_batch) impl_->run_one(action, call, true);
-    return;
-  }
-  const bool updates = last_micro_batch || action == Action::kUpdate;
-  windows.begin(action, updates);
-  const std::vector<BoundCall>& calls = impl_->bound[static_cast<std::size_t>(action)];
-  for (std::size_t i = 0; i < calls.size(); ++i) {
+  if (impl_->options.poison && entry.action == Action::kForward)
+    impl_->poison_arenas(entry.micro_batch);
+  impl_->last_layout = variant.layout;
+  windows.begin(entry.action, variant);
+  for (std::size_t i = 0; i < variant.calls.size(); ++i) {
     windows.before(i);
-    const Call& call = *calls[i].call;
-    if ((first_micro_batch || !call.only_first_micro_batch) &&
-        (updates || !call.only_last_micro_batch))
-      impl_->run_one(action, calls[i], first_micro_batch);
+    impl_->run_one(entry.action, impl_->bound[static_cast<std::size_t>(variant.calls[i])]);
   }
-  windows.end(action);
+  windows.end();
 }
 
 std::int64_t Executor::arena_bytes() const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a Program's actions. Owns its frame, gradient and input arenas; states belong to the store
-// it is bound to.
+// Runs the entries of a Program's steps. Owns its frame, gradient and input arenas; states belong
+// to the store it is bound to.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -61,12 +61,10 @@ class Executor {
   TensorView output(std::string_view name) const;
   bool has_output(std::string_view name) const;
 
-  // first_micro_batch: gradient buffers are assigned rather than added to; by Program::first, where
-  // it has calls and the step goes on. last_micro_batch: nothing but the rest of this micro-batch
-  // stands before the update, so that states on disk may be fetched ahead of it, and updates in the
-  // backward happen. Allocates nothing.
-  // InvalidArgument when the program has no such action; ResourceError when the disk failed.
-  void run(Action action, bool first_micro_batch = true, bool last_micro_batch = false);
+  // Runs the calls of one variant. Which entries make a step, and in which order, says
+  // runtime/verify_schedule.h. Allocates nothing.
+  // InvalidArgument when the program has no such variant; ResourceError when the disk failed.
+  void run(const StepEntry& entry);
   bool has_action(Action action) const;
 
   void observe(Observer observer);  // from the next run on

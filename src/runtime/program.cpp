@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace anabatic::runtime {
 namespace {
 
@@ -25,25 +27,13 @@ std::string print(const Program& program, const Operand& operand) {
   return place + " " + to_string(operand.type);
 }
 
-std::string_view mode_text(WriteMode mode) {
-  switch (mode) {
-    case WriteMode::kAssign:
-      return "=";
-    case WriteMode::kAccumulate:
-      return "+=";
-    case WriteMode::kFirstAssigns:
-      break;
-  }
-  return "=/+=";
-}
-
 std::string print(const Program& program, const Call& call) {
   std::string line = fmt::format("    {} | {} (", call.label, call.kernel->name);
   for (std::size_t i = 0; i < call.inputs.size(); ++i)
     line += (i ? ", " : "") + print(program, call.inputs[i]);
   line += ") ->";
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
-    line += fmt::format("{} {} {}", i ? "," : "", mode_text(call.modes[i]),
+    line += fmt::format("{} {} {}", i ? "," : "", call.adds[i] ? "+=" : "=",
                         print(program, call.outputs[i]));
   for (const auto& [key, value] : call.attributes)
     line += fmt::format(" {}={}", key, spec::to_string(value));
@@ -51,8 +41,7 @@ std::string print(const Program& program, const Call& call) {
     line += fmt::format(" workspace {}+{} {} bytes",
                         call.workspace_arena == Arena::kGradient ? "gradient" : "frame",
                         call.workspace_offset, call.workspace_bytes);
-  if (call.only_first_micro_batch) line += " first micro-batch only";
-  return line + "\n";
+  return line;
 }
 
 std::string print(const Program& program, const SwapPoint& point) {
@@ -61,25 +50,99 @@ std::string print(const Program& program, const SwapPoint& point) {
   const std::string_view name =
       window.state >= 0 ? text(program.states[static_cast<std::size_t>(window.state)].name)
                         : program.regions[static_cast<std::size_t>(window.region)].name;
-  return fmt::format("    {} {} frame+{}\n", kSteps[static_cast<std::size_t>(point.step)], name,
+  return fmt::format("    {} {} frame+{}", kSteps[static_cast<std::size_t>(point.step)], name,
                      window.offset);
 }
 
-std::string print(const Program& program, Action action, const std::vector<Call>& calls) {
+std::string where(spec::Places places) { return fmt::format(" in {{{}}}", to_string(places)); }
+
+// A line for each call of an action in a layout, and for each move ahead of it.
+class Listing {
+ public:
+  Listing(const Program& program, const std::vector<Variant>& variants, std::int32_t layout)
+      : program_(program), moves_(program.calls.size() + 1) {
+    for (const Variant& variant : variants) {
+      if (variant.layout != layout) continue;
+      all_ = all_ | variant.places;
+      for (const std::int32_t call : variant.calls) calls_[call] = calls_[call] | variant.places;
+      for (const SwapPoint& point : variant.swap_points) add(variant, point);
+    }
+  }
+
+  spec::Places places() const { return all_; }
+
+  std::string text() const {
+    std::string result;
+    for (const auto& [call, places] : calls_)
+      result += moves_ahead_of(static_cast<std::size_t>(call)) +
+                line(print(program_, program_.calls[static_cast<std::size_t>(call)]), places);
+    return result + moves_ahead_of(program_.calls.size());
+  }
+
+ private:
+  struct Move {
+    SwapPoint point;
+    spec::Places places;
+  };
+
+  void add(const Variant& variant, const SwapPoint& point) {
+    const auto at = static_cast<std::size_t>(point.call);
+    const bool is_behind = at == variant.calls.size();
+    std::vector<Move>& moves =
+        moves_[is_behind ? program_.calls.size() : static_cast<std::size_t>(variant.calls[at])];
+    const auto known = std::find_if(moves.begin(), moves.end(), [&](const Move& move) {
+      return move.point.step == point.step && move.point.window == point.window;
+    });
+    if (known == moves.end())
+      moves.push_back({point, variant.places});
+    else
+      known->places = known->places | variant.places;
+  }
+
+  std::string moves_ahead_of(std::size_t call) const {
+    std::string result;
+    for (const Move& move : moves_[call]) result += line(print(program_, move.point), move.places);
+    return result;
+  }
+
+  std::string line(const std::string& text, spec::Places places) const {
+    return text + (places == all_ ? "" : where(places)) + "\n";
+  }
+
+  const Program& program_;
+  spec::Places all_{};
+  std::map<std::int32_t, spec::Places> calls_{};  // by index into Program::calls
+  std::vector<std::vector<Move>> moves_;          // ahead of each; at last: behind all
+};
+
+std::string print_layout(const Program& program, std::size_t layout) {
+  const std::string suffix = layout == 0 ? "" : fmt::format(" of layout {}", layout);
   std::string result;
-  const auto points = program.swap_points.find(action);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i <= calls.size(); ++i) {
-    for (; points != program.swap_points.end() && next < points->second.size() &&
-           points->second[next].call <= static_cast<std::int32_t>(i);
-         ++next)
-      result += print(program, points->second[next]);
-    if (i < calls.size()) result += print(program, calls[i]);
+  for (const NamedOperand& output : program.layouts[layout].outputs)
+    result +=
+        fmt::format("  output {} {}{}\n", output.name, print(program, output.operand), suffix);
+  for (const auto& [action, variants] : program.variants) {
+    const Listing listing(program, variants, static_cast<std::int32_t>(layout));
+    if (listing.places().is_empty()) continue;
+    const bool is_everywhere = program.layouts.size() == 1 || action == Action::kUpdate;
+    result += fmt::format("  {}{}{} {{\n{}  }}\n", spec::to_string(action), suffix,
+                          is_everywhere ? "" : where(listing.places()), listing.text());
   }
   return result;
 }
 
 }  // namespace
+
+spec::VariantPlaces variant_places(const Program& program) {
+  spec::VariantPlaces result;
+  for (const auto& [action, variants] : program.variants)
+    for (const Variant& variant : variants) result[action].push_back(variant.places);
+  return result;
+}
+
+StepEntry lone_entry(const Program& program, Action action) {
+  return spec::step_entry(variant_places(program), action, 0, 1);
+}
 
 std::string print(const Program& program) {
   std::string result =
@@ -92,21 +155,8 @@ std::string print(const Program& program) {
     result += fmt::format("  offloaded {} {} bytes\n", region.name, region.bytes);
   for (const NamedOperand& input : program.inputs)
     result += fmt::format("  input {} {}\n", input.name, print(program, input.operand));
-  for (const NamedOperand& output : program.outputs)
-    result += fmt::format("  output {} {}\n", output.name, print(program, output.operand));
-  for (const auto& [action, calls] : program.calls) {
-    result += fmt::format("  {} {{\n", spec::to_string(action));
-    result += print(program, action, calls);
-    result += "  }\n";
-  }
-  for (const NamedOperand& output : program.first.outputs)
-    result += fmt::format("  output {} {} of the first micro-batch\n", output.name,
-                          print(program, output.operand));
-  for (const auto& [action, calls] : program.first.calls) {
-    result += fmt::format("  {} of the first micro-batch {{\n", spec::to_string(action));
-    for (const Call& call : calls) result += print(program, call);
-    result += "  }\n";
-  }
+  for (std::size_t layout = 0; layout < program.layouts.size(); ++layout)
+    result += print_layout(program, layout);
   return result + "}\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flat form that runs: per action a list of calls whose operands are (arena, offset). Knows
-// neither Graph nor Plan.
+// The flat form that runs: calls whose operands are (arena, offset), and per action the lists of
+// them that a step's micro-batches run. Knows neither Graph nor Plan.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,17 +12,20 @@
 #include "spec/attributes.h"
 #include "spec/execution.h"
 #include "spec/state.h"
+#include "spec/step.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic::runtime {
 
 using spec::Action;
 using spec::Arena;
-using spec::WriteMode;
+using spec::StepEntry;
 
 struct Operand {
   Arena arena = Arena::kFrame;
-  std::int32_t state = -1;  // kPersistent: index into Program::states
+  // kPersistent: index into Program::states. Of a gradient, wherever it lies: into
+  // Program::gradients.
+  std::int32_t state = -1;
   std::int64_t offset = 0;  // bytes from the arena's (or state's) base; a multiple of 64
   TensorType type{};
 };
@@ -31,12 +34,10 @@ struct Call {
   const kernels::Kernel* kernel = nullptr;
   spec::Attributes attributes{};
   std::vector<Operand> inputs{}, outputs{};
-  std::vector<WriteMode> modes{};  // per output
+  std::vector<bool> adds{};  // per output: `+=` instead of `=`
   std::int64_t workspace_offset = 0, workspace_bytes = 0;
-  Arena workspace_arena = Arena::kFrame;  // or kGradient, in a first micro-batch
+  Arena workspace_arena = Arena::kFrame;  // or kGradient, in a layout of a first micro-batch
   std::vector<std::byte> prepared{};
-  bool only_first_micro_batch = false;  // zero fills ahead of a first writer
-  bool only_last_micro_batch = false;   // updates in the backward
   std::string label{};  // "layers.3.experts grouped_linear backward_weight": profiler and trace
 };
 
@@ -64,11 +65,12 @@ struct SwapWindow {
 
 enum class SwapStep : std::uint8_t { kWrite, kRead, kAwaitWrite, kAwaitRead };
 
-// What happens to a window ahead of a call, or behind the last one of an action.
+// What happens to a window ahead of a call, or behind the last one of a variant.
 struct SwapPoint {
-  std::int32_t call = 0;  // index into the calls of the action; their number: behind the last
+  std::int32_t call = 0;  // index into the calls of the variant; their number: behind the last
   SwapStep step{};
   std::int32_t window = 0;  // index into Program::windows
+  bool operator==(const SwapPoint&) const = default;
 };
 
 struct NamedOperand {
@@ -76,30 +78,45 @@ struct NamedOperand {
   Operand operand;
 };
 
-// Forward and backward of a step's first micro-batch, where it has calls of its own: values may lie
-// in the gradients' arena, where gradients have not begun.
-struct FirstMicroBatch {
-  std::map<Action, std::vector<Call>> calls;  // empty: those of every micro-batch
-  std::vector<NamedOperand> outputs;          // of these calls
+// What an action runs for some micro-batches of a step. A backward reads what the forward of its
+// layout left in the frame.
+struct Variant {
+  spec::Places places{};    // of these micro-batches
+  std::int32_t layout = 0;  // index into Program::layouts
+  bool updates = false;     // states change their values for good: nothing of the step follows
+  std::vector<std::int32_t> calls{};     // indexes into Program::calls
+  std::vector<SwapPoint> swap_points{};  // ascending by call
+};
+
+// Where the values of a micro-batch lie. Inputs, states and gradients have one place in all.
+struct Layout {
+  // Metrics and results, by name; valid until the next action that reuses their bytes.
+  std::vector<NamedOperand> outputs;
 };
 
 struct Program {
-  std::map<Action, std::vector<Call>> calls;
-  FirstMicroBatch first{};  // reads the same inputs; nothing moves to or from disk beside it
+  std::vector<Call> calls;  // each once, however many variants run it
+  std::map<Action, std::vector<Variant>> variants;
+  // The first one has all outputs. A step's first micro-batch may have another: its values may lie
+  // among gradients that have not begun, and nothing moves to or from disk beside it.
+  std::vector<Layout> layouts{1};
   std::vector<StateSlot> states;
+  std::vector<Name> gradients;
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
-  std::vector<NamedOperand>
-      outputs;  // metrics and results, by name; valid until the next action that reuses their bytes
   std::vector<SwapRegion> regions;
   // Of states, in the order in which a step reads them; then of copies and regions.
   std::vector<SwapWindow> windows;
-  std::map<Action, std::vector<SwapPoint>> swap_points;  // ascending by call
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
-  bool single_micro_batch = false;  // gradients share the frame: only a first micro-batch may run
-  std::int32_t num_threads = 1;     // that workspaces were booked for: no larger team may run it
+  std::int32_t num_threads = 1;  // that workspaces were booked for: no larger team may run it
 };
 
-// Byte-stable text of all calls, one a line.
+spec::VariantPlaces variant_places(const Program& program);
+
+// The run of an action in a step of one micro-batch: all there is of an evaluation, say.
+StepEntry lone_entry(const Program& program, Action action);
+
+// Byte-stable text of all calls, one a line, each with the places where it runs unless it is all of
+// its action's.
 std::string print(const Program& program);
 
 }  // namespace anabatic::runtime

@@ -51,7 +51,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .optimizer = options_.optimizer,
                       .pack_transposed = places_.pack_transposed,
                       .with_update = options_.with_update,
-                      .several_micro_batches = options_.micro_batches > 1,
+                      .micro_batches = options_.micro_batches,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
                       .expert_cuts = &expert_cuts_,
                       .held_states = &options_.held_states,
@@ -69,7 +69,9 @@ plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* 
   return plan::make_plan(
       graph, device_,
       {.trivial = options_.trivial_planners,
-       .single_micro_batch = options_.micro_batches == 1 && options_.with_update,
+       .places = options_.micro_batches == 1 && options_.with_update
+                     ? spec::Places{spec::Place::kOnly}
+                     : spec::kEveryPlace,
        .only_kernels = options_.only_kernels,
        .disk = disk,
        .efficiency = &options_.efficiency,

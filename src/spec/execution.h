@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words about running a step that plan and runtime share: actions, arenas, how an output is
-// written.
+// The words that plan and runtime share about running a step: actions and arenas.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -14,9 +13,5 @@ std::string_view to_string(Action action);
 // Persistent: states, by index into Program::states. Frame: one micro-batch. Gradient: first write
 // to update. Input: batch and step inputs.
 enum class Arena : std::uint8_t { kPersistent, kFrame, kGradient, kInput };
-
-// How an output is written. kFirstAssigns: `=` in the first micro-batch of a step, `+=` in later
-// ones.
-enum class WriteMode : std::uint8_t { kAssign, kAccumulate, kFirstAssigns };
 
 }  // namespace anabatic::spec

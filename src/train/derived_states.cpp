@@ -8,6 +8,7 @@
 #include "passes/derive.h"
 #include "runtime/executor.h"
 #include "runtime/state_store.h"
+#include "runtime/verify_schedule.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {
@@ -39,7 +40,9 @@ void refresh_derived(std::span<const ir::State> states, runtime::StateStore& sto
   lower::CompileOptions options{.training = false};
   options.states_on_disk = names_on_disk(store);
   const lower::Compiled compiled = lower::compile(refresh_graph(states, store), options, device);
-  runtime::Executor(compiled.program, store, team).run(spec::Action::kUpdate);
+  runtime::Executor executor(compiled.program, store, team);
+  for (const spec::StepEntry& entry : runtime::schedule_of(compiled.program, 1))
+    executor.run(entry);
 }
 
 }  // namespace anabatic::train

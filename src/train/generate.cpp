@@ -56,7 +56,7 @@ std::span<const float> Decoder::run(BoundProgram& program, std::span<const std::
   program.set("key_begin", key_begin_);
   program.set("key_end", key_end_);
   program.set("cache_first", std::span(&first, 1));
-  program.executor->run(spec::Action::kForward);
+  program.run_alone(spec::Action::kForward);
   length_ += static_cast<std::int64_t>(rows);
   const TensorView logits = program.executor->output("logits");
   return {logits.as<const float>() + (static_cast<std::int64_t>(rows) - 1) * vocabulary_,

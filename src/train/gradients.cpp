@@ -56,14 +56,14 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   // No label at all: transformers divides zero by zero too.
   program->set_scalar("inverse_tokens",
                       static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens)));
-  program->executor->run(spec::Action::kForward);
+  program->run_alone(spec::Action::kForward);
   float loss = static_cast<float>(program->scalar("loss"));
   if (adds_aux)
     loss = static_cast<float>(program->scalar("loss") +
                               config.router_aux_loss_coef * program->scalar("aux_loss"));
   const TensorView logits = program->executor->output("logits");
   const std::vector<float> kept = placed(given, logits.as<const float>(), config.spec.vocab_size);
-  program->executor->run(spec::Action::kBackward);
+  program->run_alone(spec::Action::kBackward);
 
   const auto gradient_of = [&](std::string_view state) {
     const TensorView view = program->executor->output(fmt::format("gradients.{}", state));

@@ -47,10 +47,8 @@ std::int64_t arena_bytes(const lower::Compiled& compiled) {
 
 std::int64_t prepared_bytes(const lower::Compiled& compiled) {
   std::int64_t bytes = 0;
-  for (const auto* all : {&compiled.program.calls, &compiled.program.first.calls})
-    for (const auto& [action, calls] : *all)
-      for (const runtime::Call& call : calls)
-        bytes += static_cast<std::int64_t>(call.prepared.size());
+  for (const runtime::Call& call : compiled.program.calls)
+    bytes += static_cast<std::int64_t>(call.prepared.size());
   return bytes;
 }
 

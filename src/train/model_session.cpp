@@ -12,6 +12,7 @@
 #include "passes/pipelines.h"
 #include "passes/slice_optimizer.h"
 #include "runtime/swap/swap_space.h"
+#include "runtime/verify_schedule.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/memory_account.h"
@@ -141,6 +142,23 @@ double BoundProgram::scalar(std::string_view output) const {
 std::filesystem::path model_directory(const std::string& path) {
   return std::filesystem::is_directory(path) ? std::filesystem::path(path)
                                              : std::filesystem::path(path).parent_path();
+}
+
+std::span<const spec::StepEntry> BoundProgram::schedule(std::int64_t num_micro_batches) {
+  if (num_micro_batches != num_scheduled_)
+    schedule_ = runtime::schedule_of(compiled.program, num_micro_batches);
+  num_scheduled_ = num_micro_batches;
+  return schedule_;
+}
+
+bool BoundProgram::updates(const spec::StepEntry& entry) const {
+  return compiled.program.variants.at(entry.action)
+      .at(static_cast<std::size_t>(entry.variant))
+      .updates;
+}
+
+void BoundProgram::run_alone(spec::Action action) {
+  executor->run(runtime::lone_entry(compiled.program, action));
 }
 
 ModelSession::ModelSession(const RunConfig& run, bool measure,

@@ -37,6 +37,17 @@ struct BoundProgram {
   void set_batch(const io::MicroBatch& batch);
   // A scalar output as double.
   double scalar(std::string_view output) const;
+
+  // The entries of a step of so many micro-batches, verified; remembered until another number asks.
+  std::span<const spec::StepEntry> schedule(std::int64_t num_micro_batches);
+  // Whether states change their values for good.
+  bool updates(const spec::StepEntry& entry) const;
+  // An action of a step of one micro-batch: a forward that nothing follows, say.
+  void run_alone(spec::Action action);
+
+ private:
+  std::vector<spec::StepEntry> schedule_;
+  std::int64_t num_scheduled_ = 0;  // micro-batches of it
 };
 
 class ModelSession {

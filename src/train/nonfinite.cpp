@@ -53,7 +53,7 @@ void require_finite_loss(BoundProgram& program, std::int64_t step, double loss) 
   if (std::isfinite(loss)) return;
   FirstBadCall first;
   program.executor->observe({FirstBadCall::observe, &first});
-  program.executor->run(spec::Action::kForward);
+  program.run_alone(spec::Action::kForward);
   program.executor->observe({});
   throw Error(fmt::format("[train] step {}: the loss is {}; first in {}", step, loss,
                           first.label.empty() ? "no call of a second forward" : first.label));
@@ -63,7 +63,7 @@ void require_finite_gradients(const BoundProgram& program, std::int64_t step, do
   if (std::isfinite(grad_norm)) return;
   constexpr std::string_view kPrefix = "sum_squares.";
   std::string tensors;
-  for (const auto& output : program.compiled.program.outputs) {
+  for (const auto& output : program.compiled.program.layouts.front().outputs) {
     if (!output.name.starts_with(kPrefix)) continue;
     const double sum = program.scalar(output.name);
     if (!std::isfinite(sum))

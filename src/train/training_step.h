@@ -3,6 +3,7 @@
 // whole steps run alike.
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <memory>
 
 #include "io/data/loader.h"
@@ -41,30 +42,30 @@ void add_losses(const BoundProgram& program, Losses& into) {
     into.z_loss = into.z_loss.value_or(0) + program.scalar("z_loss");
 }
 
-// Forward and backward of every micro-batch, then the update, unless it is part of the backward.
-// Without labels: forwards only.
-// Calls after_forward(micro_batch) after each forward, before_update() before parameters change.
+// Runs the schedule of a step: forward and backward of every micro-batch, then the update, unless
+// it is part of the backward. Without labels: forwards only. Calls after_forward(micro_batch) after
+// each forward, before_update() before parameters change.
 template <class AfterForward, class BeforeUpdate = void (*)()>
 void run_training_step(
     BoundProgram& program, const io::StepBatch& batch, std::int64_t step, double learning_rate,
     AfterForward&& after_forward, BeforeUpdate&& before_update = [] {}) {
   set_step_inputs(program, batch, step, learning_rate);
-  const bool has_labels = batch.unmasked_tokens > 0;
-  const bool has_update = program.executor->has_action(spec::Action::kUpdate);
-  bool first = true;
-  for (const io::MicroBatch& micro_batch : batch.micro_batches) {
-    const bool last = has_labels && &micro_batch == &batch.micro_batches.back();
-    program.set_batch(micro_batch);
-    program.executor->run(spec::Action::kForward, first, last);
-    after_forward(micro_batch);
-    if (!has_labels) continue;
-    if (last && !has_update) before_update();
-    program.executor->run(spec::Action::kBackward, first, last);
-    first = false;
+  if (batch.unmasked_tokens == 0) {
+    for (const io::MicroBatch& micro_batch : batch.micro_batches) {
+      program.set_batch(micro_batch);
+      program.run_alone(spec::Action::kForward);
+      after_forward(micro_batch);
+    }
+    return;
   }
-  if (!has_labels || !has_update) return;
-  before_update();
-  program.executor->run(spec::Action::kUpdate);
+  for (const spec::StepEntry& entry : program.schedule(std::ssize(batch.micro_batches))) {
+    const io::MicroBatch& micro_batch =
+        batch.micro_batches[static_cast<std::size_t>(entry.micro_batch)];
+    if (program.updates(entry)) before_update();
+    if (entry.action == spec::Action::kForward) program.set_batch(micro_batch);
+    program.executor->run(entry);
+    if (entry.action == spec::Action::kForward) after_forward(micro_batch);
+  }
 }
 
 }  // namespace anabatic::train

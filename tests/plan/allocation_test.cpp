@@ -21,6 +21,7 @@
 #include "passes/slice_calls.h"
 #include "plan/training_fixture.h"
 #include "runtime/swap/swap_space.h"
+#include "runtime/verify_schedule.h"
 #include "support/sanitized.h"
 
 namespace {
@@ -116,15 +117,15 @@ std::vector<long> counts_of_steps(lower::Precision precision, const std::string&
   device::ThreadTeam team(2);
   runtime::Executor executor(compiled.program, store, team);
   initialise(compiled, store, options.seed);
+  const std::vector<spec::StepEntry> schedule = runtime::schedule_of(compiled.program, 2);
   std::vector<long> counts;
   for (int step = 0; step < kSteps; ++step) {
     long sum = 0;
-    for (bool is_first : {true, false}) {
-      fill_inputs(compiled, executor, options, step, is_first ? 0 : 1);
+    for (const spec::StepEntry& entry : schedule) {
+      if (entry.action == spec::Action::kForward)
+        fill_inputs(compiled, executor, options, step, entry.micro_batch);
       const long before = count(team);
-      executor.run(spec::Action::kForward, is_first, !is_first);
-      executor.run(spec::Action::kBackward, is_first, !is_first);
-      if (!is_first) executor.run(spec::Action::kUpdate);
+      executor.run(entry);
       sum += count(team) - before;
     }
     if (step >= kFirst) counts.push_back(sum);

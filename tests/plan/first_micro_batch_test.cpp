@@ -82,11 +82,11 @@ TEST_F(FirstMicroBatch, IsRefusedWhereAGradientWouldBeOverwritten) {
   EXPECT_GT(num_faults, 0);
 }
 
-// Where only the flag says that a gradient's arena may hold other values.
+// Where only its place says that a gradient's arena may hold other values.
 TEST_F(FirstMicroBatch, IsRefusedInAPlanOfEveryMicroBatch) {
   auto plan = tight_plan();
   ASSERT_TRUE(plan);
-  plan->only_first_micro_batch = false;
+  plan->places = spec::kEveryPlace;
   EXPECT_THROW(plan::verify(whole_.graph, *plan), InternalError);
 }
 

@@ -45,7 +45,8 @@ class Recorder {
   // Outputs of the program are read after the step.
   void end(const runtime::Program& program) {
     calls_.emplace_back();
-    for (const runtime::NamedOperand& output : program.outputs) touch(output.operand, true);
+    for (const runtime::NamedOperand& output : program.layouts.front().outputs)
+      touch(output.operand, true);
   }
 
   // Most bytes that hold something at a call: what it touches, and what was touched before it and
@@ -72,8 +73,7 @@ class Recorder {
   void add(const runtime::Call& call) {
     calls_.emplace_back();
     for (const runtime::Operand& input : call.inputs) touch(input, true);
-    for (std::size_t i = 0; i < call.outputs.size(); ++i)
-      touch(call.outputs[i], call.modes[i] == spec::WriteMode::kAccumulate);
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) touch(call.outputs[i], call.adds[i]);
     touch(call.workspace_offset, call.workspace_bytes, false);
   }
 

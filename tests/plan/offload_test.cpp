@@ -82,9 +82,8 @@ TEST(Offload, LeavesTheFrameBetweenForwardAndBackward) {
   EXPECT_GT(moved.plan.disk_bytes, 0);
   EXPECT_EQ(moved.program.regions.size(), moved.plan.offloads.size());
   EXPECT_THAT(runtime::print(moved.program), HasSubstr("offloaded"));
-  for (const auto& [action, calls] : moved.program.calls)
-    for (const runtime::Call& call : calls)
-      EXPECT_EQ(call.label.find("reload"), call.label.npos) << call.label;
+  for (const runtime::Call& call : moved.program.calls)
+    EXPECT_EQ(call.label.find("reload"), call.label.npos) << call.label;
 }
 
 // As in a saved plan that somebody edited.

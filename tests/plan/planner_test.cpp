@@ -231,8 +231,8 @@ TEST_F(PlantedFault, ANodeTwiceIsFound) {
 
 TEST_F(PlantedFault, AWrongModeIsFound) {
   for (plan::PlannedNode& node : order(spec::Action::kBackward))
-    if (node.modes[0] == spec::WriteMode::kFirstAssigns) {
-      node.modes[0] = spec::WriteMode::kAccumulate;
+    if (node.modes[0] == plan::WriteMode::kFirstAssigns) {
+      node.modes[0] = plan::WriteMode::kAccumulate;
       return expect("write modes");
     }
   FAIL() << "no first writer";
@@ -258,7 +258,7 @@ TEST_F(PlantedFault, AnUpdateAheadOfAReaderIsFound) {
 }
 
 TEST_F(PlantedFault, AnOperandOffThePlanIsFound) {
-  compiled_.program.calls.at(spec::Action::kForward)[2].outputs[0].offset += 64;
+  compiled_.program.calls[2].outputs[0].offset += 64;
   EXPECT_THAT([&] { lower::verify(compiled_.graph, compiled_.plan, compiled_.program); },
               ThrowsMessage<InternalError>(HasSubstr("not at the planned address")));
 }

@@ -14,6 +14,7 @@
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 #include "runtime/swap/swap_space.h"
+#include "runtime/verify_schedule.h"
 #include "spec/activation.h"
 #include "tensor/panels.h"
 #include "tensor/split_float.h"
@@ -331,17 +332,19 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
   runtime::Executor executor(compiled.program, store, team, options.executor);
   executor.observe(options.observer);
   initialise(compiled, store, options.seed);
+  const std::vector<spec::StepEntry> schedule =
+      runtime::schedule_of(compiled.program, options.end_micro_batch - options.begin_micro_batch);
   StepsResult result;
   result.peak_bytes = compiled.plan.peak_bytes();
   for (int step = options.begin_step; step < options.end_step; ++step) {
     float loss = 0;
-    for (int i = options.begin_micro_batch; i < options.end_micro_batch; ++i) {
-      fill_inputs(compiled, executor, options, step, i);
-      const bool is_first = i == options.begin_micro_batch,
-                 is_last = i + 1 == options.end_micro_batch;
-      executor.run(spec::Action::kForward, is_first, is_last);
-      executor.run(spec::Action::kBackward, is_first, is_last);
-      loss += *executor.output("loss").as<float>();
+    for (const spec::StepEntry& entry : schedule) {
+      if (entry.action == spec::Action::kUpdate) break;
+      if (entry.action == spec::Action::kForward)
+        fill_inputs(compiled, executor, options, step,
+                    options.begin_micro_batch + entry.micro_batch);
+      executor.run(entry);
+      if (entry.action == spec::Action::kBackward) loss += *executor.output("loss").as<float>();
     }
     result.losses.push_back(loss);
     if (step + 1 == options.end_step)
@@ -352,7 +355,7 @@ StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options) {
           result.float_gradients[std::string(text(state.name))] = {
               view.as<float>(), view.as<float>() + view.type->num_elements()};
         }
-    if (executor.has_action(spec::Action::kUpdate)) executor.run(spec::Action::kUpdate);
+    if (executor.has_action(spec::Action::kUpdate)) executor.run(schedule.back());
   }
   for (const Name name : store.names())
     if (store.part(name).role != ir::StateRole::kLower)

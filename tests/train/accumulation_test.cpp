@@ -66,15 +66,14 @@ Gradients gradients_of(const RunConfig& run, std::int64_t size, std::int64_t cou
   EXPECT_TRUE(num_micro_batches == 1 || fewest < most);
 
   Gradients result;
-  bool first = true;
-  for (const io::MicroBatch& batch : batches) {
-    program->set_batch(batch);
-    set_loss_scales(*program, tokens, real_tokens, 0);
-    program->executor->run(spec::Action::kForward, first);
+  set_loss_scales(*program, tokens, real_tokens, 0);
+  for (const spec::StepEntry& entry : program->schedule(num_micro_batches)) {
+    if (entry.action == spec::Action::kForward)
+      program->set_batch(batches[static_cast<std::size_t>(entry.micro_batch)]);
+    program->executor->run(entry);
+    if (entry.action != spec::Action::kForward) continue;
     result.loss += program->scalar("loss");
     result.aux_loss += program->scalar("aux_loss");
-    program->executor->run(spec::Action::kBackward, first);
-    first = false;
   }
   for (const Name name : session.store().names()) {
     const std::string output = fmt::format("gradients.{}", text(name));
@@ -151,7 +150,7 @@ double loss_of(const RunConfig& run, const std::vector<std::vector<std::int32_t>
   }
   program->set_batch(batch);
   program->set_scalar("inverse_tokens", 1.0f / static_cast<float>(batch.tokens.size()));
-  program->executor->run(spec::Action::kForward);
+  program->run_alone(spec::Action::kForward);
   return program->scalar("loss");
 }
 

@@ -53,7 +53,7 @@ std::vector<float> full_logits(ModelSession& session, std::span<const std::int32
   program->set("positions", positions);
   program->set("key_begin", key_begin);
   program->set("key_end", key_end);
-  program->executor->run(spec::Action::kForward);
+  program->run_alone(spec::Action::kForward);
   const TensorView logits = program->executor->output("logits");
   return {logits.as<const float>(), logits.as<const float>() + logits.type->num_elements()};
 }

@@ -123,66 +123,76 @@ const kernels::Kernel kIncrement{
     "test:increment", "increment", [](const spec::Problem&) { return kernels::yes(); },
     nullptr,          nullptr,     run_increment};
 
-Program increment_program(WriteMode mode) {
+// A forward that leaves x + 1 in y.
+Program increment_program() {
   Program program;
   const TensorType scalar = tensor_type(kF32, {});
   program.input_bytes = 64;
   program.gradient_bytes = 64;
   program.inputs.push_back({"x", {.arena = Arena::kInput, .type = scalar}});
-  program.outputs.push_back({"y", {.arena = Arena::kGradient, .type = scalar}});
-  program.calls[Action::kForward].push_back({.kernel = &kIncrement,
-                                             .inputs = {program.inputs[0].operand},
-                                             .outputs = {program.outputs[0].operand},
-                                             .modes = {mode},
-                                             .label = "increment"});
+  program.layouts[0].outputs.push_back({"y", {.arena = Arena::kGradient, .type = scalar}});
+  program.calls.push_back({.kernel = &kIncrement,
+                           .inputs = {program.inputs[0].operand},
+                           .outputs = {program.layouts[0].outputs[0].operand},
+                           .adds = {false},
+                           .label = "increment"});
+  program.variants[Action::kForward] = {{.places = spec::kEveryPlace, .calls = {0}}};
   return program;
 }
 
-TEST(Executor, AssignsOnlyInTheFirstMicroBatch) {
-  const Program program = increment_program(WriteMode::kFirstAssigns);
+constexpr StepEntry kForward{.action = Action::kForward};
+
+void set_to_one(Executor& executor) {
+  const float one = 1;
+  std::memcpy(executor.input("x").data(), &one, sizeof one);
+}
+
+TEST(Executor, AddsInTheVariantsThatDo) {
+  Program program = increment_program();
+  program.calls.push_back(program.calls[0]);
+  program.calls[1].adds = {true};
+  program.variants[Action::kForward] = {
+      {.places = spec::kStepBegins, .calls = {0}},
+      {.places = spec::kEveryPlace - spec::kStepBegins, .calls = {1}}};
   StateStore store;
   device::ThreadTeam team(1);
   for (bool poison : {false, true}) {
     Executor executor(program, store, team, {.poison = poison});
-    const float one = 1;
-    std::memcpy(executor.input("x").data(), &one, sizeof one);
+    set_to_one(executor);
     for (int step = 0; step < 2; ++step) {
-      executor.run(Action::kForward, true);
-      executor.run(Action::kForward, false);
-      EXPECT_EQ(*executor.output("y").as<float>(), 4);
+      for (const StepEntry& entry : spec::step_schedule(variant_places(program), 3))
+        executor.run(entry);
+      EXPECT_EQ(*executor.output("y").as<float>(), 6);
     }
   }
 }
 
-// Where others follow it.
-TEST(Executor, RunsTheFirstMicroBatchsOwnCalls) {
-  Program program = increment_program(WriteMode::kAssign);
+// A call that two variants share, and outputs where each has them.
+TEST(Executor, RunsTheCallsOfAVariantInItsLayout) {
+  Program program = increment_program();
   program.frame_bytes = 64;
-  Call own = program.calls[Action::kForward][0];
-  own.outputs[0].arena = Arena::kFrame;
-  program.first = {.calls = {{Action::kForward, {own, own}}}, .outputs = {{"y", own.outputs[0]}}};
+  program.calls.push_back(program.calls[0]);
+  program.calls[1].outputs[0].arena = Arena::kFrame;
+  program.layouts.push_back({.outputs = {{"y", program.calls[1].outputs[0]}}});
+  program.variants[Action::kForward].push_back({.layout = 1, .calls = {0, 1}});
   StateStore store;
   device::ThreadTeam team(1);
   Executor executor(program, store, team);
-  const float one = 1;
-  std::memcpy(executor.input("x").data(), &one, sizeof one);
+  set_to_one(executor);
   int num_calls = 0;
   executor.observe(
       {[](void* context, const CallEvent&) { ++*static_cast<int*>(context); }, &num_calls});
-  executor.run(Action::kForward, true, false);
+  executor.run({.action = Action::kForward, .variant = 1});
   EXPECT_EQ(num_calls, 2);
   const std::byte* const in_first = executor.output("y").data;
   EXPECT_EQ(*executor.output("y").as<float>(), 2);
-  executor.run(Action::kForward, false, true);
+  executor.run({.action = Action::kForward, .micro_batch = 1});
   EXPECT_EQ(num_calls, 3);
-  EXPECT_NE(executor.output("y").data, in_first);
-  executor.run(Action::kForward, true, true);  // alone in its step
-  EXPECT_EQ(num_calls, 4);
   EXPECT_NE(executor.output("y").data, in_first);
 }
 
 TEST(Executor, TellsItsObserverOfEveryCall) {
-  const Program program = increment_program(WriteMode::kAssign);
+  const Program program = increment_program();
   StateStore store;
   device::ThreadTeam team(1);
   Executor executor(program, store, team);
@@ -191,14 +201,14 @@ TEST(Executor, TellsItsObserverOfEveryCall) {
                       static_cast<std::vector<std::string>*>(context)->push_back(event.call.label);
                     },
                     &labels});
-  executor.run(Action::kForward);
+  executor.run(kForward);
   executor.observe({});
-  executor.run(Action::kForward);
+  executor.run(kForward);
   EXPECT_EQ(labels, std::vector<std::string>{"increment"});
 }
 
 TEST(Executor, NamesWhatItDoesNotKnow) {
-  const Program program = increment_program(WriteMode::kAssign);
+  const Program program = increment_program();
   StateStore store;
   device::ThreadTeam team(1);
   Executor executor(program, store, team);
@@ -206,13 +216,33 @@ TEST(Executor, NamesWhatItDoesNotKnow) {
               ThrowsMessage<InvalidArgument>(HasSubstr("input, got 'z'")));
   EXPECT_THAT([&] { executor.output("z"); },
               ThrowsMessage<InvalidArgument>(HasSubstr("output, got 'z'")));
-  EXPECT_THAT([&] { executor.run(Action::kUpdate); },
+  EXPECT_THAT([&] { executor.run({.action = Action::kUpdate}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("got update")));
+  EXPECT_THAT([&] { executor.run({.action = Action::kForward, .variant = 1}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected one of 1 variants, got 1")));
+}
+
+TEST(Program, PrintsEachCallOnceWithItsPlaces) {
+  Program program = increment_program();
+  program.calls.push_back(program.calls[0]);
+  program.calls[1].adds = {true};
+  program.variants[Action::kForward] = {
+      {.places = spec::kStepBegins, .calls = {0}},
+      {.places = spec::kEveryPlace - spec::kStepBegins, .calls = {1}}};
+  EXPECT_THAT(print(program),
+              HasSubstr("  forward {\n"
+                        "    increment | test:increment (input+0 f32[]) -> = gradient+0 f32[] in "
+                        "{only, first}\n"
+                        "    increment | test:increment (input+0 f32[]) -> += gradient+0 f32[] in "
+                        "{middle, last}\n"
+                        "  }\n"));
+  program.variants[Action::kForward] = {{.places = spec::kEveryPlace, .calls = {0}}};
+  EXPECT_THAT(print(program), HasSubstr("-> = gradient+0 f32[]\n  }\n"));
 }
 
 TEST(Executor, RefusesOperandsOutsideTheirArena) {
-  Program program = increment_program(WriteMode::kAssign);
-  program.calls[Action::kForward][0].outputs[0].offset = 64;
+  Program program = increment_program();
+  program.calls[0].outputs[0].offset = 64;
   StateStore store;
   device::ThreadTeam team(1);
   EXPECT_THROW(Executor(program, store, team), InternalError);

@@ -33,26 +33,28 @@ WindowDriver::WindowDriver(const Program& program, StateStore& store, std::span<
     low = std::min(low, window.offset);
     high = std::max(high, window.offset + bytes);
   }
-  for (const auto& [action, points] : program.swap_points) add_watches(action, points);
+  for (const auto& [action, variants] : program.variants)
+    for (const Variant& variant : variants) add_watches(variant);
   if (windows_.empty()) return;
   pinned_ = frame.subspan(static_cast<std::size_t>(low), static_cast<std::size_t>(high - low));
   swap_->pin(pinned_);
 }
 
 // Windows of states that one call alone has between their read and their write.
-void WindowDriver::add_watches(Action action, const std::vector<SwapPoint>& points) {
+void WindowDriver::add_watches(const Variant& variant) {
   std::map<std::int32_t, std::int32_t> awaited_at;  // by window
-  for (const SwapPoint& point : points)
+  for (const SwapPoint& point : variant.swap_points)
     if (point.step == SwapStep::kAwaitRead) awaited_at[point.window] = point.call;
   std::map<std::size_t, std::vector<WindowSums*>> by_call;
-  for (const SwapPoint& point : points) {
+  for (const SwapPoint& point : variant.swap_points) {
     const auto index = static_cast<std::size_t>(point.window);
     const auto awaited = awaited_at.find(point.window);
     if (point.step != SwapStep::kWrite || index >= num_states_ || awaited == awaited_at.end() ||
-        awaited->second + 1 != point.call)
+        awaited->second + 1 != point.call || windows_[index].sums != nullptr)
       continue;
-    const auto at = static_cast<std::size_t>(awaited->second);
-    const Call& call = program_->calls.at(action)[at];
+    const auto at =
+        static_cast<std::size_t>(variant.calls[static_cast<std::size_t>(awaited->second)]);
+    const Call& call = program_->calls[at];
     if (call.kernel->watched_outputs == nullptr) continue;
     std::vector<TensorType> types;
     for (const Operand& output : call.outputs) types.push_back(output.type);
@@ -69,12 +71,11 @@ void WindowDriver::add_watches(Action action, const std::vector<SwapPoint>& poin
         by_output[i] = window.sums;
       }
   }
-  for (auto& [call, by_output] : by_call)
-    watches_.emplace(std::pair(action, call), CallWatch(std::move(by_output)));
+  for (auto& [call, by_output] : by_call) watches_.emplace(call, CallWatch(std::move(by_output)));
 }
 
-kernels::ByteWatch* WindowDriver::watch(Action action, std::size_t call) {
-  const auto found = watches_.find({action, call});
+kernels::ByteWatch* WindowDriver::watch(std::size_t call) {
+  const auto found = watches_.find(call);
   return found == watches_.end() ? nullptr : &found->second;
 }
 
@@ -95,54 +96,40 @@ WindowDriver::~WindowDriver() {
   if (swap_ && !windows_.empty()) swap_->unpin(pinned_);
 }
 
-void WindowDriver::begin(Action action, bool is_last) {
+void WindowDriver::begin(Action action, const Variant& variant) {
   if (is_idle()) return;
-  const auto points = program_->swap_points.find(action);
-  const bool has_points = points != program_->swap_points.end();
-  next_ = has_points ? points->second.data() : nullptr;
-  end_ = has_points ? next_ + points->second.size() : nullptr;
-  is_last_ = is_last;
-  if (action == Action::kForward && num_read_ > 0) {
-    // A step that ended before its update.
-    wait_all();
-    num_read_ = 0;
-  }
-  if (action != Action::kUpdate) return;
-  // Reads of earlier actions that did not happen there: the points there name the first windows.
-  std::size_t num_ahead = num_states_;
-  for (const SwapPoint* point = next_; point != end_; ++point)
-    if (point->step == SwapStep::kRead)
-      num_ahead = std::min(num_ahead, static_cast<std::size_t>(point->window));
-  read_up_to(num_ahead);
+  next_ = variant.swap_points.data();
+  end_ = next_ + variant.swap_points.size();
+  if (action == Action::kForward) forget_reads();
 }
 
-void WindowDriver::read_up_to(std::size_t window) {
-  for (; num_read_ < window; ++num_read_) {
-    Window& next = windows_[num_read_];
-    next.read = read(next);
-  }
+// Of a step that ended before its update.
+void WindowDriver::forget_reads() {
+  const auto states = std::span(windows_).first(num_states_);
+  if (std::none_of(states.begin(), states.end(), [](const Window& each) { return each.is_here; }))
+    return;
+  wait_all();
+  for (Window& window : states) window.is_here = false;
 }
 
 void WindowDriver::move(std::size_t call) {
   for (; next_ != end_ && static_cast<std::size_t>(next_->call) <= call; ++next_) {
     const auto index = static_cast<std::size_t>(next_->window);
-    const bool is_copy = index >= num_states_;  // or of an activation: in every micro-batch
     Window& window = windows_[index];
     switch (next_->step) {
       case SwapStep::kWrite:
-        if (is_copy || is_last_) window.write = write(window);
+        window.write = write(window);
+        window.is_here = false;
         break;
       case SwapStep::kAwaitWrite:
         swap_->wait(window.write);
         break;
       case SwapStep::kRead:
-        if (is_copy)
-          window.read = read(window);
-        else if (is_last_)
-          read_up_to(index + 1);
+        window.read = read(window);
+        window.is_here = true;
         break;
       case SwapStep::kAwaitRead:
-        if (!is_copy && !is_last_) break;
+        ANABATIC_CHECK(window.is_here, "[executor] window {} is awaited and was not read", index);
         swap_->wait(window.read);
         if (window.sums != nullptr) window.sums->begin();
         break;
@@ -150,12 +137,8 @@ void WindowDriver::move(std::size_t call) {
   }
 }
 
-void WindowDriver::end(Action action) {
-  if (is_idle()) return;
-  move(std::numeric_limits<std::size_t>::max());
-  const bool updates_in_backward = !program_->calls.contains(Action::kUpdate);
-  if (is_last_ && action == (updates_in_backward ? Action::kBackward : Action::kUpdate))
-    num_read_ = 0;
+void WindowDriver::end() {
+  if (!is_idle()) move(std::numeric_limits<std::size_t>::max());
 }
 
 void WindowDriver::wait_all() {

@@ -28,18 +28,19 @@ class WindowDriver {
 
   bool is_idle() const { return windows_.empty(); }
 
-  // For a call whose kernel sums the windows that it updates; null: the engine sums them.
-  kernels::ByteWatch* watch(Action action, std::size_t call);
+  // For a call (index into Program::calls) whose kernel sums the windows that it updates; null: the
+  // engine sums them.
+  kernels::ByteWatch* watch(std::size_t call);
 
-  // Before an action. `is_last`: only the rest of this step comes before the update, or the action
-  // is the update. Otherwise no state moves, because none is updated.
-  void begin(Action action, bool is_last);
-  // Transfers before this call. ResourceError: the disk's first error.
+  // Before a variant's calls.
+  void begin(Action action, const Variant& variant);
+  // Transfers before this one of them. ResourceError: the disk's first error. InternalError:
+  // the schedule did not bring the state that is to be updated.
   void before(std::size_t call) {
     if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
   }
-  // After the last call.
-  void end(Action action);
+  // After the last one.
+  void end();
 
   // Before anything other than calls writes to the frame.
   void wait_all();
@@ -49,23 +50,22 @@ class WindowDriver {
     std::size_t region = 0;
     std::byte* data = nullptr;
     Ticket read = 0, write = 0;
+    bool is_here = false;        // a state: read, or on its way, and not written since
     WindowSums* sums = nullptr;  // null: the engine computes them
   };
-  void add_watches(Action action, const std::vector<SwapPoint>& points);
+  void add_watches(const Variant& variant);
   Ticket read(const Window& window);
   Ticket write(const Window& window);
   void move(std::size_t call);
-  void read_up_to(std::size_t window);
+  void forget_reads();
 
   const Program* program_ = nullptr;
   SwapSpace* swap_ = nullptr;
   std::vector<Window> windows_;
   std::span<std::byte> pinned_;  // of the frame: all windows
   std::deque<WindowSums> sums_;
-  std::map<std::pair<Action, std::size_t>, CallWatch> watches_;  // by call
+  std::map<std::size_t, CallWatch> watches_;  // by index into Program::calls
   std::size_t num_states_ = 0;  // windows of states that are no copies: they come first
-  std::size_t num_read_ = 0;    // of these, with their read of this step queued
-  bool is_last_ = false;
   const SwapPoint *next_ = nullptr, *end_ = nullptr;
 };
 

@@ -2,55 +2,37 @@
 #include "train/record/step_watch.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 
-#include "base/error.h"
 #include "device/memory.h"
 #include "lower/call_info.h"
 
 namespace anabatic::train {
 namespace {
 
-// Where each action begins in forward ++ backward ++ update.
-std::map<spec::Action, std::int64_t> begins_of(const plan::Plan& plan, std::int64_t& end) {
-  std::map<spec::Action, std::int64_t> begins;
-  end = 0;
-  for (const auto& [action, order] : plan.orders) {
-    begins[action] = end;
-    end += static_cast<std::int64_t>(order.size());
-  }
-  return begins;
+std::int64_t num_positions_of(const plan::Plan& plan) {
+  std::int64_t count = 0;
+  for (const auto& [action, order] : plan.orders) count += static_cast<std::int64_t>(order.size());
+  return count;
 }
 
 }  // namespace
 
-StepWatch::StepWatch(const BoundProgram& program) : program_(&program) {
-  const auto begins = begins_of(program.compiled.plan, num_positions_);
+StepWatch::StepWatch(const BoundProgram& program)
+    : program_(&program), num_positions_(num_positions_of(program.compiled.plan)) {
   std::map<std::string, std::int32_t> numbers;
-  for (const lower::ProgramPart& part : lower::parts_of(program.compiled)) {
-    add_part(part.calls->data(), part.calls->size());
-    for (const lower::CallInfo& info : part.infos) {
-      const auto [found, is_new] = numbers.try_emplace(std::string(text(info.node->tag.segment)),
-                                                       static_cast<std::int32_t>(numbers.size()));
-      if (is_new) segments_.push_back(found->first);
-      segment_of_call_.push_back(found->second);
-      const bool is_placed = !part.is_first_apart && !info.is_zero_fill;
-      position_of_call_.push_back(
-          is_placed ? static_cast<std::int32_t>(begins.at(part.action) +
-                                                static_cast<std::int64_t>(info.position))
-                    : -1);
-    }
+  for (const lower::CallInfo& info : lower::call_infos(program.compiled)) {
+    const auto [found, is_new] = numbers.try_emplace(std::string(text(info.node->tag.segment)),
+                                                     static_cast<std::int32_t>(numbers.size()));
+    if (is_new) segments_.push_back(found->first);
+    segment_of_call_.push_back(found->second);
+    const bool is_placed = info.layout == 0 && !info.is_zero_fill;
+    position_of_call_.push_back(is_placed ? info.position : -1);
   }
   nanoseconds_.resize(segments_.size());
   const auto most = static_cast<std::int64_t>(kMostLooks);
   stride_ = std::max<std::int64_t>(1, (num_positions_ + most - 1) / most);
   resident_.resize(static_cast<std::size_t>(num_positions_ / stride_ + 1));
-}
-
-void StepWatch::add_part(const runtime::Call* begin, std::size_t size) {
-  const std::size_t before = parts_.empty() ? 0 : parts_.back().before + parts_.back().size;
-  parts_.push_back({begin, size, before});
 }
 
 void StepWatch::begin(bool with_memory) {
@@ -73,18 +55,10 @@ std::vector<StepWatch::Look> StepWatch::looks() const {
   return looks;
 }
 
-std::size_t StepWatch::index_of(const runtime::Call& call) const {
-  const std::less<> is_below;  // of pointers into different arrays too
-  for (const Part& part : parts_)
-    if (!is_below(&call, part.begin) && is_below(&call, part.begin + part.size))
-      return part.before + static_cast<std::size_t>(&call - part.begin);
-  ANABATIC_CHECK(false, "[train] {} is no call of the program", call.label);
-  return 0;
-}
-
 void StepWatch::on_call(void* context, const runtime::CallEvent& event) {
   auto& watch = *static_cast<StepWatch*>(context);
-  const std::size_t index = watch.index_of(event.call);
+  const auto index =
+      static_cast<std::size_t>(&event.call - watch.program_->compiled.program.calls.data());
   watch.nanoseconds_[static_cast<std::size_t>(watch.segment_of_call_[index])] += event.nanoseconds;
   const std::int64_t position = watch.position_of_call_[index];
   if (watch.with_memory_ && position >= 0 && position % watch.stride_ == 0)

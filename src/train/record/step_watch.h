@@ -35,16 +35,9 @@ class StepWatch {
   std::int64_t num_positions() const { return num_positions_; }
 
  private:
-  struct Part {
-    const runtime::Call* begin;
-    std::size_t size, before;  // calls of it, and of the parts before it
-  };
   static void on_call(void* context, const runtime::CallEvent& event);
-  std::size_t index_of(const runtime::Call& call) const;
-  void add_part(const runtime::Call* begin, std::size_t size);
 
   const BoundProgram* program_;
-  std::vector<Part> parts_;
   std::vector<std::string> segments_;
   std::vector<std::int32_t> segment_of_call_, position_of_call_;  // position -1: none of the plan
   std::vector<std::int64_t> nanoseconds_;                         // by segment

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls that a plan's nodes become, and the micro-batches that run each.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ir/graph.h"
+#include "plan/plan.h"
+#include "search/planned_step.h"
+#include "spec/step.h"
+
+namespace anabatic::lower {
+
+struct PlannedCall {
+  spec::Action action{};
+  std::int32_t position = 0;  // of the node in forward ++ backward ++ update
+  const plan::PlannedNode* planned = nullptr;
+  spec::Places places{};      // of the micro-batches that run it
+  bool is_zero_fill = false;  // zeroes ahead of the node
+  std::vector<bool> adds{};   // per output
+};
+
+// In the order of Program::calls, for micro-batches at these places. A node whose first micro-batch
+// assigns becomes two calls where later ones add.
+std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan& plan,
+                                       spec::Places places);
+
+// What each layout of a program is made of; points into the step.
+struct PlannedLayout {
+  const ir::Graph* graph = nullptr;
+  const plan::Plan* plan = nullptr;
+  spec::Places places{};
+  std::vector<PlannedCall> calls{};
+};
+
+// That of the step; then that of a first micro-batch with its own plan, whose update is not run.
+std::vector<PlannedLayout> planned_layouts(const search::PlannedStep& step);
+
+}  // namespace anabatic::lower

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/verify_schedule.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace anabatic::runtime {
+namespace {
+
+#define ANABATIC_RULE(condition, rule, ...) \
+  ANABATIC_CHECK(condition, "[schedule verifier] " rule ": {}", ::fmt::format(__VA_ARGS__))
+
+class ScheduleVerifier {
+ public:
+  explicit ScheduleVerifier(const Program& program)
+      : program_(program),
+        is_assigned_(program.gradients.size(), false),
+        windows_(program.windows.size()) {}
+
+  void take(const StepEntry& entry) {
+    const Variant& variant = variant_of(entry);
+    ANABATIC_RULE(!is_updated_, "nothing follows the update", "{}", describe(entry));
+    check_order(entry, variant);
+    std::size_t next = 0;
+    const auto move_up_to = [&](std::size_t call) {
+      const std::vector<SwapPoint>& points = variant.swap_points;
+      for (; next < points.size() && static_cast<std::size_t>(points[next].call) <= call; ++next)
+        move(entry, points[next]);
+    };
+    for (std::size_t i = 0; i < variant.calls.size(); ++i) {
+      move_up_to(i);
+      check_gradients(entry, program_.calls[static_cast<std::size_t>(variant.calls[i])]);
+    }
+    move_up_to(variant.calls.size());
+    is_updated_ = variant.updates;
+  }
+
+  void end() const {
+    ANABATIC_RULE(
+        num_forwards_ == num_backwards_ || !has(Action::kBackward) || !has(Action::kForward),
+        "each forward is followed by its backward", "of micro-batch {} there is none",
+        num_backwards_);
+    ANABATIC_RULE(is_updated_ || !has_update(), "a step ends with its update", "there is none");
+    for (std::size_t i = 0; i < windows_.size(); ++i)
+      ANABATIC_RULE(!windows_[i].is_read || windows_[i].is_written || !is_of_state(i),
+                    "states on disk are written behind their update", "{} is not", name_of(i));
+  }
+
+ private:
+  struct Window {
+    bool is_read = false, is_here = false, is_written = false;
+  };
+
+  bool has(Action action) const { return program_.variants.contains(action); }
+  bool has_update() const {
+    for (const auto& [action, variants] : program_.variants)
+      if (std::any_of(variants.begin(), variants.end(),
+                      [](const Variant& variant) { return variant.updates; }))
+        return true;
+    return false;
+  }
+
+  static std::string describe(const StepEntry& entry) { return spec::to_string({entry}); }
+
+  const Variant& variant_of(const StepEntry& entry) const {
+    const auto found = program_.variants.find(entry.action);
+    const std::size_t count = found == program_.variants.end() ? 0 : found->second.size();
+    ANABATIC_RULE(static_cast<std::size_t>(entry.variant) < count, "every entry has its variant",
+                  "{} is one of {}", describe(entry), count);
+    return found->second[static_cast<std::size_t>(entry.variant)];
+  }
+
+  void check_order(const StepEntry& entry, const Variant& variant) {
+    switch (entry.action) {
+      case Action::kForward:
+        ANABATIC_RULE(!has(Action::kBackward) || num_forwards_ == num_backwards_,
+                      "each forward is followed by its backward", "{} comes between",
+                      describe(entry));
+        ANABATIC_RULE(entry.micro_batch == num_forwards_, "micro-batches in their order",
+                      "{} comes as number {}", describe(entry), num_forwards_);
+        ++num_forwards_;
+        layout_ = variant.layout;
+        break;
+      case Action::kBackward:
+        ANABATIC_RULE(entry.micro_batch == num_backwards_ &&
+                          (num_forwards_ > num_backwards_ || !has(Action::kForward)),
+                      "each forward is followed by its backward", "{} comes behind {} forwards",
+                      describe(entry), num_forwards_);
+        ANABATIC_RULE(variant.layout == layout_ || !has(Action::kForward),
+                      "a backward of its forward's layout", "{} is of {}, its forward of {}",
+                      describe(entry), variant.layout, layout_);
+        ++num_backwards_;
+        break;
+      case Action::kUpdate:
+        ANABATIC_RULE(num_forwards_ == num_backwards_ || !has(Action::kBackward),
+                      "the update behind all micro-batches", "micro-batch {} has no backward",
+                      num_backwards_);
+        ANABATIC_RULE(entry.micro_batch + 1 == std::max(num_forwards_, num_backwards_) ||
+                          (!has(Action::kForward) && !has(Action::kBackward)),
+                      "the update behind all micro-batches", "it is that of micro-batch {} of {}",
+                      entry.micro_batch, num_forwards_);
+        break;
+    }
+  }
+
+  // Index into Program::gradients; -1: not of a gradient.
+  static std::int32_t gradient_of(const Operand& operand) {
+    return operand.arena == Arena::kPersistent ? -1 : operand.state;
+  }
+
+  void check_gradients(const StepEntry& entry, const Call& call) {
+    const auto name = [&](std::int32_t gradient) {
+      return text(program_.gradients[static_cast<std::size_t>(gradient)]);
+    };
+    for (const Operand& input : call.inputs)
+      if (const std::int32_t gradient = gradient_of(input); gradient >= 0)
+        ANABATIC_RULE(is_assigned_[static_cast<std::size_t>(gradient)],
+                      "gradients assigned before they are read", "{}: {} in {}", name(gradient),
+                      call.label, describe(entry));
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      const std::int32_t gradient = gradient_of(call.outputs[i]);
+      if (gradient < 0) continue;
+      const auto at = static_cast<std::size_t>(gradient);
+      ANABATIC_RULE(is_assigned_[at] || !call.adds[i],
+                    "gradients assigned before they are added to", "{}: {} in {}", name(gradient),
+                    call.label, describe(entry));
+      ANABATIC_RULE(!is_assigned_[at] || call.adds[i], "gradients assigned once",
+                    "{}: {} in {} overwrites what was added", name(gradient), call.label,
+                    describe(entry));
+      is_assigned_[at] = true;
+    }
+  }
+
+  bool is_of_state(std::size_t window) const {
+    return program_.windows[window].state >= 0 && !program_.windows[window].is_copy;
+  }
+  std::string_view name_of(std::size_t window) const {
+    return text(program_.states[static_cast<std::size_t>(program_.windows[window].state)].name);
+  }
+
+  void move(const StepEntry& entry, const SwapPoint& point) {
+    const auto index = static_cast<std::size_t>(point.window);
+    ANABATIC_RULE(index < windows_.size(), "moves of windows", "{}: window {} of {}",
+                  describe(entry), point.window, windows_.size());
+    if (!is_of_state(index)) return;
+    Window& window = windows_[index];
+    switch (point.step) {
+      case SwapStep::kRead:
+        ANABATIC_RULE(!window.is_read, "states on disk are read once", "{} in {} again",
+                      name_of(index), describe(entry));
+        window.is_read = true;
+        break;
+      case SwapStep::kAwaitRead:
+        ANABATIC_RULE(window.is_read && !window.is_written, "states on disk are read before use",
+                      "{} in {}", name_of(index), describe(entry));
+        window.is_here = true;
+        break;
+      case SwapStep::kWrite:
+        ANABATIC_RULE(window.is_here, "states on disk are written behind their update",
+                      "{} in {} is not in memory", name_of(index), describe(entry));
+        window.is_written = true;
+        break;
+      case SwapStep::kAwaitWrite:  // of this step, or of the one before
+        break;
+    }
+  }
+
+  const Program& program_;
+  std::vector<bool> is_assigned_;  // by gradient
+  std::vector<Window> windows_;
+  std::int32_t num_forwards_ = 0, num_backwards_ = 0, layout_ = 0;
+  bool is_updated_ = false;
+};
+
+}  // namespace
+
+void verify_schedule(const Program& program, std::span<const StepEntry> schedule) {
+  ScheduleVerifier verifier(program);
+  for (const StepEntry& entry : schedule) verifier.take(entry);
+  verifier.end();
+}
+
+std::vector<StepEntry> schedule_of(const Program& program, std::int64_t num_micro_batches) {
+  std::vector<StepEntry> schedule = spec::step_schedule(variant_places(program), num_micro_batches);
+  verify_schedule(program, schedule);
+  return schedule;
+}
+
+}  // namespace anabatic::runtime

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step as a list: what runs, one entry after the other.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/execution.h"
+
+namespace anabatic::spec {
+
+// Where a micro-batch stands in its step: the calls of an action differ by it.
+enum class Place : std::uint8_t { kOnly, kFirst, kMiddle, kLast };
+inline constexpr std::array kPlaces{Place::kOnly, Place::kFirst, Place::kMiddle, Place::kLast};
+std::string_view to_string(Place place);
+
+Place place_of(std::int64_t micro_batch, std::int64_t num_micro_batches);
+
+// A set of places.
+class Places {
+ public:
+  constexpr Places() = default;
+  constexpr Places(std::initializer_list<Place> places) {
+    for (const Place place : places) bits_ |= bit(place);
+  }
+  constexpr bool contains(Place place) const { return (bits_ & bit(place)) != 0; }
+  constexpr bool is_empty() const { return bits_ == 0; }
+  friend constexpr Places operator&(Places a, Places b) { return Places(a.bits_ & b.bits_); }
+  friend constexpr Places operator|(Places a, Places b) { return Places(a.bits_ | b.bits_); }
+  friend constexpr Places operator-(Places a, Places b) { return Places(a.bits_ & ~b.bits_); }
+  bool operator==(const Places&) const = default;
+
+ private:
+  constexpr explicit Places(int bits) : bits_(static_cast<std::uint8_t>(bits)) {}
+  static constexpr std::uint8_t bit(Place place) {
+    return static_cast<std::uint8_t>(1u << static_cast<unsigned>(place));
+  }
+  std::uint8_t bits_ = 0;
+};
+
+inline constexpr Places kEveryPlace{Place::kOnly, Place::kFirst, Place::kMiddle, Place::kLast};
+inline constexpr Places kStepBegins{Place::kOnly, Place::kFirst};  // gradients are assigned
+inline constexpr Places kStepEnds{Place::kOnly, Place::kLast};     // the update follows
+
+std::string to_string(Places places);  // "only, first"
+
+// One run of an action's calls.
+struct StepEntry {
+  Action action{};
+  std::int32_t micro_batch = 0;  // of the step, from 0; of an update: the last one
+  std::int32_t variant = 0;      // of the action's lists of calls, by index in the program
+  bool operator==(const StepEntry&) const = default;
+};
+
+// By action: the places that each of its variants is for.
+using VariantPlaces = std::map<Action, std::vector<Places>>;
+
+// The run of an action for a micro-batch of a step of so many. InvalidArgument when no variant of
+// the action is for its place.
+StepEntry step_entry(const VariantPlaces& variants, Action action, std::int64_t micro_batch,
+                     std::int64_t num_micro_batches);
+
+// F0 B0 F1 B1 ... U, of the actions that there are. InvalidArgument as above, and when the step has
+// no micro-batch.
+std::vector<StepEntry> step_schedule(const VariantPlaces& variants, std::int64_t num_micro_batches);
+
+// "forward 0, backward 0, update", with the variant behind a colon where it is not the first.
+std::string to_string(const std::vector<StepEntry>& schedule);
+
+}  // namespace anabatic::spec
