@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 class Rename:
     op: str
     attributes: dict = field(default_factory=dict)  # that the call gains, as graphs print them
-    form: str = ""  # the words that plans print behind the op's name
+    form: str = ""  # the words that plans print after the op's name
 
     def label(self):
         return f"{self.op} {self.form}".strip()

@@ -25,9 +25,11 @@ using Settings = std::map<std::string, std::vector<std::string>>;
 struct Config {
   // The model.
   struct Model {
-    // Hugging Face model directory; a config.json alone will do where model.init is random.
+    // Hugging Face model directory. With model.init random, config.json is the only file that it
+    // needs.
     std::string path{};
-    // Where the weights come from.
+    // Where the weights come from. pretrained reads the files of model.path; random initialises
+    // them from train.seed.
     enum class Init { kRandom, kPretrained };
     Init init = Init::kPretrained;
   };
@@ -35,72 +37,78 @@ struct Config {
 
   // Text and how it fills samples.
   struct Data {
-    // Training files: text, JSON lines or JSON, gzipped or not, or the prefix of a .bin/.idx pair.
+    // Training files: text, JSON lines or JSON, also gzipped, or the prefix of a .bin/.idx pair of
+    // token ids.
     std::vector<std::string> train{};
-    // Held-out files, of the same kinds as data.train.
+    // Held-out files, in any format that data.train takes.
     std::vector<std::string> validation{};
-    // Tokens of a sample. Allowed: >= 1.
+    // Tokens in one sample. Allowed: >= 1.
     std::int64_t sequence_length = 512;
-    // How documents fill samples; isolated ones do not attend to each other.
+    // How documents fill a sample. isolated keeps documents from attending to each other;
+    // concatenated lets them.
     enum class Packing { kIsolated, kConcatenated };
     Packing packing = Packing::kIsolated;
-    // Samples are shuffled, anew in each epoch.
+    // Shuffle the samples, in a new order in each epoch.
     bool shuffle = true;
-    // Text and JSON documents, and prompts, begin with BOS, once; auto: where the tokenizer's own
-    // rules say so.
+    // Begin text and JSON documents, and prompts, with BOS, once. auto does so where the
+    // tokenizer's own rules do.
     enum class AddBos { kAuto, kTrue, kFalse };
     AddBos add_bos = AddBos::kAuto;
-    // Text and JSON documents end with EOS, once; auto: where the model's files name one.
+    // End text and JSON documents with EOS, once. auto does so where the model's files name an EOS
+    // token.
     enum class AppendEos { kAuto, kTrue, kFalse };
     AppendEos append_eos = AppendEos::kAuto;
-    // What data files hold; auto: their suffix says it in any case, else their content; bin: pairs
-    // of .bin/.idx.
+    // Format of the data files. auto takes it from the suffix, in upper or lower case, or else from
+    // the content. bin is a .bin/.idx pair.
     enum class Format { kAuto, kText, kJsonl, kJson, kBin };
     Format format = Format::kAuto;
-    // Directory for token ids of text and JSON; empty: anabatic/tokens in the user's cache
-    // directory; none: a temporary one for the run.
+    // Directory for the token ids of text and JSON files. Empty is anabatic/tokens in the user's
+    // cache directory; none is a temporary directory for the run.
     std::string cache{};
   };
   Data data{};
 
-  // The run: its length, checkpoints and losses.
+  // Length, precision, checkpoints and losses of a run.
   struct Train {
-    // Optimizer steps of the whole run, from its very start. Allowed: >= 0.
+    // Optimizer steps of the whole run. After a resume, the steps before it count too.
+    // Allowed: >= 0.
     std::int64_t steps = 100;
-    // Samples that go through the model at once. Allowed: >= 1.
+    // Samples in one forward and backward. Allowed: >= 1.
     std::int64_t micro_batch_size = 4;
-    // Micro-batches of a step. Allowed: >= 1.
+    // Micro-batches in one optimizer step. Allowed: >= 1.
     std::int64_t gradient_accumulation_steps = 1;
-    // Arithmetic of matrix products and of what is saved for the backward; auto: bf16 to train,
-    // else that of the weights' files.
+    // Precision of matrix products and of activations saved for the backward. auto is bf16 for
+    // training; elsewhere it is the precision of the weight files.
     enum class Precision { kAuto, kBf16, kFp32 };
     Precision precision = Precision::kAuto;
     // Seed of random weights and of shuffling. Allowed: >= 0.
     std::int64_t seed = 0;
-    // Directory of checkpoints, metrics and logs.
+    // Directory for checkpoints, metrics and logs.
     std::string output{};
-    // Whether a run goes on from the newest whole checkpoint in train.output.
+    // Whether to resume. auto resumes from the newest complete checkpoint in train.output, if there
+    // is one; never starts a new run.
     enum class Resume { kAuto, kNever };
     Resume resume = Resume::kAuto;
-    // A run goes on from its checkpoint though the training data have changed.
+    // Resume from a checkpoint even if the training data have changed since.
     bool allow_changed_data = false;
-    // Steps between checkpoints; 0 saves at the end only. Allowed: >= 0.
+    // Steps between checkpoints. 0 saves only at the end. Allowed: >= 0.
     std::int64_t save_every = 0;
-    // Steps between validations; 0 validates at the end only. Allowed: >= 0.
+    // Steps between validations. 0 validates only at the end. Allowed: >= 0.
     std::int64_t validate_every = 0;
-    // Steps between plain lines on the console; auto thins them out on long runs.
+    // Steps between plain lines on the console. auto prints fewer of them in long runs.
     // Allowed: >= 1, or std::nullopt for auto.
     std::optional<std::int64_t> log_every{};
-    // Checkpoints that are kept; 0 keeps all. Allowed: >= 0.
+    // Number of checkpoints to keep, the newest ones. 0 keeps all. Allowed: >= 0.
     std::int64_t keep_last = 2;
-    // Type of exported weights; source is that of the model's own files.
+    // Dtype of exported weights. source is the dtype of the model's own files.
     enum class SaveDtype { kSource, kFp32 };
     SaveDtype save_dtype = SaveDtype::kSource;
-    // What keeps experts equally busy: a loss layer by layer, one within each document,
-    // transformers' over all layers together, or none.
+    // Auxiliary loss that keeps experts equally busy. layer is one for each layer; sequence is one
+    // within each document; all_layers is one over all layers together, as in transformers; none
+    // trains without.
     enum class BalanceLoss { kLayer, kSequence, kAllLayers, kNone };
     BalanceLoss balance_loss = BalanceLoss::kLayer;
-    // Weight of train.balance_loss; auto is router_aux_loss_coef of config.json.
+    // Weight of train.balance_loss in the objective. auto is router_aux_loss_coef of config.json.
     // Allowed: >= 0, or std::nullopt for auto.
     std::optional<double> balance_coef{};
     // Weight of the routers' z-loss in the objective. Allowed: >= 0.
@@ -110,110 +118,116 @@ struct Config {
 
   // The optimizer and its schedule.
   struct Optimizer {
-    // The optimizer.
+    // The optimizer. adamw is the only one.
     enum class Name { kAdamw };
     Name name = Name::kAdamw;
-    // Peak learning rate. Allowed: >= 0.
+    // Peak learning rate, at the end of the warm-up. Allowed: >= 0.
     double learning_rate = 0.0003;
-    // Decay rates of the first and of the second moment. Allowed: two in [0, 1).
+    // Decay rates of the first and of the second moment of AdamW. Allowed: two in [0, 1).
     std::vector<double> betas = {0.9, 0.95};
-    // What is added to the denominator of an update. Allowed: 0 to 1.
+    // Number added to the denominator of an update, as eps in PyTorch. Allowed: 0 to 1.
     double epsilon = 1e-08;
-    // Decoupled weight decay. Allowed: >= 0.
+    // Decoupled weight decay, as in torch.optim.AdamW. Allowed: >= 0.
     double weight_decay = 0.1;
-    // Largest global norm of the gradients; 0 clips nothing. Allowed: >= 0.
+    // Largest global norm of the gradients. Larger ones are scaled down to it. 0 does not clip.
+    // Allowed: >= 0.
     double clip_grad_norm = 1;
-    // How the learning rate falls after the warm-up.
+    // How the learning rate changes after the warm-up. cosine and linear fall to
+    // optimizer.min_learning_rate.
     enum class Schedule { kCosine, kLinear, kConstant };
     Schedule schedule = Schedule::kCosine;
-    // Steps in which the learning rate rises linearly. Allowed: >= 0.
+    // Number of first steps in which the learning rate rises linearly. Allowed: >= 0.
     std::int64_t warmup_steps = 10;
-    // Learning rate at the end of the schedule. Allowed: >= 0.
+    // Learning rate at the end of a cosine or linear schedule. Allowed: >= 0.
     double min_learning_rate = 0;
-    // Weight decay applies to one-dimensional parameters too.
+    // Apply weight decay to one-dimensional parameters too, such as norms and biases.
     bool decay_norms_and_biases = false;
-    // Type of the moments of matrices; bf16 is rounded stochastically, int8 has a scale for each
-    // block of 256.
+    // Dtype of the moments of matrices. bf16 is rounded stochastically; int8 has one scale for each
+    // block of 256 values.
     enum class StatePrecision { kFp32, kBf16, kInt8 };
     StatePrecision state_precision = StatePrecision::kFp32;
-    // When gradients are applied; in_backward applies each as soon as it is whole, clipped by the
-    // norm of the step before.
+    // When gradients are applied. in_backward updates each parameter as soon as its gradient is
+    // complete, which takes less memory. It clips by the gradient norm of the previous step.
     enum class Update { kAfterBackward, kInBackward };
     Update update = Update::kAfterBackward;
   };
   Optimizer optimizer{};
 
-  // What a step may hold and where.
+  // Memory of the process, and what may go to disk.
   struct Memory {
-    // Bytes that the process may take; auto is what the machine has left when a run begins, none is
-    // no budget.
+    // Memory that the whole process may take. auto is what the machine has available when a run
+    // begins; none is no limit. `anabatic plan` takes auto as none.
     enum class BudgetWord { kAuto, kNone };
     std::variant<BudgetWord, std::int64_t> budget = BudgetWord::kAuto;
-    // Values or segments that the backward computes again, such as experts.activation.
+    // Values or segments that the backward recomputes, with or without a budget. An example is
+    // experts.activation.
     std::vector<std::string> recompute{};
-    // Values or segments that are never recomputed.
+    // Values or segments that are never recomputed, compressed or moved to disk.
     std::vector<std::string> keep{};
-    // Values, segments or parameters that stay in memory as they are: neither recomputed nor on
-    // disk.
+    // Values, segments or parameters that stay in memory unchanged. They are never recomputed,
+    // compressed or moved to disk.
     std::vector<std::string> hot{};
-    // Parameters or segments whose moments go to disk, such as embedding or experts.96-127;
-    // activations too with memory.activations: disk.
+    // Parameters or segments whose moments go to disk, such as embedding or experts.96-127. With
+    // memory.activations disk, saved activations can be named too.
     std::vector<std::string> cold{};
-    // File of choices to replay, as `anabatic plan --save FILE` writes it; empty chooses anew.
+    // File with the choices of a plan to replay, written by `anabatic plan --save FILE`. Empty
+    // plans from the keys alone.
     std::string plan{};
-    // What saved activations may be compressed to where a budget needs it; each changes gradients a
-    // little.
+    // Type to which saved activations may be compressed where a budget needs it; int8 also allows
+    // bf16. Both change gradients slightly.
     enum class Compress { kOff, kBf16, kInt8 };
     Compress compress = Compress::kOff;
-    // Where saved activations wait for the backward; disk lets a budget put them into a scratch
-    // file.
+    // Where saved activations are stored until the backward. disk allows a budget to move them to a
+    // scratch file.
     enum class Activations { kResident, kDisk };
     Activations activations = Activations::kResident;
-    // Where moments stay between updates; auto puts them on disk where memory.budget asks for it
-    // and nothing costs less.
+    // Where moments are stored between updates. auto moves them to disk where memory.budget needs
+    // it and nothing else costs less.
     enum class OptimizerState { kAuto, kResident, kDisk };
     OptimizerState optimizer_state = OptimizerState::kAuto;
-    // Where the lower halves of bf16 parameters stay between updates; disk is beside moments that
-    // are there.
+    // Where the lower 16 bits of bf16 parameters are stored between updates. disk applies to
+    // parameters whose moments are on disk.
     enum class Masters { kAuto, kResident, kDisk };
     Masters masters = Masters::kAuto;
-    // Where the parameters that the model reads stay; disk is beside moments that are there, and
-    // each call has them brought.
+    // Where the parameters that forward and backward read are stored. disk applies to parameters
+    // whose moments are on disk; each call reads them from there.
     enum class Parameters { kAuto, kResident, kDisk };
     Parameters parameters = Parameters::kAuto;
-    // Directory of the scratch file; empty is train.output.
+    // Directory of the scratch file for data on disk. Empty is train.output.
     std::string swap_directory{};
-    // Slices of moments in memory at once; more hides more of the disk's time and may cost memory.
+    // Number of slices of moments in memory at once. More slices hide more of the disk's time and
+    // may need more memory.
     // Allowed: >= 1.
     std::int64_t swap_windows = 2;
-    // Bytes of a moment that one update takes from disk at once, at most. Allowed: >= 1.
+    // Largest number of bytes of a moment that one update reads from disk at once. Allowed: >= 1.
     std::int64_t swap_slice = 8388608;
   };
   Memory memory{};
 
   // The machine.
   struct Device {
-    // The device.
+    // The device. cpu is the only one.
     enum class Kind { kCpu };
     Kind kind = Kind::kCpu;
-    // Compute threads; 0 is one for each whole core that affinity and the CPU quota allow.
+    // Compute threads. 0 is one for each physical core that CPU affinity and the CPU quota allow.
     // Allowed: >= 0.
     std::int64_t threads = 0;
-    // The machine is measured once, a few seconds before the first run with a memory.budget, for
-    // the prices of choices.
+    // Measure the machine once, so that predicted times fit it. This takes a few seconds before the
+    // first run with a memory.budget.
     bool calibrate = true;
   };
   Device device{};
 
   // Sampling.
   struct Generate {
-    // Tokens to generate, at most. Allowed: >= 0.
+    // Largest number of tokens to generate. Allowed: >= 0.
     std::int64_t max_new_tokens = 128;
-    // What logits are divided by before sampling; 0 takes the likeliest token. Allowed: >= 0.
+    // Number by which logits are divided before sampling. 0 always takes the most likely token.
+    // Allowed: >= 0.
     double temperature = 1;
-    // Sampling is among the k likeliest tokens; 0 is all. Allowed: >= 0.
+    // Sample among the k most likely tokens. 0 samples among all tokens. Allowed: >= 0.
     std::int64_t top_k = 0;
-    // Sampling is among the likeliest tokens that hold this share of the probability.
+    // Sample among the most likely tokens whose probabilities add up to this share.
     // Allowed: 0 to 1.
     double top_p = 1;
     // Seed of sampling. Allowed: >= 0.
@@ -221,43 +235,62 @@ struct Config {
   };
   Generate generate{};
 
-  // How a step is compiled; for finding faults.
+  // Compilation of a step, for debugging.
   struct Compiler {
-    // Optional passes to leave out.
+    // Optional passes to skip, by name. The section fusions lists them.
     std::vector<std::string> disable_passes{};
-    // Weights are kept in a second packing for input gradients; without it the backward packs them,
-    // in less memory.
+    // Keep a second packed copy of each weight for input gradients. false packs weights during the
+    // backward instead, which takes less memory.
     bool pack_transposed = true;
-    // Directory for every graph, plan and program; empty writes none.
+    // Directory to which every graph, plan and program is written. Empty writes none.
     std::string dump{};
-    // Why each kernel is chosen is printed.
+    // Print why each kernel was chosen.
     bool explain_dispatch = false;
-    // The plan is made by the simplest planners.
+    // Plan with the simplest planners.
     bool trivial_planners = false;
-    // Dead memory is filled with NaN.
+    // Fill memory that is no longer in use with NaN.
     bool poison = false;
   };
   Compiler compiler{};
 
   // Optional passes of the compiler.
   struct Fusions {
-    // Off leaves this optional pass out.
+    // On: the product of the head, the loss and their gradients are one op. Off skips this pass.
     bool fuse_head_loss = true;
+    // On: products read packed copies of weights that are kept between steps. Off skips this pass.
     bool pack_weights = true;
+    // On: weights, their gradients and moments have the packed layout. Off skips this pass.
     bool panel_states = true;
+    // On: a bf16 copy and the lower 16 bits replace each fp32 weight. Off skips this pass.
     bool split_parameters = true;
+    // On: products and the activation next to them are one op. Off skips this pass.
     bool fuse_activation = true;
+    // On: products of experts gather the rows of their tokens themselves. Off skips this pass.
     bool fuse_moe_permute = true;
+    // On: the router's weight multiplies the activation before the down projection. Off skips this
+    // pass.
     bool move_router_weight = true;
+    // On: the gate and up projections are one op. Off skips this pass.
     bool fuse_gate_up = true;
+    // On: the query, key and value projections are one op. Off skips this pass.
     bool fuse_qkv = true;
+    // On: the rotations of query and key are one op. Off skips this pass.
     bool fuse_rope = true;
+    // On: with compiler.pack_transposed false, the backward packs weights itself. Off skips this
+    // pass.
     bool pack_again = true;
+    // On: the product that completes a gradient also sums its squares for the norm. Off skips this
+    // pass.
     bool accumulate_in_gemm = true;
+    // On: with moments on disk, a large parameter is updated slice by slice. Off skips this pass.
     bool slice_optimizer = true;
+    // On: an update and the packing of its result are one op. Off skips this pass.
     bool fuse_optimizer = true;
+    // On: a residual sum and the norm of it are one op. Off skips this pass.
     bool fuse_norm_residual = true;
+    // On: equal ops on equal values run once. Off skips this pass.
     bool common_subexpression = true;
+    // On: ops whose results nothing reads are removed. Off skips this pass.
     bool dead_code = true;
   };
   Fusions fusions{};

@@ -19,8 +19,8 @@ struct CpuLimits {
 
   int num_physical_cores() const { return static_cast<int>(cores.size()) - num_siblings; }
   // The number of threads that get a physical core each: cores of the mask, or whole cores of the
-  // quota. At least one. Two threads of one core share its multiply-add units, so a second one gains
-  // nothing in products.
+  // quota. At least one. Two threads of one core share its multiply-add units, so a second one
+  // gains nothing in products.
   int num_threads() const;
   // Whether `num_threads` threads may spin while they wait. Under a quota a spinning thread uses up
   // the time of the threads that it waits for, unless each has a whole core.

@@ -11,7 +11,7 @@ struct PhysicalCores {
   int num_siblings = 0;               // so many of the last share a core with an earlier one
 };
 
-// Of the hardware threads in `mask`. What hwloc does not know counts as a core of its own.
+// The cores of the hardware threads in `mask`. A thread that hwloc does not know counts as a core.
 // `synthetic` is for tests: a machine as hwloc describes one, "core:4 pu:2"; empty: this machine.
 PhysicalCores physical_cores(const std::vector<int>& mask, const std::string& synthetic = {});
 

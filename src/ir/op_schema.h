@@ -52,7 +52,7 @@ struct OpSchema {
   // The same where it depends on attributes; null: may_alias holds.
   std::span<const int> (*may_alias_of)(const spec::Attributes&) = nullptr;
   // Per output of a call with these attributes: the input whose buffer it is, -1 for none. Null:
-  // none. May go on behind the call's outputs; must_alias below does not.
+  // none. It may have more entries than the call has outputs; must_alias below has not.
   std::vector<int> (*must_alias)(const spec::Attributes&) = nullptr;
   // The form that attributes give a call, in words, where they make it another computation: for
   // prices and for people. Null: there is one form.
@@ -74,7 +74,7 @@ inline std::span<const int> may_alias(const Node& node) {
 }
 // Per output of the node: the input whose buffer it must be, -1 for none. Empty: all -1.
 std::vector<int> must_alias(const Node& node);
-// The op's name, and behind it the form of this call where the op has several.
+// The op's name, then the form of this call where the op has several.
 std::string op_and_form(const Node& node);
 
 // Adds nodes to a graph and infers types. A tag applies to all nodes until it is changed.

@@ -52,7 +52,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   if (check.num_inputs() < count) check_num_inputs(check, count);
   const Operand gate = check_operands(check, 0, count);
   if (check.num_inputs() == count) return {*gate.type};
-  if (check.num_inputs() == count + 1) check.fail("expected weights beside row_map, got none");
+  if (check.num_inputs() == count + 1) check.fail("expected weights with row_map, got none");
   check_num_inputs(check, count + 2);
   const Operand row_map = check.i32(count, "row_map", 1),
                 weights = check.wide(count + 1, "weights", 2);
@@ -119,7 +119,7 @@ TensorType infer_grouped(const Check& check, const spec::ActivationInputs& at) {
     check_slots(check, check.i32(at.row_map(), "row_map", 1),
                 check.wide(at.row_weights(), "weights", 2));
   else if (check.num_inputs() > at.row_map() && !check.has("top_k"))
-    check.fail("expected 'top_k' or weights beside row_map, got neither");
+    check.fail("expected 'top_k' or weights with row_map, got neither");
   if (check.num_inputs() > at.row_map() && !check.has("top_k")) {
     check.same_dim(check.i32(at.row_map(), "row_map", 1), 0, x, 0);
     return typed(x.dtype(), {x.dim(0), gate.dim(1)});
@@ -127,7 +127,7 @@ TensorType infer_grouped(const Check& check, const spec::ActivationInputs& at) {
   return typed(x.dtype(), {check.gathered_rows(x, at.row_map()), gate.dim(1)});
 }
 
-// What a product leaves of the activation's operands beside its result.
+// What a product leaves of the activation's operands in addition to its result.
 enum class Keeps { kNothing, kProducts, kInt8 };
 
 template <bool kGrouped, Keeps kKeeps>
@@ -181,7 +181,7 @@ TensorType check_gradient(const Check& check, const spec::ActivationGradientInpu
   return type;
 }
 
-// Of dense rows, of rows of experts, and of such rows times weights.
+// The rows: dense, of experts, or of experts and times weights.
 enum class Form { kDense, kGrouped, kWeighted };
 
 template <Form kForm>
@@ -354,8 +354,8 @@ const ir::OpSchema kLinearActivationGradient{
     .max_inputs = 6,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [T,N], weight [N,F], gate [T,F], up? [T,F], with block codes and scales of each) -> "
-        "dgate, dup?, activation?",
+        "(dy [T,N], weight [N,F], gate [T,F], up? [T,F], with block int8 values and scales of "
+        "each) -> dgate, dup?, activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kDense>("linear_activation_gradient", inputs,
@@ -371,8 +371,8 @@ const ir::OpSchema kGroupedLinearActivationGradient{
     .max_inputs = 7,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block codes and "
-        "scales of each) -> dgate, dup?, activation?",
+        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block int8 "
+        "values and scales of each) -> dgate, dup?, activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kGrouped>("grouped_linear_activation_gradient",
@@ -389,9 +389,9 @@ const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
     .max_inputs = 9,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block codes and "
-        "scales of each, row_map i32[R], weights f32[T,k]) -> dgate, dup?, dweights f32[T,k], "
-        "activation?",
+        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block int8 "
+        "values and scales of each, row_map i32[R], weights f32[T,k]) -> dgate, dup?, dweights "
+        "f32[T,k], activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kWeighted>(

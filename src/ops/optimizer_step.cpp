@@ -52,19 +52,19 @@ struct Update {
 };
 
 // That attributes and inputs speak of one form. `dtype` is that of the packings, unless they have
-// the dtype of the upper half.
+// the dtype of the upper 16 bits.
 void check_form(const Update& update) {
   const auto& [step, check, inputs] = update;
   if (!step.is_split && inputs[1].dtype == DType::kUInt16)
-    check.fail("expected 'split' beside a parameter in halves, got none");
+    check.fail("expected 'split' with lower 16 bits of the parameter, got none");
   const bool packs = step.packs != Packs::kNone;
-  if (check.has("dtype") && !packs) check.fail("expected 'packs' beside 'dtype', got none");
+  if (check.has("dtype") && !packs) check.fail("expected 'packs' with 'dtype', got none");
   if (packs && check.has("dtype") == step.is_split)
-    check.fail(step.is_split ? "expected no 'dtype' beside 'split', got one"
+    check.fail(step.is_split ? "expected no 'dtype' with 'split', got one"
                              : "expected 'dtype' of the packings, got none");
 }
 
-// Behind the operands of every update: two scales, or the packing of the whole parameter.
+// After the operands of every update come two scales, or the packing of the whole parameter.
 void check_number(const Update& update) {
   const OptimizerStep& step = update.step;
   const std::size_t count = step.step() + 1, given = update.inputs.size();
@@ -72,19 +72,19 @@ void check_number(const Update& update) {
     update.check.fail(fmt::format("expected at least {} inputs, got {}", count, given));
   if (update.has_codes()) {
     if (given != count + 2)
-      update.check.fail("expected two inputs of scales behind moments in 8 bits");
+      update.check.fail("expected two inputs of scales with moments in 8 bits");
   } else if (step.writes_rows_of_packing()) {
     if (given != count + 1)
-      update.check.fail("expected packed_transposed behind a slice that packs");
+      update.check.fail("expected packed_transposed as the last input of a slice that packs");
   } else if (given == count + 1) {
-    update.check.fail("expected 'packs' and 'first_row' beside a packing among the inputs");
+    update.check.fail("expected 'packs' and 'first_row' with a packing among the inputs");
   } else if (given != count) {
-    update.check.fail("expected scales beside moments in 8 bits only");
+    update.check.fail("expected scales with moments in 8 bits only");
   }
 }
 
-// Of a slice, moments and lower halves: rows from `first_row` on, counted through all matrices;
-// whole panels of one matrix, or whole matrices.
+// The moments or the lower 16 bits of a slice: rows from `first_row` on, counted through all
+// matrices. They are whole panels of one matrix, or whole matrices.
 void check_slice(const Check& check, const Operand& gradient, const Operand& slice) {
   const std::int64_t first = check.non_negative_int("first_row"), ndim = gradient.type->ndim();
   const auto fail = [&] {
@@ -110,7 +110,7 @@ void check_whole(const Update& update) {
   update.check.same_type(update.wide(0, "parameter"), update.gradient());
 }
 
-// The parameter in two halves (tensor/split_float.h), in the layout of the gradient.
+// The parameter as upper and lower 16 bits (tensor/split_float.h), in the layout of the gradient.
 void check_halves(const Update& update) {
   const OptimizerStep& step = update.step;
   update.floating(0, "high");
@@ -125,7 +125,8 @@ void check_halves(const Update& update) {
   update.expect(step.low(), "low", wanted);
 }
 
-// Codes of 8 bits, laid out as the gradient is, and behind all other inputs a scale for each block.
+// Moments in 8 bits, laid out as the gradient is. Their scales, one for each block, are the last
+// inputs.
 void check_codes(const Update& update) {
   const auto& [step, check, inputs] = update;
   const Operand gradient = update.gradient();
@@ -138,7 +139,7 @@ void check_codes(const Update& update) {
   const TensorType scales = block_scales_type(codes, wide_dtype(gradient.dtype()));
   update.expect(step.first_scales(), "first_scales", scales);
   update.expect(step.second_scales(), "second_scales", scales);
-  if (check.has("stream")) check.fail("expected no 'stream' beside moments in 8 bits, got one");
+  if (check.has("stream")) check.fail("expected no 'stream' with moments in 8 bits, got one");
   if (step.is_slice)
     check.fail("expected whole moments in 8 bits, got those of rows from 'first_row' on");
 }
@@ -159,8 +160,8 @@ void check_moments(const Update& update) {
     const bool is_half = moment.dtype() == DType::kBFloat16;
     if (!is_half) check.same_dtype(gradient, moment);
     if (is_half != check.has("stream"))
-      check.fail(is_half ? "expected 'stream' beside moments in bf16, got none"
-                         : "expected no 'stream' beside moments in f32, got one");
+      check.fail(is_half ? "expected 'stream' with moments in bf16, got none"
+                         : "expected no 'stream' with moments in f32, got one");
   }
   check.same_dtype(moments[0], moments[1]);
   if (check.has("stream")) check.non_negative_int("stream");
@@ -178,7 +179,7 @@ void check_packs(const Update& update) {
   const TensorType& parameter = inputs[0];
   const std::string_view name = step.is_split ? "high" : "parameter";
   if (step.packs == Packs::kBoth && step.is_split)
-    check.fail("expected 'packs' transposed of a parameter in halves, got both");
+    check.fail("expected 'packs' transposed with 'split', got both");
   if (step.packs == Packs::kTransposed && parameter.layout != panels_layout(false))
     check.fail(fmt::format("expected {} of layout panels, got {}", name, to_string(parameter)));
   check.right_operand({name, &parameter}, false);

@@ -12,7 +12,7 @@ namespace anabatic::ops {
 
 extern const ir::OpSchema kOptimizerStep;
 
-// Of a node of this op; nullopt of another one.
+// The form of a node of this op; nullopt for another op.
 std::optional<spec::OptimizerStep> optimizer_step_of(const ir::Node& node);
 
 }  // namespace anabatic::ops

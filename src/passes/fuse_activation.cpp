@@ -56,7 +56,7 @@ class Fuser {
     if (form == nullptr || !form->is_plain() || form->role != role) return nullptr;
     const bool has_bias = !form->is_grouped && node.inputs.size() > 2;
     if (has_bias || node.tag.phase != reader.tag.phase) return nullptr;
-    // Of one dtype, from a weight that no node makes: nothing may come in between.
+    // The result has the dtype of x, and no node makes the weight: nothing may come in between.
     if (type(value).dtype != type(node.inputs[kX]).dtype ||
         graph_.value(node.inputs[kWeight]).producer != ir::kNoNode)
       return nullptr;

@@ -17,7 +17,7 @@
 // runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: none by
 // itself, 334 -> 335 ms and 475 -> 477 ms, for SwiGLU is bound by its arithmetic there. Apart, in
 // cache, 256 rows an expert of 512x1536: products and SwiGLU 17.5 -> 17.4 ms, with the gradient 9.3
-// -> 9.4 ms. The two passes behind it build on its ops.
+// -> 9.4 ms. The two passes after it build on its ops.
 //
 // Linear in nodes. It runs after pack_weights, whose packings it takes along, and which knows
 // products alone.

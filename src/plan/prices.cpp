@@ -29,8 +29,8 @@ constexpr std::array<std::pair<std::string_view, double>, 8> kShares{{{"attentio
                                                                       {"dequantize", 0.8},
                                                                       {"quantize", 0.5}}};
 
-// Products are priced as another form, which does the same work in the same loops, whatever it keeps
-// and with the sum of squares: a calibration of one step meets one of the two.
+// Products are priced as another form, which does the same work in the same loops, whatever it
+// keeps and with the sum of squares: a calibration of one step meets one of the two.
 std::string_view priced_as(const spec::ProductForm& product) {
   spec::ProductForm form = product;
   if (form.role == spec::ProductRole::kForward && form.has_activation)

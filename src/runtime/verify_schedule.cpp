@@ -44,7 +44,7 @@ class ScheduleVerifier {
     ANABATIC_RULE(is_updated_ || !has_update(), "a step ends with its update", "there is none");
     for (std::size_t i = 0; i < windows_.size(); ++i)
       ANABATIC_RULE(!windows_[i].is_read || windows_[i].is_written || !is_of_state(i),
-                    "states on disk are written behind their update", "{} is not", name_of(i));
+                    "states on disk are written after their update", "{} is not", name_of(i));
   }
 
  private:
@@ -85,7 +85,7 @@ class ScheduleVerifier {
       case Action::kBackward:
         ANABATIC_RULE(entry.micro_batch == num_backwards_ &&
                           (num_forwards_ > num_backwards_ || !has(Action::kForward)),
-                      "each forward is followed by its backward", "{} comes behind {} forwards",
+                      "each forward is followed by its backward", "{} comes after {} forwards",
                       describe(entry), num_forwards_);
         ANABATIC_RULE(variant.layout == layout_ || !has(Action::kForward),
                       "a backward of its forward's layout", "{} is of {}, its forward of {}",
@@ -157,7 +157,7 @@ class ScheduleVerifier {
         window.is_here = true;
         break;
       case SwapStep::kWrite:
-        ANABATIC_RULE(window.is_here, "states on disk are written behind their update",
+        ANABATIC_RULE(window.is_here, "states on disk are written after their update",
                       "{} in {} is not in memory", name_of(index), describe(entry));
         window.is_written = true;
         break;

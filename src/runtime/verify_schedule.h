@@ -14,8 +14,8 @@ namespace anabatic::runtime {
 // - every entry has its variant,
 // - a frame holds one micro-batch: each forward is followed by its backward, of the same layout,
 // - every gradient is assigned once, before it is added to or read,
-// - every state on disk is read once, before its update, and written behind it,
-// - the update is the last entry, behind all micro-batches.
+// - every state on disk is read once, before its update, and written after it,
+// - the update is the last entry, after all micro-batches.
 void verify_schedule(const Program& program, std::span<const StepEntry> schedule);
 
 // The verified schedule of a step of so many micro-batches (spec::step_schedule).

@@ -45,14 +45,14 @@ constexpr const UpdateRuleRow& row_of(UpdateRule rule) {
   return kUpdateRules[static_cast<std::size_t>(rule)];
 }
 
-// Packings of the new parameter (tensor/panels.h) that the sweep writes beside it.
+// Packings of the new parameter (tensor/panels.h) that the sweep writes together with it.
 enum class Packs : std::uint8_t { kNone, kTransposed, kBoth };
 
 struct OptimizerStep {
   UpdateRule rule = UpdateRule::kAdamw;
   bool is_split = false;  // the parameter as upper and lower 16 bits (tensor/split_float.h)
   Packs packs = Packs::kNone;
-  // Moments and lower halves are those of some rows, from first_row on, counted through all
+  // Moments and lower 16 bits are those of some rows, from first_row on, counted through all
   // matrices; only these rows of the parameter change.
   bool is_slice = false;
   std::int64_t first_row = 0;
@@ -60,8 +60,8 @@ struct OptimizerStep {
   // A slice writes its rows of the whole parameter's packing, an input that it works on in place.
   constexpr bool writes_rows_of_packing() const { return is_slice && packs != Packs::kNone; }
 
-  // Inputs by place. The first one is the parameter, or its upper half.
-  constexpr std::size_t low() const { return 1; }  // of a parameter in halves
+  // Inputs by place. The first one is the parameter, or its upper 16 bits.
+  constexpr std::size_t low() const { return 1; }  // the lower 16 bits, with is_split
   constexpr std::size_t gradient() const { return is_split ? 2 : 1; }
   constexpr std::size_t first_moment() const { return gradient() + 1; }
   constexpr std::size_t second_moment() const { return gradient() + 2; }

@@ -11,7 +11,7 @@ namespace anabatic::spec {
 
 enum class ProductRole : std::uint8_t { kForward, kInputGradient, kWeightGradient };
 
-// What a product with an activation leaves of the activation's operands beside its result.
+// What a product with an activation leaves of the activation's operands in addition to its result.
 enum class KeptProducts : std::uint8_t { kNone, kWhole, kInt8 };
 
 struct ProductForm {
@@ -36,8 +36,8 @@ const ProductForm* find_product(std::string_view op);
 // The row with these fields, whatever its op. An internal error where there is no such form.
 const ProductForm& product_like(const ProductForm& form);
 
-// Of forward products with an activation: x, a weight for each operand of the activation, then for
-// experts offsets, row_map? and weights of rows?.
+// Inputs of forward products with an activation: x, a weight for each operand of the activation,
+// then for experts offsets, row_map? and weights of rows?.
 struct ActivationInputs {
   int num_weights;
 
@@ -51,7 +51,7 @@ inline ActivationInputs activation_inputs(const Attributes& attributes) {
   return {num_operands(activation_of(attributes))};
 }
 
-// Of input gradients with an activation's gradient: dy, weight, offsets of experts, the
+// Inputs of input gradients with an activation's gradient: dy, weight, offsets of experts, the
 // activation's operands, then row_map and weights of rows where there are any. An operand is a
 // matrix, or int8 values and scales.
 struct ActivationGradientInputs {

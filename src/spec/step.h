@@ -68,7 +68,7 @@ StepEntry step_entry(const VariantPlaces& variants, Action action, std::int64_t 
 // no micro-batch.
 std::vector<StepEntry> step_schedule(const VariantPlaces& variants, std::int64_t num_micro_batches);
 
-// "forward 0, backward 0, update", with the variant behind a colon where it is not the first.
+// "forward 0, backward 0, update", with the variant after a colon where it is not the first.
 std::string to_string(const std::vector<StepEntry>& schedule);
 
 }  // namespace anabatic::spec

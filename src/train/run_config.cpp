@@ -329,8 +329,8 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
       choice("device.kind", "The device. cpu is the only one.", {"cpu"}, AT(device.kind)));
   keys.push_back(integer(
       "device.threads",
-      "Compute threads. 0 is one for each physical core that CPU affinity and the CPU quota allow.", 0,
-      AT(device.threads)));
+      "Compute threads. 0 is one for each physical core that CPU affinity and the CPU quota allow.",
+      0, AT(device.threads)));
   keys.push_back(boolean("device.calibrate",
                          "Measure the machine once, so that predicted times fit it. This takes a "
                          "few seconds before the first run with a memory.budget.",

@@ -67,7 +67,7 @@ class Moved {
     return moved_function() * (factor_ + up_.error) + std::abs(at_.by_up) * up_.error +
            g(at_.roundings) * std::abs(at_.value);
   }
-  // Of dh, off by its error, times the derivative by gate, and by up.
+  // The error of dh, off by its own, times the derivative by gate, and by up.
   double by_gate_error(const Product& dh) const {
     const double d = std::abs(dh.value) + dh.error;
     const double slope_moves = curvature_ * gate_.error;
@@ -93,12 +93,12 @@ class Moved {
   double curvature_, slope_, factor_;
 };
 
-// What stands for up where there is none.
+// The value of up where there is none.
 const Product kNoUp{.value = 1, .error = 0};
 
-// Of codes and scales of products, `block` to a scale: a scale is largest / 127, rounded up to bf16
-// (one unit more at most where the largest is off by an error), and a code moves by what its
-// product and its scale do, and by one where either side of a half is rounded to.
+// Errors of the int8 values and scales of products, `block` to a scale. A scale is largest / 127,
+// rounded up to bf16: at most one unit more where the largest is off by an error. An int8 value
+// moves as its product and its scale do, and by one near a half, which may round either way.
 void add_code_errors(const std::vector<Product>& products, std::size_t width, std::size_t block,
                      Bound& codes, Bound& scales) {
   for (std::size_t begin = 0; begin < products.size(); begin += width)
@@ -157,7 +157,7 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   return bounds;
 }
 
-// Elements of gate or up: whole, or codes at `input` and scales behind them, times each other and
+// Elements of gate or up: whole, or int8 values at `input` times the scales in the next input,
 // rounded to `dtype`.
 std::vector<Product> elements_of(const OpCall& call, std::size_t input, DType dtype) {
   const Values& values = call.inputs[input];

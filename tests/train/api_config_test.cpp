@@ -79,7 +79,7 @@ TEST(ApiConfig, HandsChangedValuesOfEveryTypeToTheRun) {
   EXPECT_EQ(run_of(config).memory.budget, 0);
 }
 
-// Sets the field to each of its enumerators, and to the place behind them.
+// Sets the field to each of its enumerators, and to the value after the last one.
 template <class Field>
 void expect_words(const std::string& name, Field&& field) {
   const ConfigKey& key = key_of(name);

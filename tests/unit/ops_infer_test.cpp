@@ -219,7 +219,7 @@ TEST(Infer, StatesKeepTheirTypes) {
               HasSubstr("expected second_moment to be u8[20,7], got f32[20,7]"));
   EXPECT_THAT(error_of("optimizer_step",
                        quantized({"f32[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
-              HasSubstr("expected scales beside moments in 8 bits only"));
+              HasSubstr("expected scales with moments in 8 bits only"));
   EXPECT_THAT(error_of("cache_write", {"f32[4,4]", "f32[5,4]", "i32[1]"}),
               HasSubstr("at most 4 rows"));
   EXPECT_THAT(error_of("clip_factor", {"f32[]"}, {{"max_norm", -1.0}}),

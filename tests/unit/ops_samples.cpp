@@ -16,7 +16,7 @@ const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
 const spec::Attributes kAdamw{
     {"rule", "adamw"}, {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
 
-// Of an update of that form.
+// The attributes of an AdamW update of that form.
 spec::Attributes adamw(spec::Attributes form) {
   form.insert(kAdamw.begin(), kAdamw.end());
   return form;

@@ -87,7 +87,7 @@ TEST_F(ScheduleFault, AVariantThatThereIsNot) {
 
 TEST_F(ScheduleFault, ABackwardAheadOfItsForward) {
   std::swap(entry(2), entry(3));
-  expect("each forward is followed by its backward: backward 1:1 comes behind 1 forwards");
+  expect("each forward is followed by its backward: backward 1:1 comes after 1 forwards");
 }
 
 TEST_F(ScheduleFault, TwoForwardsInARow) {
@@ -157,7 +157,7 @@ TEST_F(ScheduleFault, AStateThatIsBroughtTwice) {
 
 TEST_F(ScheduleFault, AStateThatDoesNotGoBack) {
   program_.variants[Action::kUpdate][0].swap_points.pop_back();
-  expect("states on disk are written behind their update: first_moment.w is not");
+  expect("states on disk are written after their update: first_moment.w is not");
 }
 
 // Updates in the backward, in a program that has no action for them.

@@ -28,7 +28,7 @@ std::int64_t step_ahead(std::int64_t row, std::int64_t rows, std::int64_t stride
                         std::int64_t rows_ahead = 1) {
   return row + rows_ahead < rows ? rows_ahead * stride : 0;
 }
-// A row of codes takes less time than its bytes to come.
+// A row of int8 values is computed faster than its bytes arrive, so a later row is fetched.
 constexpr std::int64_t kRowsOfCodesAhead = 4, kLineBytes = 64;
 
 template <class T, class A>
@@ -54,7 +54,8 @@ void forward_rows(const ActivationBlock& block, const A& activation) {
   }
 }
 
-// body(x, codes, scale, count) for what shares a scale in row r. kWrites: the codes.
+// Calls `body(x, codes, scale, count)` for each run of row r that shares a scale. kWrites: body
+// writes the int8 values.
 template <class T, bool kWrites, class Body>
 ANABATIC_INLINE void for_scales(const CodesBlock& block, std::int64_t r, Body&& body) {
   T* x = row_of<T>(block.x, r, block.x_stride);

@@ -27,8 +27,9 @@ struct ActivationBlock {
   RowWeights row_weights;
 };
 
-// Codes and scales of x, as `quantize` has them: a scale for each `scale_columns` of a row, whose
-// first has `columns_before` of them ahead of x. One side is read, the other written.
+// The int8 values and scales of x, as `quantize` computes them. A scale covers `scale_columns`
+// columns of a row; `columns_before` of those of the first scale lie before x. Either x is read and
+// the int8 values are written, or the reverse.
 struct CodesBlock {
   DType dtype;
   std::int64_t rows, columns;
@@ -42,8 +43,8 @@ struct CodesBlock {
 
 // dgate, dup from dh; h (null: none) as ActivationBlock has it. partials (null: none): the s-th
 // `segment` columns of row r give Σ dh · activation(gate, up) to partials[r · partial_stride + s].
-// A segment is a multiple of 32. Codes (null: none) of gate and up: each row's x is a row of them,
-// made when it is its turn.
+// A segment is a multiple of 32. gate_codes, up_codes (null: none): int8 values of gate and up.
+// Each row of them is dequantised into its x just before it is used.
 struct ActivationGradientBlock {
   spec::Activation activation;
   DType dtype;

@@ -42,7 +42,7 @@ void forward(const Arguments& args) {
   const TensorView* weights = input_or_null(args, at.row_weights());
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
   const std::int64_t block = spec::get_int_or(*args.attributes, "block", 0);
-  auto* kept = reinterpret_cast<double*>(args.workspace);  // of one row, where they get codes
+  auto* kept = reinterpret_cast<double*>(args.workspace);  // of one row, where they are quantised
   for_rows(rows(h), offsets, in * out, [&](std::int64_t t, std::int64_t base) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
     const double factor = weights != nullptr ? load(*weights, load_index(*row_map, t)) : 1.0;
@@ -67,7 +67,7 @@ void forward(const Arguments& args) {
   });
 }
 
-// Gate or up of a gradient: a matrix, or its codes and scales.
+// Gate or up of a gradient: a matrix, or its int8 values and scales.
 class Operand {
  public:
   Operand(const Arguments& args, int input)

@@ -103,7 +103,7 @@ void WindowDriver::begin(Action action, const Variant& variant) {
   if (action == Action::kForward) forget_reads();
 }
 
-// Of a step that ended before its update.
+// Forgets the reads of a step that ended before its update.
 void WindowDriver::forget_reads() {
   const auto states = std::span(windows_).first(num_states_);
   if (std::none_of(states.begin(), states.end(), [](const Window& each) { return each.is_here; }))

@@ -20,7 +20,7 @@ ANABATIC_INLINE Ints load_codes(const std::uint8_t* p, int count) {
     std::memcpy(&x, p, sizeof x);
   else
     for (int i = 0; i < count; ++i) x[i] = p[i];
-#if ANABATIC_ISA_LANES == 8  // g++ 12 widens by halves
+#if ANABATIC_ISA_LANES == 8  // g++ 12 would widen in two steps
   std::int64_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bits)));
@@ -112,7 +112,7 @@ ANABATIC_INLINE Ints quantize(const DynamicMap& map, Floats x, float inverse) {
   return (code ^ is_negative) - is_negative;
 }
 
-// 8-bit moments of a tile of 16 by 16, with rows of `stride` codes.
+// 8-bit moments of a tile of 16 by 16. Rows lie `stride` values apart.
 struct Tile {
   std::uint8_t* codes;
   float* scale;

@@ -17,7 +17,7 @@ ANABATIC_INLINE Doubles to_doubles(const float* p) {
   return __builtin_convertvector(x, Doubles);
 }
 
-// Of the elements of one block, in double.
+// The sum over the elements of one block, in double.
 template <class T>
 double sum_squares_of(const T* x, std::int64_t count) {
   constexpr int kHalf = kLanes / 2;
@@ -76,12 +76,12 @@ void sweep(const Arguments& args, const TensorView& packed, const TensorView& tr
   });
 }
 
-// Of a state: bytes that a call's watch is told of.
+// Bytes of a state that a call's watch is told of.
 struct Part {
   std::int64_t first, bytes;
 };
 
-// Calls body(output, part) for each state beside the parameter that an update holds.
+// Calls body(output, part) for each state of an update other than the parameter.
 template <class Update, class Body>
 ANABATIC_INLINE void for_states(Part low, Part moments, Body&& body) {
   for (std::size_t i = 1; i < Update::kFirstMoment + 2; ++i)

@@ -8,8 +8,8 @@ namespace anabatic::kernels::cpu {
 // States in rows or in panels, each of a dtype that it may have.
 Support supports_update(const spec::Problem& problem);
 
-// Moments, and the lower halves of a parameter kept in two. None beside moments in 8 bits, and none
-// where the sweep writes both packings.
+// The outputs that a watch is told of, as bits: moments, and the lower 16 bits of a split
+// parameter. None with moments in 8 bits, and none where the sweep writes both packings.
 std::uint32_t watched_states(const spec::Attributes& attributes,
                              std::span<const TensorType> outputs);
 

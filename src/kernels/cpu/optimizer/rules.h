@@ -28,8 +28,8 @@ struct AdamwRule {
     blend2 = static_cast<float>(1.0 - beta2);
   }
 
-  // Of parameter, moments and gradient. One expression for every form: bits do not depend on how
-  // parameter and moments are kept.
+  // Updates parameter and moments by the gradient. One expression for every form: bits do not
+  // depend on how parameter and moments are kept.
   ANABATIC_INLINE void step(Floats& p, Floats& m, Floats& v, Floats g) const {
     m += blend1 * (g - m);
     v = keep2 * v + blend2 * g * g;

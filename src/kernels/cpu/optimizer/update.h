@@ -14,14 +14,15 @@
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 
-// Of a matrix in panels: where a panel begins in tensors of f32, of 16 bits, and of moments, how
-// long it is, its first column's first element in row-major order, its number over all matrices.
+// A panel of a matrix: where it begins in tensors of f32, of 16 bits and of moments, and its depth.
+// `element`: the first element of its first column in row-major order. `index`: its number over all
+// matrices.
 struct Panel {
   std::int64_t wide, half, moments, depth, columns;
   std::uint32_t element, stride;
   std::int64_t index;
 };
-// Of a matrix in rows: 16 of them, `first` the first one's first element.
+// 16 rows of a matrix in rows. `first`: the first element of the first one.
 struct Band {
   std::int64_t first, width, rows, index;  // index: over all matrices of a stack
 };
@@ -70,8 +71,8 @@ class WordSums {
   Longs sums_{};
 };
 
-// Of rows of a panel of the states beside the parameter, as they were read and as they were
-// written; `wide` and `half`: the word of such a state at which row 0 of the panel would lie.
+// Sums over rows of a panel, for each state other than the parameter: as they were read and as they
+// were written. `wide` and `half`: the word of such a state at which row 0 of the panel would lie.
 struct PanelSums {
   std::int64_t wide, half;
   WordSums low[2]{}, moments[2][2]{};  // by pass; by moment and pass
@@ -83,8 +84,8 @@ struct Stretch {
   std::int64_t shift;  // elements of `held` that lie before it in the whole state
 };
 
-// Of the rows from the attribute `first_row` on that `held`, a moment or the lower halves, has:
-// all, without it.
+// The stretch of the rows that `held`, a moment or the lower 16 bits, has: those from the attribute
+// `first_row` on, or all without it.
 inline Stretch stretch_of(const TensorType& parameter, const TensorType& held,
                           const spec::Attributes& attributes) {
   const std::int64_t row = spec::optimizer_step_of(attributes).first_row;
@@ -99,9 +100,9 @@ inline Stretch stretch_of(const TensorType& parameter, const TensorType& held,
           begin * panel_shape(held).panel_elements()};
 }
 
-// In place. A clip factor that is not finite changes nothing. kSplit: the parameter in two halves
-// (tensor/split_float.h). kHalf: moments in bf16, rounded stochastically; those and the halves lie
-// in panels by pairs of the depth.
+// In place. A clip factor that is not finite changes nothing. kSplit: the parameter as its upper
+// and lower 16 bits (tensor/split_float.h). kHalf: moments in bf16, rounded stochastically. Tensors
+// of 16 bits lie in panels by pairs of the depth.
 template <class Rule, bool kSplit, bool kHalf>
 struct Update {
   using Weight = std::conditional_t<kSplit, BFloat16, float>;
@@ -111,7 +112,7 @@ struct Update {
   static constexpr bool kHalfMoments = kHalf, kBlocks = false;
 
   const float* gradient;
-  Weight *weight, *low;  // the f32 parameter, or its high halves; the low ones' bits
+  Weight *weight, *low;  // the f32 parameter, or its upper 16 bits; its lower 16 bits
   Moment* moments[2];
   Rule rule;
   float clip;
@@ -205,7 +206,7 @@ struct Update {
     return lanes;
   }
 
-  // kLanes columns of two rows of the depth; the second one is absent behind the last row.
+  // kLanes columns of two rows of the depth; the second one is absent after the last row.
   template <bool kBoth, class T>
   ANABATIC_INLINE static void load_pair(Floats* x, const T* from, std::int64_t at,
                                         std::int64_t lane) {
