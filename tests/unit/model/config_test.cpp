@@ -18,7 +18,7 @@ TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   EXPECT_EQ(llama.spec.layers.size(), 32u);
   const Mlp& mlp = std::get<Mlp>(llama.spec.layers[0].feed_forward);
   EXPECT_EQ(mlp.width, 11008);
-  EXPECT_EQ(mlp.activation, "swiglu");
+  EXPECT_EQ(mlp.activation, spec::Activation{});
   EXPECT_EQ(gqa_of(llama).num_kv_heads, 32);
   EXPECT_EQ(gqa_of(llama).head_dim, 128);
   EXPECT_EQ(llama.spec.norm_epsilon, 1e-6);
@@ -53,7 +53,7 @@ TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   EXPECT_EQ(experts.num_experts, 8);
   EXPECT_EQ(experts.top_k, 2);
   EXPECT_EQ(experts.width, 14336);
-  EXPECT_EQ(experts.activation, "swiglu");
+  EXPECT_EQ(experts.activation, spec::Activation{});
   EXPECT_TRUE(experts.normalizes_weights);
   EXPECT_EQ(mixtral.router_aux_loss_coef, 0.001);
   EXPECT_THAT(windows_of(mixtral), Each(0));
@@ -66,6 +66,19 @@ TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   EXPECT_FALSE(many.normalizes_weights);
   EXPECT_EQ(gqa_of(qwen3_moe).num_kv_heads, 4);
   EXPECT_EQ(gqa_of(qwen3_moe).head_dim, 64);
+}
+
+TEST(Config, HasTheActivationOfHiddenAct) {
+  const std::pair<const char*, spec::ActivationKind> cases[] = {
+      {"silu", spec::ActivationKind::kSwiglu},
+      {"gelu", spec::ActivationKind::kGeglu},
+      {"gelu_pytorch_tanh", spec::ActivationKind::kGegluTanh},
+      {"relu2", spec::ActivationKind::kReglu2}};
+  for (const auto& [name, kind] : cases) {
+    const std::string field = std::string(R"("hidden_act": ")") + name + "\"";
+    const ModelConfig config = config_from(small_json("mixtral", field));
+    EXPECT_EQ(first_moe(config.spec)->activation.kind, kind) << name;
+  }
 }
 
 TEST(Config, KeepsItsSizesByTheirNames) {
