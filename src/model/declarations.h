@@ -33,7 +33,8 @@ struct RepeatedTensor {
 };
 
 struct Declarations {
-  std::deque<Parameter> parameters{};  // in the order of the forward pass
+  // In the order of the forward pass. A deque takes no large block where a config has absurd sizes.
+  std::deque<Parameter> parameters{};
   std::vector<RepeatedTensor> repeated{};
   std::int64_t repeated_in_flops = 0;                       // elements that are used once more
   std::map<std::int64_t, std::int64_t> attention_widths{};  // as in ModelCounts
