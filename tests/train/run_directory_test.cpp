@@ -294,7 +294,7 @@ TEST_F(RunDirectory, IsClearedOfWhatASaveThatDidNotEndHasLeft) {
   fs::rename(step(4), output_ / "replaced-checkpoint");
   const std::string out = train_well();
   EXPECT_THAT(out, AllOf(HasSubstr("removed " + (output_ / "incomplete-checkpoint").string()),
-                         HasSubstr("put step-00000004 back")));
+                         HasSubstr("restored step-00000004")));
   for (const char* name : {"incomplete-checkpoint", "latest.12-0.tmp", "plan.txt.12-0.tmp",
                            "anabatic-swap-aB3dE6", "replaced-checkpoint"})
     EXPECT_FALSE(fs::exists(output_ / name)) << name;
