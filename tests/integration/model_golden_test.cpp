@@ -10,6 +10,7 @@
 #include "io/safetensors.h"
 #include "model/float_conversion.h"
 #include "model/model.h"
+#include "passes/pipelines.h"
 #include "support/test_config.h"
 #include "support/tolerance.h"
 #include "train/gradients.h"
@@ -22,10 +23,15 @@ struct Summary {
   double norm = 0, projection = 0;
 };
 
-// The 2-norm, and the product with cos(0), cos(1), ...
-Summary summarize(const io::TensorEntry& entry) {
+std::vector<float> values_of(const io::TensorEntry& entry) {
   std::vector<float> values(static_cast<std::size_t>(entry.num_elements()));
   model::to_floats(entry.dtype.value(), entry.data, values);
+  return values;
+}
+
+// The 2-norm, and the product with cos(0), cos(1), ...
+Summary summarize(const io::TensorEntry& entry) {
+  const std::vector<float> values = values_of(entry);
   Summary summary;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double value = values[i];
@@ -49,21 +55,33 @@ void expect_summary(const std::string& name, const io::TensorEntry& entry, const
       << name;
 }
 
-void compare(const std::string& model_name, const std::string& precision, DType dtype) {
-  const std::filesystem::path golden =
-      std::filesystem::path(ANABATIC_SOURCE_DIR) / "tests/integration/goldens" / model_name;
-  const io::TempDirectory folder;
+std::filesystem::path golden_of(const std::string& model_name) {
+  return std::filesystem::path(ANABATIC_SOURCE_DIR) / "tests/integration/goldens" / model_name;
+}
+
+// Writes loss, logits and gradients of the golden batch to FOLDER/NAME.safetensors and opens it.
+io::SafetensorsDirectory gradients_of(const std::string& model_name, const std::string& precision,
+                                      const std::filesystem::path& file, bool is_fused = true) {
+  const std::filesystem::path golden = golden_of(model_name);
   RunConfig run;
   run.model.path = golden.string();
   run.train.precision = precision;
   run.device.threads = 2;
   testing::apply_test_config(run);
-  write_gradients(run, golden / "tokens.safetensors", folder / "out.safetensors");
-  const auto out = io::SafetensorsDirectory::open(folder / "out.safetensors");
-  const model::ModelConfig config = model::load_config(golden);
+  if (!is_fused)
+    for (const passes::Pass& pass : passes::training_pipeline())
+      if (!pass.required) run.fusions.off.insert(std::string(pass.name));
+  write_gradients(run, golden / "tokens.safetensors", file);
+  return io::SafetensorsDirectory::open(file);
+}
+
+TEST_P(ModelGolden, GradientsInFp32EqualTorch) {
+  const io::TempDirectory folder;
+  const auto out = gradients_of(GetParam(), "fp32", folder / "out.safetensors");
+  const model::ModelConfig config = model::load_config(golden_of(GetParam()));
   const auto bounds = testing::parity_bounds(static_cast<std::int64_t>(config.spec.layers.size()),
-                                             config.spec.hidden_size, dtype);
-  std::ifstream lines(golden / "expected.txt");
+                                             config.spec.hidden_size, DType::kFloat32);
+  std::ifstream lines(golden_of(GetParam()) / "expected.txt");
   std::string name;
   Summary want;
   std::size_t count = 0;
@@ -78,9 +96,29 @@ void compare(const std::string& model_name, const std::string& precision, DType 
   EXPECT_EQ(count, out.entries().size());
 }
 
-TEST_P(ModelGolden, GradientsInFp32EqualTorch) { compare(GetParam(), "fp32", DType::kFloat32); }
-TEST_P(ModelGolden, GradientsInBf16AreWithinTheirBound) {
-  compare(GetParam(), "bf16", DType::kBFloat16);
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(double{a[i]} - b[i], 2);
+  return std::sqrt(sum);
+}
+
+// Against fp32, which equals torch: off by at most twice what the ops apart are off, which round in
+// other places.
+TEST_P(ModelGolden, GradientsInBf16AreOffByRoundingNoise) {
+  constexpr double kLeast = 0.005;
+  // In bf16 one token of qwen3_moe goes to another expert than in fp32.
+  const double most_noise = std::string(GetParam()) == "qwen3_moe" ? 0.3 : 0.1;
+  const io::TempDirectory folder;
+  const auto exact = gradients_of(GetParam(), "fp32", folder / "exact.safetensors"),
+             got = gradients_of(GetParam(), "bf16", folder / "got.safetensors"),
+             apart = gradients_of(GetParam(), "bf16", folder / "apart.safetensors", false);
+  for (const auto& [name, entry] : exact.entries()) {
+    const std::vector<float> want = values_of(entry), other = values_of(*apart.find(name));
+    const double size = distance(want, std::vector<float>(want.size(), 0)),
+                 noise = distance(other, want);
+    EXPECT_LE(noise, most_noise * size) << name;
+    EXPECT_LE(distance(values_of(*got.find(name)), want), 2 * noise + kLeast * size) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelGolden, ::testing::Values("llama", "mixtral", "qwen3_moe"),

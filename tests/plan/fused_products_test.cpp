@@ -106,15 +106,6 @@ ir::Graph block_graph(int num_layers, bool has_qk_norm) {
   return std::move(block.graph);
 }
 
-double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = double{a[i]} - (minus.empty() ? 0.0 : minus[i]);
-    sum += d * d;
-  }
-  return std::sqrt(sum);
-}
-
 // Calls body(options) for ref and the chosen kernels, in fp32 and bf16. Gradients only.
 template <class Body>
 void for_precisions(Body&& body) {
@@ -134,15 +125,13 @@ void for_precisions(Body&& body) {
 
 // The loss keeps its bits; a gradient is rounded elsewhere, once less.
 void expect_close(const ir::Graph& graph, const char* pass, int num_layers) {
-  for_precisions([&](StepsOptions options, DType dtype) {
+  for_precisions([&](StepsOptions options, DType) {
     const StepsResult joined = run_steps(graph, options);
     options.compile.disabled_passes = {pass};
     const StepsResult separate = run_steps(graph, options);
     EXPECT_EQ(joined.losses, separate.losses);
-    const ParityBounds bounds = parity_bounds(num_layers, kHidden, dtype);
-    ASSERT_EQ(joined.float_gradients.size(), separate.float_gradients.size());
-    for (const auto& [name, want] : separate.float_gradients)
-      EXPECT_LE(norm(joined.float_gradients.at(name), want), bounds.gradient * norm(want)) << name;
+    expect_gradients_as_near(graph, options, joined, separate,
+                             parity_bounds(num_layers, kHidden, DType::kFloat32).gradient);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "plan/training_fixture.h"
 
 #include <fmt/core.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -267,6 +268,27 @@ ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation) {
   const ValueId weighted = builder.add1("scale", {aux}, {{"factor", 0.01}});
   graph.objective = builder.add1("add", {*graph.objective, weighted});
   return graph;
+}
+
+void expect_gradients_as_near(const ir::Graph& graph, const StepsOptions& options,
+                              const StepsResult& got, const StepsResult& separate, double least) {
+  constexpr double kMostNoise = 0.1;
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) sum += std::pow(double{a[i]} - b[i], 2);
+    return std::sqrt(sum);
+  };
+  StepsOptions in_fp32 = options;
+  in_fp32.compile.precision = lower::Precision::kFp32;
+  in_fp32.compile.only_kernels = "ref";
+  const StepsResult exact = run_steps(graph, in_fp32);
+  ASSERT_EQ(got.float_gradients.size(), exact.float_gradients.size());
+  for (const auto& [name, want] : exact.float_gradients) {
+    const double size = distance(want, std::vector<float>(want.size(), 0)),
+                 noise = distance(separate.float_gradients.at(name), want);
+    EXPECT_LE(noise, kMostNoise * size) << name;
+    EXPECT_LE(distance(got.float_gradients.at(name), want), 2 * noise + least * size) << name;
+  }
 }
 
 void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std::uint64_t seed) {

@@ -45,6 +45,13 @@ struct StepsResult {
 
 StepsResult run_steps(const ir::Graph& forward, const StepsOptions& options);
 
+// A pass that rounds in other places: each gradient of `got` is as near to that of the ref kernels
+// in fp32 as the one of `separate`, the ops apart under `options`, but for a factor of 2 and
+// `least` of its norm. What the ops apart are off by is a measure of the rounding noise, and a
+// small one.
+void expect_gradients_as_near(const ir::Graph& graph, const StepsOptions& options,
+                              const StepsResult& got, const StepsResult& separate, double least);
+
 // Draws weights of every parameter by name, in fp32.
 void initialise(const lower::Compiled& compiled, runtime::StateStore& store, std::uint64_t seed);
 // Fills every input of the program for one micro-batch.

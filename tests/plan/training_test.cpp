@@ -220,15 +220,6 @@ TEST(FuseNormResidual, GivesTheBitsOfTheSeparateOps) {
     }
 }
 
-double norm(const std::vector<float>& a, const std::vector<float>& minus = {}) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = double{a[i]} - (minus.empty() ? 0.0 : minus[i]);
-    sum += d * d;
-  }
-  return std::sqrt(sum);
-}
-
 TEST(FuseActivationAndPermute, GiveTheBitsOfTheSeparateOps) {
   for (const char* kernels : {"ref", ""})
     for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
@@ -316,8 +307,8 @@ TEST(MoveRouterWeight, StaysWithinTheBoundsOfAnotherOrderOfRoundings) {
       const ParityBounds bounds = parity_bounds(2, 8, dtype);
       EXPECT_LE(std::abs(moved.losses[0] - separate.losses[0]),
                 2 * bounds.logits * (1 + std::abs(separate.losses[0])));
-      for (const auto& [name, want] : separate.float_gradients)
-        EXPECT_LE(norm(moved.float_gradients.at(name), want), bounds.gradient * norm(want)) << name;
+      expect_gradients_as_near(moe_graph(2, false), options, moved, separate,
+                               parity_bounds(2, 8, DType::kFloat32).gradient);
     }
 }
 
@@ -325,9 +316,8 @@ TEST(FuseHeadLoss, GivesLossAndGradientsOfTheSeparateOps) {
   for (const bool is_tied : {false, true})
     for (const char* kernels : {"ref", ""})
       for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
-        const DType dtype =
-            precision == lower::Precision::kBf16 ? DType::kBFloat16 : DType::kFloat32;
-        SCOPED_TRACE(std::string(kernels) + " " + std::string(to_string(dtype)));
+        SCOPED_TRACE(std::string(kernels) +
+                     (precision == lower::Precision::kBf16 ? " bf16" : " fp32"));
         StepsOptions options = ref_options();
         options.end_step = 1;
         options.compile.only_kernels = kernels;
@@ -336,13 +326,10 @@ TEST(FuseHeadLoss, GivesLossAndGradientsOfTheSeparateOps) {
         const StepsResult fused = run_steps(moe_graph(2, is_tied), options);
         options.compile.disabled_passes = {"fuse_head_loss"};
         const StepsResult separate = run_steps(moe_graph(2, is_tied), options);
-        const ParityBounds bounds = parity_bounds(2, 8, dtype);
         EXPECT_LE(std::abs(fused.losses[0] - separate.losses[0]),
                   agreement_tolerance(separate.losses[0], DType::kFloat32));
-        ASSERT_EQ(fused.float_gradients.size(), separate.float_gradients.size());
-        for (const auto& [name, want] : separate.float_gradients)
-          EXPECT_LE(norm(fused.float_gradients.at(name), want), bounds.gradient * norm(want))
-              << name;
+        expect_gradients_as_near(moe_graph(2, is_tied), options, fused, separate,
+                                 parity_bounds(2, 8, DType::kFloat32).gradient);
       }
 }
 
