@@ -8,7 +8,7 @@ import torch
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 # torch's own bf16 run rounds at other places than ours, so its error is a yardstick, not a bound.
 WORSE_THAN_PEER = 2.0
-# Of one tensor, whose error in torch's run may be a small one by chance.
+# The same for one tensor, whose error in torch's run may be small by chance.
 WORSE_THAN_PEER_TENSOR = 4.0
 # Losses of two fp32 runs from the same weights on the same batches, relative.
 TRAINING_LOSS = 1e-4
