@@ -110,6 +110,17 @@ void place_block(Gemm& gemm, const Block& block, std::byte* data, Int stride) {
   gemm.c = data - (block.row_begin * stride + block.column_begin) * size_bytes(gemm.c_dtype);
 }
 
+// The rows of a group, gathered where there is an index, times its first matrix.
+Gemm product_of_group(const Arguments& args, const Shape& shape, const Gemm& whole,
+                      const std::int32_t* offsets, const RowIndex& index, Int group) {
+  const Rows rows = rows_of(offsets, group, shape.rows);
+  Gemm gemm = whole;
+  gemm.rows = rows.end - rows.begin;
+  begin_at(gemm.a, args.inputs[0].data, index, rows.begin, shape.depth);
+  gemm.b.data = args.inputs[1].data + group * shape.matrix_bytes;
+  return gemm;
+}
+
 class Forward {
  public:
   Forward(const GemmEngine& engine, const ActivationStage& stage, const Arguments& args)
@@ -133,23 +144,17 @@ class Forward {
 
   void run() {
     for_blocks(
-        engine_, gemm_, shape_.groups, [this](Int group) { return gate_of(group); }, *args_.team,
-        column_multiple_,
+        engine_, gemm_, shape_.groups,
+        [this](Int group) {
+          return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
+        },
+        *args_.team, column_multiple_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
   }
 
  private:
-  Gemm gate_of(Int group) const {
-    const Rows rows = rows_of(offsets_, group, shape_.rows);
-    Gemm gemm = gemm_;
-    gemm.rows = rows.end - rows.begin;
-    begin_at(gemm.a, args_.inputs[0].data, index_, rows.begin, shape_.depth);
-    gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
-    return gemm;
-  }
-
   // Null where the call has no such input.
   const TensorView* input(int i) const {
     const auto at = static_cast<std::size_t>(i);
@@ -248,8 +253,11 @@ class Gradient {
 
   void run() {
     for_blocks(
-        engine_, gemm_, shape_.groups, [this](Int group) { return product(group); }, *args_.team,
-        segment_,
+        engine_, gemm_, shape_.groups,
+        [this](Int group) {
+          return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
+        },
+        *args_.team, segment_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -267,15 +275,6 @@ class Gradient {
   }
 
  private:
-  Gemm product(Int group) const {
-    const Rows rows = rows_of(offsets_, group, shape_.rows);
-    Gemm gemm = gemm_;
-    gemm.rows = rows.end - rows.begin;
-    begin_at(gemm.a, args_.inputs[0].data, index_, rows.begin, shape_.depth);
-    gemm.b.data = args_.inputs[1].data + group * shape_.matrix_bytes;
-    return gemm;
-  }
-
   // Gate or up.
   struct Operand {
     TensorView values;  // or their codes
