@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "base/error.h"
 #include "ir/rewrite.h"
 
 namespace anabatic::passes {
@@ -53,8 +52,7 @@ bool run(Graph& graph, const PassContext& context) {
     Node& product = graph.node(writer);
     spec::ProductForm form = *ir::product_form(product);
     form.sums_squares = true;
-    product.op = context.find_op(product_like(form).op);
-    ANABATIC_CHECK(product.op != nullptr, "[accumulate_in_gemm] no op with squares");
+    product.op = context.find_product(form);
     product.outputs.push_back(squares);
     graph.value(squares).producer = writer;
     if (node.tag.phase == ir::Phase::kUpdate) {

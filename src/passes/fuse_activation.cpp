@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
 #include "spec/activation.h"
@@ -38,12 +37,6 @@ class Fuser {
   }
 
  private:
-  const ir::OpSchema* find(const spec::ProductForm& form) const {
-    const ir::OpSchema* op = context_.find_op(product_like(form).op);
-    ANABATIC_CHECK(op != nullptr, "[fuse_activation] no op '{}'", form.op);
-    return op;
-  }
-
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
 
   // The product, dense or grouped, that makes `value` in the phase of `reader`; null for another
@@ -98,7 +91,7 @@ class Fuser {
     spec::ProductForm form = *ir::product_form(first);
     form.has_activation = true;
     if (keeps) form.keeps = spec::KeptProducts::kWhole;
-    Node fused{.op = find(form),
+    Node fused{.op = context_.find_product(form),
                .attributes = first.attributes,
                .inputs = {first.inputs[kX]},
                .outputs = activation.outputs,
@@ -122,7 +115,7 @@ class Fuser {
     if (down == nullptr || !readers_.has_only(dh, 1)) return false;
     spec::ProductForm form = *ir::product_form(*down);
     form.has_activation = true;
-    Node fused{.op = find(form),
+    Node fused{.op = context_.find_product(form),
                .attributes = gradient.attributes,
                .inputs = down->inputs,
                .outputs = gradient.outputs,

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kSegments[] = {"experts", "mlp"};
 
 bool run(ir::Graph& graph, const PassContext& context) {
-  return join_products(graph, context, "fuse_gate_up", kSegments);
+  return join_products(graph, context, kSegments);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 constexpr std::string_view kSegments[] = {"attention"};
 
 bool run(ir::Graph& graph, const PassContext& context) {
-  return join_products(graph, context, "fuse_qkv", kSegments);
+  return join_products(graph, context, kSegments);
 }
 
 }  // namespace

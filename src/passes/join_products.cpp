@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "base/error.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
 
@@ -29,11 +28,9 @@ bool is_plain(const Node& node, spec::ProductRole role) {
 
 class Joiner {
  public:
-  Joiner(Graph& graph, const PassContext& context, std::string_view pass,
-         std::span<const std::string_view> segments)
+  Joiner(Graph& graph, const PassContext& context, std::span<const std::string_view> segments)
       : graph_(graph),
         context_(context),
-        pass_(pass),
         segments_(segments),
         readers_(graph),
         keep_(graph.nodes.size(), true) {}
@@ -92,10 +89,7 @@ class Joiner {
   const ir::OpSchema* joined_op(const Node& product) const {
     spec::ProductForm form = *ir::product_form(product);
     form.has_several = true;
-    const std::string_view name = product_like(form).op;
-    const ir::OpSchema* op = context_.find_op(name);
-    ANABATIC_CHECK(op != nullptr, "[{}] no op '{}'", pass_, name);
-    return op;
+    return context_.find_product(form);
   }
 
   // Members stand in the order of nodes; the joined node takes the place of member `at`.
@@ -179,7 +173,6 @@ class Joiner {
 
   Graph& graph_;
   const PassContext& context_;
-  std::string_view pass_;
   std::span<const std::string_view> segments_;
   const Readers readers_;
   std::vector<bool> keep_;  // by node
@@ -187,9 +180,9 @@ class Joiner {
 
 }  // namespace
 
-bool join_products(Graph& graph, const PassContext& context, std::string_view pass,
+bool join_products(Graph& graph, const PassContext& context,
                    std::span<const std::string_view> segments) {
-  return Joiner(graph, context, pass, segments).run();
+  return Joiner(graph, context, segments).run();
 }
 
 }  // namespace anabatic::passes

@@ -10,7 +10,7 @@
 namespace anabatic::passes {
 
 // True iff anything was joined. Linear in nodes.
-bool join_products(ir::Graph& graph, const PassContext& context, std::string_view pass,
+bool join_products(ir::Graph& graph, const PassContext& context,
                    std::span<const std::string_view> segments);
 
 }  // namespace anabatic::passes

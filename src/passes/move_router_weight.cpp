@@ -163,7 +163,7 @@ class Mover {
     Node& gradient = graph_.node(layer.backward->activation);
     spec::ProductForm form = *ir::product_form(gradient);
     form.has_row_weights = true;
-    gradient.op = find_op(product_like(form).op);
+    gradient.op = context_.find_product(form);
     gradient.inputs[0] = dout;
     gradient.inputs.insert(gradient.inputs.end(), {layer.row_map, weights});
     gradient.outputs.push_back(last.outputs[1]);

@@ -45,6 +45,10 @@ struct PassContext {
   PassOptions options{};
   // The op table that builders and parsers of the pass use; never null when a pass runs.
   const ir::OpSchema* (*find_op)(std::string_view name) = nullptr;
+
+  // The op with these fields of a product's form: copy the form of a node and change fields. An
+  // internal error where there is none.
+  const ir::OpSchema* find_product(const spec::ProductForm& form) const;
 };
 
 }  // namespace anabatic::passes

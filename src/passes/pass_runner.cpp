@@ -10,6 +10,14 @@
 #include "base/text.h"
 
 namespace anabatic::passes {
+
+const ir::OpSchema* PassContext::find_product(const spec::ProductForm& form) const {
+  const std::string_view name = spec::product_like(form).op;
+  const ir::OpSchema* op = find_op(name);
+  ANABATIC_CHECK(op != nullptr, "[passes] expected the op '{}', found none", name);
+  return op;
+}
+
 namespace {
 
 using ir::Graph;

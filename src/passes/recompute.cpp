@@ -43,7 +43,7 @@ const ir::OpSchema* that_keeps(const Node& node, spec::KeptProducts keeps,
                                const PassContext& context) {
   spec::ProductForm form = *ir::product_form(node);
   form.keeps = keeps;
-  return context.find_op(product_like(form).op);
+  return context.find_product(form);
 }
 
 // Without gate and up among its outputs, where nobody reads them.
