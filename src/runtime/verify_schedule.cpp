@@ -94,11 +94,11 @@ class ScheduleVerifier {
         break;
       case Action::kUpdate:
         ANABATIC_RULE(num_forwards_ == num_backwards_ || !has(Action::kBackward),
-                      "the update behind all micro-batches", "micro-batch {} has no backward",
+                      "the update after all micro-batches", "micro-batch {} has no backward",
                       num_backwards_);
         ANABATIC_RULE(entry.micro_batch + 1 == std::max(num_forwards_, num_backwards_) ||
                           (!has(Action::kForward) && !has(Action::kBackward)),
-                      "the update behind all micro-batches", "it is that of micro-batch {} of {}",
+                      "the update after all micro-batches", "it is that of micro-batch {} of {}",
                       entry.micro_batch, num_forwards_);
         break;
     }

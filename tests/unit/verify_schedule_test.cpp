@@ -102,7 +102,7 @@ TEST_F(ScheduleFault, AMicroBatchThatIsLeftOut) {
 
 TEST_F(ScheduleFault, ABackwardThatIsLeftOut) {
   schedule_.erase(schedule_.begin() + 5);
-  expect("the update behind all micro-batches: micro-batch 2 has no backward");
+  expect("the update after all micro-batches: micro-batch 2 has no backward");
   schedule_.pop_back();
   expect("each forward is followed by its backward: of micro-batch 2 there is none");
 }
@@ -114,7 +114,7 @@ TEST_F(ScheduleFault, ABackwardOfAnotherLayout) {
 
 TEST_F(ScheduleFault, AnUpdateAheadOfTheLastMicroBatch) {
   std::rotate(schedule_.begin() + 4, schedule_.end() - 1, schedule_.end());
-  expect("the update behind all micro-batches: it is that of micro-batch 2 of 2");
+  expect("the update after all micro-batches: it is that of micro-batch 2 of 2");
   entry(4).micro_batch = 1;
   entry(3).variant = 2;
   expect("nothing follows the update: forward 2");
