@@ -75,13 +75,14 @@ io::SafetensorsDirectory gradients_of(const std::string& model_name, const std::
   return io::SafetensorsDirectory::open(file);
 }
 
-TEST_P(ModelGolden, GradientsInFp32EqualTorch) {
+// Summaries against torch's in fp32.
+void compare(const std::string& model_name, const std::string& precision, DType dtype) {
   const io::TempDirectory folder;
-  const auto out = gradients_of(GetParam(), "fp32", folder / "out.safetensors");
-  const model::ModelConfig config = model::load_config(golden_of(GetParam()));
+  const auto out = gradients_of(model_name, precision, folder / "out.safetensors");
+  const model::ModelConfig config = model::load_config(golden_of(model_name));
   const auto bounds = testing::parity_bounds(static_cast<std::int64_t>(config.spec.layers.size()),
-                                             config.spec.hidden_size, DType::kFloat32);
-  std::ifstream lines(golden_of(GetParam()) / "expected.txt");
+                                             config.spec.hidden_size, dtype);
+  std::ifstream lines(golden_of(model_name) / "expected.txt");
   std::string name;
   Summary want;
   std::size_t count = 0;
@@ -94,6 +95,11 @@ TEST_P(ModelGolden, GradientsInFp32EqualTorch) {
   }
   EXPECT_GT(count, 20u);
   EXPECT_EQ(count, out.entries().size());
+}
+
+TEST_P(ModelGolden, GradientsInFp32EqualTorch) { compare(GetParam(), "fp32", DType::kFloat32); }
+TEST_P(ModelGolden, GradientsInBf16AreWithinTheirBound) {
+  compare(GetParam(), "bf16", DType::kBFloat16);
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {

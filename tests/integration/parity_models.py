@@ -80,11 +80,11 @@ class Report:
         return error
 
 
-def measured_bounds(reference, peer, names, least):
+def measured_bounds(reference, peer, names, least, most):
     """What a bf16 run may be off by: a multiple of what torch's own bf16 run is off by, tensor by tensor."""
 
     def bound(got, want):
-        return tolerance.WORSE_THAN_PEER_TENSOR * tolerance.relative_error(got, want) + least
+        return min(tolerance.WORSE_THAN_PEER_TENSOR * tolerance.relative_error(got, want) + least, most)
 
     bounds = {"logits": bound(peer[1], reference[1])}
     for name in names:
@@ -138,7 +138,8 @@ def check_model(binary, folder, name, report):
     worst = compare(report, f"{name} fp32", exact, reference, names, exact_bounds)
 
     rounded = run_gradients(binary, directory, tokens, "bf16")
-    bounds = measured_bounds(reference, peer, names, exact_bounds["gradient"])
+    most = tolerance.parity_bounds(layers, hidden, torch.bfloat16)["gradient"]
+    bounds = measured_bounds(reference, peer, names, exact_bounds["gradient"], most)
     worst_rounded = compare(report, f"{name} bf16", rounded, reference, names, bounds)
     our_error = total_error(rounded, reference, names)
     peer_error = total_error({f"grad.{n}": gradient_of_file_tensor(n, peer[2]) for n in names}, reference, names)
