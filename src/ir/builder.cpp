@@ -6,12 +6,18 @@
 
 namespace anabatic::ir {
 
-std::vector<int> must_alias(const Node& node) {
-  if (node.op->must_alias == nullptr) return {};
-  std::vector<int> inputs = node.op->must_alias(node.attributes);
-  inputs.resize(node.outputs.size(), -1);
-  return inputs;
+namespace {
+
+Aliases aliases_of(const Node& node, Aliases (*of)(const spec::Attributes&)) {
+  if (of == nullptr) return {};
+  const Aliases inputs = of(node.attributes);
+  return inputs.first(std::min(inputs.size(), node.outputs.size()));
 }
+
+}  // namespace
+
+Aliases may_alias(const Node& node) { return aliases_of(node, node.op->may_alias); }
+Aliases must_alias(const Node& node) { return aliases_of(node, node.op->must_alias); }
 
 std::string op_and_form(const Node& node) {
   std::string words(node.op->name);

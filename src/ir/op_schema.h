@@ -25,6 +25,16 @@ using Gradients = std::vector<std::optional<ValueId>>;
 
 inline constexpr int kAnyNumber = -1;
 
+// Per output of a call with these attributes: an input, or -1 for none. Outputs beyond its end have
+// none; entries beyond the call's outputs mean nothing.
+using Aliases = std::span<const int>;
+// The same for all attributes.
+template <int... Inputs>
+Aliases always(const spec::Attributes&) {
+  static constexpr int kInputs[]{Inputs...};
+  return kInputs;
+}
+
 struct OpSchema {
   std::string_view name;
   const spec::ProductForm* product = nullptr;  // of a product's forms, else null
@@ -47,13 +57,9 @@ struct OpSchema {
 
   Cost (*cost)(Types inputs, Types outputs, const spec::Attributes&) = nullptr;
 
-  std::vector<int>
-      may_alias{};  // per output: the input it may overwrite in place, -1 for none; empty: none
-  // The same where it depends on attributes; null: may_alias holds.
-  std::span<const int> (*may_alias_of)(const spec::Attributes&) = nullptr;
-  // Per output of a call with these attributes: the input whose buffer it is, -1 for none. Null:
-  // none. It may have more entries than the call has outputs; must_alias below has not.
-  std::vector<int> (*must_alias)(const spec::Attributes&) = nullptr;
+  // The inputs that outputs may overwrite in place, and those whose buffers they are. Null: none.
+  Aliases (*may_alias)(const spec::Attributes&) = nullptr;
+  Aliases (*must_alias)(const spec::Attributes&) = nullptr;
   // The form that attributes give a call, in words, where they make it another computation: for
   // prices and for people. Null: there is one form.
   std::string (*form)(const spec::Attributes&) = nullptr;
@@ -67,13 +73,9 @@ struct OpSchema {
 // The form of a node that is a product; null of any other.
 inline const spec::ProductForm* product_form(const Node& node) { return node.op->product; }
 
-// Per output of the node: the input that it may overwrite in place, or -1.
-inline std::span<const int> may_alias(const Node& node) {
-  return node.op->may_alias_of != nullptr ? node.op->may_alias_of(node.attributes)
-                                          : std::span<const int>(node.op->may_alias);
-}
-// Per output of the node: the input whose buffer it must be, -1 for none. Empty: all -1.
-std::vector<int> must_alias(const Node& node);
+// Those of a node: no longer than its outputs.
+Aliases may_alias(const Node& node);
+Aliases must_alias(const Node& node);
 // The op's name, then the form of this call where the op has several.
 std::string op_and_form(const Node& node);
 

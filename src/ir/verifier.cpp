@@ -249,7 +249,7 @@ class Verifier {
       const Node& node = graph_.nodes[i];
       for (const ValueId id : node.inputs)
         if (definer_[index(id)] != kGraphInput) edges[definer_[index(id)]].push_back(i);
-      const std::vector<int> aliases = must_alias(node);
+      const Aliases aliases = must_alias(node);
       for (std::size_t out = 0; out < aliases.size(); ++out) {
         const int in = aliases[out];
         if (in < 0) continue;

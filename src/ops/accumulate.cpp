@@ -30,6 +30,6 @@ const ir::OpSchema kAccumulate{
     .signature = "(before f32 any, c0 like before, c1, ...) -> after like before",
     .infer = infer,
     .cost = cost,
-    .must_alias = overwrites_first};
+    .must_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

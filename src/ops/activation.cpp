@@ -227,7 +227,7 @@ ir::Cost product_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::
 
 // The gradients of the operands may take the operands' bytes, which begin at input `kFirst`.
 template <int kFirst>
-std::span<const int> aliases(const spec::Attributes& attributes) {
+ir::Aliases aliases(const spec::Attributes& attributes) {
   static constexpr std::array<int, 2> kBoth{kFirst, kFirst + 1};
   return std::span(kBoth).first(
       static_cast<std::size_t>(num_operands(spec::activation_of(attributes))));
@@ -244,7 +244,7 @@ const ir::OpSchema kActivation{.name = "activation",
                                .infer = infer,
                                .gradient = gradient,
                                .cost = cost,
-                               .may_alias = {0}};
+                               .may_alias = ir::always<0>};
 
 const ir::OpSchema kActivationGradient{
     .name = "activation_gradient",
@@ -254,7 +254,7 @@ const ir::OpSchema kActivationGradient{
     .signature = "(gate [R,F], up? [R,F], dy [R,F]) -> dgate, dup?",
     .infer = infer_gradient,
     .cost = gradient_cost,
-    .may_alias_of = aliases<0>};
+    .may_alias = aliases<0>};
 
 const ir::OpSchema kLinearActivation{
     .name = "linear_activation",
@@ -362,7 +362,7 @@ const ir::OpSchema kLinearActivationGradient{
                                                       attributes);
         },
     .cost = product_gradient_cost,
-    .may_alias_of = aliases<2>};
+    .may_alias = aliases<2>};
 
 const ir::OpSchema kGroupedLinearActivationGradient{
     .name = "grouped_linear_activation_gradient",
@@ -379,7 +379,7 @@ const ir::OpSchema kGroupedLinearActivationGradient{
                                                         inputs, attributes);
         },
     .cost = product_gradient_cost,
-    .may_alias_of = aliases<3>,
+    .may_alias = aliases<3>,
     .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
@@ -398,7 +398,7 @@ const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
               "grouped_linear_activation_gradient_with_weights", inputs, attributes);
         },
     .cost = product_gradient_cost,
-    .may_alias_of = aliases<3>,
+    .may_alias = aliases<3>,
     .most_slices = num_experts};
 
 }  // namespace anabatic::ops

@@ -31,6 +31,6 @@ const ir::OpSchema kAdd{.name = "add",
                         .infer = infer,
                         .gradient = gradient,
                         .cost = cost,
-                        .may_alias = {0}};
+                        .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

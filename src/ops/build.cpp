@@ -52,8 +52,6 @@ ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flop
   return streaming_cost(inputs, outputs, product({outputs[0].num_elements(), flops_per_element}));
 }
 
-std::vector<int> overwrites_first(const spec::Attributes&) { return {0}; }
-
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes&) { return inputs[1].dim(0); }
 
 }  // namespace anabatic::ops

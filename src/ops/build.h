@@ -42,9 +42,6 @@ ir::Cost streaming_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops)
 // As above with `flops_per_element` of the first output.
 ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops_per_element);
 
-// The `must_alias` of ops whose output is input 0, changed in place.
-std::vector<int> overwrites_first(const spec::Attributes& attributes);
-
 // The number of experts in the stack of weights that is input 1.
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes& attributes);
 

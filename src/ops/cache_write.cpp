@@ -35,6 +35,6 @@ const ir::OpSchema kCacheWrite{
     .signature = "(cache [C,W], rows [T,W], first i32[1]) -> cache like cache",
     .infer = infer,
     .cost = cost,
-    .must_alias = overwrites_first};
+    .must_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

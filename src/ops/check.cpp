@@ -38,10 +38,13 @@ Check::Check(std::string_view op, ir::Types inputs, const spec::Attributes& attr
     : op_(op), inputs_(inputs), attributes_(attributes) {
   for (const std::string_view key : required)
     if (!has(key)) fail(fmt::format("expected attribute '{}', got none", key));
-  std::vector<std::string> known(required.begin(), required.end());
-  known.insert(known.end(), optional.begin(), optional.end());
+  const auto holds = [](std::span<const std::string_view> keys, std::string_view key) {
+    return std::find(keys.begin(), keys.end(), key) != keys.end();
+  };
   for (const auto& [key, value] : attributes) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (holds(required, key) || holds(optional, key)) continue;
+    std::vector<std::string> known(required.begin(), required.end());
+    known.insert(known.end(), optional.begin(), optional.end());
     const auto nearest = nearest_word(key, known);
     fail(fmt::format("unknown attribute '{}' = {}{}", key, spec::to_string(value),
                      nearest ? fmt::format("; did you mean '{}'?", *nearest) : std::string()));

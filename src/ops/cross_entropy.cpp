@@ -69,6 +69,6 @@ const ir::OpSchema kCrossEntropyGradient{
         "[T,V]",
     .infer = infer_gradient,
     .cost = cost,
-    .may_alias = {0}};
+    .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

@@ -59,7 +59,7 @@ const ir::OpSchema kHeadLossWithGradient{
     .infer = infer_with_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
                const spec::Attributes&) { return cost(inputs, outputs, 3); },
-    .may_alias = {-1, 0, -1},
+    .may_alias = ir::always<-1, 0, -1>,
     .can_accumulate = true,
     .most_slices = [](ir::Types inputs, const spec::Attributes&) { return inputs[0].dim(0); }};
 

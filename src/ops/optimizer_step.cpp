@@ -241,21 +241,41 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attri
   return elementwise_cost(of_rows(inputs.first(step.step() + 1)), of_rows(outputs), flops);
 }
 
-std::vector<int> must_alias(const spec::Attributes& attributes) {
-  const OptimizerStep step = spec::optimizer_step_of(attributes);
-  std::vector<int> inputs{0};
-  const auto overwrite = [&](std::size_t place) { inputs.push_back(static_cast<int>(place)); };
-  if (step.is_split) overwrite(step.low());
-  overwrite(step.first_moment());
-  overwrite(step.second_moment());
+constexpr std::size_t kMostOutputs = 8;
+
+constexpr std::array<int, kMostOutputs> aliases_of(const OptimizerStep& step) {
+  std::array<int, kMostOutputs> inputs{};
+  inputs.fill(-1);
+  const auto overwrite = [&](std::size_t output, std::size_t input) {
+    inputs[output] = static_cast<int>(input);
+  };
+  overwrite(0, 0);
+  if (step.is_split) overwrite(1, step.low());
+  overwrite(step.new_first_moment(), step.first_moment());
+  overwrite(step.new_second_moment(), step.second_moment());
   if (step.writes_rows_of_packing()) {
-    overwrite(step.packing());
-    return inputs;
+    overwrite(step.first_packing(), step.packing());
+  } else {
+    overwrite(step.new_first_scales(), step.first_scales());
+    overwrite(step.new_first_scales() + 1, step.second_scales());
   }
-  inputs.resize(inputs.size() + step.num_packings(), -1);
-  overwrite(step.first_scales());
-  overwrite(step.second_scales());
   return inputs;
+}
+
+// Planning asks for them often, so every form has its own beforehand.
+ir::Aliases must_alias(const spec::Attributes& attributes) {
+  constexpr std::size_t kPacks = 3;
+  static constexpr auto kForms = [] {
+    std::array<std::array<int, kMostOutputs>, 4 * kPacks> forms{};
+    for (std::size_t i = 0; i < forms.size(); ++i)
+      forms[i] = aliases_of({.is_split = i % 2 != 0,
+                             .packs = static_cast<spec::Packs>(i / 4),
+                             .is_slice = i / 2 % 2 != 0});
+    return forms;
+  }();
+  const OptimizerStep step = spec::optimizer_step_of(attributes);
+  return kForms[4 * static_cast<std::size_t>(step.packs) + (step.is_slice ? 2 : 0) +
+                (step.is_split ? 1 : 0)];
 }
 
 std::string form(const spec::Attributes& attributes) {

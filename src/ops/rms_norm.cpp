@@ -83,7 +83,7 @@ const ir::OpSchema kAddRmsNorm{
     .signature = "(x [T,G*W], weight f32[W], residual like x) -> sum like x, y like x",
     .infer = infer_add,
     .cost = add_cost,
-    .may_alias = {0, -1}};
+    .may_alias = ir::always<0, -1>};
 
 const ir::OpSchema kRmsNorm{.name = "rms_norm",
                             .min_inputs = 2,

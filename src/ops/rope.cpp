@@ -99,7 +99,7 @@ const ir::OpSchema kRope{.name = "rope",
                          .infer = infer,
                          .gradient = gradient,
                          .cost = cost,
-                         .may_alias = {0}};
+                         .may_alias = ir::always<0>};
 
 const ir::OpSchema kRopePair{
     .name = "rope_pair",
@@ -111,7 +111,7 @@ const ir::OpSchema kRopePair{
         "f32[D]) -> like a, like b",
     .infer = infer_pair,
     .cost = pair_cost,
-    .may_alias = {0, 1}};
+    .may_alias = ir::always<0, 1>};
 
 const ir::OpSchema kRopeTable{.name = "rope_table",
                               .min_inputs = 1,

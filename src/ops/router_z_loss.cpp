@@ -63,6 +63,6 @@ const ir::OpSchema kRouterZLossGradient{.name = "router_z_loss_gradient",
                                             "i32[T], scale? f32[]) -> f32[T,E]",
                                         .infer = infer_gradient,
                                         .cost = cost,
-                                        .may_alias = {0}};
+                                        .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

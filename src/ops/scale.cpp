@@ -32,6 +32,6 @@ const ir::OpSchema kScale{.name = "scale",
                           .infer = infer,
                           .gradient = gradient,
                           .cost = cost,
-                          .may_alias = {0}};
+                          .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

@@ -52,7 +52,7 @@ class Merger {
   void mark_places(const Node& node) {
     if (node.op->name == "accumulate")
       for (const ValueId id : node.inputs) owns_place_[index(id)] = true;
-    const std::vector<int> aliases = ir::must_alias(node);
+    const ir::Aliases aliases = ir::must_alias(node);
     for (std::size_t out = 0; out < aliases.size(); ++out) {
       const int in = aliases[out];
       if (in < 0) continue;

@@ -30,7 +30,7 @@ std::vector<bool> parameters_on_disk(const Graph& graph, const PassContext& cont
 
 // Whether the node works on this input in place: then it needs the state itself.
 bool updates(const Node& node, std::size_t input) {
-  const std::vector<int> aliases = ir::must_alias(node);
+  const ir::Aliases aliases = ir::must_alias(node);
   return std::find(aliases.begin(), aliases.end(), static_cast<int>(input)) != aliases.end();
 }
 

@@ -57,7 +57,7 @@ class BufferPlanner {
   void work_in_place() {
     for (std::size_t position = 0; position < order_.size(); ++position) {
       const ir::Node& node = graph_.node(order_[position]);
-      const std::span<const int> aliases = ir::may_alias(node);
+      const ir::Aliases aliases = ir::may_alias(node);
       for (std::size_t output = 0; output < aliases.size(); ++output)
         if (const int input = aliases[output]; input >= 0)
           take_over(node, node.outputs[output], node.inputs[static_cast<std::size_t>(input)],

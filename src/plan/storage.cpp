@@ -31,8 +31,7 @@ class UnionFind {
 };
 
 bool may_overwrite(const ir::Node& node, std::size_t output, std::size_t input) {
-  const std::vector<int> must_alias = ir::must_alias(node);
-  for (const std::span<const int> aliases : {ir::may_alias(node), std::span<const int>(must_alias)})
+  for (const ir::Aliases aliases : {ir::may_alias(node), ir::must_alias(node)})
     if (output < aliases.size() && aliases[output] == static_cast<int>(input)) return true;
   return false;
 }
@@ -91,7 +90,7 @@ void unite_all(const ir::Graph& graph, UnionFind& sets) {
       for (ir::ValueId input : node.inputs) sets.unite(node.outputs[0], input);
       continue;
     }
-    const std::vector<int> must_alias = ir::must_alias(node);
+    const ir::Aliases must_alias = ir::must_alias(node);
     for (std::size_t output = 0; output < must_alias.size(); ++output)
       if (const int input = must_alias[output]; input >= 0)
         sets.unite(node.outputs[output], node.inputs[static_cast<std::size_t>(input)]);

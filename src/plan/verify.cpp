@@ -354,14 +354,13 @@ class Verifier {
     PlannedBuffer workspace{.arena = planned.workspace_arena};
     workspace.offset = planned.workspace_offset;
     workspace.bytes = planned.workspace_bytes;
-    const std::vector<int> must_alias = ir::must_alias(node);
+    const ir::Aliases may_alias = ir::may_alias(node), must_alias = ir::must_alias(node);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const PlannedBuffer& output = buffer(node.outputs[o]);
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         if (!overlap(output, buffer(node.inputs[i]))) continue;
         bool is_allowed = false;
-        for (const std::span<const int> aliases :
-             {ir::may_alias(node), std::span<const int>(must_alias)})
+        for (const ir::Aliases aliases : {may_alias, must_alias})
           is_allowed |= o < aliases.size() && aliases[o] == static_cast<int>(i);
         // The same value twice among the inputs of an elementwise op is the same element.
         for (std::size_t j = 0; j < node.inputs.size(); ++j)

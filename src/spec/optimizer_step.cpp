@@ -12,20 +12,17 @@ namespace {
 // In the order of Packs.
 constexpr std::array<std::string_view, 3> kPacksWords{"none", "transposed", "both"};
 
-UpdateRule rule_of(const Attributes& attributes) {
-  const std::string& name = get_string(attributes, "rule");
-  std::string known;
-  for (const UpdateRuleRow& row : kUpdateRules) {
+UpdateRule rule_of(const std::string& name) {
+  for (const UpdateRuleRow& row : kUpdateRules)
     if (row.name == name) return row.rule;
+  std::string known;
+  for (const UpdateRuleRow& row : kUpdateRules)
     known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
   throw InvalidArgument(
       fmt::format("[optimizer_step] expected 'rule' to be one of {}, got '{}'", known, name));
 }
 
-Packs packs_of(const Attributes& attributes) {
-  if (!attributes.contains("packs")) return Packs::kNone;
-  const std::string& word = get_string(attributes, "packs");
+Packs packs_of(const std::string& word) {
   const auto found = std::find(kPacksWords.begin() + 1, kPacksWords.end(), word);
   ANABATIC_REQUIRE(found != kPacksWords.end(),
                    "[optimizer_step] expected 'packs' to be transposed or both, got '{}'", word);
@@ -34,12 +31,25 @@ Packs packs_of(const Attributes& attributes) {
 
 }  // namespace
 
+// One walk over the attributes, for planning asks often.
 OptimizerStep optimizer_step_of(const Attributes& attributes) {
-  return {.rule = rule_of(attributes),
-          .is_split = get_bool_or(attributes, "split", false),
-          .packs = packs_of(attributes),
-          .is_slice = attributes.contains("first_row"),
-          .first_row = get_int_or(attributes, "first_row", 0)};
+  OptimizerStep step;
+  bool has_rule = false;
+  for (const auto& [key, value] : attributes) {
+    if (key == "rule") {
+      step.rule = rule_of(get_string(attributes, key));
+      has_rule = true;
+    } else if (key == "split") {
+      step.is_split = get_bool(attributes, key);
+    } else if (key == "packs") {
+      step.packs = packs_of(get_string(attributes, key));
+    } else if (key == "first_row") {
+      step.is_slice = true;
+      step.first_row = get_int(attributes, key);
+    }
+  }
+  if (!has_rule) (void)get_string(attributes, "rule");  // says that it is missing
+  return step;
 }
 
 Attributes to_attributes(const OptimizerStep& step) {

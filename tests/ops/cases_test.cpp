@@ -265,7 +265,7 @@ bool has_exact_outputs(const std::string& op) {
 
 bool may_overwrite(const std::string& op) {
   const ir::OpSchema* schema = ops::find_op(op);
-  return schema != nullptr && !schema->may_alias.empty();
+  return schema != nullptr && schema->may_alias != nullptr;
 }
 
 std::string op_name(const ::testing::TestParamInfo<std::string>& info) { return info.param; }

@@ -62,11 +62,16 @@ GuardedBytes prepare(const kernels::Kernel& kernel, const spec::Problem& problem
   return bytes;
 }
 
-int entry(const std::vector<int>& list, std::size_t i) { return i < list.size() ? list[i] : -1; }
+int entry(ir::Aliases list, std::size_t i) { return i < list.size() ? list[i] : -1; }
+
+// The input that an output of the call has by this rule; -1 for none.
+int input_by(ir::Aliases (*rule)(const spec::Attributes&), const OpCall& call, std::size_t output) {
+  return rule != nullptr ? entry(rule(call.attributes), output) : -1;
+}
 
 // The input whose buffer an output must be; -1 for none.
 int overwritten_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
-  return schema.must_alias != nullptr ? entry(schema.must_alias(call.attributes), output) : -1;
+  return input_by(schema.must_alias, call, output);
 }
 
 HostTensor output_buffer(const ir::OpSchema& schema, const OpCall& call, const RunOptions& options,
@@ -181,7 +186,8 @@ std::string check_buffers(const std::vector<HostTensor>& inputs,
 bool is_reference(const kernels::Kernel& kernel) { return kernel.name.starts_with("ref:"); }
 
 int aliased_input(const ir::OpSchema& schema, const OpCall& call, std::size_t output) {
-  const int must = overwritten_input(schema, call, output), may = entry(schema.may_alias, output);
+  const int must = overwritten_input(schema, call, output),
+            may = input_by(schema.may_alias, call, output);
   const int input = must >= 0 ? must : may;
   const bool fits =
       input >= 0 && call.inputs[static_cast<std::size_t>(input)].type == call.outputs[output];

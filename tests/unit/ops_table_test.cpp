@@ -50,8 +50,6 @@ TEST(OpTable, GivesEveryOpItsFields) {
     EXPECT_EQ(op->signature.substr(0, 1), "(");
     EXPECT_NE(op->signature.find("->"), std::string_view::npos);
     EXPECT_TRUE(op->max_inputs == -1 || op->max_inputs >= op->min_inputs);
-    EXPECT_TRUE(op->may_alias.empty() || op->num_outputs == ir::kAnyNumber ||
-                static_cast<int>(op->may_alias.size()) == op->num_outputs);
     EXPECT_TRUE(op->num_outputs > 0 || op->num_outputs == ir::kAnyNumber);
     EXPECT_TRUE(op->writes_all || op->can_accumulate)
         << "an op that leaves rows untouched must be able to add to zeroes";
@@ -69,13 +67,13 @@ TEST(OpTable, InfersEverySampleInEveryStorageDtype) {
       if (op->num_outputs != ir::kAnyNumber) {
         ASSERT_EQ(static_cast<int>(outputs.size()), op->num_outputs);
       }
-      const std::vector<int> must_alias =
-          op->must_alias != nullptr ? op->must_alias(sample.attributes) : std::vector<int>{};
-      for (const std::vector<int>* aliases : {&op->may_alias, &must_alias})
-        for (std::size_t i = 0; i < std::min(aliases->size(), outputs.size()); ++i)
-          if (const int input = (*aliases)[i]; input >= 0) {
+      for (const auto rule : {op->may_alias, op->must_alias}) {
+        const ir::Aliases aliases = rule != nullptr ? rule(sample.attributes) : ir::Aliases{};
+        for (std::size_t i = 0; i < std::min(aliases.size(), outputs.size()); ++i)
+          if (const int input = aliases[i]; input >= 0) {
             EXPECT_EQ(outputs[i].shape, inputs[static_cast<std::size_t>(input)].shape);
           }
+      }
       const ir::Cost cost = op->cost(inputs, outputs, sample.attributes);
       EXPECT_GE(cost.flops, 0);
       EXPECT_EQ(cost.bytes_written > 0, op->name != "accumulate");
