@@ -29,6 +29,12 @@ inline Support no(std::string reason) { return {std::move(reason)}; }
 
 class ByteWatch;  // byte_watch.h
 
+// What a call runs on. A device's own means of running are fields here: a team of threads, later a
+// stream or a communicator.
+struct Launch {
+  device::ThreadTeam* team = nullptr;  // null for rows of ref, which run on the caller
+};
+
 // One call: views already resolved from arenas. An optional input that is absent does not appear in
 // `inputs`.
 struct Arguments {
@@ -38,7 +44,7 @@ struct Arguments {
   const void* prepared;  // what `prepare` made, 64-byte aligned; null when it made nothing
   std::span<const bool>
       accumulate;  // per output: `+=` instead of `=`; true only for ops whose schema allows it
-  device::ThreadTeam* team;
+  Launch launch;
   ByteWatch* watch = nullptr;  // gets what Kernel::watched_outputs names; null: none
 };
 
@@ -62,7 +68,15 @@ struct Kernel {
 std::span<const Kernel> ref_table();
 std::span<const Kernel> cpu_table();
 
-// All rows for an op in order of preference: cpu's first, ref's last. Empty for an unknown op.
+// The table of a device, whose rows its name begins: "cpu:". Ref's rows run on every device.
+struct DeviceTable {
+  std::string_view device;
+  std::span<const Kernel> (*rows)();
+};
+// In order of preference, ref last.
+std::span<const DeviceTable> device_tables();
+
+// All rows for an op in order of preference. Empty for an unknown op.
 std::vector<const Kernel*> candidates(std::string_view op);
 
 // The row of that full name; null if there is none.

@@ -158,7 +158,7 @@ struct Executor::Impl {
         .workspace = call.workspace_bytes > 0 ? arena.data() + call.workspace_offset : nullptr,
         .prepared = prepared_data,
         .accumulate = copy_modes(call),
-        .team = &team};
+        .launch = {.team = &team}};
     BoundCall result{&call, arguments};
     result.poison_begin = static_cast<std::uint32_t>(poisons.size());
     if (options.poison) add_poisons(call, arguments);

@@ -291,10 +291,12 @@ TEST(OpTable, HasAReferenceKernelAndACaseFileForEveryOp) {
 }
 
 TEST(KernelTables, AreSortedByOpAndNameTheirRowsOnce) {
-  for (const auto table : {kernels::ref_table(), kernels::cpu_table()}) {
+  for (const kernels::DeviceTable& device : kernels::device_tables()) {
+    const std::span<const kernels::Kernel> table = device.rows();
     std::set<std::string_view> names;
     for (const kernels::Kernel& kernel : table) {
       EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name;
+      EXPECT_TRUE(kernel.name.starts_with(std::string(device.device) + ":")) << kernel.name;
       EXPECT_NE(ops::find_op(kernel.op), nullptr) << kernel.name;
       EXPECT_EQ(kernels::find_kernel(kernel.name), &kernel);
     }

@@ -229,7 +229,7 @@ RunResult run_kernel(const kernels::Kernel& kernel, const ir::OpSchema& schema, 
               .workspace = workspace.data(),
               .prepared = prepared.size() > 0 ? prepared.data() : nullptr,
               .accumulate = {accumulate.get(), call.outputs.size()},
-              .team = is_reference(kernel) ? nullptr : &team_of(options.num_threads),
+              .launch = {.team = is_reference(kernel) ? nullptr : &team_of(options.num_threads)},
               .watch = options.is_watched && watched_outputs != 0 ? &watch : nullptr});
   result.violation = check_buffers(inputs, input_views, result.outputs, workspace, call);
   if (options.is_watched && watched_outputs != 0 && result.violation.empty())

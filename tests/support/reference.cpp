@@ -53,7 +53,7 @@ std::vector<HostTensor> run_reference(const OpCall& call, std::span<const Values
               .workspace = workspace.data(),
               .prepared = nullptr,
               .accumulate = {accumulate.get(), outputs.size()},
-              .team = nullptr});
+              .launch = {}});
   return outputs;
 }
 

@@ -130,10 +130,10 @@ void attention(const Arguments& args) {
   Buffers(shape, measure);
   std::byte* of_threads = pieces.take<std::byte>(0);
   with_operand_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    args.team->for_tasks(forward.num_tasks(), [&](std::int64_t task, int thread) {
+    args.launch.team->for_tasks(forward.num_tasks(), [&](std::int64_t task, int thread) {
       Pieces of_thread(of_threads + thread * measure.used_bytes());
       forward.block<T>(forward.rows_of(task), forward.head_of(task),
-                       task + args.team->num_threads(), Buffers(shape, of_thread));
+                       task + args.launch.team->num_threads(), Buffers(shape, of_thread));
     });
   });
 }

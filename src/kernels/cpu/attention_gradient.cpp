@@ -71,8 +71,8 @@ struct Gradient {
                       columns(args.outputs[0]), T{});
       }
     };
-    args.team->for_range(shape.num_rows, row_grain(shape.heads_per_slice() * shape.value_width),
-                         run);
+    args.launch.team->for_range(shape.num_rows,
+                                row_grain(shape.heads_per_slice() * shape.value_width), run);
   }
 
   template <class T>
@@ -174,9 +174,9 @@ struct Gradient {
     prepare<T>();
     Pieces measure(nullptr);
     Buffers(shape, measure);
-    args.team->for_tasks(num_tasks(), [&](std::int64_t task, int thread) {
+    args.launch.team->for_tasks(num_tasks(), [&](std::int64_t task, int thread) {
       Pieces of_thread(of_threads + thread * measure.used_bytes());
-      key_block<T>(task, task + args.team->num_threads(), Buffers(shape, of_thread));
+      key_block<T>(task, task + args.launch.team->num_threads(), Buffers(shape, of_thread));
     });
   }
 };

@@ -49,27 +49,29 @@ void gather_rows(const Arguments& args, const TensorView& x, Source&& source) {
   };
   const bool streams =
       args.prepared != nullptr && bytes % 64 == 0 && is_aligned(x.data) && is_aligned(y.data);
-  args.team->for_range(num_rows, row_grain(columns(x)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::byte* from = x.data + source(i) * bytes;
-      if (!streams) {
-        copy_bytes(y.data + i * bytes, from, bytes);
-        continue;
-      }
-      if (i + kAhead < end) {
-        const std::byte* ahead = x.data + source(i + kAhead) * bytes;
-        for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(ahead + at);
-      }
-      stream_bytes(y.data + i * bytes, from, bytes);
-    }
-    if (streams) end_stream();
-  });
+  args.launch.team->for_range(num_rows, row_grain(columns(x)),
+                              [&](std::int64_t begin, std::int64_t end) {
+                                for (std::int64_t i = begin; i < end; ++i) {
+                                  const std::byte* from = x.data + source(i) * bytes;
+                                  if (!streams) {
+                                    copy_bytes(y.data + i * bytes, from, bytes);
+                                    continue;
+                                  }
+                                  if (i + kAhead < end) {
+                                    const std::byte* ahead = x.data + source(i + kAhead) * bytes;
+                                    for (std::int64_t at = 0; at < bytes; at += 64)
+                                      __builtin_prefetch(ahead + at);
+                                  }
+                                  stream_bytes(y.data + i * bytes, from, bytes);
+                                }
+                                if (streams) end_stream();
+                              });
 }
 
 template <class T>
 void fill_with(const Arguments& args, T value) {
   T* y = args.outputs[0].as<T>();
-  args.team->for_range(
+  args.launch.team->for_range(
       size(args.outputs[0]), kElementGrain,
       [=](std::int64_t begin, std::int64_t end) { std::fill(y + begin, y + end, value); });
 }
@@ -83,11 +85,11 @@ void cache_write(const Arguments& args) {
                    "[cache_write] expected rows within [0, {}), got [{}, {})", rows(cache), first,
                    first + rows(added));
   if (out.data != cache.data) copy_bytes(out.data, cache.data, cache.type->num_bytes());
-  args.team->for_range(rows(added), row_grain(columns(cache)),
-                       [&](std::int64_t begin, std::int64_t end) {
-                         copy_bytes(out.data + (first + begin) * bytes, added.data + begin * bytes,
-                                    (end - begin) * bytes);
-                       });
+  args.launch.team->for_range(rows(added), row_grain(columns(cache)),
+                              [&](std::int64_t begin, std::int64_t end) {
+                                copy_bytes(out.data + (first + begin) * bytes,
+                                           added.data + begin * bytes, (end - begin) * bytes);
+                              });
 }
 
 void embedding(const Arguments& args) {
@@ -125,10 +127,10 @@ void permute(const Arguments& args) {
 void reload(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   // With what panels have beyond their sides.
-  args.team->for_range(x.type->num_bytes(), kElementGrain,
-                       [&](std::int64_t begin, std::int64_t end) {
-                         copy_bytes(y.data + begin, x.data + begin, end - begin);
-                       });
+  args.launch.team->for_range(x.type->num_bytes(), kElementGrain,
+                              [&](std::int64_t begin, std::int64_t end) {
+                                copy_bytes(y.data + begin, x.data + begin, end - begin);
+                              });
 }
 
 }  // namespace anabatic::kernels::cpu

@@ -13,8 +13,9 @@ namespace {
 // body(i, count) over all elements, split among the threads.
 template <class Body>
 void for_elements(const Arguments& args, std::int64_t count, Body&& body) {
-  args.team->for_range(count, kElementGrain,
-                       [&](std::int64_t begin, std::int64_t end) { for_lanes(begin, end, body); });
+  args.launch.team->for_range(count, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
+    for_lanes(begin, end, body);
+  });
 }
 
 // As for_elements of outputs of T, whole runs of kStep elements by pairs(i, streams) and the rest
@@ -29,7 +30,7 @@ void for_pairs(const Arguments& args, Pairs&& pairs, Lanes&& lanes) {
     });
     for_lanes(whole, end, lanes);
   };
-  args.team->for_range(size(args.outputs[0]), kElementGrain, run);
+  args.launch.team->for_range(size(args.outputs[0]), kElementGrain, run);
 }
 
 ANABATIC_INLINE Pair operator+(const Pair& a, const Pair& b) {
@@ -41,27 +42,28 @@ void weighted_activation(const Arguments& args, const spec::Activation& activati
   const auto next = static_cast<std::size_t>(num_operands(activation));
   const TensorView& y = args.outputs[0];
   const std::int64_t width = columns(y), row_bytes = width * size_bytes(y.type->dtype);
-  args.team->for_range(y.type->dim(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
-    kActivationStage.forward(
-        {.activation = activation,
-         .dtype = y.type->dtype,
-         .rows = end - begin,
-         .columns = width,
-         .gate = args.inputs[0].data + begin * row_bytes,
-         .up = next > 1 ? args.inputs[1].data + begin * row_bytes : nullptr,
-         .operand_stride = width,
-         .h = y.data + begin * row_bytes,
-         .h_stride = width,
-         .row_weights = {.weights = args.inputs[next + 1].as<const float>(),
-                         .slots = args.inputs[next].as<const std::int32_t>() + begin}});
-  });
+  args.launch.team->for_range(
+      y.type->dim(0), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+        kActivationStage.forward(
+            {.activation = activation,
+             .dtype = y.type->dtype,
+             .rows = end - begin,
+             .columns = width,
+             .gate = args.inputs[0].data + begin * row_bytes,
+             .up = next > 1 ? args.inputs[1].data + begin * row_bytes : nullptr,
+             .operand_stride = width,
+             .h = y.data + begin * row_bytes,
+             .h_stride = width,
+             .row_weights = {.weights = args.inputs[next + 1].as<const float>(),
+                             .slots = args.inputs[next].as<const std::int32_t>() + begin}});
+      });
 }
 
 // body(row, block, its first column, its columns) over all blocks of rows split among threads.
 template <class Body>
 void for_blocks(const Arguments& args, const TensorView& x, Body&& body) {
   const std::int64_t width = columns(x), block = spec::get_int(*args.attributes, "block");
-  args.team->for_range(rows(x), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+  args.launch.team->for_range(rows(x), row_grain(width), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row)
       for (std::int64_t b = 0, first = 0; first < width; ++b, first += block)
         body(row, b, first, width - first < block ? width - first : block);

@@ -60,15 +60,16 @@ void embedding_weight_gradient(const Arguments& args) {
                           .padding = spec::get_int_or(*args.attributes, "padding", -1)};
   for (std::int64_t t = 0; t < gradient.num_tokens; ++t)
     require_index("embedding_weight_gradient", gradient.indices[t], rows(args.outputs[0]));
-  args.team->for_tasks(gradient.num_blocks(), [&](std::int64_t block) {
+  args.launch.team->for_tasks(gradient.num_blocks(), [&](std::int64_t block) {
     sort_by_index(gradient.indices, block * kMostSumTerms, gradient.end_of(block), gradient.order);
   });
   with_float_type(args.inputs[1].type->dtype, [&]<class T>(T*) {
-    args.team->for_range(gradient.width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
-      if (!adds(args, 0)) gradient.clear(begin, end);
-      for (std::int64_t block = 0; block < gradient.num_blocks(); ++block)
-        gradient.add_block<T>(block, begin, end);
-    });
+    args.launch.team->for_range(
+        gradient.width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
+          if (!adds(args, 0)) gradient.clear(begin, end);
+          for (std::int64_t block = 0; block < gradient.num_blocks(); ++block)
+            gradient.add_block<T>(block, begin, end);
+        });
   });
 }
 

@@ -44,7 +44,7 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
     gemm.bias = bias;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, make, *arguments.team, arguments.workspace);
+  run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
 }
 
 void run_forward(const GemmEngine& engine, const Arguments& arguments) {
@@ -104,7 +104,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
     if (squares != nullptr) gemm.squares = squares + group * tiles;
     return gemm;
   };
-  run_gemms(engine, shape, p.groups, make, *arguments.team, arguments.workspace);
+  run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
 }
 
 // The tiles' sums lie behind the engine's workspace.
@@ -117,7 +117,7 @@ void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& argu
       product(*arguments.inputs[0].type, *arguments.outputs[0].type, *arguments.inputs[1].type);
   const Gemm shape = weight_gradient_shape(p);
   auto* squares = reinterpret_cast<double*>(
-      arguments.workspace + engine_bytes(engine, shape, arguments.team->num_threads()));
+      arguments.workspace + engine_bytes(engine, shape, arguments.launch.team->num_threads()));
   run_weight_gradient(engine, arguments, squares);
   const Int count = p.groups * num_tiles(engine, shape);
   double sum = 0;

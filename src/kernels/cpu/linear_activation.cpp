@@ -133,7 +133,7 @@ class Forward {
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.attributes)),
         column_multiple_(column_multiple_of(engine, gemm_, *args.attributes)),
-        space_(engine, gemm_, column_multiple_, at_.num_weights, 0, args.team->num_threads(),
+        space_(engine, gemm_, column_multiple_, at_.num_weights, 0, args.launch.team->num_threads(),
                args.workspace) {
     if (is_grouped(*args.inputs[1].type)) offsets_ = input(at_.offsets())->as<std::int32_t>();
     if (const TensorView* map = input(at_.row_map())) row_map_ = map->as<std::int32_t>();
@@ -148,7 +148,7 @@ class Forward {
         [this](Int group) {
           return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
         },
-        *args_.team, column_multiple_,
+        *args_.launch.team, column_multiple_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
@@ -237,7 +237,7 @@ class Gradient {
         segment_(segment_of(engine, gemm_)),
         scale_columns_(scale_columns_of(*args.attributes)),
         space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
-               args.team->num_threads(), args.workspace) {
+               args.launch.team->num_threads(), args.workspace) {
     if (at_.is_grouped) offsets_ = input(at_.offsets()).as<std::int32_t>();
     for (int i = 0; i < at_.num_operands; ++i) {
       operands_[i].values = input(at_.operand(i));
@@ -257,14 +257,14 @@ class Gradient {
         [this](Int group) {
           return product_of_group(args_, shape_, gemm_, offsets_, index_, group);
         },
-        *args_.team, segment_,
+        *args_.launch.team, segment_,
         [this](Int group, const Gemm& gemm, const Block& block, int thread) {
           run_block(group, gemm, block, thread);
         });
     if (weights_ == nullptr) return;
     float* dweights = args_.outputs[static_cast<std::size_t>(at_.num_operands)].as<float>();
     const Int first = offsets_[0], num_rows = offsets_[shape_.groups] - first;
-    args_.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
+    args_.launch.team->for_range(num_rows, row_grain(num_segments_), [&](Int begin, Int end) {
       for (Int row = first + begin; row < first + end; ++row) {
         const float* partials = space_.shared() + row * num_segments_;
         double sum = 0;

@@ -167,8 +167,8 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   }
   if (!largest) return;
   run_gemms(
-      engine, *largest, num_gemms, [&](Int i) -> const Gemm& { return table[i]; }, *args.team,
-      args.workspace + size.bytes());
+      engine, *largest, num_gemms, [&](Int i) -> const Gemm& { return table[i]; },
+      *args.launch.team, args.workspace + size.bytes());
 }
 
 template <Form F>

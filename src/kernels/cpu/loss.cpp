@@ -28,7 +28,7 @@ void cross_entropy(const Arguments& args) {
         losses[t] = labels[t] == kIgnoredLabel ? 0.0 : lse - load(row + labels[t], 1)[0];
       }
     };
-    args.team->for_range(num_rows, row_grain(width), run);
+    args.launch.team->for_range(num_rows, row_grain(width), run);
   });
   *args.outputs[0].as<float>() =
       static_cast<float>(*args.inputs[2].as<const float>() * sum_ascending(losses, num_rows));
@@ -59,7 +59,7 @@ void cross_entropy_gradient(const Arguments& args) {
           store(y + labels[t], broadcast(factor * of_label), 1);
         }
       };
-      args.team->for_range(rows(logits), row_grain(width), run);
+      args.launch.team->for_range(rows(logits), row_grain(width), run);
     });
   });
 }
@@ -71,12 +71,13 @@ void router_z_loss(const Arguments& args) {
       args.inputs.size() > 1 ? args.inputs[1].as<const std::int32_t>() : nullptr;
   const std::int64_t num_rows = rows(args.inputs[0]), width = columns(args.inputs[0]);
   auto* squares = reinterpret_cast<double*>(args.workspace);
-  args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const double lse = log_sum_exp(logits + t * width, width);
-      squares[t] = documents != nullptr && documents[t] < 0 ? 0.0 : lse * lse;
-    }
-  });
+  args.launch.team->for_range(
+      num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const double lse = log_sum_exp(logits + t * width, width);
+          squares[t] = documents != nullptr && documents[t] < 0 ? 0.0 : lse * lse;
+        }
+      });
   double scale = num_rows == 0 ? 0.0 : 1.0 / static_cast<double>(num_rows);
   if (documents != nullptr) scale = *args.inputs[2].as<const float>();
   *args.outputs[0].as<float>() = static_cast<float>(scale * sum_ascending(squares, num_rows));
@@ -91,21 +92,22 @@ void router_z_loss_gradient(const Arguments& args) {
     factor *= *args.inputs[3].as<const float>();
   else
     factor /= static_cast<double>(num_rows);
-  args.team->for_range(num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const float* x = args.inputs[0].as<const float>() + t * width;
-      float* y = args.outputs[0].as<float>() + t * width;
-      if (documents != nullptr && documents[t] < 0) {
-        for_lanes(0, width, [&](std::int64_t i, int n) { store(y + i, Floats{}, n); });
-        continue;
-      }
-      const double lse = log_sum_exp(x, width);
-      const auto shift = static_cast<float>(lse), row_factor = static_cast<float>(factor * lse);
-      for_lanes(0, width, [&](std::int64_t i, int n) {
-        store(y + i, row_factor * exp(load(x + i, n) - shift), n);
+  args.launch.team->for_range(
+      num_rows, row_grain(width), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t t = begin; t < end; ++t) {
+          const float* x = args.inputs[0].as<const float>() + t * width;
+          float* y = args.outputs[0].as<float>() + t * width;
+          if (documents != nullptr && documents[t] < 0) {
+            for_lanes(0, width, [&](std::int64_t i, int n) { store(y + i, Floats{}, n); });
+            continue;
+          }
+          const double lse = log_sum_exp(x, width);
+          const auto shift = static_cast<float>(lse), row_factor = static_cast<float>(factor * lse);
+          for_lanes(0, width, [&](std::int64_t i, int n) {
+            store(y + i, row_factor * exp(load(x + i, n) - shift), n);
+          });
+        }
       });
-    }
-  });
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

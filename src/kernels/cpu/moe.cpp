@@ -52,7 +52,7 @@ void sum_slots(const Arguments& args, const TensorView& x, const std::int32_t* s
       }
     });
   };
-  args.team->for_range(num_rows, row_grain(width * top_k), run);
+  args.launch.team->for_range(num_rows, row_grain(width * top_k), run);
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ void unpermute_gradient(const Arguments& args) {
         args.outputs[1].as<float>()[slot] = static_cast<float>(sum);
       }
     };
-    args.team->for_range(size(args.inputs[3]), row_grain(width), run);
+    args.launch.team->for_range(size(args.inputs[3]), row_grain(width), run);
   });
 }
 

@@ -85,7 +85,7 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
   float* partials = reinterpret_cast<float*>(args.workspace);
   float* out = args.outputs[0].as<float>();
   const std::int64_t num_blocks = ceil_div(num_rows, kRowBlock);
-  args.team->for_tasks(num_blocks, [&](std::int64_t block) {
+  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
     float* partial = partials + block * width;
     std::fill(partial, partial + width, 0.0f);
     const std::int64_t end = std::min(num_rows, (block + 1) * kRowBlock);
@@ -93,7 +93,7 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
     finish(partial);
   });
   const bool add = adds(args, 0);
-  args.team->for_range(width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
+  args.launch.team->for_range(width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(begin, end, [&](std::int64_t i, int n) {
       WideSums sums;
       for (std::int64_t block = 0; block < num_blocks; ++block)
@@ -121,7 +121,7 @@ void rms_norm(const Arguments& args) {
         }
       });
     };
-    args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
+    args.launch.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
   });
 }
 
@@ -146,7 +146,7 @@ void add_rms_norm(const Arguments& args) {
         }
       });
     };
-    args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
+    args.launch.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
   });
 }
 
@@ -171,7 +171,7 @@ void rms_norm_input_gradient(const Arguments& args) {
         }
       });
     };
-    args.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
+    args.launch.team->for_range(size(args.inputs[0]) / width, row_grain(width), run);
   });
 }
 

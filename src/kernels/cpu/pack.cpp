@@ -28,7 +28,7 @@ void pack_as(const Arguments& args) {
   const std::int64_t rows = x.type->dim(-2), width = x.type->dim(-1);
   const std::int64_t blocks = ceil_div(rows, kPanelColumns), panel = shape.panel_elements();
   const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
-  args.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
+  args.launch.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
     alignas(64) To copy[sizeof(To) == sizeof(From) ? 1 : kPanelColumns * kColumns];
     const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
     const std::int64_t end = std::min(rows, begin + kPanelColumns);
@@ -100,7 +100,7 @@ void pack_panels(const Arguments& args) {
   const bool transposed = y.type->layout == panels_layout(true);
   const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
   const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
-  args.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
+  args.launch.team->for_tasks(matrices * shape.num_panels() * parts, [&](std::int64_t task) {
     constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
     alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
     const std::int64_t panel = task / parts, begin = task % parts * kTaskRows;
@@ -150,7 +150,7 @@ void unpack(const Arguments& args) {
   const TensorView &x = args.inputs[0], &y = args.outputs[0];
   const PanelShape shape = panel_shape(*x.type);
   const std::int64_t matrices = x.type->ndim() == 3 ? x.type->dim(0) : 1;
-  args.team->for_tasks(matrices * shape.num_panels(), [&](std::int64_t panel) {
+  args.launch.team->for_tasks(matrices * shape.num_panels(), [&](std::int64_t panel) {
     const std::int64_t matrix = panel / shape.num_panels();
     const std::int64_t column = panel % shape.num_panels() * kPanelColumns;
     const From* from = x.as<const From>() + panel * shape.panel_elements();

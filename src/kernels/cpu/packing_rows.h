@@ -105,7 +105,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
             .workspace = nullptr,
             .prepared = nullptr,
             .accumulate = {},
-            .team = args.team});
+            .launch = args.launch});
       packed +=
           round_up(most * panel_shape(types[i]).num_elements() * size_bytes(source.dtype), 64);
     }

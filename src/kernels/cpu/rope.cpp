@@ -109,7 +109,7 @@ void rotate_rows(const Arguments& args, const Rotation<T> (&parts)[N], const Ten
         }
     });
   };
-  args.team->for_range(rows(table), row_grain(width), run);
+  args.launch.team->for_range(rows(table), row_grain(width), run);
 }
 
 }  // namespace

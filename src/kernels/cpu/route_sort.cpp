@@ -25,7 +25,7 @@ void route_sort(const Arguments& args) {
                      num_experts = spec::get_int(*args.attributes, "num_experts");
   auto* places = reinterpret_cast<std::int32_t*>(args.workspace);
 
-  args.team->for_tasks(num_blocks, [&](std::int64_t block) {
+  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
     std::int32_t* counts = places + block * num_experts;
     std::fill(counts, counts + num_experts, 0);
     const std::int64_t end = std::min(num_slots, (block + 1) * kSlotBlock);
@@ -44,7 +44,7 @@ void route_sort(const Arguments& args) {
     }
   }
   offsets[num_experts] = place;
-  args.team->for_tasks(num_blocks, [&](std::int64_t block) {
+  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
     std::int32_t* next = places + block * num_experts;
     const std::int64_t end = std::min(num_slots, (block + 1) * kSlotBlock);
     for (std::int64_t i = block * kSlotBlock; i < end; ++i) {

@@ -47,7 +47,7 @@ void router(const Arguments& args) {
       args.inputs.size() > 1 ? args.inputs[1].as<const std::int32_t>() : nullptr;
   float* partials = reinterpret_cast<float*>(args.workspace);
 
-  args.team->for_tasks(num_blocks, [&](std::int64_t block) {
+  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
     float *counts = partials + block * 2 * num_experts, *sums = counts + num_experts;
     std::fill(counts, sums + num_experts, 0.0f);
     const std::int64_t end = std::min(num_rows, (block + 1) * kRowBlock);
@@ -119,7 +119,7 @@ void router_gradient(const Arguments& args) {
       });
     }
   };
-  args.team->for_range(rows(args.inputs[0]), row_grain(num_experts), run);
+  args.launch.team->for_range(rows(args.inputs[0]), row_grain(num_experts), run);
 }
 
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

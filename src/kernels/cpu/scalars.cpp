@@ -106,7 +106,7 @@ void sequence_balance_loss(const Arguments& args) {
   const std::int64_t num_experts = columns(probabilities),
                      num_blocks = ceil_div(num_experts, kExpertBlock);
   auto* partials = reinterpret_cast<double*>(args.workspace);
-  args.team->for_tasks(num_blocks, [&](std::int64_t block) {
+  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
     const std::int64_t first = block * kExpertBlock,
                        width = std::min(kExpertBlock, num_experts - first);
     double loss = 0;
@@ -136,7 +136,7 @@ void sequence_balance_loss_gradient(const Arguments& args) {
   const double factor = static_cast<double>(*args.inputs[0].as<const float>()) *
                         *args.inputs[1].as<const float>() * static_cast<double>(num_experts) /
                         static_cast<double>(columns(experts));
-  args.team->for_tasks(ceil_div(num_experts, kExpertBlock), [&](std::int64_t block) {
+  args.launch.team->for_tasks(ceil_div(num_experts, kExpertBlock), [&](std::int64_t block) {
     const std::int64_t first = block * kExpertBlock,
                        width = std::min(kExpertBlock, num_experts - first);
     for (std::int64_t t = 0; t < rows(documents); ++t)
@@ -165,7 +165,7 @@ void rope_table(const Arguments& args) {
       spec::rope_frequencies(spec::rope_from_attributes(*args.attributes), length);
   const double factor = frequencies.scale;
   float* table = args.outputs[0].as<float>();
-  args.team->for_range(num_rows, 4, [&](std::int64_t begin, std::int64_t end) {
+  args.launch.team->for_range(num_rows, 4, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t)
       for (std::int64_t i = 0; i < half; ++i) {
         const float angle =

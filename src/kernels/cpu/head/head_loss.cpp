@@ -59,7 +59,7 @@ class HeadLoss {
         args_(args),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, args.outputs.size() > 1,
                         *args.attributes)),
-        cut_(cut_rows(shape_, engine, args.team->num_threads(),
+        cut_(cut_rows(shape_, engine, args.launch.team->num_threads(),
                       shape_.with_gradient && adds(args, 2))),
         labels_(args.inputs[2].as<const std::int32_t>()),
         scale_(*args.inputs[3].as<const float>()) {
@@ -91,7 +91,7 @@ class HeadLoss {
   // `live` and `losses` lie alike in the space of either.
   void lay_out(const Tiling& tiling) {
     tiling_ = &tiling;
-    space_.emplace(shape_, tiling, engine_, args_.team->num_threads(), args_.workspace);
+    space_.emplace(shape_, tiling, engine_, args_.launch.team->num_threads(), args_.workspace);
     is_packed_ = false;
   }
 
@@ -110,7 +110,7 @@ class HeadLoss {
   // Clears what no live row writes: dx of the other rows, and dweight when there is none.
   void clear_rest() {
     const Int row_bytes = shape_.width * element_bytes();
-    args_.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
+    args_.launch.team->for_range(shape_.rows, row_grain(shape_.width), [&](Int begin, Int end) {
       for (Int t = begin; t < end; ++t)
         if (labels_[t] == kIgnoredLabel && !adds(args_, 1)) {
           std::byte* row = args_.outputs[1].data + t * row_bytes;
@@ -119,7 +119,7 @@ class HeadLoss {
     });
     if (num_live_ > 0 || adds(args_, 2)) return;
     float* dweight = args_.outputs[2].as<float>();
-    args_.team->for_range(size(args_.outputs[2]), kElementGrain, [&](Int begin, Int end) {
+    args_.launch.team->for_range(size(args_.outputs[2]), kElementGrain, [&](Int begin, Int end) {
       std::fill(dweight + begin, dweight + end, 0.0f);
     });
   }
@@ -142,7 +142,7 @@ class HeadLoss {
     // A thread takes as many classes as its space for logits holds.
     const Int row_bytes = tiling_->turned_row_bytes();
     const Int most = space_->engine_offset / row_bytes / kLeastCopiedClasses * kLeastCopiedClasses;
-    args_.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
+    args_.launch.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
       const Int begin = task * most, count = std::min(most, shape_.classes - begin);
       std::byte* copy = thread_space(thread);
       const std::byte* row = weight_gradient(begin);
@@ -160,7 +160,7 @@ class HeadLoss {
     pack_x(0, rows, rows);
     const Int most =
         engine_.blocking(weight_gradient_product(shape_, *tiling_, rows, turned_.stride)).rows;
-    args_.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
+    args_.launch.team->for_tasks(ceil_div(shape_.classes, most), [&](Int task, int thread) {
       const Int begin = task * most;
       add_weight_gradient(
           begin, std::min(most, shape_.classes - begin), rows,
@@ -173,7 +173,7 @@ class HeadLoss {
   void run_rows(Int first, Int rows) {
     const Int blocks =  // as many for each thread
         round_up(ceil_div(rows, tiling_->block_rows),
-                 tiling_->packs_apart ? tiling_->lanes : args_.team->num_threads());
+                 tiling_->packs_apart ? tiling_->lanes : args_.launch.team->num_threads());
     const Chunk chunk{
         .first = first,
         .rows = rows,
@@ -192,7 +192,7 @@ class HeadLoss {
 
   template <class Body>
   void for_rows(const Chunk& chunk, Body&& body) {
-    args_.team->for_range(chunk.rows, kRowUnit, [&](Int begin, Int end) {
+    args_.launch.team->for_range(chunk.rows, kRowUnit, [&](Int begin, Int end) {
       for (Int r = begin; r < end; ++r) body(r);
     });
   }
@@ -211,7 +211,7 @@ class HeadLoss {
   void pack_x(Int at, Int rows, Int depth) {
     const PanelShape panels = panel_shape(tiling_->operand, depth, shape_.width, true);
     const Int operand_bytes = size_bytes(tiling_->operand);
-    args_.team->for_range(shape_.width, kPanelColumns, [&](Int begin, Int end) {
+    args_.launch.team->for_range(shape_.width, kPanelColumns, [&](Int begin, Int end) {
       stage_.pack_depth(
           space_->x_panels + begin / kPanelColumns * panels.panel_elements() * operand_bytes,
           panels.panel_elements(), space_->x + begin * operand_bytes, tiling_->operand,
@@ -310,7 +310,7 @@ class HeadLoss {
   // All steps of the blocks that have a row to compute: one whose `largest` is below infinity.
   void run_steps(const Chunk& chunk, Use use) {
     if (tiling_->packs_apart) {
-      args_.team->run([&](int thread) { run_steps_of(thread, chunk, use); });
+      args_.launch.team->run([&](int thread) { run_steps_of(thread, chunk, use); });
     } else {
       for (Int part = 0; part < tiling_->parts; ++part) run_steps_together(part, chunk, use);
     }
@@ -322,7 +322,7 @@ class HeadLoss {
     const Int num_blocks = ceil_div(chunk.rows, chunk.block_rows), lanes = tiling_->lanes;
     std::byte* panels = space_->weight_panels + thread * tiling_->stretch_bytes();
     for (Int part = thread / lanes; part < tiling_->parts;
-         part += args_.team->num_threads() / lanes)
+         part += args_.launch.team->num_threads() / lanes)
       for_stretches(part, panels, [&](const Stretch& stretch) {
         if (!is_packed_) pack(stretch, stretch.begin, stretch.end);
         for (Int block = thread % lanes; block < num_blocks; block += lanes)
@@ -331,7 +331,7 @@ class HeadLoss {
   }
 
   void run_steps_together(Int part, const Chunk& chunk, Use use) {
-    device::ThreadTeam& team = *args_.team;
+    device::ThreadTeam& team = *args_.launch.team;
     for_stretches(part, space_->weight_panels, [&](const Stretch& stretch) {
       if (!is_packed_)
         team.for_range(stretch.end - stretch.begin, kPanelColumns, [&](Int begin, Int end) {

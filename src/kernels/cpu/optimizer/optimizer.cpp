@@ -47,7 +47,7 @@ void sweep(const Arguments& args, const TensorView& packed, const TensorView& tr
   const std::int64_t rows = parameter.type->dim(-2), width = columns(parameter);
   const std::int64_t blocks = ceil_div(rows, kPanelColumns);
   const std::int64_t matrices = parameter.type->ndim() == 3 ? parameter.type->dim(0) : 1;
-  args.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
+  args.launch.team->for_tasks(matrices * blocks, [&](std::int64_t task) {
     constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
     alignas(64) BFloat16 copy[kRounds ? kPanelColumns * kColumns : 1];
     const std::int64_t matrix = task / blocks, begin = task % blocks * kPanelColumns;
@@ -145,7 +145,7 @@ void sweep_panels(const Arguments& args, const TensorView* packed, const TensorV
   const Stretch stretch =
       stretch_of(type, *args.outputs[Update::kFirstMoment].type, *args.attributes);
   const std::int64_t parts = ceil_div(shape.depth, kTaskRows);
-  args.team->for_tasks((stretch.end - stretch.begin) * parts, [&](std::int64_t task) {
+  args.launch.team->for_tasks((stretch.end - stretch.begin) * parts, [&](std::int64_t task) {
     constexpr bool kRounds = sizeof(To) == sizeof(BFloat16);
     alignas(64) BFloat16 copy[kRounds ? kRows * kPanelColumns : 1];
     const std::int64_t panel = stretch.begin + task / parts, begin = task % parts * kTaskRows;
@@ -219,18 +219,19 @@ void run_alone(const Arguments& args) {
   if constexpr (Update::kBlocks) {
     const std::int64_t rows = args.outputs[0].type->dim(-2), width = columns(args.outputs[0]);
     const std::int64_t bands = ceil_div(rows, kBlockSide);
-    args.team->for_tasks(size(args.outputs[0]) / (rows * width) * bands, [&](std::int64_t task) {
-      const std::int64_t row = task % bands * kBlockSide;
-      const Band band{.first = (task / bands * rows + row) * width,
-                      .width = width,
-                      .rows = std::min(kBlockSide, rows - row),
-                      .index = task};
-      update.run(band, 0, width, nullptr, 0);
-    });
+    args.launch.team->for_tasks(size(args.outputs[0]) / (rows * width) * bands,
+                                [&](std::int64_t task) {
+                                  const std::int64_t row = task % bands * kBlockSide;
+                                  const Band band{.first = (task / bands * rows + row) * width,
+                                                  .width = width,
+                                                  .rows = std::min(kBlockSide, rows - row),
+                                                  .index = task};
+                                  update.run(band, 0, width, nullptr, 0);
+                                });
   } else {
     const Stretch stretch = stretch_of(*args.outputs[0].type,
                                        *args.outputs[Update::kFirstMoment].type, *args.attributes);
-    args.team->for_range(
+    args.launch.team->for_range(
         stretch.end - stretch.begin, kElementGrain, [&](std::int64_t begin, std::int64_t end) {
           if (args.watch == nullptr) return update.run(stretch.begin + begin, stretch.begin + end);
           constexpr std::int64_t kStep = 1024;  // the nearest cache holds it
@@ -278,7 +279,7 @@ void sum_squares(const Arguments& args) {
   auto* partials = reinterpret_cast<double*>(args.workspace);
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
     const T* x = args.inputs[0].as<const T>();
-    args.team->for_range(num_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+    args.launch.team->for_range(num_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t block = begin; block < end; ++block)
         partials[block] = sum_squares_of(x + block * kElementBlock,
                                          std::min(kElementBlock, count - block * kElementBlock));
