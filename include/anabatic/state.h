@@ -16,16 +16,14 @@ enum class StateRole : std::uint8_t {
   kLower,        // the lower 16 bits of that parameter
   kFirstMoment,  // of AdamW
   kSecondMoment,
-  kFirstMomentScales,   // one scale for each block of an 8-bit first moment
-  kSecondMomentScales,  // the same for the second moment
-  kPreviousNorm,        // gradient norm of the previous step, for the whole model
-  kGradient,            // from its first write to the update
-  kSquares,             // the sum of squares of a gradient
-  kCopy,                // a bf16 copy of a parameter
-  kRowMajorCopy,        // row-major copy of a parameter that is stored in panels
-  kPacking,             // the packed layout of a parameter, for products of the forward
-  kPackingTransposed,   // the same for products of input gradients
-  kCache                // keys or values for generation
+  kPreviousNorm,       // gradient norm of the previous step, for the whole model
+  kGradient,           // from its first write to the update
+  kSquares,            // the sum of squares of a gradient
+  kCopy,               // a bf16 copy of a parameter
+  kRowMajorCopy,       // row-major copy of a parameter that is stored in panels
+  kPacking,            // the packed layout of a parameter, for products of the forward
+  kPackingTransposed,  // the same for products of input gradients
+  kCache               // keys or values for generation
 };
 
 ANABATIC_API std::string_view to_string(
@@ -36,7 +34,7 @@ struct StateInfo {
   std::string name;  // "layers.0.experts.gate.weight", "first_moment.layers.0.experts.gate.weight"
   StateRole role = StateRole::kParameter;
   std::string parameter;  // the parameter that it belongs to; of a parameter, its own name
-  std::string dtype;      //                dtype of its elements in files: "f32", "bf16", "u8"
+  std::string dtype;      // of its elements in files: "f32", "bf16", "u8"
   std::vector<std::int64_t> shape;  // weights are [out, in], stacks of experts [expert, out, in]
 };
 

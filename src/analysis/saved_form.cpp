@@ -57,9 +57,8 @@ std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {
     case spec::SavedForm::kBFloat16:
       return 2 * type.num_elements();
     case spec::SavedForm::kInt8:
-      return type.num_elements() +
-             2 * type.dim(0) *
-                 ((type.dim(1) + spec::kCompressionBlock - 1) / spec::kCompressionBlock);
+      return quantized(type, {.scale = DType::kBFloat16, .columns = spec::kCompressionBlock})
+          .num_bytes();
     case spec::SavedForm::kDisk:
       break;
   }
@@ -79,8 +78,7 @@ Conversion conversion_from(spec::SavedForm form, DType dtype) {
     case spec::SavedForm::kBFloat16:
       return cast_to(dtype);
     case spec::SavedForm::kInt8:
-      return {"dequantize",
-              {{"block", spec::kCompressionBlock}, {"dtype", std::string(to_string(dtype))}}};
+      return {"dequantize", {{"dtype", std::string(to_string(dtype))}}};
     case spec::SavedForm::kDisk:
       return {"reload"};
   }

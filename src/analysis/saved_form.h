@@ -16,7 +16,7 @@ namespace anabatic::analysis {
 // proportion. On disk, which changes no bit: any floats that a node of the forward computes.
 bool may_wait_as(const ir::Graph& graph, ir::ValueId value, spec::SavedForm form);
 
-// Bytes in memory of the type in that form, scales included.
+// Bytes in memory of the type in that form.
 std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form);
 
 struct Conversion {

@@ -60,7 +60,9 @@ class Bytes {
   void add(Name name) { add(text(name)); }
 
   void add(const TensorType& type) {
-    add(type.dtype);
+    constexpr std::uint8_t kQuantized = 0x80;
+    add(static_cast<std::uint8_t>(static_cast<std::uint8_t>(type.dtype) |
+                                  (type.is_quantized() ? kQuantized : 0)));
     add(type.shape.size());
     for (const Dim& dim : type.shape) {
       add(dim.bound);
@@ -68,6 +70,11 @@ class Bytes {
       if (dim.symbol) add(*dim.symbol);
     }
     add(type.layout);
+    if (!type.is_quantized()) return;
+    add(type.blocks->map);
+    add(type.blocks->scale);
+    add(type.blocks->rows);
+    add(type.blocks->columns);
   }
 
   void add(const spec::Attribute& attribute) {

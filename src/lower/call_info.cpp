@@ -23,8 +23,9 @@ CallInfo info_of(const ir::Graph& graph, const PlannedCall& call, std::int32_t l
     info.cost = {.bytes_written = types.outputs.front().num_bytes()};
     return info;
   }
-  info.is_bf16 = std::any_of(types.inputs.begin(), types.inputs.end(),
-                             [](const TensorType& type) { return type.dtype == DType::kBFloat16; });
+  info.is_bf16 = std::any_of(types.inputs.begin(), types.inputs.end(), [](const TensorType& type) {
+    return type.value_dtype() == DType::kBFloat16;
+  });
   info.cost = node.op->cost(types.inputs, types.outputs, node.attributes);
   return info;
 }

@@ -149,13 +149,12 @@ std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
   for (int i = 0; i < at.num_weights; ++i) {
     if (kKeeps == Keeps::kProducts) outputs.push_back(type);
     if (kKeeps != Keeps::kInt8) continue;
-    for (const TensorType& part : code_types(type, check.positive_int("block")))
-      outputs.push_back(part);
+    outputs.push_back(in_int8(type, check.positive_int("block")));
   }
   return outputs;
 }
 
-// The type of each operand of the activation, whole. dy [R,N] · weight fits them, [R,F].
+// The type of each operand of the activation, not quantised. dy [R,N] · weight fits them, [R,F].
 TensorType check_gradient(const Check& check, const spec::ActivationGradientInputs& at, int ndim) {
   const Operand dy = check.floating(at.dy(), "dy", 2),
                 weight = check.floating(at.weight(), "weight", ndim);
@@ -163,22 +162,17 @@ TensorType check_gradient(const Check& check, const spec::ActivationGradientInpu
   check.right_operand_of_gradient(weight);
   check.same_dim(dy, 1, weight, ndim - 2);
   if (at.is_grouped) check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);
-  if (!at.is_quantized) {
+  if (!check.is_quantized(at.operand(0))) {
     const Operand gate = check_operands(check, at.operand(0), at.num_operands);
     check.same_dtype(dy, gate);
     check.same_dim(gate, 1, weight, ndim - 1);
     return *gate.type;
   }
-  const Operand gate = check.i8(at.operand(0), "gate_codes", 2);
+  const Operand gate = check.in_int8(at.operand(0), kOperandNames[0]);
   check.same_dim(gate, 1, weight, ndim - 1);
-  const TensorType type = typed(dy.dtype(), {gate.dim(0), gate.dim(1)});
-  const TensorType scales = code_types(type, check.positive_int("block"))[1];
-  for (int i = 0; i < at.num_operands; ++i) {
-    check.same_type(check.i8(at.operand(i), i == 0 ? "gate_codes" : "up_codes", 2), gate);
-    check.same_type(check.floating(at.scales(i), i == 0 ? "gate_scales" : "up_scales", 2),
-                    {"scales of gate", &scales});
-  }
-  return type;
+  for (int i = 1; i < at.num_operands; ++i)
+    check.same_type(check.in_int8(at.operand(i), kOperandNames[i]), gate);
+  return typed(dy.dtype(), {gate.dim(0), gate.dim(1)});
 }
 
 // The rows: dense, of experts, or of experts and times weights.
@@ -187,10 +181,9 @@ enum class Form { kDense, kGrouped, kWeighted };
 template <Form kForm>
 std::vector<TensorType> infer_product_gradient(std::string_view op, ir::Types inputs,
                                                const spec::Attributes& attributes) {
-  const Check check =
-      kForm == Form::kDense
-          ? checked(op, inputs, attributes, {}, {"block", "with_activation"})
-          : checked(op, inputs, attributes, {}, {"block", "slices", "with_activation"});
+  const Check check = kForm == Form::kDense
+                          ? checked(op, inputs, attributes, {}, {"with_activation"})
+                          : checked(op, inputs, attributes, {}, {"slices", "with_activation"});
   const spec::ActivationGradientInputs at =
       spec::activation_gradient_inputs(attributes, kForm != Form::kDense);
   check_num_inputs(check, kForm == Form::kWeighted ? at.row_weights() + 1 : at.row_map());
@@ -275,8 +268,8 @@ const ir::OpSchema kLinearActivationWithCodes{
     .max_inputs = 3,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate_codes i8[T,N], "
-        "gate_scales bf16[T,blocks], up_codes?, up_scales?",
+        "(x [T,K], gate_weight [N,K], up_weight? [N,K]) -> [T,N] like x, gate "
+        "i8_bf16_1xBLOCK[T,N], up?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<false, Keeps::kInt8>("linear_activation_with_codes", inputs,
@@ -322,8 +315,7 @@ const ir::OpSchema kGroupedLinearActivationWithCodes{
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
-        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate_codes i8[R,N], gate_scales "
-        "bf16[R,blocks], up_codes?, up_scales?",
+        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate i8_bf16_1xBLOCK[R,N], up?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<true, Keeps::kInt8>("grouped_linear_activation_with_codes", inputs,
@@ -351,11 +343,11 @@ const ir::OpSchema kLinearActivationGradient{
     .name = "linear_activation_gradient",
     .product = spec::find_product("linear_activation_gradient"),
     .min_inputs = 3,
-    .max_inputs = 6,
+    .max_inputs = 4,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [T,N], weight [N,F], gate [T,F], up? [T,F], with block int8 values and scales of "
-        "each) -> dgate, dup?, activation?",
+        "(dy [T,N], weight [N,F], gate [T,F] or i8_bf16_1xBLOCK, up?) -> dgate, dup?, "
+        "activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kDense>("linear_activation_gradient", inputs,
@@ -368,11 +360,11 @@ const ir::OpSchema kGroupedLinearActivationGradient{
     .name = "grouped_linear_activation_gradient",
     .product = spec::find_product("grouped_linear_activation_gradient"),
     .min_inputs = 4,
-    .max_inputs = 7,
+    .max_inputs = 5,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block int8 "
-        "values and scales of each) -> dgate, dup?, activation?",
+        "(dy [R,N], weight [E,N,F], offsets i32[E+1], gate [R,F] or i8_bf16_1xBLOCK, up?) -> "
+        "dgate, dup?, activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kGrouped>("grouped_linear_activation_gradient",
@@ -386,12 +378,11 @@ const ir::OpSchema kGroupedLinearActivationGradientWithWeights{
     .name = "grouped_linear_activation_gradient_with_weights",
     .product = spec::find_product("grouped_linear_activation_gradient_with_weights"),
     .min_inputs = 6,
-    .max_inputs = 9,
+    .max_inputs = 7,
     .num_outputs = ir::kAnyNumber,
     .signature =
-        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F], up? [R,F], with block int8 "
-        "values and scales of each, row_map i32[R], weights f32[T,k]) -> dgate, dup?, dweights "
-        "f32[T,k], activation?",
+        "(dy [T,N], weight [E,N,F], offsets i32[E+1], gate [R,F] or i8_bf16_1xBLOCK, up?, row_map "
+        "i32[R], weights f32[T,k]) -> dgate, dup?, dweights f32[T,k], activation?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product_gradient<Form::kWeighted>(

@@ -28,26 +28,17 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, 0);
 }
 
-Dim num_blocks(const Dim& width, std::int64_t block) {
-  return {.bound = (width.bound + block - 1) / block};
-}
-
 std::vector<TensorType> infer_quantize(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("quantize", inputs, attributes, {"block"});
   const Operand x = check.floating(0, "x", 2);
   check.row_major(x);
-  const auto [codes, scales] = code_types(*x.type, check.positive_int("block"));
-  return {codes, scales};
+  return {in_int8(*x.type, check.positive_int("block"))};
 }
 
 std::vector<TensorType> infer_dequantize(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("dequantize", inputs, attributes, {"block", "dtype"});
-  const Operand codes = check.i8(0, "codes", 2), scales = check.floating(1, "scales", 2);
-  if (scales.dtype() == DType::kFloat32)
-    check.fail("expected scales to be bf16, got " + to_string(*scales.type));
-  check.same_dim(scales, 0, codes, 0);
-  check.size(scales, 1, num_blocks(codes.dim(1), check.positive_int("block")).bound);
-  return {typed(check.dtype("dtype"), {codes.dim(0), codes.dim(1)})};
+  const Check check("dequantize", inputs, attributes, {"dtype"});
+  const Operand x = check.in_int8(0, "x");
+  return {typed(check.dtype("dtype"), {x.dim(0), x.dim(1)})};
 }
 
 std::vector<TensorType> infer_reload(ir::Types inputs, const spec::Attributes& attributes) {
@@ -64,10 +55,12 @@ ir::Cost cost_dequantize(ir::Types inputs, ir::Types outputs, const spec::Attrib
 
 }  // namespace
 
-std::array<TensorType, 2> code_types(const TensorType& x, std::int64_t block) {
-  const DType scales = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16;
-  return {typed(DType::kInt8, {x.shape[0], x.shape[1]}),
-          typed(scales, {x.shape[0], num_blocks(x.shape[1], block)})};
+TensorType in_int8(const TensorType& x, std::int64_t block) {
+  return quantized(typed(x.dtype, {x.shape[0], x.shape[1]}),
+                   {.map = ElementMap::kLinear,
+                    .scale = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16,
+                    .rows = 1,
+                    .columns = block});
 }
 
 const ir::OpSchema kCast{.name = "cast",
@@ -81,19 +74,16 @@ const ir::OpSchema kCast{.name = "cast",
 const ir::OpSchema kQuantize{.name = "quantize",
                              .min_inputs = 1,
                              .max_inputs = 1,
-                             .num_outputs = 2,
-                             .signature =
-                                 "(x [rows,width]) -> codes i8[rows,width], "
-                                 "scales bf16[rows,blocks]",
+                             .signature = "(x [rows,width]) -> i8_bf16_1xBLOCK[rows,width]",
                              .infer = infer_quantize,
                              .cost = cost_quantize};
 
 const ir::OpSchema kDequantize{.name = "dequantize",
-                               .min_inputs = 2,
-                               .max_inputs = 2,
+                               .min_inputs = 1,
+                               .max_inputs = 1,
                                .signature =
-                                   "(codes i8[rows,width], scales bf16[rows,blocks]) -> "
-                                   "[rows,width], of the attribute's dtype",
+                                   "(x i8_bf16_1xBLOCK[rows,width]) -> [rows,width], of the "
+                                   "attribute's dtype",
                                .infer = infer_dequantize,
                                .cost = cost_dequantize};
 

@@ -40,7 +40,11 @@ class Check {
   // Input i as f32; f64 stands for it in finite differences.
   Operand wide(int i, std::string_view name, int ndim = kAnyNdim) const;
   Operand i32(int i, std::string_view name, int ndim) const;
-  Operand i8(int i, std::string_view name, int ndim) const;
+  // A row-major matrix in int8, a scale in bf16 for each block of a row.
+  bool is_quantized(int i) const {
+    return i < num_inputs() && inputs_[static_cast<std::size_t>(i)].is_quantized();
+  }
+  Operand in_int8(int i, std::string_view name) const;
   Operand f64(int i, std::string_view name, int ndim) const;
 
   void same_dtype(const Operand& a, const Operand& b) const;

@@ -42,7 +42,7 @@ struct Update {
     return check.floating(static_cast<int>(place), name);
   }
   Operand gradient() const { return wide(step.gradient(), "gradient"); }
-  bool has_codes() const { return type(step.first_moment()).dtype == DType::kUInt8; }
+  bool is_quantized() const { return type(step.first_moment()).is_quantized(); }
 
   void expect(std::size_t place, std::string_view name, const TensorType& wanted) const {
     if (type(place) != wanted)
@@ -64,22 +64,19 @@ void check_form(const Update& update) {
                              : "expected 'dtype' of the packings, got none");
 }
 
-// After the operands of every update come two scales, or the packing of the whole parameter.
+// After the operands of every update comes the packing of the whole parameter, if a slice packs.
 void check_number(const Update& update) {
   const OptimizerStep& step = update.step;
   const std::size_t count = step.step() + 1, given = update.inputs.size();
   if (given < count)
     update.check.fail(fmt::format("expected at least {} inputs, got {}", count, given));
-  if (update.has_codes()) {
-    if (given != count + 2)
-      update.check.fail("expected two inputs of scales with moments in 8 bits");
-  } else if (step.writes_rows_of_packing()) {
+  if (step.writes_rows_of_packing()) {
     if (given != count + 1)
       update.check.fail("expected packed_transposed as the last input of a slice that packs");
   } else if (given == count + 1) {
     update.check.fail("expected 'packs' and 'first_row' with a packing among the inputs");
   } else if (given != count) {
-    update.check.fail("expected scales with moments in 8 bits only");
+    update.check.fail(fmt::format("expected {} inputs, got {}", count, given));
   }
 }
 
@@ -125,20 +122,18 @@ void check_halves(const Update& update) {
   update.expect(step.low(), "low", wanted);
 }
 
-// Moments in 8 bits, laid out as the gradient is. Their scales, one for each block, are the last
-// inputs.
-void check_codes(const Update& update) {
+// Moments in 8 bits, laid out as the gradient is.
+void check_quantized(const Update& update) {
   const auto& [step, check, inputs] = update;
   const Operand gradient = update.gradient();
-  const TensorType codes = with_dtype(*gradient.type, DType::kUInt8);
-  if (codes.ndim() != 2 && codes.ndim() != 3)
-    check.fail("expected moments in 8 bits of a matrix or a stack of matrices, got " +
-               to_string(codes));
-  update.expect(step.first_moment(), "first_moment", codes);
-  update.expect(step.second_moment(), "second_moment", codes);
-  const TensorType scales = block_scales_type(codes, wide_dtype(gradient.dtype()));
-  update.expect(step.first_scales(), "first_scales", scales);
-  update.expect(step.second_scales(), "second_scales", scales);
+  if (gradient.type->ndim() != 2 && gradient.type->ndim() != 3)
+    check.fail("expected moments in 8 bits of a matrix or a stack of matrices only, got gradient " +
+               to_string(*gradient.type));
+  const auto moment_type = [&](ElementMap map) {
+    return quantized(*gradient.type, moment_format(map, wide_dtype(gradient.dtype())));
+  };
+  update.expect(step.first_moment(), "first_moment", moment_type(ElementMap::kDynamic));
+  update.expect(step.second_moment(), "second_moment", moment_type(ElementMap::kDynamicUnsigned));
   if (check.has("stream")) check.fail("expected no 'stream' with moments in 8 bits, got one");
   if (step.is_slice)
     check.fail("expected whole moments in 8 bits, got those of rows from 'first_row' on");
@@ -207,9 +202,6 @@ std::vector<TensorType> output_types(const Update& update) {
     packed.layout = panels_layout(true);
     types.push_back(std::move(packed));
   }
-  if (update.has_codes())
-    for (const std::size_t scales : {step.first_scales(), step.second_scales()})
-      types.push_back(inputs[scales]);
   return types;
 }
 
@@ -220,7 +212,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   check_form(update);
   check_number(update);
   step.is_split ? check_halves(update) : check_whole(update);
-  update.has_codes() ? check_codes(update) : check_moments(update);
+  update.is_quantized() ? check_quantized(update) : check_moments(update);
   check_scalars(update);
   if (step.packs != Packs::kNone) check_packs(update);
   return output_types(update);
@@ -241,7 +233,7 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attri
   return elementwise_cost(of_rows(inputs.first(step.step() + 1)), of_rows(outputs), flops);
 }
 
-constexpr std::size_t kMostOutputs = 8;
+constexpr std::size_t kMostOutputs = 6;
 
 constexpr std::array<int, kMostOutputs> aliases_of(const OptimizerStep& step) {
   std::array<int, kMostOutputs> inputs{};
@@ -253,12 +245,7 @@ constexpr std::array<int, kMostOutputs> aliases_of(const OptimizerStep& step) {
   if (step.is_split) overwrite(1, step.low());
   overwrite(step.new_first_moment(), step.first_moment());
   overwrite(step.new_second_moment(), step.second_moment());
-  if (step.writes_rows_of_packing()) {
-    overwrite(step.first_packing(), step.packing());
-  } else {
-    overwrite(step.new_first_scales(), step.first_scales());
-    overwrite(step.new_first_scales() + 1, step.second_scales());
-  }
+  if (step.writes_rows_of_packing()) overwrite(step.first_packing(), step.packing());
   return inputs;
 }
 
@@ -292,14 +279,13 @@ std::optional<OptimizerStep> optimizer_step_of(const ir::Node& node) {
 const ir::OpSchema kOptimizerStep{
     .name = kName,
     .min_inputs = 7,
-    .max_inputs = 10,
+    .max_inputs = 9,
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(parameter f32 any, or with 'split' high bf16 any, low u16; gradient f32, first_moment "
-        "f32, bf16 or u8, second_moment, clip_factor f32[], learning_rate f32[], step i32[], "
-        "first_scales? f32, second_scales?, or packed_transposed? of a slice) -> parameter, or "
-        "high, low; first_moment, second_moment, packed?, packed_transposed?, first_scales?, "
-        "second_scales?",
+        "f32, bf16 or dynamic8_f32_16x16, second_moment, clip_factor f32[], learning_rate f32[], "
+        "step i32[], packed_transposed? of a slice) -> parameter, or high, low; first_moment, "
+        "second_moment, packed?, packed_transposed?",
     .infer = infer,
     .cost = cost,
     .must_alias = must_alias,

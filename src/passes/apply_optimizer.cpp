@@ -116,8 +116,7 @@ class Optimizer {
     TensorType type = builder_.type(one.gradient);
     if (options_.moments == spec::MomentPrecision::kBf16 && is_matrix)
       type.dtype = DType::kBFloat16;
-    if (options_.moments == spec::MomentPrecision::kInt8 && is_quantized(one))
-      type.dtype = DType::kUInt8;
+    const bool in_8_bits = options_.moments == spec::MomentPrecision::kInt8 && is_quantized(one);
     const bool decays = is_matrix || options_.decay_norms_and_biases;
     const ir::State* lower = graph_.find_state(ir::StateRole::kLower, one.name);
     spec::Attributes attributes = spec::to_attributes(
@@ -140,13 +139,10 @@ class Optimizer {
       inputs.push_back(builder_.state_of(one.name, role, its_type));
       states.push_back(graph_.states.back().name);
     };
-    for (const auto moment : {ir::StateRole::kFirstMoment, ir::StateRole::kSecondMoment})
-      add_state(moment, type);
+    for (const auto& [role, map] : {std::pair{ir::StateRole::kFirstMoment, ElementMap::kDynamic},
+                                    {ir::StateRole::kSecondMoment, ElementMap::kDynamicUnsigned}})
+      add_state(role, in_8_bits ? quantized(type, moment_format(map)) : type);
     inputs.insert(inputs.end(), {clip_factor_, learning_rate_, step_});
-    if (type.dtype == DType::kUInt8)
-      for (const auto scales :
-           {ir::StateRole::kFirstMomentScales, ir::StateRole::kSecondMomentScales})
-        add_state(scales, block_scales_type(type));
     const auto next =
         builder_.add(ops::kOptimizerStep.name, std::move(inputs), std::move(attributes));
     for (std::size_t i = 0; i < states.size(); ++i) graph_.find_state(states[i])->after = next[i];

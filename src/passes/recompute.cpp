@@ -84,11 +84,10 @@ void leave_products_in_codes(Graph& graph, const PassContext& context) {
     std::vector<ValueId> outputs{node.outputs[0]};
     for (const ValueId product : products) {
       const NodeId by = quantized_by[index(product)];
-      for (std::size_t o = 0; o < quantize.outputs.size(); ++o)
-        outputs.push_back(by != ir::kNoNode
-                              ? graph.node(by).outputs[o]
-                              : graph.add_value(graph.value(quantize.outputs[o]).type, {},
-                                                NodeId{static_cast<std::uint32_t>(i)}));
+      outputs.push_back(by != ir::kNoNode
+                            ? graph.node(by).outputs[0]
+                            : graph.add_value(graph.value(quantize.outputs[0]).type, {},
+                                              NodeId{static_cast<std::uint32_t>(i)}));
       if (by != ir::kNoNode) keep[index(by)] = false;
     }
     node.op = that_keeps(node, spec::KeptProducts::kInt8, context);
@@ -157,7 +156,6 @@ void read_codes(Graph& graph) {
     Node& node = graph.nodes[i];
     if (!analysis::is_activation_gradient(node) || i == index(first)) continue;
     const spec::ActivationGradientInputs at = inputs_of(node);
-    if (at.is_quantized) continue;
     const auto gate = node.inputs.begin() + at.operand(0), end = gate + at.num_operands;
     const auto producer = [&](ValueId value) { return graph.value(value).producer; };
     const bool reads_them = std::all_of(gate, end, [&](ValueId value) {
@@ -165,14 +163,11 @@ void read_codes(Graph& graph) {
              graph.node(producer(value)).op->name == "dequantize" && num_readers[index(value)] == 1;
     });
     if (!reads_them) continue;
-    node.attributes["block"] = graph.node(producer(*gate)).attributes.at("block");
-    std::vector<ValueId> codes;
     for (auto operand = gate; operand != end; ++operand) {
-      const Node& dequantize = graph.node(producer(*operand));
-      codes.insert(codes.end(), dequantize.inputs.begin(), dequantize.inputs.end());
-      keep[index(producer(*operand))] = false;
+      const NodeId dequantize = producer(*operand);
+      *operand = graph.node(dequantize).inputs[0];
+      keep[index(dequantize)] = false;
     }
-    node.inputs.insert(node.inputs.erase(gate, end), codes.begin(), codes.end());
   }
   ir::keep_nodes(graph, keep);
 }
@@ -186,7 +181,7 @@ class Rewriter {
         nodes_(std::exchange(graph.nodes, {})),
         builder_(graph, context.find_op),
         made_(graph.values.size(), ir::kNoValue),
-        waiting_(graph.values.size()) {}
+        waiting_(graph.values.size(), ir::kNoValue) {}
 
   void run(const analysis::Treatments& treatments) {
     std::vector<std::vector<const Rebuild*>> behind = converted_behind();
@@ -228,8 +223,7 @@ class Rewriter {
     set_tag(rebuild, ir::Phase::kForward);
     const ValueId value = rebuild.outputs[0];
     const analysis::Conversion to = analysis::conversion_to(rebuild.from);
-    waiting_[index(value)] =
-        to.op.empty() ? std::vector{value} : builder_.add(to.op, {value}, to.attributes);
+    waiting_[index(value)] = to.op.empty() ? value : builder_.add1(to.op, {value}, to.attributes);
   }
 
   std::vector<ValueId> again(const Rebuild& rebuild) {
@@ -237,7 +231,7 @@ class Rewriter {
       const ValueId value = rebuild.outputs[0];
       const analysis::Conversion back =
           analysis::conversion_from(rebuild.from, graph_.value(value).type.dtype);
-      return builder_.add(back.op, waiting_[index(value)], back.attributes);
+      return builder_.add(back.op, {waiting_[index(value)]}, back.attributes);
     }
     std::vector<ValueId> inputs;
     for (const ValueId input : rebuild.inputs)
@@ -258,8 +252,8 @@ class Rewriter {
   const std::vector<Rebuild>& rebuilds_;
   std::vector<Node> nodes_;
   ir::GraphBuilder builder_;
-  std::vector<ValueId> made_;                  // by forward value: what stands for it
-  std::vector<std::vector<ValueId>> waiting_;  // by forward value: the form it waits in
+  std::vector<ValueId> made_;     // by forward value: what stands for it
+  std::vector<ValueId> waiting_;  // by forward value: the form it waits in
 };
 
 bool run(Graph& graph, const PassContext& context) {

@@ -19,10 +19,10 @@ std::string_view remedy_of_moments(const ir::Graph& graph, const Plan& plan) {
            "at once";
   bool is_fp32 = true;
   for (const ir::State& state : graph.states) {
-    const DType dtype = graph.value(state.before).type.dtype;
+    const TensorType& type = graph.value(state.before).type;
     if (state.kind() != ir::StateKind::kOptimizer) continue;
-    if (dtype == DType::kUInt8) return "memory.optimizer_state: disk moves it";
-    is_fp32 &= dtype != DType::kBFloat16;
+    if (type.is_quantized()) return "memory.optimizer_state: disk moves it";
+    is_fp32 &= type.dtype != DType::kBFloat16;
   }
   return is_fp32 ? "optimizer.state_precision: bf16 takes half of it, int8 a quarter, "
                    "memory.optimizer_state: disk moves it"

@@ -16,7 +16,7 @@ namespace {
 // Where the list below has no entry: ops that stream through memory.
 constexpr double kFallbackShare = 0.5;
 // Of an update of moments in 8 bits, which arithmetic bounds.
-constexpr double kSharesOfCodes = 0.3;
+constexpr double kShareOfUpdateIn8Bits = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an
 // AMD Milan; longer words first.
@@ -50,14 +50,24 @@ double default_share(std::string_view op) {
 
 bool reads_bf16(const ir::Graph& graph, const ir::Node& node) {
   return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
-    return graph.value(input).type.dtype == DType::kBFloat16;
+    return graph.value(input).type.value_dtype() == DType::kBFloat16;
   });
 }
 
-bool reads_codes(const ir::Graph& graph, const ir::Node& node) {
-  return std::any_of(node.inputs.begin(), node.inputs.end(), [&](ir::ValueId input) {
-    return graph.value(input).type.dtype == DType::kUInt8;
-  });
+bool reads_quantized(const ir::Graph& graph, const ir::Node& node) {
+  return std::any_of(node.inputs.begin(), node.inputs.end(),
+                     [&](ir::ValueId input) { return graph.value(input).type.is_quantized(); });
+}
+
+bool updates_in_8_bits(const ir::Graph& graph, const ir::Node& node) {
+  return node.op->name == "optimizer_step" && reads_quantized(graph, node);
+}
+
+// An activation's gradient whose operands are quantised.
+bool reads_quantized_products(const ir::Graph& graph, const ir::Node& node) {
+  const spec::ProductForm* form = ir::product_form(node);
+  return form != nullptr && form->role == spec::ProductRole::kInputGradient &&
+         form->has_activation && reads_quantized(graph, node);
 }
 
 // Of one head, in a causal document of so many rows.
@@ -134,7 +144,9 @@ double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
 std::string price_key(const ir::Graph& graph, const ir::Node& node) {
   std::string op = ir::op_and_form(node);
   if (const spec::ProductForm* product = ir::product_form(node)) op = priced_as(*product);
-  return op + (reads_codes(graph, node) ? " int8" : reads_bf16(graph, node) ? " bf16" : " fp32");
+  return op + (updates_in_8_bits(graph, node) ? " int8"
+               : reads_bf16(graph, node)      ? " bf16"
+                                              : " fp32");
 }
 
 spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
@@ -192,8 +204,8 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
   const std::string key = price_key(graph, node);
   const auto found = efficiency.share_of_roof.find(key);
   const double share = found != efficiency.share_of_roof.end() && found->second > 0 ? found->second
-                       : reads_codes(graph, node)                                   ? kSharesOfCodes
-                                                  : default_share(node.op->name);
+                       : updates_in_8_bits(graph, node) ? kShareOfUpdateIn8Bits
+                                                        : default_share(node.op->name);
   double seconds = efficiency.seconds_a_call;
   if (const auto fixed = efficiency.fixed_seconds.find(key);
       fixed != efficiency.fixed_seconds.end()) {
@@ -207,7 +219,7 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
       ir::product_form(node)->keeps == spec::KeptProducts::kInt8)
     seconds +=
         2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);
-  if (node.attributes.contains("block") && is_gradient(node))
+  if (reads_quantized_products(graph, node))
     seconds += 2 * codes_in_gradient_seconds(graph.value(node.outputs[0]).type, device, efficiency);
   if (node.attributes.contains("with_activation"))
     seconds += activation_beside_gradient_seconds(graph.value(node.outputs[0]).type, device);

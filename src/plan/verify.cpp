@@ -361,7 +361,9 @@ class Verifier {
         if (!overlap(output, buffer(node.inputs[i]))) continue;
         bool is_allowed = false;
         for (const ir::Aliases aliases : {may_alias, must_alias})
-          is_allowed |= o < aliases.size() && aliases[o] == static_cast<int>(i);
+          is_allowed |=
+              o < aliases.size() && aliases[o] == static_cast<int>(i) &&
+              graph_.value(node.inputs[i]).type.blocks == graph_.value(node.outputs[o]).type.blocks;
         // The same value twice among the inputs of an elementwise op is the same element.
         for (std::size_t j = 0; j < node.inputs.size(); ++j)
           is_allowed |= node.inputs[j] == node.inputs[i] && o < must_alias.size() &&

@@ -68,16 +68,13 @@ struct OptimizerStep {
   constexpr std::size_t clip_factor() const { return gradient() + 3; }
   constexpr std::size_t learning_rate() const { return gradient() + 4; }
   constexpr std::size_t step() const { return gradient() + 5; }
-  constexpr std::size_t first_scales() const { return step() + 1; }  // of moments in 8 bits
-  constexpr std::size_t second_scales() const { return step() + 2; }
   constexpr std::size_t packing() const { return step() + 1; }  // of writes_rows_of_packing
 
-  // Outputs by place: parameter, lower half, moments, packings, scales.
+  // Outputs by place: parameter, lower half, moments, packings.
   constexpr std::size_t new_first_moment() const { return is_split ? 2 : 1; }
   constexpr std::size_t new_second_moment() const { return new_first_moment() + 1; }
   constexpr std::size_t first_packing() const { return new_first_moment() + 2; }
   constexpr std::size_t num_packings() const { return static_cast<std::size_t>(packs); }
-  constexpr std::size_t new_first_scales() const { return first_packing() + num_packings(); }
 
   bool operator==(const OptimizerStep&) const = default;
 };

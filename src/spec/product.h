@@ -53,26 +53,21 @@ inline ActivationInputs activation_inputs(const Attributes& attributes) {
 
 // Inputs of input gradients with an activation's gradient: dy, weight, offsets of experts, the
 // activation's operands, then row_map and weights of rows where there are any. An operand is a
-// matrix, or int8 values and scales.
+// matrix, whole or quantised.
 struct ActivationGradientInputs {
   int num_operands;
   bool is_grouped;
-  bool is_quantized;  // the attribute `block`
 
   static constexpr int dy() { return 0; }
   static constexpr int weight() { return 1; }
   static constexpr int offsets() { return 2; }
-  int inputs_an_operand() const { return is_quantized ? 2 : 1; }
-  int operand(int i) const { return (is_grouped ? 3 : 2) + i * inputs_an_operand(); }
-  int scales(int i) const { return operand(i) + 1; }
+  int operand(int i) const { return (is_grouped ? 3 : 2) + i; }
   int row_map() const { return operand(num_operands); }
   int row_weights() const { return row_map() + 1; }
 };
 inline ActivationGradientInputs activation_gradient_inputs(const Attributes& attributes,
                                                            bool is_grouped) {
-  return {.num_operands = num_operands(activation_of(attributes)),
-          .is_grouped = is_grouped,
-          .is_quantized = attributes.contains("block")};
+  return {.num_operands = num_operands(activation_of(attributes)), .is_grouped = is_grouped};
 }
 
 }  // namespace anabatic::spec

@@ -22,10 +22,6 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRows{{
     {StateRole::kLower, "lower", StateKind::kOptimizer, "low.", ""},
     {StateRole::kFirstMoment, "first_moment", StateKind::kOptimizer, "first_moment.", ""},
     {StateRole::kSecondMoment, "second_moment", StateKind::kOptimizer, "second_moment.", ""},
-    {StateRole::kFirstMomentScales, "first_moment_scales", StateKind::kOptimizer,
-     "first_moment_scales.", ""},
-    {StateRole::kSecondMomentScales, "second_moment_scales", StateKind::kOptimizer,
-     "second_moment_scales.", ""},
     {StateRole::kPreviousNorm, "previous_norm", StateKind::kOptimizer, "", ""},
     {StateRole::kGradient, "gradient", StateKind::kGradient, "gradients.", ""},
     {StateRole::kSquares, "squares", StateKind::kGradient, "squares.gradients.", ""},
@@ -63,6 +59,10 @@ bool has_owner(StateRole role) {
 std::string state_name(StateRole role, std::string_view owner) {
   ANABATIC_CHECK(has_owner(role), "[state role] a {} has no owner", to_string(role));
   return fmt::format("{}{}{}", row_of(role).prefix, owner, row_of(role).suffix);
+}
+
+std::string scales_name(StateRole role, std::string_view owner) {
+  return fmt::format("{}_scales.{}", to_string(role), owner);
 }
 
 std::string_view to_string(Init::Rule rule) {

@@ -14,21 +14,12 @@ namespace anabatic::spec {
 
 using anabatic::StateRole;
 
-inline constexpr std::array kStateRoles{StateRole::kParameter,
-                                        StateRole::kUpper,
-                                        StateRole::kLower,
-                                        StateRole::kFirstMoment,
-                                        StateRole::kSecondMoment,
-                                        StateRole::kFirstMomentScales,
-                                        StateRole::kSecondMomentScales,
-                                        StateRole::kPreviousNorm,
-                                        StateRole::kGradient,
-                                        StateRole::kSquares,
-                                        StateRole::kCopy,
-                                        StateRole::kRowMajorCopy,
-                                        StateRole::kPacking,
-                                        StateRole::kPackingTransposed,
-                                        StateRole::kCache};
+inline constexpr std::array kStateRoles{
+    StateRole::kParameter,    StateRole::kUpper,        StateRole::kLower,
+    StateRole::kFirstMoment,  StateRole::kSecondMoment, StateRole::kPreviousNorm,
+    StateRole::kGradient,     StateRole::kSquares,      StateRole::kCopy,
+    StateRole::kRowMajorCopy, StateRole::kPacking,      StateRole::kPackingTransposed,
+    StateRole::kCache};
 // How long states of a role live, and which files hold them.
 enum class StateKind : std::uint8_t {
   kParameter,  // trained, saved and exported
@@ -59,6 +50,8 @@ struct StatePart {
 // The name of a whole state for people and files: "first_moment.w" for a first moment of "w". For
 // roles that have an owner.
 std::string state_name(StateRole role, std::string_view owner);
+// That of its scales in files, where it is quantised: "first_moment_scales.w".
+std::string scales_name(StateRole role, std::string_view owner);
 
 // The values of a state before the first step. All states but parameters begin with zeroes.
 struct Init {

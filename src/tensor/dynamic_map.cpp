@@ -45,14 +45,4 @@ const DynamicMap& unsigned_map() {
   return map;
 }
 
-TensorType block_scales_type(const TensorType& codes, DType dtype) {
-  ANABATIC_REQUIRE(codes.ndim() == 2 || codes.ndim() == 3,
-                   "[dynamic map] expected a matrix or a stack of matrices, got {}",
-                   to_string(codes));
-  TensorType type{.dtype = dtype, .shape = codes.shape};
-  for (std::size_t axis = type.shape.size() - 2; axis < type.shape.size(); ++axis)
-    type.shape[axis] = {(type.shape[axis].bound + kBlockSide - 1) / kBlockSide};
-  return type;
-}
-
 }  // namespace anabatic

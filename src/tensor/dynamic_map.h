@@ -30,9 +30,10 @@ namespace anabatic {
 
 inline constexpr std::int64_t kBlockSide = 16;
 
-// f32 [ceil(N/16), ceil(K/16)] or [E, ceil(N/16), ceil(K/16)], row-major, for quantised values
-// [N,K] or [E,N,K].
-TensorType block_scales_type(const TensorType& codes, DType dtype = DType::kFloat32);
+// The format of moments; `map` is one of the two dynamic ones.
+constexpr BlockFormat moment_format(ElementMap map, DType scale = DType::kFloat32) {
+  return {.map = map, .scale = scale, .rows = kBlockSide, .columns = kBlockSide};
+}
 
 // The tables of both directions; arrays are padded with zeroes to the widest vector.
 struct DynamicMap {

@@ -31,6 +31,34 @@ Dim parse_dim(std::string_view text, std::string_view whole) {
   return dim;
 }
 
+// Blocks of so many along a dimension.
+std::int64_t num_blocks(std::int64_t size, std::int64_t block) {
+  return size == 0 ? 0 : (size - 1) / block + 1;
+}
+
+std::int64_t num_scales(const TensorType& type) {
+  ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
+                 to_string(type));
+  const std::int64_t rows = type.dim(-2), columns = type.dim(-1);
+  std::int64_t matrices = 1;
+  for (std::int64_t axis = 0; axis < type.ndim() - 2; ++axis) matrices *= type.dim(axis);
+  return matrices * num_blocks(rows, type.blocks->rows) * num_blocks(columns, type.blocks->columns);
+}
+
+// Of the elements, with the padding of a packed layout.
+std::int64_t element_bytes(const TensorType& type) {
+  std::int64_t count = type.num_elements();
+  if (type.layout != kRowMajor && is_panels(type.layout)) {
+    ANABATIC_REQUIRE(type.ndim() >= 2 && count <= kMaxElements / 64,
+                     "[tensor type] {} is not a matrix that can be packed", to_string(type));
+    const std::int64_t elements = type.dim(-2) * type.dim(-1);
+    count = elements == 0 ? 0 : count / elements * panel_shape(type).num_elements();
+  }
+  ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(type.dtype),
+                   "[tensor type] {} has more than 2^62 bytes", to_string(type));
+  return count * size_bytes(type.dtype);
+}
+
 }  // namespace
 
 std::int64_t TensorType::dim(std::int64_t axis) const {
@@ -50,16 +78,44 @@ std::int64_t TensorType::num_elements() const {
 }
 
 std::int64_t TensorType::num_bytes() const {
-  std::int64_t count = num_elements();
-  if (layout != kRowMajor && is_panels(layout)) {
-    ANABATIC_REQUIRE(ndim() >= 2 && count <= kMaxElements / 64,
-                     "[tensor type] {} is not a matrix that can be packed", to_string(*this));
-    const std::int64_t elements = dim(-2) * dim(-1);
-    count = elements == 0 ? 0 : count / elements * panel_shape(*this).num_elements();
-  }
-  ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(dtype),
-                   "[tensor type] {} has more than 2^62 bytes", to_string(*this));
-  return count * size_bytes(dtype);
+  if (!is_quantized()) return element_bytes(*this);
+  ANABATIC_REQUIRE(num_elements() <= kMaxElements / 64, "[tensor type] {} has more than 2^62 bytes",
+                   to_string(*this));
+  return scales_offset(*this) + num_scales(*this) * size_bytes(blocks->scale);
+}
+
+TensorType quantized(TensorType type, const BlockFormat& format) {
+  ANABATIC_REQUIRE(type.ndim() == 2 || type.ndim() == 3,
+                   "[tensor type] expected a matrix or a stack of matrices to quantise, got {}",
+                   to_string(type));
+  type.dtype = element_dtype(format.map);
+  type.blocks = format;
+  return type;
+}
+
+TensorType elements_type(TensorType type) {
+  type.blocks.reset();
+  return type;
+}
+
+TensorType scales_type(const TensorType& type) {
+  ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
+                 to_string(type));
+  TensorType scales{.dtype = type.blocks->scale, .shape = type.shape};
+  const auto in_blocks = [](Dim& dim, std::int64_t block) {
+    if (block > 1) dim = {.bound = num_blocks(dim.bound, block)};
+  };
+  in_blocks(scales.shape[scales.shape.size() - 2], type.blocks->rows);
+  in_blocks(scales.shape.back(), type.blocks->columns);
+  return scales;
+}
+
+std::int64_t scales_offset(const TensorType& type) {
+  return (element_bytes(type) + kScalesAlignment - 1) / kScalesAlignment * kScalesAlignment;
+}
+
+std::int64_t scale_columns(const TensorType& type) {
+  return num_blocks(type.dim(-1), type.blocks->columns);
 }
 
 TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape) {
@@ -71,7 +127,8 @@ TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape) {
 }
 
 std::string to_string(const TensorType& type) {
-  std::string out(to_string(type.dtype));
+  std::string out =
+      type.is_quantized() ? to_string(*type.blocks) : std::string(to_string(type.dtype));
   out += '[';
   for (std::size_t i = 0; i < type.shape.size(); ++i) {
     if (i > 0) out += ',';
@@ -90,10 +147,15 @@ TensorType parse_tensor_type(std::string_view whole) {
   ANABATIC_REQUIRE(
       open != std::string_view::npos && close != std::string_view::npos && open < close,
       "[tensor type] expected DTYPE[SIZES], got '{}'", whole);
-  const auto dtype = dtype_from_string(whole.substr(0, open));
-  ANABATIC_REQUIRE(dtype.has_value(), "[tensor type] unknown dtype '{}' in '{}'",
-                   whole.substr(0, open), whole);
-  TensorType type{.dtype = *dtype};
+  TensorType type;
+  if (const auto dtype = dtype_from_string(whole.substr(0, open))) {
+    type.dtype = *dtype;
+  } else {
+    type.blocks = block_format_from_string(whole.substr(0, open));
+    ANABATIC_REQUIRE(type.is_quantized(), "[tensor type] unknown dtype '{}' in '{}'",
+                     whole.substr(0, open), whole);
+    type.dtype = element_dtype(type.blocks->map);
+  }
   std::string_view sizes = whole.substr(open + 1, close - open - 1);
   while (!sizes.empty()) {
     const auto comma = sizes.find(',');
@@ -108,6 +170,9 @@ TensorType parse_tensor_type(std::string_view whole) {
                      "[tensor type] expected '@LAYOUT' after ']', got '{}'", whole);
     type.layout = intern(rest.substr(1));
   }
+  ANABATIC_REQUIRE(
+      !type.is_quantized() || type.ndim() == 2 || type.ndim() == 3,
+      "[tensor type] expected a matrix or a stack of matrices of a block format, got '{}'", whole);
   return type;
 }
 

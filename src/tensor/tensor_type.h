@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The type of a tensor: element type, shape with symbolic dimensions, layout. And a view of a
-// tensor, which never owns memory.
+// The type of a tensor: element type or block format, shape with symbolic dimensions, layout. And a
+// view of a tensor, which never owns memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/name.h"
+#include "tensor/block_format.h"
 #include "tensor/dtype.h"
 
 namespace anabatic {
@@ -29,23 +30,40 @@ struct Dim {
 using Layout = Name;
 inline constexpr Layout kRowMajor{};
 
+// A quantised tensor is one value: its elements in the layout, then, from a multiple of
+// kScalesAlignment bytes on, the scales of all blocks, row-major.
 struct TensorType {
-  DType dtype = DType::kFloat32;
-  std::vector<Dim> shape{};  // [] is a scalar
+  DType dtype = DType::kFloat32;  // of the elements
+  std::vector<Dim> shape{};       // [] is a scalar
   Layout layout = kRowMajor;
+  std::optional<BlockFormat> blocks{};  // of a quantised matrix or stack of matrices
 
   std::int64_t ndim() const { return static_cast<std::int64_t>(shape.size()); }
   std::int64_t dim(std::int64_t axis)
       const;  // the bound; a negative axis counts from the end; InternalError if out of range
   std::int64_t num_elements() const;  // product of the bounds; InvalidArgument on overflow of 2^62
-  std::int64_t num_bytes() const;     // likewise
+  std::int64_t num_bytes() const;     // likewise; of a quantised tensor with its scales
+  bool is_quantized() const { return blocks.has_value(); }
+  // Of its values: the scales' dtype of a quantised tensor.
+  DType value_dtype() const { return is_quantized() ? blocks->scale : dtype; }
   bool operator==(const TensorType&) const = default;
 };
 
 TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape);
 TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape);
 
-// "bf16[rows<=4096,512]@panel16x2", "f32[]", "f32[8,512]".
+// The type quantised; `type` is a matrix or a stack of matrices, else InvalidArgument.
+TensorType quantized(TensorType type, const BlockFormat& format);
+
+// The parts of a quantised type. Scales are [N,K] or [E,N,K] with N and K counted in blocks.
+inline constexpr std::int64_t kScalesAlignment = 64;
+TensorType elements_type(TensorType type);
+TensorType scales_type(const TensorType& type);
+std::int64_t scales_offset(const TensorType& type);  // bytes from the first element on
+// Scales of a row of blocks.
+std::int64_t scale_columns(const TensorType& type);
+
+// "bf16[rows<=4096,512]@panel16x2", "f32[]", "f32[8,512]", "i8_bf16_1x128[4096,512]".
 std::string to_string(const TensorType& type);
 // The inverse; InvalidArgument naming the text when it is not such a type.
 TensorType parse_tensor_type(std::string_view text);
@@ -57,6 +75,11 @@ struct TensorView {
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data);
+  }
+  // Of a quantised tensor.
+  template <class T>
+  T* scales() const {
+    return reinterpret_cast<T*>(data + scales_offset(*type));
   }
 };
 

@@ -237,9 +237,14 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     const bool is_saved =
         state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
     if (!is_saved || state.role == ir::StateRole::kLower || !state.rows.is_whole()) continue;
-    TensorType type = *store_.find(state.name).type;
+    const TensorType& stored = *store_.find(state.name).type;
+    TensorType type = elements_type(stored);
     type.dtype = row_dtype(store_, state.name);
-    add({state.name, std::move(type)});
+    add({.name = state.name, .type = std::move(type)});
+    if (stored.is_quantized())
+      add({.name = intern(spec::scales_name(state.role, text(state.owner))),
+           .type = scales_type(stored),
+           .scales_of = state.name});
   }
   std::sort(saved_states_.begin(), saved_states_.end(),
             [](const SavedState& a, const SavedState& b) { return text(a.name) < text(b.name); });

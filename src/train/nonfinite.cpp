@@ -27,9 +27,14 @@ bool is_finite(DType dtype, std::span<const std::byte> bytes) {
 }
 
 bool is_finite(const TensorView& view) {
-  const auto size = view.type->num_elements() * size_bytes(view.type->dtype);
-  return is_finite(view.type->dtype,
-                   {reinterpret_cast<const std::byte*>(view.data), static_cast<std::size_t>(size)});
+  const auto array_is_finite = [](DType dtype, const std::byte* data, std::int64_t bytes) {
+    return is_finite(dtype, {data, static_cast<std::size_t>(bytes)});
+  };
+  if (view.type->is_quantized())
+    return array_is_finite(view.type->blocks->scale, view.scales<const std::byte>(),
+                           view.type->num_bytes() - scales_offset(*view.type));
+  return array_is_finite(view.type->dtype, view.data,
+                         view.type->num_elements() * size_bytes(view.type->dtype));
 }
 
 // Remembers the first call whose outputs are not finite.

@@ -278,14 +278,56 @@ void fill_state(runtime::StateStore& store, Name state,
             });
 }
 
+namespace {
+
+// Calls body(first byte in the state, block) for the bytes of its scales, a disk block at a time.
+template <class Body>
+void for_scale_blocks(const TensorType& type, Body&& body) {
+  const std::int64_t end = type.num_bytes();
+  for (std::int64_t first = scales_offset(type); first < end; first += kBlockBytes)
+    body(first, static_cast<std::size_t>(std::min(kBlockBytes, end - first)));
+}
+
+void read_scales(runtime::StateStore& store, Name state,
+                 const std::function<void(std::span<const std::byte>)>& body) {
+  const TensorView view = store.find(state);
+  const bool is_in_memory = store.tier(state) == runtime::Tier::kMemory;
+  std::vector<std::byte> read;
+  for_scale_blocks(*view.type, [&](std::int64_t first, std::size_t bytes) {
+    if (is_in_memory) return body({view.data + first, bytes});
+    read.resize(bytes);
+    store.swap()->read_bytes(store.region(state), first, read);
+    body(read);
+  });
+}
+
+void write_scales(runtime::StateStore& store, Name state,
+                  const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
+  const TensorView view = store.find(state);
+  const bool is_in_memory = store.tier(state) == runtime::Tier::kMemory;
+  const std::int64_t offset = scales_offset(*view.type),
+                     size = size_bytes(view.type->blocks->scale);
+  std::vector<std::byte> written;
+  for_scale_blocks(*view.type, [&](std::int64_t first, std::size_t bytes) {
+    if (is_in_memory) return source((first - offset) / size, {view.data + first, bytes});
+    written.resize(bytes);
+    source((first - offset) / size, written);
+    store.swap()->write_bytes(store.region(state), first, written);
+  });
+}
+
+}  // namespace
+
 void for_state_bytes(runtime::StateStore& store, const SavedState& state,
                      const std::function<void(std::span<const std::byte>)>& body) {
+  if (state.scales_of) return read_scales(store, *state.scales_of, body);
   if (state.slices.empty()) return for_state_bytes(store, state.name, body);
   for (const Name slice : state.slices) for_state_bytes(store, slice, body);
 }
 
 void fill_state(runtime::StateStore& store, const SavedState& state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
+  if (state.scales_of) return write_scales(store, *state.scales_of, source);
   if (state.slices.empty()) return fill_state(store, state.name, source);
   std::int64_t begin = 0;
   for (const Name slice : state.slices) {

@@ -83,12 +83,13 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
 
-// A state as a checkpoint names it: one of the store, or slices that follow one another
-// (passes/slice_optimizer.h).
+// A tensor of a checkpoint: a state of the store, slices of one that follow one another
+// (passes/slice_optimizer.h), or the scales of a quantised state.
 struct SavedState {
   Name name{};
-  TensorType type{};           // of the whole, with the dtype of its elements in files
-  std::vector<Name> slices{};  // empty: the state of that name
+  TensorType type{};                // of the whole, with the dtype of its elements in files
+  std::vector<Name> slices{};       // empty: the state of that name, or `scales_of`
+  std::optional<Name> scales_of{};  // a quantised state, whose elements are a tensor of their own
 };
 
 // As above.

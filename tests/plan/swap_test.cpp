@@ -169,7 +169,7 @@ TEST(Copies, DoNotFillMemoryAheadOfTheirReaders) {
 TEST(Hints, NameStatesByTheParameterThatTheyServe) {
   constexpr const char* kName = "layers.0.experts.up.weight";
   using enum ir::StateRole;
-  for (const ir::StateRole role : {kParameter, kFirstMoment, kSecondMomentScales, kLower}) {
+  for (const ir::StateRole role : {kParameter, kFirstMoment, kSecondMoment, kLower}) {
     ir::State state;
     state.role = role;
     const bool has_owner = spec::has_owner(role);

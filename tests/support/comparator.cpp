@@ -33,6 +33,7 @@ std::int64_t ordered_bits(double value, DType dtype) {
 std::string place(const TensorType& type, std::size_t flat) {
   std::string out;
   auto rest = static_cast<std::int64_t>(flat);
+  if (rest >= type.num_elements()) return fmt::format("scale {}", rest - type.num_elements());
   for (std::int64_t axis = type.ndim() - 1; axis >= 0; --axis) {
     out = fmt::format("{}{}{}", rest % type.dim(axis), out.empty() ? "" : ",", out);
     rest /= type.dim(axis);
@@ -104,8 +105,8 @@ Comparison compare(const Values& got, const Values& want, std::span<const double
                   "|error| {:.3g} > tolerance {:.3g}, {} ULPs of {}",
                   count, want.data.size(), place(want.type, worst), worst, got.data[worst],
                   want.data[worst], std::abs(got.data[worst] - want.data[worst]), tolerances[worst],
-                  ulp_distance(got.data[worst], want.data[worst], want.type.dtype),
-                  to_string(want.type.dtype)),
+                  ulp_distance(got.data[worst], want.data[worst], dtype_at(want.type, worst)),
+                  to_string(dtype_at(want.type, worst))),
       options);
 }
 
@@ -116,11 +117,10 @@ Comparison compare_bits(const HostTensor& got, const HostTensor& want,
                 options);
   const Values got_values = got.values(), want_values = want.values();
   if (got.same_bits(want)) return check_zeros(got_values, want_values, options);
-  const auto element = static_cast<std::size_t>(size_bytes(got.type().dtype));
   std::size_t count = 0, first = 0;
   for (std::size_t i = got_values.data.size(); i-- > 0;) {
-    const auto a = got.bytes().bytes().subspan(i * element, element);
-    const auto b = want.bytes().bytes().subspan(i * element, element);
+    const auto a = got.value_bytes(static_cast<std::int64_t>(i));
+    const auto b = want.value_bytes(static_cast<std::int64_t>(i));
     if (std::equal(a.begin(), a.end(), b.begin())) continue;
     ++count;
     first = i;
@@ -131,8 +131,9 @@ Comparison compare_bits(const HostTensor& got, const HostTensor& want,
           "tolerance 0, {} ULPs of {}",
           count, got_values.data.size(), place(got.type(), first), first, got_values.data[first],
           want_values.data[first],
-          ulp_distance(got_values.data[first], want_values.data[first], got.type().dtype),
-          to_string(got.type().dtype)),
+          ulp_distance(got_values.data[first], want_values.data[first],
+                       dtype_at(got.type(), first)),
+          to_string(dtype_at(got.type(), first))),
       options);
 }
 

@@ -48,53 +48,68 @@ HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
   for (std::int64_t i = 0; i < count; ++i) set(i, values.data[static_cast<std::size_t>(i)]);
 }
 
+std::int64_t HostTensor::size() const {
+  return type_->num_elements() + (type_->is_quantized() ? scales_type(*type_).num_elements() : 0);
+}
+
+HostTensor::Place HostTensor::place(std::int64_t i) const {
+  const std::int64_t scale = i - type_->num_elements();
+  if (scale < 0)
+    return {type_->dtype, view().data + element_offset(*type_, i) * size_bytes(type_->dtype)};
+  const DType dtype = type_->blocks->scale;
+  return {dtype, view().scales<std::byte>() + scale * size_bytes(dtype)};
+}
+
+std::span<const std::byte> HostTensor::value_bytes(std::int64_t i) const {
+  const Place at = place(i);
+  return {at.data, static_cast<std::size_t>(size_bytes(at.dtype))};
+}
+
 double HostTensor::get(std::int64_t i) const {
-  i = element_offset(*type_, i);
-  const TensorView v = view();
-  switch (type_->dtype) {
+  const Place at = place(i);
+  switch (at.dtype) {
     case DType::kFloat64:
-      return v.as<double>()[i];
+      return *reinterpret_cast<double*>(at.data);
     case DType::kFloat32:
-      return v.as<float>()[i];
+      return *reinterpret_cast<float*>(at.data);
     case DType::kBFloat16:
-      return to_float(v.as<BFloat16>()[i]);
+      return to_float(*reinterpret_cast<BFloat16*>(at.data));
     case DType::kInt32:
-      return v.as<std::int32_t>()[i];
+      return *reinterpret_cast<std::int32_t*>(at.data);
     case DType::kUInt16:
-      return v.as<std::uint16_t>()[i];
+      return *reinterpret_cast<std::uint16_t*>(at.data);
     case DType::kUInt8:
-      return v.as<std::uint8_t>()[i];
+      return *reinterpret_cast<std::uint8_t*>(at.data);
     case DType::kInt8:
-      return v.as<std::int8_t>()[i];
+      return *reinterpret_cast<std::int8_t*>(at.data);
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");
   }
 }
 
 void HostTensor::set(std::int64_t i, double value) {
-  i = element_offset(*type_, i);
-  const TensorView v = view();
-  switch (type_->dtype) {
+  const Place at = place(i);
+  switch (at.dtype) {
     case DType::kFloat64:
-      v.as<double>()[i] = value;
+      *reinterpret_cast<double*>(at.data) = value;
       return;
     case DType::kFloat32:
-      v.as<float>()[i] = static_cast<float>(value);
+      *reinterpret_cast<float*>(at.data) = static_cast<float>(value);
       return;
     case DType::kBFloat16:
-      v.as<BFloat16>()[i] = to_bfloat16(static_cast<float>(value));
+      *reinterpret_cast<BFloat16*>(at.data) = to_bfloat16(static_cast<float>(value));
       return;
     case DType::kInt32:
-      v.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
+      *reinterpret_cast<std::int32_t*>(at.data) = static_cast<std::int32_t>(value);
       return;
     case DType::kUInt16:
-      v.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
+      *reinterpret_cast<std::uint16_t*>(at.data) = static_cast<std::uint16_t>(value);
       return;
     case DType::kUInt8:
-      v.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
+      *reinterpret_cast<std::uint8_t*>(at.data) = static_cast<std::uint8_t>(value);
       return;
     case DType::kInt8:
-      v.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
+      *reinterpret_cast<std::int8_t*>(at.data) = static_cast<std::int8_t>(value);
       return;
     default:
       throw InternalError("[host tensor] a dtype that tests do not hold");
@@ -117,7 +132,7 @@ bool HostTensor::padding_is_zero() const {
   if (type_->layout == kRowMajor) return true;
   const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype);
   std::vector<bool> is_padding(static_cast<std::size_t>(stored), true);
-  for (std::int64_t i = 0; i < size(); ++i)
+  for (std::int64_t i = 0; i < type_->num_elements(); ++i)
     is_padding[static_cast<std::size_t>(element_offset(*type_, i))] = false;
   for (std::int64_t i = 0; i < stored * width; ++i)
     if (is_padding[static_cast<std::size_t>(i / width)] && view().data[i] != std::byte{0})
@@ -132,9 +147,19 @@ HostTensor HostTensor::clone() const {
 }
 
 bool HostTensor::same_bits(const HostTensor& other) const {
-  return type() == other.type() &&
-         (bytes_.size() == 0 ||
-          std::memcmp(bytes_.data(), other.bytes_.data(), bytes_.size()) == 0);
+  if (type() != other.type()) return false;
+  const auto equal = [&](std::size_t begin, std::size_t end) {
+    return begin == end ||
+           std::memcmp(bytes_.data() + begin, other.bytes_.data() + begin, end - begin) == 0;
+  };
+  if (!type().is_quantized()) return equal(0, bytes_.size());
+  const auto elements = static_cast<std::size_t>(elements_type(type()).num_bytes());
+  return equal(0, elements) &&
+         equal(static_cast<std::size_t>(scales_offset(type())), bytes_.size());
+}
+
+DType dtype_at(const TensorType& type, std::size_t i) {
+  return static_cast<std::int64_t>(i) < type.num_elements() ? type.dtype : type.blocks->scale;
 }
 
 bool is_float(DType dtype) {

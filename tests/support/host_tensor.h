@@ -9,7 +9,8 @@
 
 namespace anabatic::testing {
 
-// The content of a tensor as doubles: exact for every dtype that kernels take.
+// The content of a tensor as doubles: exact for every dtype that kernels take. A quantised tensor
+// has its elements, then its scales.
 struct Values {
   TensorType type;
   std::vector<double> data;
@@ -39,19 +40,30 @@ class HostTensor {
   const TensorType& type() const { return *type_; }
   TensorView view() const { return {bytes_.data(), type_.get()}; }
   const GuardedBytes& bytes() const { return bytes_; }
-  std::int64_t size() const { return type_->num_elements(); }
+  std::int64_t size() const;  // elements and scales
   double get(std::int64_t i) const;
   void set(std::int64_t i, double value);  // rounded to nearest even
   Values values() const;
   // Whether what lies beyond the sides of panels is zero.
   bool padding_is_zero() const;
   HostTensor clone() const;
+  // Between the elements of a quantised tensor and its scales may be bytes of no value.
   bool same_bits(const HostTensor& other) const;
+  std::span<const std::byte> value_bytes(std::int64_t i) const;
 
  private:
+  struct Place {
+    DType dtype;
+    std::byte* data;
+  };
+  Place place(std::int64_t i) const;
+
   std::unique_ptr<TensorType> type_;
   GuardedBytes bytes_;
 };
+
+// Of element or scale i of a tensor.
+DType dtype_at(const TensorType& type, std::size_t i);
 
 bool is_float(DType dtype);
 TensorType with_dtype(TensorType type, DType dtype);

@@ -152,7 +152,7 @@ Data integers(const Draw& draw) {
   Data data(draw.size());
   for (std::size_t i = 0; i < data.size(); ++i) {
     if (recipe == "below") data[i] = static_cast<double>(draw.below(i, draw.count(0)));
-    if (recipe == "codes") data[i] = static_cast<double>(draw.below(i, 255)) - 127;
+    if (recipe == "int8") data[i] = static_cast<double>(draw.below(i, 255)) - 127;
     if (recipe == "iota") data[i] = draw.number(0) + static_cast<double>(i);
     if (recipe == "constant") data[i] = draw.number(0);
     if (recipe == "row_end")
@@ -220,7 +220,35 @@ Data forward(const Draw& draw) {
   return run_reference(call)[output].values().data;
 }
 
+Data draw_data(const Draw& draw);
+
+// Elements of their whole range, with scales of a normal distribution for int8, else positive ones.
+// Of `constant`, both.
+Data quantized(const Draw& draw) {
+  const auto part = [&](const TensorType& type, std::string recipe, std::string option,
+                        std::uint64_t stream) {
+    const CaseOperand operand{
+        .type = "", .recipe = std::move(recipe), .options = {std::move(option)}};
+    return draw_data({draw.call, operand, type, draw.regime, draw.seed, draw.stream + stream});
+  };
+  constexpr std::uint64_t kScales = 1000;
+  const TensorType elements = elements_type(draw.type), scales = scales_type(draw.type);
+  const std::string option = draw.word(0), &recipe = draw.operand.recipe;
+  ANABATIC_REQUIRE(recipe == "constant" || recipe == "quantized",
+                   "[recipe] '{}' is none of a quantised operand", recipe);
+  const bool is_int8 = draw.type.dtype == DType::kInt8;
+  Data data = recipe == "constant" ? part(elements, "constant", option, 0)
+              : is_int8            ? part(elements, "int8", "", 0)
+                                   : part(elements, "below", "256", 0);
+  const Data its_scales = recipe == "constant" ? part(scales, "constant", option, kScales)
+                          : is_int8 ? part(scales, "normal", option.empty() ? "1" : option, kScales)
+                                    : part(scales, "positive", "", kScales);
+  data.insert(data.end(), its_scales.begin(), its_scales.end());
+  return data;
+}
+
 Data draw_data(const Draw& draw) {
+  if (draw.type.is_quantized()) return quantized(draw);
   const std::string& recipe = draw.operand.recipe;
   if (recipe.empty()) {
     ANABATIC_REQUIRE(is_float(draw.type.dtype), "[recipe] integers need a recipe");
@@ -242,8 +270,7 @@ Data draw_data(const Draw& draw) {
   if (recipe == "top_of") return top_of(draw);
   if (recipe == "chosen") return chosen(draw);
   if (recipe == "forward") return forward(draw);
-  for (const char* known :
-       {"below", "codes", "iota", "constant", "row_end", "late_begin", "labels"})
+  for (const char* known : {"below", "int8", "iota", "constant", "row_end", "late_begin", "labels"})
     if (recipe == known) return integers(draw);
   throw InvalidArgument(fmt::format("[recipe] unknown recipe '{}'", recipe));
 }

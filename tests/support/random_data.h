@@ -12,7 +12,7 @@ enum class Regime { kExact, kBounded };
 
 // The inputs of one case; D stands for `dtype`. Recipes, beside the regime's own data:
 //   normal(s) positive constant(v) softmax        floats
-//   codes                                         whole numbers in [-127, 127]
+//   quantized[(deviation)]                        any elements; scales normal, of moments positive
 //   below(n) permutation iota(first) constant(v)  integers
 //   experts(E) experts(E,skewed|same|high)        distinct experts of a token, i32[T,k]
 //   offsets(R) offsets(R,skewed|last)             E + 1 ascending offsets

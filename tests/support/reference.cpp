@@ -14,7 +14,10 @@ const kernels::Kernel& reference_kernel(std::string_view op) {
 }
 
 TensorType widened(const TensorType& type) {
-  return is_float(type.dtype) ? with_dtype(type, DType::kFloat64) : type;
+  if (is_float(type.dtype)) return with_dtype(type, DType::kFloat64);
+  TensorType wide = type;
+  if (wide.is_quantized()) wide.blocks->scale = DType::kFloat64;
+  return wide;
 }
 
 }  // namespace

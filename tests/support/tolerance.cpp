@@ -176,9 +176,9 @@ std::vector<std::vector<double>> output_tolerances(const OpCall& call,
         num_operations(call, 0) >= 0 ? linear_bounds(call) : nonlinear_bounds(call, wants, row);
   std::vector<std::vector<double>> tolerances;
   for (std::size_t o = 0; o < wants.size(); ++o) {
-    const DType dtype = call.outputs[o].dtype;
     std::vector<double> tolerance = bounds[o].errors;
     for (std::size_t i = 0; i < tolerance.size(); ++i) {
+      const DType dtype = dtype_at(call.outputs[o], i);
       const double want = std::isfinite(wants[o].data[i]) ? wants[o].data[i] : 0.0;
       // A rounding to bf16 goes by way of f32, hence the second unit.
       double roundoff = bounds[o].num_roundings * unit_roundoff(dtype);

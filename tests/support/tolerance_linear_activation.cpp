@@ -96,11 +96,12 @@ class Moved {
 // The value of up where there is none.
 const Product kNoUp{.value = 1, .error = 0};
 
-// Errors of the int8 values and scales of products, `block` to a scale. A scale is largest / 127,
-// rounded up to bf16: at most one unit more where the largest is off by an error. An int8 value
-// moves as its product and its scale do, and by one near a half, which may round either way.
-void add_code_errors(const std::vector<Product>& products, std::size_t width, std::size_t block,
-                     Bound& codes, Bound& scales) {
+// Errors of the elements and scales of products in int8, `block` to a scale. A scale is largest /
+// 127, rounded up to bf16: at most one unit more where the largest is off by an error. An int8
+// value moves as its product and its scale do, and by one near a half, which may round either way.
+void add_int8_errors(const std::vector<Product>& products, std::size_t width, std::size_t block,
+                     Bound& bound) {
+  std::vector<double> scales;
   for (std::size_t begin = 0; begin < products.size(); begin += width)
     for (std::size_t first = 0; first < width; first += block) {
       const std::size_t end = std::min(first + block, width);
@@ -110,11 +111,12 @@ void add_code_errors(const std::vector<Product>& products, std::size_t width, st
         error = std::max(error, products[begin + n].error);
       }
       const double unit = 2 * unit_roundoff(DType::kBFloat16);
-      scales.errors.push_back((error + unit * (largest + error)) / 127);
+      scales.push_back((error + unit * (largest + error)) / 127);
       for (std::size_t n = first; n < end; ++n)
-        codes.errors.push_back(
+        bound.errors.push_back(
             largest > 2 * error ? 1 + 127 * (unit + 2 * error / (largest - error)) + 1 : 254);
     }
+  bound.errors.insert(bound.errors.end(), scales.begin(), scales.end());
 }
 
 std::vector<Bound> forward_bounds(const OpCall& call) {
@@ -147,9 +149,9 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
     }
   }
   for (std::size_t i = 0; i < products.size(); ++i) {
-    if (call.attributes.contains("block")) {
-      const auto block = static_cast<std::size_t>(spec::get_int(call.attributes, "block"));
-      add_code_errors(products[i], width, block, bounds[1 + 2 * i], bounds[2 + 2 * i]);
+    if (call.outputs.back().is_quantized()) {
+      const auto block = static_cast<std::size_t>(call.outputs.back().blocks->columns);
+      add_int8_errors(products[i], width, block, bounds[1 + i]);
     } else if (bounds.size() > 1) {
       for (const Product& one : products[i]) bounds[1 + i].errors.push_back(one.error);
     }
@@ -157,18 +159,17 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   return bounds;
 }
 
-// Elements of gate or up: whole, or int8 values at `input` times the scales in the next input,
-// rounded to `dtype`.
-std::vector<Product> elements_of(const OpCall& call, std::size_t input, DType dtype) {
-  const Values& values = call.inputs[input];
+// Elements of gate or up; of a quantised one times their scales, rounded to `dtype`.
+std::vector<Product> elements_of(const Values& operand, DType dtype) {
+  const auto num_elements = static_cast<std::size_t>(operand.type.num_elements());
   std::vector<Product> elements;
-  for (const double value : values.data) elements.push_back({value});
-  const auto block = static_cast<std::size_t>(spec::get_int_or(call.attributes, "block", 0));
-  if (block == 0) return elements;
-  const Values& scales = call.inputs[input + 1];
-  const std::size_t width = size(values, 1), num_scales = size(scales, 1);
-  for (std::size_t i = 0; i < elements.size(); ++i) {
-    elements[i].value *= scales.data[i / width * num_scales + i % width / block];
+  for (std::size_t i = 0; i < num_elements; ++i) elements.push_back({operand.data[i]});
+  if (!operand.type.is_quantized()) return elements;
+  const std::size_t width = size(operand, 1),
+                    num_scales = static_cast<std::size_t>(scale_columns(operand.type)),
+                    block = static_cast<std::size_t>(operand.type.blocks->columns);
+  for (std::size_t i = 0; i < num_elements; ++i) {
+    elements[i].value *= operand.data[num_elements + i / width * num_scales + i % width / block];
     elements[i].error = 2 * unit_roundoff(dtype) * std::abs(elements[i].value);
   }
   return elements;
@@ -183,7 +184,8 @@ std::vector<Bound> gradient_bounds(const OpCall& call) {
   const bool weighted = call.inputs.size() > end;
   std::vector<std::vector<Product>> operands;
   for (int i = 0; i < at.num_operands; ++i)
-    operands.push_back(elements_of(call, static_cast<std::size_t>(at.operand(i)), dy.type.dtype));
+    operands.push_back(
+        elements_of(call.inputs[static_cast<std::size_t>(at.operand(i))], dy.type.dtype));
   const Values& gates = call.inputs[static_cast<std::size_t>(at.operand(0))];
   const std::size_t num_rows = size(gates, 0), width = size(gates, 1), depth = size(dy, 1),
                     of_weights = operands.size();

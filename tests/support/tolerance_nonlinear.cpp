@@ -2,6 +2,7 @@
 // Bounds of ops with exponentials, logarithms, roots and quotients: first-order error analysis with
 // the condition of each step, times a constant.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -307,8 +308,9 @@ std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> want
   const double epsilon = spec::get_double(call.attributes, "epsilon");
   const double clip = call.inputs[begin + 3].data[0], lr = call.inputs[begin + 4].data[0],
                step = call.inputs[begin + 5].data[0];
-  const bool is_quantized = call.inputs[begin + 1].type.dtype == DType::kUInt8;
+  const bool is_quantized = call.inputs[begin + 1].type.is_quantized();
   const TensorType& type = call.inputs[0].type;
+  const std::size_t num_elements = call.inputs[0].data.size();
   const auto block_of = [&](std::size_t i) {  // tiles of 16 by 16
     const auto side = static_cast<std::size_t>(kBlockSide);
     const auto width = static_cast<std::size_t>(type.dim(-1)),
@@ -321,13 +323,13 @@ std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> want
   const auto value_of = [&](std::size_t moment, std::size_t i) {
     const DynamicMap& map = moment == 0 ? signed_map() : unsigned_map();
     const auto code = static_cast<std::size_t>(call.inputs[begin + 1 + moment].data[i]);
-    return map.values[code] * call.inputs[begin + 6 + moment].data[block_of(i)];
+    return map.values[code] * call.inputs[begin + 1 + moment].data[num_elements + block_of(i)];
   };
   Bound parameter, first, second;
-  std::vector<Bound> scales(is_quantized ? 2 : 0);
-  for (std::size_t i = 0; i < scales.size(); ++i)
-    scales[i].errors.resize(call.inputs[begin + 6 + i].data.size());
-  for (std::size_t i = 0; i < call.inputs[0].data.size(); ++i) {
+  std::array<Data, 2> scales;
+  if (is_quantized)
+    for (Data& errors : scales) errors.resize(call.inputs[begin + 1].data.size() - num_elements);
+  for (std::size_t i = 0; i < num_elements; ++i) {
     const double m = is_quantized ? value_of(0, i) : call.inputs[begin + 1].data[i];
     const double gradient = call.inputs[begin].data[i] * clip;
     const double moment = std::abs(m) + (1 - beta1) * (std::abs(gradient) + std::abs(m));
@@ -342,10 +344,12 @@ std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> want
     first.errors.push_back(skipped ? 0 : is_quantized ? 1 : g(6) * moment);
     second.errors.push_back(skipped ? 0 : is_quantized ? 1 : g(6) * v);
     if (!is_quantized || skipped) continue;
-    double& error = scales[0].errors[block_of(i)];
+    double& error = scales[0][block_of(i)];
     error = std::max(error, g(6) * moment);
-    scales[1].errors[block_of(i)] = std::max(scales[1].errors[block_of(i)], g(6) * v);
+    scales[1][block_of(i)] = std::max(scales[1][block_of(i)], g(6) * v);
   }
+  first.errors.insert(first.errors.end(), scales[0].begin(), scales[0].end());
+  second.errors.insert(second.errors.end(), scales[1].begin(), scales[1].end());
   if (call.attributes.contains("stream")) first.num_roundings = second.num_roundings = 2;
   std::vector<Bound> bounds{parameter};
   if (is_split) bounds.push_back({.errors = Data(parameter.errors.size(), 65535.0)});
@@ -353,11 +357,10 @@ std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> want
   bounds.push_back(std::move(second));
   // Packings are the parameter, rounded once more.
   const bool rounds_again = !is_split;
-  while (bounds.size() < call.outputs.size() - scales.size()) {
+  while (bounds.size() < call.outputs.size()) {
     bounds.push_back(parameter);
     bounds.back().num_roundings = rounds_again ? 2 : 1;
   }
-  bounds.insert(bounds.end(), scales.begin(), scales.end());
   return bounds;
 }
 

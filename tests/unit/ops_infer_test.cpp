@@ -199,27 +199,23 @@ TEST(Infer, StatesKeepTheirTypes) {
               HasSubstr("'beta1' in [0, 1), got 1"));
   const spec::Attributes attributes{
       {"rule", "adamw"}, {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
-  const auto quantized = [&](std::vector<std::string> moments, std::vector<std::string> scales) {
-    std::vector<std::string> inputs{"f32[20,7]", "f32[20,7]"};
-    inputs.insert(inputs.end(), moments.begin(), moments.end());
-    inputs.insert(inputs.end(), {"f32[]", "f32[]", "i32[]"});
-    inputs.insert(inputs.end(), scales.begin(), scales.end());
-    return inputs;
+  const auto with_moments = [&](const std::string& first, const std::string& second) {
+    return std::vector<std::string>{"f32[20,7]", "f32[20,7]", first,  second,
+                                    "f32[]",     "f32[]",     "i32[]"};
   };
-  EXPECT_THAT(infer("optimizer_step", quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[2,1]"}),
-                    attributes),
-              ElementsAre("f32[20,7]", "u8[20,7]", "u8[20,7]", "f32[2,1]", "f32[2,1]"));
-  EXPECT_THAT(error_of("optimizer_step",
-                       quantized({"u8[20,7]", "u8[20,7]"}, {"f32[2,1]", "f32[1,1]"}), attributes),
-              HasSubstr("expected second_scales to be f32[2,1], got f32[1,1]"));
-  EXPECT_THAT(error_of("optimizer_step", quantized({"u8[20,7]", "u8[20,7]"}, {}), attributes),
-              HasSubstr("expected two inputs of scales"));
-  EXPECT_THAT(error_of("optimizer_step",
-                       quantized({"u8[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
-              HasSubstr("expected second_moment to be u8[20,7], got f32[20,7]"));
-  EXPECT_THAT(error_of("optimizer_step",
-                       quantized({"f32[20,7]", "f32[20,7]"}, {"f32[2,1]", "f32[2,1]"}), attributes),
-              HasSubstr("expected scales with moments in 8 bits only"));
+  const std::string first = "dynamic8_f32_16x16[20,7]", second = "udynamic8_f32_16x16[20,7]";
+  EXPECT_THAT(infer("optimizer_step", with_moments(first, second), attributes),
+              ElementsAre("f32[20,7]", first, second));
+  EXPECT_THAT(error_of("optimizer_step", with_moments(first, first), attributes),
+              HasSubstr("expected second_moment to be " + second + ", got " + first));
+  EXPECT_THAT(
+      error_of("optimizer_step", with_moments("dynamic8_f32_8x16[20,7]", second), attributes),
+      HasSubstr("expected first_moment to be " + first + ", got dynamic8_f32_8x16[20,7]"));
+  EXPECT_THAT(error_of("optimizer_step", with_moments(first, "f32[20,7]"), attributes),
+              HasSubstr("expected second_moment to be " + second + ", got f32[20,7]"));
+  std::vector<std::string> surplus = with_moments(first, second);
+  surplus.push_back("f32[2,1]");
+  EXPECT_THAT(error_of("optimizer_step", surplus, attributes), HasSubstr("'packs'"));
   EXPECT_THAT(error_of("cache_write", {"f32[4,4]", "f32[5,4]", "i32[1]"}),
               HasSubstr("at most 4 rows"));
   EXPECT_THAT(error_of("clip_factor", {"f32[]"}, {{"max_norm", -1.0}}),

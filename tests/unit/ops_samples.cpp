@@ -40,7 +40,7 @@ std::vector<OpSample> make_samples() {
       {"cross_entropy_gradient",
        {"x[6,11]", "i32[6]", "f32[]", "w[6]", "f32[]"},
        {{"dtype", "f32"}}},
-      {"dequantize", {"i8[6,70]", "bf16[6,2]"}, {{"block", 64}, {"dtype", "bf16"}}},
+      {"dequantize", {"i8_bf16_1x64[6,70]"}, {{"dtype", "bf16"}}},
       {"embedding", {"x[11,4]", "i32[6]"}, {}},
       {"embedding_weight_gradient", {"i32[6]", "x[6,4]"}, {{"rows", 11}}},
       {"fill", {}, {{"type", "f32[3,4]"}, {"value", 0.0}}, {}},

@@ -25,14 +25,12 @@ Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
   return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
 }
 
-// Columns that share a scale where gate and up are kept in eight bits; 0 where they are not.
-Int scale_columns_of(const spec::Attributes& attributes) {
-  return spec::get_int_or(attributes, "block", 0);
+// Columns of gate or up that share a scale; 0 where it is not quantised.
+Int scale_columns_of(const TensorType& operand) {
+  return operand.is_quantized() ? operand.blocks->columns : 0;
 }
 // Blocks of products begin at multiples of it, so that none cuts what shares a scale; 0: any.
-Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm,
-                       const spec::Attributes& attributes) {
-  const Int scale_columns = scale_columns_of(attributes);
+Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm, Int scale_columns) {
   return scale_columns > 0 ? std::lcm(scale_columns, engine.blocking(gemm).column_step) : 0;
 }
 
@@ -131,8 +129,8 @@ class Forward {
         at_{num_operands(activation_)},
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, false)),
-        scale_columns_(scale_columns_of(*args.attributes)),
-        column_multiple_(column_multiple_of(engine, gemm_, *args.attributes)),
+        scale_columns_(scale_columns_of(*args.outputs.back().type)),
+        column_multiple_(column_multiple_of(engine, gemm_, scale_columns_)),
         space_(engine, gemm_, column_multiple_, at_.num_weights, 0, args.launch.team->num_threads(),
                args.workspace) {
     if (is_grouped(*args.inputs[1].type)) offsets_ = input(at_.offsets())->as<std::int32_t>();
@@ -193,19 +191,20 @@ class Forward {
                                     .slots = row_map_ != nullptr ? row_map_ + row : nullptr}});
     if (scale_columns_ == 0) return;
     for (std::size_t i = 0; i < num_products; ++i) {
-      const TensorView &codes = args_.outputs[1 + 2 * i], &scales = args_.outputs[2 + 2 * i];
-      stage_.quantize({.dtype = shape_.dtype,
-                       .rows = num_rows(block),
-                       .columns = num_columns(block),
-                       .x = products[i],
-                       .x_stride = stride,
-                       .codes = codes.as<std::int8_t>() + row * shape_.width + block.column_begin,
-                       .codes_stride = shape_.width,
-                       .scales = scales.as<BFloat16>() + row * columns(scales) +
-                                 block.column_begin / scale_columns_,
-                       .scales_stride = columns(scales),
-                       .scale_columns = scale_columns_,
-                       .columns_before = 0});
+      const TensorView& kept = args_.outputs[1 + i];
+      const Int scales = scale_columns(*kept.type);
+      stage_.quantize(
+          {.dtype = shape_.dtype,
+           .rows = num_rows(block),
+           .columns = num_columns(block),
+           .x = products[i],
+           .x_stride = stride,
+           .codes = kept.as<std::int8_t>() + row * shape_.width + block.column_begin,
+           .codes_stride = shape_.width,
+           .scales = kept.scales<BFloat16>() + row * scales + block.column_begin / scale_columns_,
+           .scales_stride = scales,
+           .scale_columns = scale_columns_,
+           .columns_before = 0});
     }
   }
 
@@ -235,14 +234,10 @@ class Gradient {
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, true)),
         segment_(segment_of(engine, gemm_)),
-        scale_columns_(scale_columns_of(*args.attributes)),
+        scale_columns_(scale_columns_of(*input(at_.operand(0)).type)),
         space_(engine, gemm_, segment_, 1, scale_columns_ > 0 ? at_.num_operands : 0,
                args.launch.team->num_threads(), args.workspace) {
     if (at_.is_grouped) offsets_ = input(at_.offsets()).as<std::int32_t>();
-    for (int i = 0; i < at_.num_operands; ++i) {
-      operands_[i].values = input(at_.operand(i));
-      if (at_.is_quantized) operands_[i].scales = input(at_.scales(i));
-    }
     if (args.attributes->contains("with_activation")) h_ = args.outputs.back().data;
     if (static_cast<std::size_t>(at_.row_map()) == args.inputs.size()) return;
     row_map_ = input(at_.row_map()).as<std::int32_t>();
@@ -275,29 +270,24 @@ class Gradient {
   }
 
  private:
-  // Gate or up.
-  struct Operand {
-    TensorView values;  // or their codes
-    TensorView scales;
-  };
-
   const TensorView& input(int i) const { return args_.inputs[static_cast<std::size_t>(i)]; }
 
-  // Codes of a block that begins at `row`, whose rows pass by `space`.
-  CodesBlock codes_of(const Operand& operand, Int row, const Block& block, std::byte* space) const {
-    const Int scales = columns(operand.scales);
-    return {.dtype = shape_.dtype,
-            .rows = num_rows(block),
-            .columns = num_columns(block),
-            .x = space,
-            .x_stride = 0,
-            .codes = operand.values.as<std::int8_t>() + row * shape_.width + block.column_begin,
-            .codes_stride = shape_.width,
-            .scales =
-                operand.scales.as<BFloat16>() + row * scales + block.column_begin / scale_columns_,
-            .scales_stride = scales,
-            .scale_columns = scale_columns_,
-            .columns_before = block.column_begin % scale_columns_};
+  // A block of a quantised operand that begins at `row`. Its rows are dequantised into `space`.
+  CodesBlock codes_of(const TensorView& operand, Int row, const Block& block,
+                      std::byte* space) const {
+    const Int scales = scale_columns(*operand.type);
+    return {
+        .dtype = shape_.dtype,
+        .rows = num_rows(block),
+        .columns = num_columns(block),
+        .x = space,
+        .x_stride = 0,
+        .codes = operand.as<std::int8_t>() + row * shape_.width + block.column_begin,
+        .codes_stride = shape_.width,
+        .scales = operand.scales<BFloat16>() + row * scales + block.column_begin / scale_columns_,
+        .scales_stride = scales,
+        .scale_columns = scale_columns_,
+        .columns_before = block.column_begin % scale_columns_};
   }
 
   void run_block(Int group, Gemm gemm, const Block& block, int thread) {
@@ -330,15 +320,15 @@ class Gradient {
                         : nullptr,
         .segment = segment_,
         .partial_stride = num_segments_};
-    if (!at_.is_quantized) {
-      gradient.gate = operands_[0].values.data + at;
-      gradient.up = has_up ? operands_[1].values.data + at : nullptr;
+    if (scale_columns_ == 0) {
+      gradient.gate = input(at_.operand(0)).data + at;
+      gradient.up = has_up ? input(at_.operand(1)).data + at : nullptr;
       gradient.operand_stride = shape_.width;
       return stage_.gradient(gradient);
     }
     CodesBlock codes[2];
     for (int i = 0; i < at_.num_operands; ++i)
-      codes[i] = codes_of(operands_[i], row, block, space_.row(thread, i));
+      codes[i] = codes_of(input(at_.operand(i)), row, block, space_.row(thread, i));
     gradient.gate_codes = &codes[0];
     gradient.gate = codes[0].x;
     if (has_up) {
@@ -358,7 +348,6 @@ class Gradient {
   const Int segment_, scale_columns_;
   const Space space_;
   const std::int32_t* offsets_ = nullptr;
-  Operand operands_[2];
   std::byte* h_ = nullptr;
   const std::int32_t* row_map_ = nullptr;
   const float* weights_ = nullptr;
@@ -382,9 +371,14 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   if (dtype != DType::kFloat32 && dtype != DType::kBFloat16)
     return no(fmt::format("expected f32 or bf16, got {}", to_string(dtype)));
   if (!engine->accepts(dtype, dtype)) return no("expected bf16 rows and weight");
+  for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})
+    for (const TensorType& type : types)
+      if (type.is_quantized() && type.blocks->scale != DType::kBFloat16)
+        return no(fmt::format("expected scales in bf16, got {}", to_string(type)));
   const Gemm gemm = forward_product(problem);
   if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
-      column_multiple_of(*engine, gemm, *problem.attributes) > engine->blocking(gemm).columns)
+      column_multiple_of(*engine, gemm, scale_columns_of(problem.outputs.back())) >
+          engine->blocking(gemm).columns)
     return no("so many columns with one scale are wider than a block");
   return yes();
 }
@@ -392,7 +386,8 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
 template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
 Int LinearActivationRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
   const Gemm gemm = forward_product(problem);
-  const Int multiple = column_multiple_of(*kEngine(), gemm, *problem.attributes);
+  const Int multiple =
+      column_multiple_of(*kEngine(), gemm, scale_columns_of(problem.outputs.back()));
   const int num_products = spec::activation_inputs(*problem.attributes).num_weights;
   return Space(*kEngine(), gemm, multiple, num_products, 0, problem.device->num_threads, nullptr)
       .bytes(0);
@@ -407,7 +402,8 @@ Int LinearActivationRows<kEngine, kStage>::gradient_workspace(const spec::Proble
   const spec::ActivationGradientInputs at =
       spec::activation_gradient_inputs(attributes, is_grouped(problem.inputs[1]));
   const bool is_weighted = problem.inputs.size() > static_cast<std::size_t>(at.row_map());
-  return Space(*kEngine(), gemm, segment, 1, at.is_quantized ? at.num_operands : 0,
+  const bool is_quantized = problem.inputs[static_cast<std::size_t>(at.operand(0))].is_quantized();
+  return Space(*kEngine(), gemm, segment, 1, is_quantized ? at.num_operands : 0,
                problem.device->num_threads, nullptr)
       .bytes(is_weighted ? shape.rows * ceil_div(shape.width, segment) : 0);
 }

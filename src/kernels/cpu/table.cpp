@@ -64,16 +64,15 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
-// Codes, i8, and what they stand for.
+// Of the values of matrices in int8, which have scales in bf16.
 Support supports_codes(const spec::Problem& problem) {
-  const auto widened = [](std::span<const TensorType> types) {
+  const auto values = [](std::span<const TensorType> types) {
     std::vector<TensorType> result(types.begin(), types.end());
     for (TensorType& type : result)
-      if (type.dtype == DType::kInt8) type.dtype = DType::kInt32;
+      if (type.is_quantized()) type.dtype = type.blocks->scale;
     return result;
   };
-  const std::vector<TensorType> inputs = widened(problem.inputs),
-                                outputs = widened(problem.outputs);
+  const std::vector<TensorType> inputs = values(problem.inputs), outputs = values(problem.outputs);
   return supports<false, false>({.op = problem.op,
                                  .attributes = problem.attributes,
                                  .inputs = inputs,
@@ -95,7 +94,7 @@ Support supports_avx2(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
-// What is not of a dtype of its own, as log-sum-exps, codes and scales are, is bf16 like output 0.
+// What is not of a dtype of its own, as log-sum-exps and int8 matrices are, is bf16 like output 0.
 template <Support (*kTypes)(const spec::Problem&)>
 Support supports_avx512_bf16(const spec::Problem& problem) {
   if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");

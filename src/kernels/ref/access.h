@@ -8,27 +8,74 @@
 
 namespace anabatic::kernels::ref {
 
-// The i-th element in row-major order, whatever the layout.
-inline double load(const TensorView& view, std::int64_t i) {
-  i = element_offset(*view.type, i);
-  switch (view.type->dtype) {
+// Element `i` of an array of `dtype`.
+inline double load_from(DType dtype, const std::byte* data, std::int64_t i) {
+  const auto at = [&]<class T>(const T* array) { return array[i]; };
+  switch (dtype) {
     case DType::kFloat64:
-      return view.as<const double>()[i];
+      return at(reinterpret_cast<const double*>(data));
     case DType::kFloat32:
-      return view.as<const float>()[i];
+      return at(reinterpret_cast<const float*>(data));
     case DType::kBFloat16:
-      return to_float(view.as<const BFloat16>()[i]);
+      return to_float(at(reinterpret_cast<const BFloat16*>(data)));
     case DType::kInt32:
-      return view.as<const std::int32_t>()[i];
+      return at(reinterpret_cast<const std::int32_t*>(data));
     case DType::kUInt16:
-      return view.as<const std::uint16_t>()[i];
+      return at(reinterpret_cast<const std::uint16_t*>(data));
     case DType::kUInt8:
-      return view.as<const std::uint8_t>()[i];
+      return at(reinterpret_cast<const std::uint8_t*>(data));
     case DType::kInt8:
-      return view.as<const std::int8_t>()[i];
+      return at(reinterpret_cast<const std::int8_t*>(data));
     default:
       throw InternalError("[ref] a dtype that supports() refuses");
   }
+}
+
+inline void store_to(DType dtype, std::byte* data, std::int64_t i, double value) {
+  const auto put_at = [&]<class T>(T* array, T rounded) { array[i] = rounded; };
+  switch (dtype) {
+    case DType::kFloat64:
+      return put_at(reinterpret_cast<double*>(data), value);
+    case DType::kFloat32:
+      return put_at(reinterpret_cast<float*>(data), static_cast<float>(value));
+    case DType::kBFloat16:
+      return put_at(reinterpret_cast<BFloat16*>(data), to_bfloat16(static_cast<float>(value)));
+    case DType::kInt32:
+      return put_at(reinterpret_cast<std::int32_t*>(data), static_cast<std::int32_t>(value));
+    case DType::kUInt16:
+      return put_at(reinterpret_cast<std::uint16_t*>(data), static_cast<std::uint16_t>(value));
+    case DType::kUInt8:
+      return put_at(reinterpret_cast<std::uint8_t*>(data), static_cast<std::uint8_t>(value));
+    case DType::kInt8:
+      return put_at(reinterpret_cast<std::int8_t*>(data), static_cast<std::int8_t>(value));
+    default:
+      throw InternalError("[ref] a dtype that supports() refuses");
+  }
+}
+
+// The i-th element in row-major order, whatever the layout; of a quantised tensor without its
+// scale.
+inline double load(const TensorView& view, std::int64_t i) {
+  return load_from(view.type->dtype, view.data, element_offset(*view.type, i));
+}
+inline void store(const TensorView& view, std::int64_t i, double value) {
+  store_to(view.type->dtype, view.data, element_offset(*view.type, i), value);
+}
+
+// The i-th scale of a quantised tensor, in row-major order of blocks.
+inline double load_scale(const TensorView& view, std::int64_t i) {
+  return load_from(view.type->blocks->scale, view.scales<const std::byte>(), i);
+}
+inline void store_scale(const TensorView& view, std::int64_t i, double value) {
+  store_to(view.type->blocks->scale, view.scales<std::byte>(), i, value);
+}
+// The scale of the i-th element.
+inline std::int64_t block_of(const TensorType& type, std::int64_t i) {
+  const BlockFormat& blocks = *type.blocks;
+  const std::int64_t width = type.dim(-1), rows = type.dim(-2), row = i / width;
+  const std::int64_t blocks_down = (rows + blocks.rows - 1) / blocks.rows;
+  return (row / rows * blocks_down + row % rows / blocks.rows) * scale_columns(type) +
+         i % width / blocks.columns;
 }
 
 // The value rounded to `dtype`, to nearest even; to bf16 by way of f32.
@@ -40,35 +87,6 @@ inline double round_to(DType dtype, double value) {
       return to_float(to_bfloat16(static_cast<float>(value)));
     default:
       return value;
-  }
-}
-
-inline void store(const TensorView& view, std::int64_t i, double value) {
-  i = element_offset(*view.type, i);
-  switch (view.type->dtype) {
-    case DType::kFloat64:
-      view.as<double>()[i] = value;
-      return;
-    case DType::kFloat32:
-      view.as<float>()[i] = static_cast<float>(value);
-      return;
-    case DType::kBFloat16:
-      view.as<BFloat16>()[i] = to_bfloat16(static_cast<float>(value));
-      return;
-    case DType::kInt32:
-      view.as<std::int32_t>()[i] = static_cast<std::int32_t>(value);
-      return;
-    case DType::kUInt16:
-      view.as<std::uint16_t>()[i] = static_cast<std::uint16_t>(value);
-      return;
-    case DType::kUInt8:
-      view.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value);
-      return;
-    case DType::kInt8:
-      view.as<std::int8_t>()[i] = static_cast<std::int8_t>(value);
-      return;
-    default:
-      throw InternalError("[ref] a dtype that supports() refuses");
   }
 }
 
@@ -96,9 +114,8 @@ inline std::int64_t size(const TensorView& view) { return view.type->num_element
 // y = rms_norm of x's runs of the weight's size; y may be x. In norm.cpp.
 void normalise(const TensorView& x, const TensorView& weight, double epsilon, const TensorView& y);
 
-// Quantises row `row`, whose elements are x, with a scale for each `block`. In quantize.cpp.
-void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::int64_t row,
-                  const TensorView& codes, const TensorView& scales);
+// Quantises the elements x of row `row` of y. In quantize.cpp.
+void quantize_row(const double* x, std::int64_t row, const TensorView& y);
 
 // log Σ exp of `count` elements from `begin`; -inf for none.
 double log_sum_exp(const TensorView& view, std::int64_t begin, std::int64_t count);

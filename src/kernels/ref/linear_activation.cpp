@@ -41,7 +41,7 @@ void forward(const Arguments& args) {
   const TensorView* row_map = input_or_null(args, at.row_map());
   const TensorView* weights = input_or_null(args, at.row_weights());
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
-  const std::int64_t block = spec::get_int_or(*args.attributes, "block", 0);
+  const bool keeps_int8 = args.outputs.size() > 1 && args.outputs[1].type->is_quantized();
   auto* kept = reinterpret_cast<double*>(args.workspace);  // of one row, where they are quantised
   for_rows(rows(h), offsets, in * out, [&](std::int64_t t, std::int64_t base) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
@@ -53,41 +53,25 @@ void forward(const Arguments& args) {
         for (std::int64_t k = 0; k < in; ++k)
           sum += load(x, row * in + k) * load(args.inputs[1 + i], base + n * in + k);
         products[i] = round_to(x.type->dtype, sum);
-        if (block > 0)
+        if (keeps_int8)
           kept[static_cast<std::int64_t>(i) * out + n] = products[i];
         else if (args.outputs.size() > 1)
           store(args.outputs[1 + i], t * out + n, products[i]);
       }
       store(h, t * out + n, factor * evaluate(activation, products[0], products[1]).value);
     }
-    if (block == 0) return;
+    if (!keeps_int8) return;
     for (std::size_t i = 0; i < count; ++i)
-      quantize_row(kept + static_cast<std::int64_t>(i) * out, out, block, t,
-                   args.outputs[1 + 2 * i], args.outputs[2 + 2 * i]);
+      quantize_row(kept + static_cast<std::int64_t>(i) * out, t, args.outputs[1 + i]);
   });
 }
 
-// Gate or up of a gradient: a matrix, or its int8 values and scales.
-class Operand {
- public:
-  Operand(const Arguments& args, int input)
-      : values_(args.inputs[static_cast<std::size_t>(input)]),
-        dtype_(args.inputs[0].type->dtype),
-        block_(spec::get_int_or(*args.attributes, "block", 0)) {
-    if (block_ > 0) scales_ = &args.inputs[static_cast<std::size_t>(input) + 1];
-  }
-  double at(std::int64_t row, std::int64_t column) const {
-    const double value = load(values_, row * columns(values_) + column);
-    if (block_ == 0) return value;
-    return round_to(dtype_, value * load(*scales_, row * columns(*scales_) + column / block_));
-  }
-
- private:
-  const TensorView& values_;
-  const TensorView* scales_ = nullptr;
-  DType dtype_;  // of the matrix
-  std::int64_t block_;
-};
+// An element of gate or up, which a quantised one has as `dequantize` to `dtype` gives it.
+double operand_at(const TensorView& operand, std::int64_t i, DType dtype) {
+  const double value = load(operand, i);
+  if (!operand.type->is_quantized()) return value;
+  return round_to(dtype, value * load_scale(operand, block_of(*operand.type, i)));
+}
 
 // The gradient of h is rounded to the dtype of dy first. With weights h is weight · activation, and
 // the rows of dy belong to tokens.
@@ -96,15 +80,15 @@ void backward(const Arguments& args) {
   const spec::Activation activation = spec::activation_of(*args.attributes);
   const spec::ActivationGradientInputs at =
       spec::activation_gradient_inputs(*args.attributes, is_grouped(weight));
-  const TensorView& gates = args.inputs[static_cast<std::size_t>(at.operand(0))];
+  const TensorView& gate = args.inputs[static_cast<std::size_t>(at.operand(0))];
   const bool has_up = at.num_operands > 1;
-  const Operand gate_of(args, at.operand(0)), up_of(args, at.operand(has_up ? 1 : 0));
+  const TensorView& up = args.inputs[static_cast<std::size_t>(at.operand(has_up ? 1 : 0))];
   const TensorView *row_map = input_or_null(args, at.row_map()),
                    *weights = input_or_null(args, at.row_weights());
   const TensorView* h =
       args.attributes->contains("with_activation") ? &args.outputs.back() : nullptr;
-  const std::int64_t in = columns(dy), out = columns(gates);
-  for_rows(rows(gates), at.is_grouped ? &args.inputs[2] : nullptr, in * out,
+  const std::int64_t in = columns(dy), out = columns(gate);
+  for_rows(rows(gate), at.is_grouped ? &args.inputs[2] : nullptr, in * out,
            [&](std::int64_t t, std::int64_t base) {
              const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
              const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
@@ -115,8 +99,10 @@ void backward(const Arguments& args) {
                for (std::int64_t n = 0; n < in; ++n)
                  dh += load(dy, row * in + n) * load(weight, base + n * out + f);
                dh = round_to(dy.type->dtype, dh);
+               const DType dtype = dy.type->dtype;
                const spec::ActivationPoint a =
-                   evaluate(activation, gate_of.at(t, f), has_up ? up_of.at(t, f) : 1);
+                   evaluate(activation, operand_at(gate, t * out + f, dtype),
+                            has_up ? operand_at(up, t * out + f, dtype) : 1);
                dweight += dh * a.value;
                store(args.outputs[0], t * out + f, factor * dh * a.by_gate);
                if (has_up) store(args.outputs[1], t * out + f, factor * dh * a.by_up);

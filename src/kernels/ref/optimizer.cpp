@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <variant>
 #include <vector>
@@ -51,38 +52,30 @@ struct MomentRounding {
   }
 };
 
-// Where the scale of the i-th element's block is.
-std::int64_t block_of(const TensorType& type, std::int64_t i) {
-  const std::int64_t width = type.dim(-1), rows = type.dim(-2), row = i / width;
-  const std::int64_t down = (rows + kBlockSide - 1) / kBlockSide,
-                     across = (width + kBlockSide - 1) / kBlockSide;
-  return (row / rows * down + row % rows / kBlockSide) * across + i % width / kBlockSide;
-}
-
 template <bool kSigned>
-double load_quantized(const TensorView& codes, const TensorView& scales, std::int64_t i) {
-  return anabatic::dequantize<kSigned>(static_cast<std::uint8_t>(load(codes, i)),
-                                       static_cast<float>(load(scales, block_of(*codes.type, i))));
+double load_quantized(const TensorView& moment, std::int64_t i) {
+  return anabatic::dequantize<kSigned>(
+      static_cast<std::uint8_t>(load(moment, i)),
+      static_cast<float>(load_scale(moment, block_of(*moment.type, i))));
 }
 
 // All values at once: a scale is the largest magnitude of its block.
 template <bool kSigned>
-void store_quantized(const TensorView& codes, const TensorView& scales,
-                     const std::vector<double>& values) {
-  std::vector<float> largest(static_cast<std::size_t>(size(scales)));
-  for (std::int64_t i = 0; i < size(codes); ++i) {
-    float& scale = largest[static_cast<std::size_t>(block_of(*codes.type, i))];
-    scale = std::max(scale, std::abs(static_cast<float>(values[static_cast<std::size_t>(i)])));
-  }
-  for (std::int64_t i = 0; i < size(codes); ++i) {
-    const float scale = largest[static_cast<std::size_t>(block_of(*codes.type, i))];
+void store_quantized(const TensorView& moment, const std::vector<double>& values) {
+  std::vector<float> largest;
+  for (std::int64_t i = 0; i < size(moment); ++i) {
+    const auto block = static_cast<std::size_t>(block_of(*moment.type, i));
+    if (block >= largest.size()) largest.resize(block + 1);
     const auto value = static_cast<float>(values[static_cast<std::size_t>(i)]);
-    store(codes, i, anabatic::quantize<kSigned>(value, inverse_scale(scale)));
+    largest[block] = std::max(largest[block], std::abs(value));
   }
-  for (std::int64_t i = 0; i < size(scales); ++i) {
-    const float scale = largest[static_cast<std::size_t>(i)];
-    store(scales, i, scale < 0x1.0p-126f ? 0.0f : scale);
+  for (std::int64_t i = 0; i < size(moment); ++i) {
+    const float scale = largest[static_cast<std::size_t>(block_of(*moment.type, i))];
+    const auto value = static_cast<float>(values[static_cast<std::size_t>(i)]);
+    store(moment, i, anabatic::quantize<kSigned>(value, inverse_scale(scale)));
   }
+  for (std::size_t i = 0; i < largest.size(); ++i)
+    store_scale(moment, static_cast<std::int64_t>(i), largest[i] < 0x1.0p-126f ? 0.0f : largest[i]);
 }
 
 // torch.optim.AdamW: decay first, then the step with bias-corrected moments.
@@ -128,7 +121,7 @@ struct Update {
 
   const TensorView& input(std::size_t place) const { return args.inputs[place]; }
   const TensorView& output(std::size_t place) const { return args.outputs[place]; }
-  bool has_codes() const { return input(form.first_moment()).type->dtype == DType::kUInt8; }
+  bool is_quantized() const { return input(form.first_moment()).type->is_quantized(); }
   // Elements whose moments and lower halves are here: `begin` is the first one's in the parameter.
   std::int64_t size_held() const { return size(input(form.first_moment())); }
   std::int64_t begin() const {
@@ -150,21 +143,18 @@ struct Update {
     store(output(form.low()), i - begin(), halves.low);
   }
   template <bool kSigned>
-  double load_moment(std::size_t moment, std::size_t scales, std::int64_t i) const {
-    return has_codes() ? load_quantized<kSigned>(input(moment), input(scales), i)
-                       : load(input(moment), i);
+  double load_moment(std::size_t moment, std::int64_t i) const {
+    return is_quantized() ? load_quantized<kSigned>(input(moment), i) : load(input(moment), i);
   }
 };
 
-void keep_codes(const Update& update) {
+void keep_quantized(const Update& update) {
   const spec::OptimizerStep& form = update.form;
   for (std::size_t k = 0; k < 2; ++k) {
-    const TensorView &codes = update.input(form.first_moment() + k),
-                     &scales = update.input(form.first_scales() + k);
-    for (std::int64_t i = 0; i < size(codes); ++i)
-      store(update.output(form.new_first_moment() + k), i, load(codes, i));
-    for (std::int64_t i = 0; i < size(scales); ++i)
-      store(update.output(form.new_first_scales() + k), i, load(scales, i));
+    const TensorView &from = update.input(form.first_moment() + k),
+                     &to = update.output(form.new_first_moment() + k);
+    if (to.data != from.data)
+      std::memcpy(to.data, from.data, static_cast<std::size_t>(from.type->num_bytes()));
   }
 }
 
@@ -186,14 +176,14 @@ void update_states(const Update& update) {
   for (std::int64_t at = 0; at < held; ++at) {
     const std::int64_t i = begin + at;
     double p = update.load_parameter(i);
-    double m = update.load_moment<true>(form.first_moment(), form.first_scales(), at);
-    double v = update.load_moment<false>(form.second_moment(), form.second_scales(), at);
+    double m = update.load_moment<true>(form.first_moment(), at);
+    double v = update.load_moment<false>(form.second_moment(), at);
     if (std::isfinite(clip)) {
       const double g = clip * load(update.input(form.gradient()), i);
       std::visit([&](const auto& by_rule) { by_rule(p, m, v, g); }, move);
     }
     update.store_parameter(i, p);
-    if (update.has_codes()) {
+    if (update.is_quantized()) {
       all_first.push_back(m);
       all_second.push_back(v);
     } else {
@@ -201,10 +191,10 @@ void update_states(const Update& update) {
       rounding.put(second, at, i, v, 1);
     }
   }
-  if (!update.has_codes()) return;
-  if (!std::isfinite(clip)) return keep_codes(update);
-  store_quantized<true>(first, update.output(form.new_first_scales()), all_first);
-  store_quantized<false>(second, update.output(form.new_first_scales() + 1), all_second);
+  if (!update.is_quantized()) return;
+  if (!std::isfinite(clip)) return keep_quantized(update);
+  store_quantized<true>(first, all_first);
+  store_quantized<false>(second, all_second);
 }
 
 // A slice writes its rows of the packing, another update the packings as a whole.

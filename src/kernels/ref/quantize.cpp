@@ -15,10 +15,11 @@ constexpr float kSmallest = 0x1p-100f;  // a block whose largest element is belo
 
 }  // namespace
 
-void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::int64_t row,
-                  const TensorView& codes, const TensorView& scales) {
-  for (std::int64_t first = 0; first < width; first += block) {
-    const std::int64_t end = std::min(first + block, width);
+void quantize_row(const double* x, std::int64_t row, const TensorView& y) {
+  const std::int64_t width = columns(y), block = y.type->blocks->columns,
+                     scales = scale_columns(*y.type);
+  for (std::int64_t b = 0; b < scales; ++b) {
+    const std::int64_t first = b * block, end = first + std::min(block, width - first);
     float largest = 0;
     bool is_finite = true;
     for (std::int64_t i = first; i < end; ++i) {
@@ -29,10 +30,10 @@ void quantize_row(const double* x, std::int64_t width, std::int64_t block, std::
     const float scale = !is_finite            ? std::numeric_limits<float>::quiet_NaN()
                         : largest < kSmallest ? 0.0f
                                               : to_float(to_bfloat16_up(largest / 127.0f));
-    store(scales, row * columns(scales) + first / block, scale);
+    store_scale(y, row * scales + b, scale);
     const float inverse = scale > 0 ? 1.0f / scale : 0.0f;
     for (std::int64_t i = first; i < end; ++i)
-      store(codes, row * width + i,
+      store(y, row * width + i,
             is_finite ? std::nearbyint(static_cast<float>(x[i]) * inverse) : 0.0);
   }
 }
@@ -43,22 +44,18 @@ std::int64_t quantize_workspace_bytes(const spec::Problem& problem) {
 
 void quantize(const Arguments& args) {
   const TensorView& x = args.inputs[0];
-  const std::int64_t block = spec::get_int(*args.attributes, "block"), width = columns(x);
+  const std::int64_t width = columns(x);
   auto* row = reinterpret_cast<double*>(args.workspace);
   for (std::int64_t r = 0; r < rows(x); ++r) {
     for (std::int64_t i = 0; i < width; ++i) row[i] = load(x, r * width + i);
-    quantize_row(row, width, block, r, args.outputs[0], args.outputs[1]);
+    quantize_row(row, r, args.outputs[0]);
   }
 }
 
 void dequantize(const Arguments& args) {
-  const TensorView &codes = args.inputs[0], &scales = args.inputs[1], &x = args.outputs[0];
-  const std::int64_t block = spec::get_int(*args.attributes, "block"), width = columns(x),
-                     blocks = columns(scales);
-  for (std::int64_t i = 0; i < size(x); ++i) {
-    const double scale = load(scales, i / width * blocks + i % width / block);
-    store(x, i, load(codes, i) * scale);
-  }
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  for (std::int64_t i = 0; i < size(y); ++i)
+    store(y, i, load(x, i) * load_scale(x, block_of(*x.type, i)));
 }
 
 }  // namespace anabatic::kernels::ref

@@ -94,6 +94,7 @@ struct Session::Impl {
 
   void list_states() {
     for (const SavedState& state : model->saved_states()) {
+      if (state.scales_of) continue;
       const Name part = state.slices.empty() ? state.name : state.slices.front();
       const spec::StatePart about = model->store().part(part);
       StateInfo info{
@@ -206,7 +207,7 @@ struct Session::Impl {
 
   const SavedState& find(const std::string& name) const {
     for (const SavedState& state : model->saved_states())
-      if (text(state.name) == name) return state;
+      if (text(state.name) == name && !state.scales_of) return state;
     throw InvalidArgument(
         fmt::format("[session] expected the name of a state (states()), got '{}'", name));
   }

@@ -36,8 +36,7 @@ TEST(OptimizerStep, PutsEveryOperandAtAPlaceOfItsOwn) {
   for (const OptimizerStep& step : kForms) {
     EXPECT_EQ(step.gradient(), step.is_split ? 2u : 1u);
     EXPECT_EQ(step.second_moment(), step.first_moment() + 1);
-    EXPECT_EQ(step.step() + 1, step.first_scales());
-    EXPECT_EQ(step.new_first_scales() - step.first_packing(), step.num_packings());
+    EXPECT_EQ(step.first_packing(), step.new_second_moment() + 1);
   }
 }
 

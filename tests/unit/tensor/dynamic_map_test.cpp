@@ -114,9 +114,13 @@ TEST(DynamicMap, TakesAnyFloat) {
 }
 
 TEST(DynamicMap, HasAScaleForEveryTile) {
-  EXPECT_EQ(to_string(block_scales_type(parse_tensor_type("u8[33,16]@panels"))), "f32[3,1]");
-  EXPECT_EQ(to_string(block_scales_type(parse_tensor_type("u8[5,0,17]"))), "f32[5,0,2]");
-  EXPECT_ANY_THROW(block_scales_type(parse_tensor_type("u8[5]")));
+  const auto scales_of = [](const char* text) {
+    return to_string(scales_type(
+        quantized(parse_tensor_type(text), moment_format(ElementMap::kDynamicUnsigned))));
+  };
+  EXPECT_EQ(scales_of("f32[33,16]@panels"), "f32[3,1]");
+  EXPECT_EQ(scales_of("f32[5,0,17]"), "f32[5,0,2]");
+  EXPECT_ANY_THROW(scales_of("f32[5]"));
 }
 
 }  // namespace

@@ -57,5 +57,39 @@ TEST(TensorType, SymbolsAndLayoutsArePartOfTheType) {
   EXPECT_NE(parse_tensor_type("f32[4]@packed"), parse_tensor_type("f32[4]"));
 }
 
+TEST(TensorType, OfABlockFormatHoldsElementsAndScales) {
+  const TensorType type = parse_tensor_type("i8_bf16_1x128[rows<=7,300]");
+  EXPECT_EQ(to_string(type), "i8_bf16_1x128[rows<=7,300]");
+  EXPECT_EQ(type, quantized(parse_tensor_type("f32[rows<=7,300]"),
+                            {.scale = DType::kBFloat16, .rows = 1, .columns = 128}));
+  EXPECT_EQ(to_string(elements_type(type)), "i8[rows<=7,300]");
+  EXPECT_EQ(to_string(scales_type(type)), "bf16[rows<=7,3]");
+  EXPECT_EQ(scales_offset(type), 2112);  // 2,100 elements, to 64 bytes
+  EXPECT_EQ(type.num_bytes(), 2112 + 7 * 3 * 2);
+  const TensorType panels = parse_tensor_type("udynamic8_f32_16x16[3,17,33]@panels");
+  EXPECT_EQ(panels.dtype, DType::kUInt8);
+  EXPECT_EQ(to_string(panels), "udynamic8_f32_16x16[3,17,33]@panels");
+  EXPECT_EQ(to_string(scales_type(panels)), "f32[3,2,3]");
+  EXPECT_EQ(panels.num_bytes(), 3 * 32 * 33 + 3 * 2 * 3 * 4);
+  EXPECT_EQ(parse_tensor_type("dynamic8_f32_16x16[0,5]").num_bytes(), 0);
+  EXPECT_NE(type, elements_type(type));
+  EXPECT_NE(parse_tensor_type("dynamic8_f32_16x16[4,4]"),
+            parse_tensor_type("udynamic8_f32_16x16[4,4]"));
+}
+
+TEST(TensorType, RefusesWhatIsNoBlockFormat) {
+  for (const char* text :
+       {"i8_bf16_1x0[4,4]", "i8_bf16_x8[4,4]", "i8_bf16_1x[4,4]", "i8_bf16_-1x8[4,4]",
+        "i8_bf16_01x8[4,4]", "i8_i32_1x8[4,4]", "i4_bf16_1x8[4,4]", "i8_bf16[4,4]", "i8_[4,4]",
+        "_bf16_1x8[4,4]", "i8_bf16_1x99999999999999999999[4,4]", "i8_bf16_1x8[4]",
+        "i8_bf16_1x8[]", "i8_bf16_1x8[2,2,2,2]"})
+    EXPECT_THROW(parse_tensor_type(text), InvalidArgument) << text;
+  // As large as a size may be: counts of blocks do not overflow.
+  EXPECT_EQ(parse_tensor_type("i8_bf16_1x9223372036854775807[4,4]").num_bytes(), 64 + 4 * 2);
+  EXPECT_EQ(parse_tensor_type("i8_bf16_9223372036854775807x1[4,4]").num_bytes(), 64 + 4 * 2);
+  EXPECT_THROW(parse_tensor_type("i8_bf16_1x1[2147483648,2147483648]").num_bytes(),
+               InvalidArgument);
+}
+
 }  // namespace
 }  // namespace anabatic

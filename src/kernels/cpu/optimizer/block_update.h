@@ -178,7 +178,7 @@ struct BlockUpdate {
   explicit BlockUpdate(const Arguments& args) : wide(args) {
     for (std::size_t i = 0; i < 2; ++i) {
       codes[i] = args.outputs[kFirstMoment + i].template as<std::uint8_t>();
-      scales[i] = args.outputs[args.outputs.size() - 2 + i].template as<float>();
+      scales[i] = args.outputs[kFirstMoment + i].template scales<float>();
     }
   }
 

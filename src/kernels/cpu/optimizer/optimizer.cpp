@@ -261,10 +261,10 @@ void run_form(const Arguments& args, const spec::OptimizerStep& form) {
 // As the moments are kept.
 template <class Rule, bool kSplit>
 void run_rule(const Arguments& args, const spec::OptimizerStep& form) {
-  const DType moments = args.outputs[form.new_first_moment()].type->dtype;
-  if (moments == DType::kUInt8)
+  const TensorType& moments = *args.outputs[form.new_first_moment()].type;
+  if (moments.is_quantized())
     run_form<BlockUpdate<Rule, kSplit>>(args, form);
-  else if (moments == DType::kBFloat16)
+  else if (moments.dtype == DType::kBFloat16)
     run_form<Update<Rule, kSplit, true>>(args, form);
   else
     run_form<Update<Rule, kSplit, false>>(args, form);

@@ -36,9 +36,6 @@ std::vector<Expected> expected_operands(const spec::Problem& problem,
       {"step", input(step.step()), kStep},
   };
   if (step.is_split) operands.push_back({"low", input(step.low()), kLow});
-  const bool has_scales = !step.writes_rows_of_packing();
-  for (std::size_t i = step.step() + 1; has_scales && i < problem.inputs.size(); ++i)
-    operands.push_back({"scales", input(i), kF32});
   for (std::size_t i = 0; i < step.num_packings(); ++i)
     operands.push_back({"packing", &problem.outputs[step.first_packing() + i], kPackings});
   return operands;
@@ -54,6 +51,9 @@ Support supports_update(const spec::Problem& problem) {
   for (const Expected& operand :
        expected_operands(problem, spec::optimizer_step_of(*problem.attributes))) {
     const DType dtype = operand.type->dtype;
+    if (operand.type->is_quantized() && operand.type->blocks->scale != kFloat32)
+      return no(fmt::format("{} is {}; this row takes scales in f32", operand.name,
+                            to_string(*operand.type)));
     if (std::find(operand.dtypes.begin(), operand.dtypes.end(), dtype) != operand.dtypes.end())
       continue;
     std::string known;
@@ -67,8 +67,8 @@ Support supports_update(const spec::Problem& problem) {
 std::uint32_t watched_states(const spec::Attributes& attributes,
                              std::span<const TensorType> outputs) {
   const spec::OptimizerStep step = spec::optimizer_step_of(attributes);
-  const bool has_scales = outputs[step.new_first_moment()].dtype == kUInt8;
-  if (has_scales || step.packs == spec::Packs::kBoth) return 0;
+  const bool is_quantized = outputs[step.new_first_moment()].is_quantized();
+  if (is_quantized || step.packs == spec::Packs::kBoth) return 0;
   return step.is_split ? 0b1110 : 0b110;
 }
 
