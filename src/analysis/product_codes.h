@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operands of an activation that are saved as int8 where their product itself writes the int8
-// values, and the activation's gradient reads them: what the pass `recompute` fuses, as the memory
-// planner foresees it.
+// Which operands of an activation are saved as int8 by the product itself, and which the
+// activation's gradient reads as int8. The memory planner predicts here what `recompute` fuses.
 #pragma once
 #include <span>
 #include <vector>
@@ -16,17 +15,17 @@ class ProductCodes {
   // Both must outlive it.
   ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder);
 
-  // Whether another product of the value's node is recomputed. False of any other value.
+  // Whether another product of the value's node is recomputed. False where the value is no product.
   bool has_dropped_beside(ir::ValueId value, const Treatments& treatments) const;
-  // Whether the product that makes the value leaves it in eight bits.
+  // Whether the product that computes the value writes it as int8.
   bool are_left(ir::ValueId value, const Treatments& treatments) const;
-  // Whether the gradient behind a product reads its codes, and those of the other product.
+  // Whether the activation's gradient reads int8 values of this product and of the other one.
   bool are_read(ir::ValueId value, const Treatments& treatments) const;
-  // Whether a gradient behind a product makes the activation too.
+  // Whether the activation's gradient also computes the activation.
   bool comes_with_gradient(ir::ValueId activation, ir::ValueId gate) const;
 
  private:
-  // The operands of the activation whose product the value is: gate and up. Empty of other values.
+  // Gate and up, where the value is one of them; else empty.
   std::span<const ir::ValueId> products_beside(ir::ValueId value) const;
 
   const ir::Graph& graph_;

@@ -33,28 +33,27 @@ std::string key_of(const Graph& graph, ValueId value) {
   return node.outputs.size() == 1 ? key : fmt::format("{}:{}", key, output - node.outputs.begin());
 }
 
-// Rotates queries and keys, and norms neither.
+// Rotates queries and keys without a norm.
 bool is_plain_pair(const Node& node) {
   return node.op->name == "rope_pair" && node.inputs.size() == 3;
 }
 
-// Several dense products of one x, which can be made again one by one.
+// Several dense products of one x, which can be recomputed one by one.
 bool is_joined(const Node& node) {
   const spec::ProductForm* form = ir::product_form(node);
   return form != nullptr && form->has_several && !form->is_grouped &&
          form->role == spec::ProductRole::kForward;
 }
 
-// One product of those that a forward node holds.
+// The form of one of the products that a forward node computes.
 const spec::ProductForm& plain_form(const Node& node) {
   return spec::product_like({.op = node.op->name,
                              .role = spec::ProductRole::kForward,
                              .is_grouped = ir::product_form(node)->is_grouped});
 }
 
-constexpr std::size_t kActivation = 0, kFirstProduct = 1;  // outputs of what keeps its products
+constexpr std::size_t kActivation = 0, kFirstProduct = 1;  // outputs, where keeps_products()
 
-// Collects the rebuilds that one set of dropped values asks for.
 class Collector {
  public:
   Collector(const Graph& graph, const Rebuilder& rebuilder, const Treatments& treatments)
@@ -75,7 +74,6 @@ class Collector {
   std::vector<Rebuild> take() { return std::move(result_); }
 
  private:
-  // Readable in the backward as it is.
   bool is_available(ValueId value) const {
     return graph_.value(value).producer == ir::kNoNode ||
            (rebuilder_.is_saved(value) && treatments_.is_kept(value));
@@ -86,7 +84,7 @@ class Collector {
     const Node& node = graph_.node(id);
     if (treatments_.waits_in_form(value))
       return {.outputs = {value}, .of = id, .from = treatments_.form[index(value)]};
-    // The norm of a sum that is there.
+    // The norm alone, where the sum is available.
     if (node.op->name == "add_rms_norm" && value == node.outputs[1] && has(node.outputs[0]))
       return {.op = "rms_norm",
               .attributes = TakenAttributes::kAll,
@@ -102,7 +100,7 @@ class Collector {
               .outputs = {value},
               .of = id};
     }
-    // Each product alone: the activation mostly comes out of a gradient (passes/recompute.h).
+    // Each product alone: a gradient mostly computes the activation (passes/recompute.h).
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,
@@ -112,14 +110,14 @@ class Collector {
             .of = id};
   }
 
-  // Kept in any form, or made again already.
+  // Saved in any form, or recomputed already.
   bool has(ValueId value) const {
     return is_made_[index(value)] || is_available(value) || treatments_.waits_in_form(value);
   }
 
   bool is_wanted(ValueId value) const { return rebuilder_.is_saved(value) && !has(value); }
 
-  // Wanted itself, or what is wanted is made of it alone.
+  // Whether the value is wanted, or read by a node whose output is.
   bool leads_to_wanted(ValueId value) const {
     if (rebuilder_.is_saved(value)) return is_wanted(value);
     for (const NodeId id : rebuilder_.forward_readers(value)) {
@@ -131,7 +129,7 @@ class Collector {
     return false;
   }
 
-  // Of the products of one x those that lead to what is wanted: keys and values without queries.
+  // The products of one x that lead to wanted values: keys and values without queries.
   Rebuild products(NodeId id, const Node& node, ValueId value) const {
     Rebuild rebuild{.op = node.op->name, .inputs = {node.inputs[0]}, .of = id};
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
@@ -157,7 +155,6 @@ class Collector {
     return rebuild;
   }
 
-  // One of the products.
   static Rebuild product(NodeId id, const Node& node, ValueId value) {
     const spec::ActivationInputs at = spec::activation_inputs(node.attributes);
     const auto which = std::find(node.outputs.begin() + kFirstProduct, node.outputs.end(), value) -

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which node each call of a program is, and what the op says it costs.
+// The node of each call of a program, and the op's own estimate of its cost.
 #pragma once
 #include <vector>
 
@@ -14,17 +14,17 @@ struct CallInfo {
   const ir::Graph* graph = nullptr;  // of the layout
   const ir::Node* node = nullptr;
   std::int32_t position = 0;  // of the node in forward ++ backward ++ update of the layout's plan
-  bool is_zero_fill = false;  // zeroes ahead of the node
-  bool is_bf16 = false;       // of the node's floating inputs, one is bf16: which peak is its roof
+  bool is_zero_fill = false;  // zeroes before the node
+  bool is_bf16 = false;       // whether an input is bf16, so that the bf16 peak is its roof
   ir::Cost cost{};
 
-  // Whether both are the same work: one assigns where the other adds.
+  // Whether the calls differ at most in that one assigns where the other adds.
   bool is_twin_of(const CallInfo& other) const {
     return node == other.node && is_zero_fill == other.is_zero_fill;
   }
 };
 
-// By index into Program::calls, twins next to each other; points into what it was made of.
+// By index into Program::calls, twins next to each other. Points into `compiled`.
 std::vector<CallInfo> call_infos(const Compiled& compiled);
 
 }  // namespace anabatic::lower

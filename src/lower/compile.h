@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that takes a built graph through passes, decisions and planning to a program.
+// Takes a built graph through passes, decisions and planning to a program.
 #pragma once
 #include "ir/graph.h"
 #include "plan/outcome.h"
@@ -19,12 +19,12 @@ struct Compiled : search::PlannedStep {
   runtime::Program program;
 };
 
-// `forward` holds the forward graph of one micro-batch, with its objective when training. A refusal
-// where options.memory.budget_bytes cannot be kept.
+// `forward` is the forward graph of one micro-batch, with its objective when training. Returns a
+// refusal where nothing fits options.memory.budget_bytes.
 plan::Outcome<Compiled> try_compile(ir::Graph forward, const CompileOptions& options,
                                     const spec::DeviceSpec& device);
 
-// plan::BudgetError instead of the refusal.
+// The same, but throws plan::BudgetError instead of a refusal.
 Compiled compile(ir::Graph forward, const CompileOptions& options, const spec::DeviceSpec& device);
 
 }  // namespace anabatic::lower

@@ -18,8 +18,8 @@ namespace {
 bool is_of_step(const ir::State& state) { return state.kind() == ir::StateKind::kGradient; }
 bool is_gradient(const ir::State& state) { return state.role == ir::StateRole::kGradient; }
 
-// Where a graph's states are: gradients in Program::gradients, those that outlive a step in
-// Program::states, sums over gradients (-1) in neither.
+// Indexes of a graph's states: gradients into Program::gradients, states that outlive a step into
+// Program::states. Sums over gradients (-1) are in neither.
 std::vector<std::int32_t> program_states(const ir::Graph& graph) {
   std::vector<std::int32_t> result;
   std::int32_t num_states = 0, num_gradients = 0;
@@ -29,7 +29,7 @@ std::vector<std::int32_t> program_states(const ir::Graph& graph) {
   return result;
 }
 
-// runtime::Operand::state of what lies in a buffer: a window's bytes are any value's of the frame.
+// runtime::Operand::state for a buffer. A window's is -1, as for any other value of the frame.
 std::int32_t state_of(const ir::Graph& graph, const std::vector<std::int32_t>& states,
                       const plan::PlannedBuffer& buffer) {
   if (buffer.state < 0) return -1;
@@ -39,7 +39,7 @@ std::int32_t state_of(const ir::Graph& graph, const std::vector<std::int32_t>& s
              : -1;
 }
 
-// Adds what one plan asks for to a program.
+// Adds one plan's calls, variants and outputs to a program.
 class Lowering {
  public:
   Lowering(const ir::Graph& graph, const plan::Plan& plan, const spec::DeviceSpec& device,
@@ -50,7 +50,7 @@ class Lowering {
         program_(program),
         states_(program_states(graph)) {}
 
-  // What all layouts have in common.
+  // The parts that all layouts share.
   void add_memory() {
     program_.num_threads = device_.num_threads;
     program_.frame_bytes = plan_.frame_bytes;
@@ -77,7 +77,7 @@ class Lowering {
         layout.outputs.push_back({std::string(text(state.name)), operand(state.after)});
   }
 
-  // Of forward and backward alone.
+  // Without outputs of the update.
   void add_outputs_of_micro_batch(runtime::Layout& layout) const {
     for (const ir::ValueId value : graph_.outputs)
       if (const ir::NodeId producer = graph_.value(value).producer;
@@ -85,8 +85,8 @@ class Lowering {
         layout.outputs.push_back(named(value));
   }
 
-  // The calls for micro-batches at these places, and the variants that run them. The update is in
-  // the first layout.
+  // The calls for micro-batches at these places, and the variants that run them. Only the first
+  // layout has the update.
   void add_variants(spec::Places places, const std::vector<PlannedCall>& calls,
                     std::int32_t layout) {
     const auto first = static_cast<std::int32_t>(program_.calls.size());
@@ -117,7 +117,7 @@ class Lowering {
     return variant;
   }
 
-  // To one that does the same, or as another one.
+  // Merges the variant with an equal one, if there is one.
   void add_variant(spec::Action action, runtime::Variant variant) {
     std::vector<runtime::Variant>& all = program_.variants[action];
     const auto same = std::find_if(all.begin(), all.end(), [&](const runtime::Variant& other) {
@@ -214,7 +214,7 @@ void check_operands(const ir::Graph& graph, const plan::Plan& plan,
   }
 }
 
-// Whether an output is added to by a micro-batch at this place.
+// Whether a micro-batch at this place adds to the output rather than assigning it.
 bool adds_at(spec::Place place, plan::WriteMode mode) {
   switch (mode) {
     case plan::WriteMode::kAssign:
@@ -232,13 +232,13 @@ bool zeroes_at(spec::Place place, plan::ZeroFill fill) {
          (fill == plan::ZeroFill::kFirstMicroBatch && spec::kStepBegins.contains(place));
 }
 
-// Compares a program with the plan that it is to do.
+// Compares a program with its plan.
 class CallsVerifier {
  public:
   CallsVerifier(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program)
       : graph_(graph), plan_(plan), program_(program), states_(program_states(graph)) {}
 
-  // Whether a micro-batch at this place runs the planned calls of an action.
+  // Throws unless a micro-batch at this place runs the planned calls of an action.
   void check(spec::Action action, spec::Place place, const runtime::Variant& variant) {
     calls_ = variant.calls;
     for (const plan::PlannedNode& planned : plan_.orders.at(action)) {
@@ -288,10 +288,10 @@ class CallsVerifier {
   const plan::Plan& plan_;
   const runtime::Program& program_;
   std::vector<std::int32_t> states_;
-  std::span<const std::int32_t> calls_;  // that are left
+  std::span<const std::int32_t> calls_;  // those still to be checked
 };
 
-// The one variant for a place.
+// Throws unless exactly one variant is for this place.
 const runtime::Variant& variant_for(const runtime::Program& program, spec::Action action,
                                     spec::Place place) {
   const runtime::Variant* result = nullptr;
@@ -306,7 +306,7 @@ const runtime::Variant& variant_for(const runtime::Program& program, spec::Actio
   return *result;
 }
 
-// Steps of one, two and three micro-batches have every place and every pair of neighbours.
+// Steps of one to four micro-batches have every place and every pair of neighbours.
 void verify_schedules(const runtime::Program& program, spec::Places places) {
   if (places.contains(spec::Place::kOnly)) (void)runtime::schedule_of(program, 1);
   if (!places.contains(spec::Place::kMiddle)) return;
@@ -314,8 +314,8 @@ void verify_schedules(const runtime::Program& program, spec::Places places) {
     (void)runtime::schedule_of(program, num_micro_batches);
 }
 
-// What a first micro-batch leaves for the others, and what it takes from them, lies where they have
-// it.
+// Throws unless gradients, states and inputs of the first micro-batch are where the other
+// micro-batches have them.
 void check_shared(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program) {
   ANABATIC_CHECK(program.frame_bytes == plan.frame_bytes &&
                      program.gradient_bytes == plan.gradient_bytes &&

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan → Program: operands become (arena, offset), zero fills become calls, kernels prepare their
-// constants. What a plan says of first and last micro-batches becomes variants of its actions.
+// constants. Differences between first and last micro-batches become variants of actions.
 #pragma once
 #include "ir/graph.h"
 #include "plan/plan.h"
@@ -10,22 +10,20 @@
 
 namespace anabatic::lower {
 
-// Every gradient state is an output under its name, besides the graph's outputs; not where
-// gradients lie in the frame and die in the update.
+// The outputs are those of the graph and every gradient state under its name. Gradients in the
+// frame, which die in the update, are no outputs.
 runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
                        const spec::DeviceSpec& device);
 
-// With a layout of its own for a first micro-batch that has its own plan
-// (plan/first_micro_batch.h).
+// A first micro-batch with its own plan (plan/first_micro_batch.h) gets a second layout.
 runtime::Program lower(const search::PlannedStep& step, const spec::DeviceSpec& device);
 
-// Throws InternalError when the calls, operands or modes of a place of micro-batches are not the
-// plan's, or when a step's schedule would be wrong (runtime/verify_schedule.h). `lower` has done
-// it.
+// Throws InternalError when calls, operands or modes at a place of micro-batches differ from the
+// plan's, or when a step's schedule would be wrong (runtime/verify_schedule.h). `lower` calls it.
 void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program);
 
-// Likewise of the first micro-batch's layout, and when it shares arenas, states, inputs or
-// gradients with the program's other calls otherwise than at one place.
+// The same for the first micro-batch's layout. Also throws where its arenas, states, inputs or
+// gradients are not at the same places as in the first layout.
 void verify_first(const ir::Graph& graph, const plan::Plan& plan, const runtime::Program& program);
 
 }  // namespace anabatic::lower

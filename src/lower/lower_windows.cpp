@@ -35,13 +35,13 @@ std::int64_t offset_of(const plan::Plan& plan, ir::ValueId value) {
   return plan.buffers[static_cast<std::size_t>(plan.buffer_of_value[index(value)])].offset;
 }
 
-// Where a parameter's copy comes to.
+// Where in the frame a parameter's copy is read to.
 std::int64_t copy_offset(const ir::Graph& graph, const plan::Plan& plan,
                          const plan::Offload& offload) {
   return offset_of(plan, graph.node(offload.reload).outputs[0]);
 }
 
-// Where a value goes from, and comes back to.
+// A saved value on disk: `from` and `to` are its places in the frame before and after.
 struct OffloadedValue {
   std::string name;
   std::int64_t bytes = 0, from = 0, to = 0;
@@ -128,7 +128,7 @@ std::vector<runtime::SwapPoint> swap_points(const plan::Plan& plan, spec::Action
     ahead_of(offload.needed_at, runtime::SwapStep::kAwaitRead);
     ++window;
   }
-  // A read follows the write whose bytes it takes over, and is queued before anything is awaited.
+  // Before a call, writes come before reads, which may reuse their bytes. Awaits come last.
   std::stable_sort(points.begin(), points.end(),
                    [](const runtime::SwapPoint& a, const runtime::SwapPoint& b) {
                      return a.call != b.call ? a.call < b.call : a.step < b.step;
@@ -138,7 +138,7 @@ std::vector<runtime::SwapPoint> swap_points(const plan::Plan& plan, spec::Action
 
 namespace {
 
-// How often each window moves, by step, in a micro-batch at this place and the update behind it.
+// How often each window moves, by SwapStep, in a micro-batch at this place and the update after it.
 using Counts = std::vector<std::array<int, 4>>;
 
 Counts counts_at(const runtime::Program& program, spec::Place place) {
@@ -151,7 +151,7 @@ Counts counts_at(const runtime::Program& program, spec::Place place) {
   return counts;
 }
 
-// Of the forward or, in a program without one, of whatever there is.
+// The layout of a micro-batch at this place: that of its first action.
 std::int32_t layout_at(const runtime::Program& program, spec::Place place) {
   for (const auto& [action, variants] : program.variants)
     for (const runtime::Variant& variant : variants)

@@ -14,17 +14,18 @@ namespace anabatic::lower {
 
 bool is_on_disk(const ir::Graph& graph, const plan::Plan& plan, const ir::State& state);
 
-// `states`: graph states by their index in Program::states.
+// `states`: by graph state, its index in Program::states.
 void add_windows(const ir::Graph& graph, const plan::Plan& plan,
                  const std::vector<std::int32_t>& states, runtime::Program& program);
 
-// What moves during the calls of an action, whose nodes' positions these are. States move where
-// they are updated next: in other micro-batches only what is queued of them is awaited.
+// Transfers during the calls of an action; `positions` are those of the calls' nodes.
+// `moves_states` is for a step's last micro-batch and its update: other micro-batches only await
+// queued writes.
 std::vector<runtime::SwapPoint> swap_points(const plan::Plan& plan, spec::Action action,
                                             std::span<const std::int32_t> positions,
                                             bool moves_states);
 
-// Throws InternalError when windows or points are not the plan's.
+// Throws InternalError when windows or points differ from the plan's.
 void verify_windows(const ir::Graph& graph, const plan::Plan& plan,
                     const std::vector<std::int32_t>& states, const runtime::Program& program);
 

@@ -29,7 +29,7 @@ std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan&
         call.places = where;
         if (!where.is_empty()) result.push_back(call);
       };
-      // What updates states ahead of the update waits for the last contribution.
+      // A node of the backward that updates states runs after the last micro-batch's contribution.
       const bool waits = action != spec::Action::kUpdate && graph.node(planned.node).is_of_update();
       const spec::Places where = waits ? places & spec::kStepEnds : places;
       if (planned.zero_fill != plan::ZeroFill::kNone) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls that a plan's nodes become, and the micro-batches that run each.
+// The calls of a plan's nodes, and the micro-batches that run each.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,7 +16,7 @@ struct PlannedCall {
   std::int32_t position = 0;  // of the node in forward ++ backward ++ update
   const plan::PlannedNode* planned = nullptr;
   spec::Places places{};      // of the micro-batches that run it
-  bool is_zero_fill = false;  // zeroes ahead of the node
+  bool is_zero_fill = false;  // zeroes before the node
   std::vector<bool> adds{};   // per output
 };
 
@@ -25,7 +25,7 @@ struct PlannedCall {
 std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan& plan,
                                        spec::Places places);
 
-// What each layout of a program is made of; points into the step.
+// The graph, plan and calls of one layout of a program. Points into the step.
 struct PlannedLayout {
   const ir::Graph* graph = nullptr;
   const plan::Plan* plan = nullptr;
@@ -33,7 +33,7 @@ struct PlannedLayout {
   std::vector<PlannedCall> calls{};
 };
 
-// That of the step; then that of a first micro-batch with its own plan, whose update is not run.
+// The layout of the step, then that of a first micro-batch with its own plan, without an update.
 std::vector<PlannedLayout> planned_layouts(const search::PlannedStep& step);
 
 }  // namespace anabatic::lower

@@ -37,7 +37,7 @@ CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
   return fields;
 }
 
-// `fallback` 0: hidden_size / num_attention_heads, also where the field is null.
+// A `fallback` of 0 means hidden_size / num_attention_heads, also where the field is null.
 void read_head_dim(ConfigReader& reader, CommonFields& fields, std::int64_t fallback) {
   const Range range{2, Limits::kHeads};
   if (fallback > 0 || reader.has("head_dim")) {
@@ -78,7 +78,7 @@ void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
     config.eos_token_ids = {defaults.eos_token_id};
 }
 
-// transformers' names of the function of gate (ACT2FN), which up is multiplied by.
+// transformers' names (ACT2FN) of the function of gate, whose result multiplies up.
 constexpr std::pair<std::string_view, spec::ActivationKind> kGatedActivations[] = {
     {"silu", spec::ActivationKind::kSwiglu},
     {"swish", spec::ActivationKind::kSwiglu},
@@ -125,7 +125,7 @@ CommonFields read_common(ConfigReader& reader, ModelConfig& config,
   return fields;
 }
 
-// In the words of config.json.
+// By the names of config.json.
 std::vector<std::pair<std::string, std::int64_t>> sizes_of(const CommonFields& fields,
                                                            const ModelSpec& spec) {
   const Moe* found = first_moe(spec);
@@ -142,7 +142,7 @@ std::vector<std::pair<std::string, std::int64_t>> sizes_of(const CommonFields& f
           {"moe_intermediate_size", moe.width}};
 }
 
-// What the whole of the model says.
+// Fills the fields that depend on the whole model.
 void finish(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   if (first_moe(config.spec) == nullptr) {
     config.output_router_logits = false;

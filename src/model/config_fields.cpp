@@ -20,7 +20,7 @@ struct NeutralField {
   std::vector<Json> neutral;
 };
 
-// What the unread fields must agree with.
+// Properties of this model that unread fields must agree with.
 struct Computed {
   const CommonFields& fields;
   bool qk_norm = false, has_window = false;
@@ -38,7 +38,7 @@ Computed computed_by(const CommonFields& fields, const ModelSpec& spec) {
   return computed;
 }
 
-// Norms, biases, scales and caps of other families.
+// Norms, biases, scales and soft caps of other families.
 std::vector<NeutralField> block_fields(const Computed& computed) {
   const CommonFields& fields = computed.fields;
   const double head_dim = static_cast<double>(fields.head_dim);
@@ -78,7 +78,7 @@ std::vector<NeutralField> block_fields(const Computed& computed) {
           {"use_qkv_bias", {false}}};
 }
 
-// Other attention, positions, dropout and kinds of models.
+// Other kinds of attention, positions and models, and dropout.
 std::vector<NeutralField> model_fields(const Computed& computed) {
   const CommonFields& fields = computed.fields;
   Json types = Json::array(), all_rope = Json::array();
@@ -124,7 +124,7 @@ std::vector<NeutralField> model_fields(const Computed& computed) {
           {"v_head_dim", {fields.head_dim}}};
 }
 
-// Routing and shared experts of other families, and mixtures where the family is dense.
+// Routing and shared experts of other families, and experts where this family is dense.
 std::vector<NeutralField> expert_fields(const Computed&) {
   return {{"decoder_sparse_step", {0}},
           {"first_k_dense_replace", {0}},
@@ -218,7 +218,7 @@ constexpr std::initializer_list<const char*> kHarmless = {"model_type",
                                                           "chunk_size_feed_forward",
                                                           "classifier_dropout"};
 
-// Nothing where the table does not know the field.
+// Empty where the table does not have the field.
 std::vector<Json> neutral_values(const ConfigReader& reader, const std::vector<NeutralField>& table,
                                  const std::string& key) {
   if (const auto expected = reader.expected(key)) return {*expected};
@@ -234,7 +234,7 @@ bool is_neutral(const Json& value, const Json& neutral) {
   return value == neutral;
 }
 
-// A window that its own switch turns off, and the first layer of a window that is not there.
+// Whether the field describes a window that the model does not have.
 bool is_without_window(const std::string& key, const Json& json, const Computed& computed) {
   if (computed.has_window) return false;
   if (key == "max_window_layers") return true;
@@ -265,8 +265,7 @@ void check_unread_fields(ConfigReader& reader, const Json& json, const CommonFie
                                           shown(neutral[0]), config.model_type, shown(value)));
     }
   }
-  if (!ignored.empty())
-    log_warning("[config] fields that nothing here reads are ignored: {}", ignored);
+  if (!ignored.empty()) log_warning("[config] unknown fields are ignored: {}", ignored);
 }
 
 }  // namespace anabatic::model

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the fields of a config.json that nothing has read.
+// Checks fields of a config.json that nothing has read.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
@@ -7,9 +7,9 @@
 
 namespace anabatic::model {
 
-// A field that changes the maths in some model must have its neutral value, at which `config` is
-// computed as it is; otherwise it is noted as unsupported. Fields that never touch the maths pass;
-// any other one that is not null is warned of by name.
+// A field that changes the maths in some model must have its neutral value, with which it changes
+// nothing in this one. Otherwise it is noted as unsupported. Fields that never change the maths
+// pass. A warning names any other field that is not null.
 void check_unread_fields(ConfigReader& reader, const nlohmann::json& json,
                          const CommonFields& fields, const ModelConfig& config);
 

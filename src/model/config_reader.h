@@ -18,7 +18,7 @@ struct Limits {
   static constexpr std::int64_t kWidth = std::int64_t{1} << 24;  // of hidden and feed-forward
   static constexpr std::int64_t kHeads = std::int64_t{1} << 16;
   static constexpr std::int64_t kExperts = std::int64_t{1} << 16;
-  static constexpr std::int64_t kPositions = (std::int64_t{1} << 31) - 1;  // they travel as i32
+  static constexpr std::int64_t kPositions = (std::int64_t{1} << 31) - 1;  // stored as i32
   static constexpr double kParameters = 1e15;
 };
 
@@ -55,8 +55,8 @@ class ConfigReader {
   void unsupported(std::string_view key, const std::string& problem);  // changes the maths
   void absorb(const ConfigReader& nested);                             // takes over its problems
 
-  // A field that nothing reads: the one value at which the maths is what is computed. It goes
-  // before what config_fields.h knows of the field.
+  // The one value that an unread field may have in this model. Replaces the neutral values of
+  // config_fields.h.
   void expect(const char* key, std::int64_t value);
   std::optional<std::int64_t> expected(std::string_view key) const;
 

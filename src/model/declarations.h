@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the builder of a model declares: every parameter, where it is used, and what counts are made
-// from. Graph, weight map and counts all read these.
+// Declarations of a model's builder: every parameter, where it is used, and what counts add up.
+// Graph, weight map and counts all read these.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -19,21 +19,22 @@ struct Parameter {
   FileView file;
   std::vector<std::int64_t> shape;
   spec::Init init{};
-  std::int64_t num_chosen = 0;  // of shape[0] experts, those that a token uses; 0: no experts
-  bool in_flops = true;         // false: model FLOPs leave it out
+  std::int64_t num_chosen = 0;  // experts (of shape[0]) that a token uses; 0: no experts
+  bool in_flops = true;         // whether model FLOPs count it
 
   std::string name() const;  // of the state: "layers.3.attention.q.weight"
   bool is_per_expert() const { return num_chosen > 0; }
   std::int64_t num_elements() const;
 };
 
-// A tensor that files may repeat: its values are those of a parameter.
+// A tensor that files may hold in addition to the parameter that it equals.
 struct RepeatedTensor {
   std::string tensor, parameter;  // "lm_head.weight", "embedding.weight"
 };
 
 struct Declarations {
-  // In the order of the forward pass. A deque takes no large block where a config has absurd sizes.
+  // In the order of the forward pass. A deque, so that a config of absurd sizes allocates no huge
+  // block.
   std::deque<Parameter> parameters{};
   std::vector<RepeatedTensor> repeated{};
   std::int64_t repeated_in_flops = 0;                       // elements that are used once more
@@ -43,7 +44,7 @@ struct Declarations {
 // Runs the builder without a graph.
 Declarations declare(const ModelSpec& spec);
 
-// "layers.3.attention.q.weight" from 3 and "attention.q.weight"; the latter alone from -1.
+// "layers.3.attention.q.weight" from 3 and "attention.q.weight". Layer -1 adds no prefix.
 std::string state_name(std::int64_t layer, std::string_view key);
 
 // In double, so that absurd sizes cannot overflow.

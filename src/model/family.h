@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model family is here: the defaults of its config.json, and a function that makes the list
-// of layers and the names in files from it. `families()` is the table.
+// A model family: the defaults of its config.json, and a function that makes the list of layers and
+// the names in files from it. `families()` is the table.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -31,7 +31,7 @@ struct CommonFields {
   std::int64_t max_position_embeddings = 0;
   spec::Activation activation{};  // of gate and up, by hidden_act
 
-  // The blocks that these make, without biases, norms or windows.
+  // Blocks of these sizes, without biases, norms or windows.
   Gqa attention() const;
   Mlp mlp() const;
 };
@@ -39,8 +39,8 @@ struct CommonFields {
 struct Family {
   std::string_view model_type;
   FamilyDefaults defaults;
-  // Reads the other fields and fills spec.layers and spec.spellings; the rest of `config` that
-  // common fields give is there already.
+  // Reads the other fields and fills spec.layers and spec.spellings. What common fields fill in
+  // `config` is there already.
   void (*read)(ConfigReader& reader, const CommonFields& fields, ModelConfig& config);
 };
 
@@ -58,7 +58,8 @@ std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback);
 // Each layer's window by `use_sliding_window`, for the layers of `layer_types` or those from
 // max_window_layers on.
 std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields);
-// Experts of `width`, and in `config` what their losses are by default.
+// An MoE block. Also sets the default losses of routers in `config`. `other_key` is another name of
+// `key`.
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
                  const char* key, const char* other_key, const Moe& defaults);
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of weight files to and from f32: f64, f32, bf16, f16.
+// Converts values of weight files (f64, f32, bf16, f16) to and from f32.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace anabatic::model {
 
 bool is_weight_dtype(DType dtype);
 
-// IEEE 754 binary16, to nearest even; beyond its range becomes infinity.
+// IEEE 754 binary16. Rounds to nearest even, and to infinity beyond its range.
 float half_to_float(std::uint16_t bits);
 std::uint16_t float_to_half(float value);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws the values that a parameter begins with.
+// Draws the initial values of a parameter.
 #pragma once
 #include <cstdint>
 #include <span>

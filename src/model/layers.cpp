@@ -4,7 +4,7 @@
 namespace anabatic::model {
 namespace {
 
-// The names that belong to a kind of block: where it begins, its norm and its sum.
+// Names of a kind of block: its first segment, its norm and its residual sum.
 struct BlockNames {
   std::string_view segment, norm, norm_file, residual;
 };
@@ -20,7 +20,7 @@ BlockNames names_of(const FeedForward& feed_forward) {
   return {"mlp", "mlp_norm", kNormFile, "mlp.residual"};
 }
 
-// A block and its residual connection, with the norms where `placement` says.
+// A block with its norm and residual connection.
 template <class Block>
 ir::ValueId add_block(ModelBuilder& b, NormPlacement placement, const BlockNames& names,
                       ir::ValueId hidden, Block&& block) {

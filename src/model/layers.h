@@ -7,7 +7,7 @@
 
 namespace anabatic::model {
 
-// Logits [T, vocabulary]; appends to `routers`, one a layer with experts.
+// Returns logits [T, vocabulary]. Appends one entry to `routers` for each layer with experts.
 ir::ValueId add_model(ModelBuilder& builder, LayerInputs inputs,
                       std::vector<RouterOutputs>& routers);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model read from a Hugging Face config.json, its graph, and what its size says.
+// A model read from a Hugging Face config.json, its graph, and its counts of parameters and FLOPs.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,8 +16,7 @@ namespace anabatic::model {
 
 struct ModelCounts {
   std::int64_t total = 0, active = 0;  // active: experts counted top_k / num_experts
-  std::int64_t active_without_embedding_and_routers =
-      0;  // what model FLOPs count; the head always counted
+  std::int64_t active_without_embedding_and_routers = 0;  // in model FLOPs; always with the head
   // heads · (d_qk + d_v), summed over the layers of each window; 0: no window.
   std::map<std::int64_t, std::int64_t> attention_widths{};
 
@@ -26,7 +25,7 @@ struct ModelCounts {
   }
 };
 
-// What a config.json says.
+// The contents of a config.json.
 struct ModelConfig {
   std::string model_type;  // "llama", "qwen3_moe", ...: of a family
   ModelSpec spec{};
@@ -46,13 +45,13 @@ struct ModelConfig {
 // supported.
 ModelConfig load_config(const std::filesystem::path& directory_or_file);
 
-// What keeps experts equally busy. Only tokens count, not padding.
+// The auxiliary loss that balances experts. Padding does not count.
 enum class BalanceLoss {
-  kLayer,  // E / (k·T) · Σₑ countsₑ · mean probabilityₑ (least: 1), mean over MoE layers
-  kSequence,  // the same of each document's tokens in its row, mean over documents and layers
-  kAllLayers,  // as transformers: E · Σₑ (countsₑ / T) · mean probabilityₑ over all layers' tokens
-               // together (least: k)
-  kNone  // kLayer's value, in no objective
+  kLayer,  // E / (k·T) · Σₑ countsₑ · mean probabilityₑ (minimum 1), mean over MoE layers
+  kSequence,  // the same for the tokens of a document in a sample, mean over documents and layers
+  kAllLayers,  // as transformers: E · Σₑ (countsₑ / T) · mean probabilityₑ over the tokens of all
+               // layers together (minimum k)
+  kNone  // kLayer's value as an output, but not in the objective
 };
 
 struct BuildOptions {
@@ -60,21 +59,21 @@ struct BuildOptions {
   bool with_loss = true;                           // false: logits only
   bool with_logits = false;                        // list `logits` among the outputs
   BalanceLoss balance_loss = BalanceLoss::kLayer;  // `aux_loss`, an output of MoE models
-  double balance_coef = 0.0;                       // of aux_loss in the objective; 0: no part of it
+  double balance_coef = 0.0;                       // of aux_loss in the objective
   double z_loss_coef = 0.0;
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
 
-// The forward graph of one micro-batch in fp32, outputs `loss` (language model, scaled by
-// inverse_tokens), `aux_loss`, `z_loss`, `expert_load.N` (counts of layer N), `logits`. Losses of
-// the micro-batches of a step add up to the step's. With loss and experts the batch has one more
-// input, `documents`; with a cache it has `cache_first i32[1]`, the row where this call's tokens
+// The forward graph of one micro-batch in fp32. Its outputs are `loss` (language model, scaled by
+// inverse_tokens), `aux_loss`, `z_loss`, `expert_load.N` (counts of layer N) and `logits`. Losses
+// of the micro-batches of a step add up to the step's. With loss and experts the batch has one more
+// input, `documents`. With a cache it has `cache_first i32[1]`, the row where this call's tokens
 // go, and attention reads the caches.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
-// Model FLOPs of a training step by conventions: 6 · tokens · active, and in each layer 7 · (d_qk +
-// d_v) · heads · pairs, those of queries and keys that a layer of this window (0: none) computes.
+// Model FLOPs of a training step: 6 · tokens · active, and in each layer 7 · (d_qk + d_v) · heads ·
+// pairs. The pairs are those of queries and keys that a layer with this window (0: none) computes.
 double training_flops(const ModelConfig& config, std::int64_t tokens,
                       const std::function<double(std::int64_t window)>& unmasked_pairs);
 

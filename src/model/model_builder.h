@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adds a model's ops to a graph. A parameter is declared where it is used, with its file name,
-// shape and first values. Activations are f32; passes lower them.
+// shape and initial values. Everything is f32 here; passes choose the precision.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace anabatic::model {
 
-// Parameters NAME.weight [out, in] and NAME.bias [out]; their file names end so, too.
+// Parameters NAME.weight [out, in] and NAME.bias [out]. Names in files get the same endings.
 struct Linear {
   std::string_view name;
   FileView file;
@@ -34,7 +34,7 @@ struct ExpertLinear {
   const Moe* experts = nullptr;
 };
 
-// NAME.weight [width], which begins as ones.
+// NAME.weight [width], initialised to ones.
 struct Norm {
   std::string_view name;
   FileView file;
@@ -43,22 +43,23 @@ struct Norm {
 
 class ModelBuilder {
  public:
-  // Declares and adds nothing: values are kNoValue.
+  // Only declares parameters. All values are kNoValue.
   ModelBuilder(const ModelSpec& spec, Declarations& declared);
-  // Adds a state for each parameter that declare(spec) gives, then what the calls say. The graph
+  // Adds a state for each parameter of declare(spec), then ops as functions are called. The graph
   // outlives the builder.
   ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph);
 
   const ModelSpec& spec() const { return spec_; }
-  // Only of a builder with a graph.
+  // Only for a builder with a graph.
   ir::GraphBuilder& graph() { return *graph_; }
 
-  // What follows belongs to this layer (-1: to none), whose prefix names get, and to the segment.
+  // Ops and parameters that follow belong to this layer (-1: none) and segment. Their names get the
+  // layer's prefix.
   void begin(std::int64_t layer, std::string_view segment);
   void begin(std::string_view segment) { begin(layer_, segment); }  // of the same layer
   std::int64_t layer() const { return layer_; }
 
-  // An op's first result, which gets the name, or its first N.
+  // Adds an op. `op` names and returns its first result, `ops` returns the first N.
   ir::ValueId op(std::string_view op, std::vector<ir::ValueId> inputs,
                  spec::Attributes attributes = {}, std::string_view name = {});
   template <std::size_t N>
@@ -75,25 +76,25 @@ class ModelBuilder {
   ir::ValueId linear(ir::ValueId x, const Linear& linear);
   // Rows [offsets[e], offsets[e + 1]) times the matrix of expert e.
   ir::ValueId grouped_linear(ir::ValueId x, ir::ValueId offsets, const ExpertLinear& linear);
-  // Each run of the norm's width normalised.
+  // Normalises each group of norm.width columns.
   ir::ValueId norm(ir::ValueId x, const Norm& norm);
-  // The activation of a feed-forward block, of its two products.
+  // The activation of a feed-forward block.
   ir::ValueId activate(const spec::Activation& activation, ir::ValueId gate, ir::ValueId up,
                        std::string_view name);
 
-  // The value of a parameter, which is declared by this.
+  // Declares a parameter and returns its value.
   ir::ValueId parameter(Parameter parameter);
-  // The parameter serves as another one, too, which files may hold again.
+  // Declares that a parameter is used once more, in place of a tensor that files may hold.
   void repeat(const RepeatedTensor& tensor, std::int64_t num_elements);
-  // A layer's attention of that many heads and widths of a query and a value.
+  // Counts a layer's attention for model FLOPs; `qk_and_v_width` is d_qk + d_v.
   void count_attention(std::int64_t heads, std::int64_t qk_and_v_width, std::int64_t window);
   spec::Init normal() const;  // of a matrix
 
  private:
   const ModelSpec& spec_;
   ir::GraphBuilder* graph_ = nullptr;
-  Declarations* declared_ = nullptr;  // of a builder without a graph
-  // With one: what is declared, its values, and which is to be used next.
+  Declarations* declared_ = nullptr;  // without a graph
+  // With a graph: the declared parameters, their values, and the index of the next one to be used.
   std::deque<Parameter> parameters_{};
   std::vector<ir::ValueId> values_{};
   std::size_t next_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as a list of layers. A family file makes it from config.json; graph, weight map and
-// counts follow from it. What differs between layers is an entry of the list.
+// A model as a list of layers. A family's source makes it from config.json. Graph, weight map and
+// counts follow from it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -34,7 +34,7 @@ struct Moe {
   bool normalizes_weights = true;  // the chosen experts' weights add up to 1
 };
 
-// A further kind of block is a further alternative, with its function in model/blocks.
+// A new kind of block is an alternative here, with a function in model/blocks.
 using Attention = std::variant<Gqa>;
 using FeedForward = std::variant<Mlp, Moe>;
 
@@ -53,11 +53,10 @@ struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
 };
 
-// Where files hold a parameter: a tensor of its shape, row-major, named within the layer. "{}" is
-// an expert's number: each expert has a tensor of its own. Parameters of a layer that name one
-// tensor share it: their rows follow one another, in order of declaration, in each expert's matrix.
-// What else files do (transposed, rows interleaved, quantised) would be further fields, which
-// weight_map.cpp reads.
+// The file tensor of a parameter: row-major, of the same shape, named within the layer. "{}" stands
+// for an expert's number where each expert has a tensor. Parameters of a layer that name one tensor
+// share it: their rows follow one another, in order of declaration, in each expert's matrix.
+// Another layout in files would be a field here, which weight_map.cpp reads.
 struct FileView {
   std::string tensor;
 };
@@ -74,7 +73,7 @@ struct ModelSpec {
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none
   double norm_epsilon = 1e-6;
-  double initializer_range = 0.02;  // the deviation of matrices at a random start
+  double initializer_range = 0.02;  // standard deviation of initial matrices
   spec::Rope rope{};
   std::vector<LayerSpec> layers{};
   HeadSpec head{};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kLargest = 1e30;
 
-// Extends a context, so below 1 it has no meaning; transformers only warns.
+// The factor extends a context, so below 1 it has no meaning; transformers only warns.
 void read_factor(ConfigReader& reader, spec::Rope& rope, bool is_required) {
   const auto factor = reader.optional_number("factor", 1.0, kLargest);
   if (factor) rope.factor = *factor;
@@ -36,7 +36,7 @@ void read_llama3(ConfigReader& reader, spec::Rope& rope) {
                    fmt::format("expected more than low_freq_factor {}, got {}", *low, *high));
 }
 
-// Zero and null both mean the default, as in transformers.
+// As in transformers, 0 and null both mean the default.
 void read_yarn(ConfigReader& reader, spec::Rope& rope) {
   rope.attention_factor = reader.optional_number("attention_factor", 0.0, kLargest).value_or(-1.0);
   const auto truthy = [&](const char* key, double fallback) {
@@ -78,8 +78,8 @@ void require_full_rotation(ConfigReader& reader) {
     reader.unsupported("partial_rotary_factor", fmt::format("expected 1, got {}", *part));
 }
 
-// The object that holds the variant; rope_scaling, the older spelling, comes first as in
-// transformers.
+// The object that describes the rope. As in transformers, rope_scaling, the older name, comes
+// first.
 const nlohmann::json* rope_object(ConfigReader& reader, const char*& key) {
   const nlohmann::json* chosen = nullptr;
   for (const char* candidate : {"rope_scaling", "rope_parameters"}) {
@@ -121,7 +121,7 @@ spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double de
         fmt::format("expected default, linear, dynamic, yarn or llama3, got '{}'", rope.variant));
   } else {
     read_variant(nested, rope, outer_original);
-    // transformers keeps what the variant does not read; only the object's own kind is known.
+    // transformers keeps parameters of other variants, so these are allowed.
     nested.know({"factor", "original_max_position_embeddings", "low_freq_factor",
                  "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
                  "mscale_all_dim", "truncate", "finetuned"});

@@ -17,7 +17,7 @@ ir::ValueId add_scaled(ir::GraphBuilder& builder, ir::ValueId objective, ir::Val
   return builder.add1("add", {objective, scaled});
 }
 
-// The mean over layers of what `loss_of` gives of each, times `factor`.
+// The mean over layers of `loss_of`, times `factor`.
 template <class LossOf>
 ir::ValueId mean_over_layers(ir::GraphBuilder& builder, const std::vector<RouterOutputs>& routers,
                              double factor, LossOf&& loss_of) {

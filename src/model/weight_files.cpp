@@ -12,8 +12,8 @@
 namespace anabatic::model {
 namespace {
 
-// The spelling in which the files have the most parameters; of equals the first. One tensor stands
-// for those of all experts.
+// The spelling in which the files have the most parameters, the first of equal ones. Of experts,
+// only the first one's tensor is looked up.
 std::size_t detect_spelling(const Declarations& declared, const std::vector<Spelling>& spellings,
                             const io::SafetensorsDirectory& files) {
   const auto num_found = [&](const Spelling& names) {
@@ -28,7 +28,7 @@ std::size_t detect_spelling(const Declarations& declared, const std::vector<Spel
   return static_cast<std::size_t>(best - spellings.begin());
 }
 
-// The file tensor of a parameter that has one of its own.
+// The file tensor that holds only this parameter.
 template <class Map>
 auto& tensor_of(Map& map, std::string_view parameter) {
   const auto found = std::find_if(
@@ -52,8 +52,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// Adds "NAME: expected ..., got ..." lines; a checkpoint of another model has thousands, so the
-// lists stop.
+// Collects "NAME: expected ..., got ..." lines, at most a hundred: a checkpoint of another model
+// has thousands.
 class Problems {
  public:
   void add(const std::string& line) {
@@ -83,7 +83,7 @@ void check_tensor(FileTensor& tensor, const io::TensorEntry& entry, Problems& pr
     tensor.dtype = *entry.dtype;
 }
 
-// Of tensors that the map does not have.
+// Checks tensors of files that are not in the map.
 void check_others(const io::SafetensorsDirectory& files, const Declarations& declared,
                   const WeightMap& map, Problems& problems) {
   std::set<std::string_view> expected;
@@ -110,7 +110,7 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
   const std::size_t spelling = detect_spelling(declared, config.spec.spellings, files);
   WeightMap map = map_of(declared, config.spec.spellings[spelling], DType::kFloat32);
   map.spelling = spelling;
-  // One that is there alone stands for both.
+  // Where files hold only the repeated tensor, the parameter is read from it.
   for (const RepeatedTensor& repeated : declared.repeated)
     if (FileTensor& tensor = tensor_of(map, repeated.parameter);
         files.find(tensor.name) == nullptr && files.find(repeated.tensor) != nullptr)

@@ -33,7 +33,7 @@ class MapBuilder {
  public:
   MapBuilder(const Spelling& names, DType dtype) : names_(names), dtype_(dtype) {}
 
-  // `parameters` are of one layer, and all per expert, or one that is not.
+  // `parameters` are those of all experts of one layer, or a single other one.
   void add(std::span<const Parameter* const> parameters) {
     const Parameter& first = *parameters.front();
     if (first.layer != layer_) places_.clear();
@@ -47,7 +47,7 @@ class MapBuilder {
   WeightMap take() { return std::move(map_); }
 
  private:
-  // The part of one expert, or all of a parameter that has no experts.
+  // The matrix of one expert, or the whole parameter where there are no experts.
   void add_matrix(const Parameter& parameter, std::int64_t expert, std::int64_t count) {
     std::vector<std::int64_t> shape = parameter.shape;
     const bool is_alone = has_tensor_per_expert(view_of(parameter, names_));
@@ -61,7 +61,7 @@ class MapBuilder {
     add_piece(tensor, {parameter.name(), expert * count, count});
   }
 
-  // Joined with the piece before, where it goes on.
+  // Merges the piece with the previous one where it continues that.
   static void add_piece(FileTensor& tensor, WeightPiece piece) {
     if (!tensor.pieces.empty()) {
       WeightPiece& last = tensor.pieces.back();
@@ -89,7 +89,7 @@ std::string file_tensor(const Parameter& parameter, const Spelling& names, std::
   return parameter.layer < 0 ? name : fmt::format("model.layers.{}.{}", parameter.layer, name);
 }
 
-// Experts' parameters of one layer follow one another: their tensors go expert by expert.
+// Parameters of experts follow one another in a layer. Their file tensors go expert by expert.
 WeightMap map_of(const Declarations& declared, const Spelling& names, DType dtype) {
   MapBuilder builder(names, dtype);
   std::vector<const Parameter*> together;

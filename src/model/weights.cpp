@@ -20,7 +20,6 @@ DType saved_dtype(const FileTensor& tensor, SaveDType dtype) {
   return dtype == SaveDType::kFloat32 ? DType::kFloat32 : tensor.dtype;
 }
 
-// Of elements counted by dtype.
 DType most_of(const std::map<DType, std::int64_t>& elements) {
   return std::max_element(elements.begin(), elements.end(),
                           [](const auto& a, const auto& b) {
@@ -30,7 +29,7 @@ DType most_of(const std::map<DType, std::int64_t>& elements) {
       ->first;
 }
 
-// In blocks whose pages are given back, so that reading needs little memory beside the states.
+// Reads blocks and releases their pages, so that little memory is needed in addition to the states.
 void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,
                 const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch,
                 io::Checksum& sum) {
@@ -46,7 +45,7 @@ void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<co
   }
 }
 
-// In blocks, so that converting needs little memory beside the states.
+// Converts blocks, so that little memory is needed in addition to the states.
 void write_piece(io::SafetensorsWriter& writer, const std::string& name, DType dtype,
                  const WeightPiece& piece, const StateReader& read, std::vector<float>& values,
                  std::vector<std::byte>& bytes) {
@@ -63,7 +62,7 @@ void write_piece(io::SafetensorsWriter& writer, const std::string& name, DType d
   }
 }
 
-// The checksums that a checkpoint has beside its files.
+// The checksums of a checkpoint's files, which are stored next to them.
 class WrittenChecksums {
  public:
   explicit WrittenChecksums(const std::filesystem::path& directory) {
@@ -75,14 +74,14 @@ class WrittenChecksums {
     if (file == nullptr) return;
     const auto written = file->tensors.find(entry.name);
     ANABATIC_REQUIRE(written == file->tensors.end() || written->second == found,
-                     "[weights] {}: {}; the file is damaged, or, if it was changed on purpose, {} "
-                     "beside it must go",
+                     "[weights] {}: {}; the file is damaged. If it was changed on purpose, remove "
+                     "{} next to it",
                      entry.file->string(),
                      io::checksum_mismatch(entry.name, written->second, found), io::kChecksumsFile);
   }
 
  private:
-  // Null where there are none, or they are of another file.
+  // Null without checksums, or where they are for another file.
   const io::FileChecksums* file_of(const std::filesystem::path& path) {
     if (!manifest_) return nullptr;
     const auto [known, is_new] = files_.try_emplace(path, nullptr);
@@ -94,8 +93,7 @@ class WrittenChecksums {
       known->second = &written->second;
     } else {
       log_warning(
-          "[weights] {} is not the file that {} was written for: its tensors are not "
-          "compared with it",
+          "[weights] {} is not the file that {} was written for: its tensors are not checked",
           path.string(), io::kChecksumsFile);
     }
     return known->second;

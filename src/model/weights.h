@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which file tensor holds which part of which state, and import and export by that map. A file
-// tensor is always a row of contiguous pieces of states, so one map serves both ways, and gradients
-// too.
+// Maps file tensors to parts of states, and imports and exports by that map. A file tensor is
+// always a sequence of contiguous pieces of states, so one map serves import, export and gradients.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -37,8 +36,8 @@ struct WeightMap {
   std::vector<FileTensor> tensors;  // in the order of the forward pass
 };
 
-// The map for a model without files: the family's first spelling, in the config's dtype (f32 when
-// it names none that the engine writes).
+// The map for a model without files: the family's first spelling, in the config's dtype. It is f32
+// where the config names no dtype that can be written.
 WeightMap make_weight_map(const ModelConfig& config);
 WeightMap make_weight_map(const ModelConfig& config, std::size_t spelling, DType dtype);
 
@@ -46,27 +45,27 @@ WeightMap make_weight_map(const ModelConfig& config, std::size_t spelling, DType
 // InvalidArgument lists every tensor that is missing, surplus, or of another shape or dtype.
 WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory);
 
-// A repeated tensor that stood alone for a parameter (a head for its tied embedding) gets the
-// parameter's own name, which older readers look for.
+// A parameter that was read from its repeated tensor (a tied embedding from the head) gets its own
+// file name, which older readers look for.
 void use_own_names(const ModelConfig& config, WeightMap& map);
 
-// Takes and gives elements [first, first + values.size()) of a state, row-major.
+// Write and read elements [first, first + values.size()) of a state, row-major.
 using StateWriter =
     std::function<void(std::string_view state, std::int64_t first, std::span<const float> values)>;
 using StateReader =
     std::function<void(std::string_view state, std::int64_t first, std::span<float> values)>;
 
 // Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
-// `lm_head.weight` in the files must equal the embedding, or stand in for it. Where the directory
-// has checksums of its files, a tensor that is not as it was written is an error too.
+// `lm_head.weight` in the files must equal the embedding, or be there instead of it. A tensor that
+// differs from the directory's checksums is an error.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write);
 
 enum class SaveDType : std::uint8_t { kSource, kFloat32 };
 
-// The dtype that most elements are saved in; of equals the wider one.
+// The dtype that most elements are saved in, the wider of equal ones.
 DType dominant_dtype(const WeightMap& map, SaveDType dtype);
-// Likewise of the files in DIR; nothing when there are none, or none in a dtype of weights.
+// The same for the files in DIR; empty without files, or without a dtype of weights in them.
 std::optional<DType> stored_dtype(const std::filesystem::path& directory);
 // A dtype as config.json spells it: "bfloat16".
 std::string_view config_name(DType dtype);

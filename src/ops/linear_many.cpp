@@ -54,7 +54,7 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
       kGrouped ? Check("grouped_linear_many_input_gradient", inputs, attributes, {}, {"slices"})
                : Check("linear_many_input_gradient", inputs, attributes);
   if (num_others<kGrouped>(check) % 2 != 0)
-    check.fail("expected a weight behind every dy, got " +
+    check.fail("expected a weight after each dy, got " +
                std::to_string(num_others<kGrouped>(check)) + " inputs");
   const Operand dy0 = check.floating(0, "dy", 2), first = weight_at<kGrouped>(check, 1);
   for (int i = 0; i < num_others<kGrouped>(check); i += 2) {
@@ -91,7 +91,7 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   return outputs;
 }
 
-// Of every y [rows, out] and x [rows, in].
+// Each product of x [rows, in] to y [rows, out], forward or backward.
 std::int64_t flops(const TensorType& x, const TensorType& y) {
   return product({2, x.dim(0), x.dim(1), y.dim(1)});
 }

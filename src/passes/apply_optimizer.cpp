@@ -19,13 +19,13 @@ using ir::ValueId;
 
 constexpr std::string_view kPreviousNorm = "previous_grad_norm";
 
-// Matrices below keep their moments in f32: they take next to nothing, and a block of a few rows
-// holds values that have little to do with one another.
+// Smaller matrices keep their moments in f32: they take few bytes, and a block of several short
+// rows mixes values of different sizes.
 constexpr std::int64_t kSmallestQuantized = 4096;
 
 struct Trained {
   Name name;
-  ValueId parameter, gradient;  // what the step began with; what the micro-batches added up to
+  ValueId parameter, gradient;  // before the update; summed over the micro-batches
   std::int32_t layer;
 };
 
@@ -90,7 +90,7 @@ class Optimizer {
                                  {{"max_norm", options_.clip_grad_norm}});
   }
 
-  // The norm of the step before; 0 in the first one.
+  // The norm of the previous step; 0 in the first one.
   ValueId keep_norm(ValueId norm) {
     const ValueId before =
         builder_.state(kPreviousNorm, builder_.type(norm), ir::StateRole::kPreviousNorm);
@@ -98,8 +98,8 @@ class Optimizer {
     return before;
   }
 
-  // Not where rows get gradients of very different sizes, as those of tokens do: the large ones of
-  // a block would round away the small ones.
+  // Not where gradients of rows differ much in size, as in an embedding. Large ones of a block
+  // would round the small ones to 0.
   bool is_quantized(const Trained& one) const {
     const TensorType& type = graph_.value(one.gradient).type;
     if (type.ndim() < 2 || type.num_elements() < kSmallestQuantized) return false;

@@ -35,7 +35,7 @@ bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
   if (!takes_row_map(node) || node.inputs[0] != rows || node.attributes.contains("top_k") ||
       std::count(node.inputs.begin(), node.inputs.end(), rows) != 1)
     return false;
-  // Weights of rows brought their map along.
+  // A product with weights of rows has a row map already.
   const std::size_t at = row_map_at(node);
   return node.inputs.size() <= at || node.inputs[at] == row_map;
 }

@@ -40,13 +40,13 @@ void set_packs(Node& update, Packs packs) {
   update.attributes.merge(spec::to_attributes(step));
 }
 
-// Updates of slices (slice_optimizer.h): each writes its rows of the packing that the last one
-// before the step left, and hands it on.
+// Updates of slices (slice_optimizer.h): each writes its rows of the previous step's packing and
+// passes it to the next slice.
 bool fuse_slices(Graph& graph, const std::map<ValueId, Packings>& packings,
                  std::vector<bool>& keep) {
   std::map<ValueId, ValueId> before;  // of states, by `after`
   for (const ir::State& state : graph.states) before[state.after] = state.before;
-  std::map<ValueId, std::vector<std::size_t>> slices;  // of one parameter, by what they leave of it
+  std::map<ValueId, std::vector<std::size_t>> slices;  // of a parameter, by their last output of it
   bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
@@ -85,7 +85,7 @@ DType packed_dtype(const Graph& graph, std::size_t pack) {
   return graph.value(graph.nodes[pack].outputs[0]).type.dtype;
 }
 
-// What the update that leaves `parameter` may write itself, of the nodes that pack it.
+// Which of these packings the update that writes `parameter` may write itself.
 Packs packs_of(const Graph& graph, const spec::OptimizerStep& step, ValueId parameter,
                const Packings& packings) {
   const auto [plain, transposed] = packings;
@@ -97,7 +97,7 @@ Packs packs_of(const Graph& graph, const spec::OptimizerStep& step, ValueId para
   return in_panels ? Packs::kTransposed : Packs::kNone;
 }
 
-// Node `i` becomes one that writes these packings; the nodes that made them go.
+// Node `i` becomes one that writes these packings; the `pack` nodes are removed.
 void fuse_packs(Graph& graph, std::size_t i, const Packings& packings, Packs packs,
                 std::vector<bool>& keep) {
   Node& node = graph.nodes[i];

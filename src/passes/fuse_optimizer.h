@@ -5,10 +5,10 @@
 //   %a = pack(%p)  {layout="panels"}              ->   %p, %m, %v, %a, %b = optimizer_step(...)
 //   %b = pack(%p)  {layout="panels_transposed"}        {packs="both"}
 //
-// where both packings have one dtype. Of a parameter in panels, or in halves in panels, also with
-// packs="transposed": the parameter itself is the other packing.
-// Updates of slices of one in halves (passes/slice_optimizer.h) write, one after the other, each
-// its rows of the packing that stands:
+// where both packings have one dtype. Where the parameter itself, or its upper 16 bits, is packed,
+// it is one of the packings, and packs="transposed" writes the other.
+// Where such upper 16 bits are updated by slices (passes/slice_optimizer.h), each slice writes its
+// rows of the packing of the previous step:
 //
 //   %q, ... = optimizer_step(%w, ...)    ->   %q, ..., %a = optimizer_step(%w, ..., %before)
 //   %r, ... = optimizer_step(%q, ...)         %r, ..., %p = optimizer_step(%q, ..., %a)
@@ -16,11 +16,14 @@
 //
 // where %before is what the step began with.
 // Other readers of %p (the cast of a tied embedding) stay. Equal bits. Linear in nodes and slices.
-// It stands behind apply_optimizer and slice_optimizer, which make these nodes.
+// It runs after apply_optimizer and slice_optimizer, which make these nodes.
 //
-// Gain, one core of a shared, busy 2-core Milan VM (AVX2), to bf16, against the three separate
-// sweeps: 1.4x for 16 matrices of 1536 x 512, 1.05x for one of 4096 x 2048. Useful bytes (30 a
-// parameter) at 80 and 55 % of a copy's rate, where the update alone is at 115 %.
+// Gain over three separate sweeps, to bf16 (AVX2, one core of a shared, busy 2-core Milan VM):
+//
+//   16 matrices of 1536 x 512     1.4x
+//   one matrix of 4096 x 2048     1.05x
+//
+// Useful bytes (30 a parameter) move at 80 and 55 % of a copy's rate; the update alone is at 115 %.
 #pragma once
 #include "passes/pass.h"
 

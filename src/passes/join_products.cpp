@@ -18,7 +18,6 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-// Of products.
 bool is_grouped(const Node& node) { return ir::product_form(node)->is_grouped; }
 
 bool is_plain(const Node& node, spec::ProductRole role) {
@@ -53,7 +52,7 @@ class Joiner {
   }
 
  private:
-  // Members of one join: op, x, offsets (of groups), and the layout of what stands beside x.
+  // Equal for products that may be joined: op, x, offsets of groups, layout of the second operand.
   using Key = std::tuple<std::string_view, ValueId, ValueId, Layout>;
 
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
@@ -72,27 +71,26 @@ class Joiner {
     return node.inputs.size() > (is_grouped(node) ? 3u : 2u);
   }
 
-  // y like x; a weight that is there from the start.
+  // y has the dtype of x, and no node computes the weight.
   bool is_plain_product(const Node& node) const {
     if (!is_plain(node, spec::ProductRole::kForward) || has_options(node)) return false;
     return type(node.outputs[0]).dtype == type(node.inputs[0]).dtype &&
            graph_.value(node.inputs[1]).producer == ir::kNoNode;
   }
 
-  // Of the plain form.
   static bool is_weight_gradient(const Node& node) {
     return node.attributes.empty() && is_plain(node, spec::ProductRole::kWeightGradient) &&
            !has_options(node);
   }
 
-  // The form of the product with several weights.
+  // The op of the same product with several weights.
   const ir::OpSchema* joined_op(const Node& product) const {
     spec::ProductForm form = *ir::product_form(product);
     form.has_several = true;
     return context_.find_product(form);
   }
 
-  // Members stand in the order of nodes; the joined node takes the place of member `at`.
+  // `members` ascend; the joined node takes the place of node `at`.
   void join(const std::vector<std::size_t>& members, std::size_t at) {
     const Node& first = graph_.nodes[members[0]];
     const bool grouped = is_grouped(first);
@@ -112,7 +110,7 @@ class Joiner {
     std::erase_if(members, [&](std::size_t i) { return graph_.nodes[i].tag != tag; });
   }
 
-  // In place of the first: x and weights are there by then.
+  // In place of the first, before which x and the weights are computed.
   bool join_forward(std::vector<std::size_t>& members) {
     drop_other_tags(members);
     if (members.size() < 2) return false;
@@ -120,8 +118,8 @@ class Joiner {
     return true;
   }
 
-  // In place of the last, which every reader must stand behind. A gradient of several contributions
-  // keeps their order by staying out.
+  // In place of the last, which every reader must come after. A gradient of several contributions
+  // is left out, so that their order stays.
   bool join_weight_gradients(std::vector<std::size_t>& members) {
     drop_other_tags(members);
     const std::size_t last = members.back();
@@ -137,7 +135,7 @@ class Joiner {
     return true;
   }
 
-  // The input-gradient that makes `value` for this sum alone, else null.
+  // The input gradient that computes `value` for this sum alone, else null.
   const Node* summand(ValueId value, const TensorType& sum) const {
     const ir::NodeId id = graph_.value(value).producer;
     if (id == ir::kNoNode || !readers_.has_only(value, 1)) return nullptr;
@@ -151,7 +149,7 @@ class Joiner {
     return &node;
   }
 
-  // In place of the sum.
+  // Two input gradients and their sum become one node in place of the sum.
   bool join_sum(std::size_t i) {
     const Node add = graph_.nodes[i];
     const TensorType& sum = type(add.outputs[0]);

@@ -57,7 +57,7 @@ class Mover {
     return producer(value) != ir::kNoNode && op(producer(value)) == name;
   }
 
-  // By grouped products with an activation, whose operands are kept or not.
+  // By a grouped product with an activation, whether or not it keeps gate and up.
   bool is_made_by_activation(ValueId value) const {
     if (producer(value) == ir::kNoNode) return false;
     const spec::ProductForm* form = ir::product_form(graph_.node(producer(value)));
@@ -100,7 +100,7 @@ class Mover {
     return static_cast<std::size_t>(spec::activation_inputs(product.attributes).row_map());
   }
 
-  // It has none yet, and they are made ahead of it, so that no cycle closes.
+  // The product has no weights of rows yet, and these are computed before it, so no cycle arises.
   bool takes_weights(const Node& product, const Layer& layer, ValueId weights) const {
     const std::size_t row_map = row_map_at(product);
     if (product.inputs.size() > row_map + 1) return false;

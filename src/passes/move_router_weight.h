@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's weight multiplies what goes into the down projection instead of what comes out:
+// The router's weight multiplies the input of the down projection instead of its output:
 //
 //   %h, %g, %u = grouped_linear_activation_with_products(%x, wg, wu, %o)
 //   %y = grouped_linear(%h, wd, %o)
@@ -11,18 +11,21 @@
 //       grouped_linear_activation_gradient_with_weights(%dout, wd, %o, %g, %u, %map, %w)
 //       %dwd = grouped_linear_weight_gradient(%h, %dout, %o, %map)  {gathered="dy" top_k=2}
 //
-// The router's gradient then needs the products gate and up, which are kept anyway, and not %y:
-// nothing of tokens · k · hidden is saved for it, and %dy never stands.
+// The router's gradient then reads the products gate and up, which are kept anyway, and not %y. So
+// no tensor of tokens · k · hidden is saved for it, and %dy is not computed.
 //
-// Not equal bits: w · (h · wd) becomes (w · h) · wd. With u the unit roundoff of the activations, h
-// and y were rounded, each to (1 + u), and w · h and y are now: so each element of %out differs by
-// at most 4u Σⱼ |w| (|h| · |wd|) to first order, beside the products' own error. In the backward
-// w · dout was rounded and now is not, dh is rounded before it is weighted rather than after.
+// Not equal bits: w · (h · wd) becomes (w · h) · wd. Let u be the unit roundoff of the activations.
+// Before, h and y were rounded, each to (1 + u); now w · h and y are. So each element of %out
+// differs by at most 4u Σⱼ |w| (|h| · |wd|) to first order, in addition to the products' own error.
+// In the backward, w · dout is not rounded any more, and dh is rounded before it is weighted.
 //
-// Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
-// runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: 326 ->
-// 328 ms and 456 -> 450 ms; arenas 106 -> 105 MB and 175 -> 160 MB. All three passes: 334 -> 328 ms
-// and 462 -> 450 ms.
+// Gain in `bench moe`, bf16, forward and backward, best of 5 alternating runs (thread CPU time, a
+// shared Milan VM, AVX2):
+//
+//   8 experts 512x1536, top-2    326 -> 328 ms    arenas 106 -> 105 MB
+//   64 experts 512x256, top-8    456 -> 450 ms    arenas 175 -> 160 MB
+//
+// All three passes: 334 -> 328 ms and 462 -> 450 ms.
 //
 // Linear in nodes. It runs after fuse_activation, whose forms it matches: without that pass it does
 // nothing.

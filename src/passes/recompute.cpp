@@ -29,7 +29,7 @@ analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder
   return treatments;
 }
 
-// By value: inputs of nodes and outputs of the graph that it is.
+// By value. An output of the graph counts as a reader.
 std::vector<int> count_readers(const Graph& graph) {
   std::vector<int> num_readers(graph.values.size(), 0);
   for (const Node& node : graph.nodes)
@@ -38,7 +38,7 @@ std::vector<int> count_readers(const Graph& graph) {
   return num_readers;
 }
 
-// The op of one that keeps its products, where it keeps them otherwise or not at all.
+// The op of the same product that keeps gate and up as `keeps` says.
 const ir::OpSchema* that_keeps(const Node& node, spec::KeptProducts keeps,
                                const PassContext& context) {
   spec::ProductForm form = *ir::product_form(node);
@@ -46,7 +46,7 @@ const ir::OpSchema* that_keeps(const Node& node, spec::KeptProducts keeps,
   return context.find_product(form);
 }
 
-// Without gate and up among its outputs, where nobody reads them.
+// Removes gate and up from a product's outputs where nobody reads them.
 void stop_keeping_products(Graph& graph, const PassContext& context) {
   const std::vector<int> num_readers = count_readers(graph);
   for (Node& node : graph.nodes) {
@@ -59,8 +59,8 @@ void stop_keeping_products(Graph& graph, const PassContext& context) {
   }
 }
 
-// A product of whose gate and up codes are kept, or those of one and nothing of the other, leaves
-// both as codes: neither ever stands whole.
+// A product writes gate and up as int8 itself where one or both are saved so, and nothing reads
+// either in its own dtype.
 void leave_products_in_codes(Graph& graph, const PassContext& context) {
   const std::vector<int> num_readers = count_readers(graph);
   std::vector<NodeId> quantized_by(graph.values.size(), ir::kNoNode);
@@ -105,9 +105,9 @@ std::size_t gate_at(const Node& gradient) {
   return static_cast<std::size_t>(inputs_of(gradient).operand(0));
 }
 
-// An activation made again from gate and up for weight-gradients alone comes out of the gradient
-// that reads them anyway: a pass over both is saved, and it takes the bytes that it took before.
-// What else reads it may lead to that gradient.
+// Where only weight gradients read a recomputed activation, its gradient computes it as well, for
+// that reads gate and up anyway. This saves a pass over both, in the same bytes. Other readers may
+// lead to that gradient.
 void make_activations_with_gradients(Graph& graph) {
   std::vector<NodeId> gradient_of(graph.values.size(), ir::kNoNode);  // by gate
   std::vector<bool> has_other_readers(graph.values.size(), false);
@@ -145,9 +145,8 @@ void make_activations_with_gradients(Graph& graph) {
   ir::sort_nodes(graph);
 }
 
-// A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
-// them whole. Not the first one, see `first_activation_gradient`; the others come when a layer's
-// codes are gone.
+// An activation's gradient reads gate and up as int8 where nothing else reads them dequantised. The
+// backward's first one does not: see `first_activation_gradient`.
 void read_codes(Graph& graph) {
   const std::vector<int> num_readers = count_readers(graph);
   const NodeId first = analysis::first_activation_gradient(graph);
@@ -172,7 +171,7 @@ void read_codes(Graph& graph) {
   ir::keep_nodes(graph, keep);
 }
 
-// Builds the nodes anew, with those that convert and make again among them.
+// Builds the node list with the nodes that convert and recompute.
 class Rewriter {
  public:
   Rewriter(Graph& graph, const PassContext& context, const std::vector<Rebuild>& rebuilds)
@@ -198,7 +197,7 @@ class Rewriter {
   }
 
  private:
-  // By node: what takes its form behind it, the last of the forward to use the value.
+  // By node: values to convert after it, for it is the last of the forward to use them.
   std::vector<std::vector<const Rebuild*>> converted_behind() const {
     std::vector<std::size_t> last_use(made_.size(), 0);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
@@ -252,8 +251,8 @@ class Rewriter {
   const std::vector<Rebuild>& rebuilds_;
   std::vector<Node> nodes_;
   ir::GraphBuilder builder_;
-  std::vector<ValueId> made_;     // by forward value: what stands for it
-  std::vector<ValueId> waiting_;  // by forward value: the form it waits in
+  std::vector<ValueId> made_;     // by forward value: what the backward reads instead
+  std::vector<ValueId> waiting_;  // by forward value: its saved form
 };
 
 bool run(Graph& graph, const PassContext& context) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Decisions::recompute names is not kept for the backward but made again there, by the nodes
-// that analysis/rebuild.h says, in phase `recompute` and just ahead of the first node that reads
-// it.
+// Values that Decisions::recompute names are recomputed in the backward rather than kept for it.
+// Nodes of phase `recompute` (analysis/rebuild.h) do so, just before the first node that reads one.
 //
 //   %y = rms_norm(%x, w)      forward         %y  = rms_norm(%x, w)   forward
 //   ...                                  ->   ...
 //   %d = f(%y, %dz)           backward        %y' = rms_norm(%x, w)   recompute
 //                                             %d  = f(%y', %dz)       backward
 //
-// What Decisions::saved_as names is kept in another form, made behind its last use in the forward:
+// Values that Decisions::saved_as names are kept in another form, from their last use in the
+// forward:
 //
 //   %y = rms_norm(%x, w)      forward         %y     = rms_norm(%x, w)     forward
 //   ...                                       %c, %s = quantize(%y)        forward
@@ -16,22 +16,21 @@
 //   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
 //                                             %d     = f(%y', %dz)         backward
 //
-// and what is made again from it reads %y' too. A product whose gate and up wait in eight bits, or
-// one of them and the other not at all, leaves codes of both itself, and neither stands whole:
+// Recomputation from %y reads %y' too. Where gate and up are saved as int8, or one is and the other
+// is recomputed, the product itself writes both as int8 only:
 //
 //   %h, %gc, %gs, %uc, %us = linear_activation_with_codes(%x, ..)   forward
 //
-// An activation whose gate and up the gradient reads comes out of that (attribute `activation`),
-// which then runs ahead of the weight-gradient that wants it. Each gradient but the backward's
-// first reads such codes of both itself (attribute `block`): nothing of them comes back whole.
+// The activation's gradient also computes the activation from gate and up (attribute
+// `with_activation`), and runs before the weight gradient that reads it. Each such gradient but the
+// backward's first reads gate and up as int8 (attribute `block`), without a `dequantize`.
 //
-// For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
-// Fewer bits change gradients, within the bounds of docs/internals/memory.md; what is only
-// recomputed does not: the same kernels run over the same values. Products whose gate and up nobody
-// keeps any more no longer write them. Costs what is recomputed; saves its bytes from the forward
-// to there.
+// For values on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
+// Compressed values change gradients, within the bounds of docs/internals/memory.md. Recomputed
+// values do not: the same kernels run over the same values. Products whose gate and up are not kept
+// no longer write them.
 //
-// Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
+// Linear in nodes. It runs after common_subexpression, which would merge the recomputed values.
 #pragma once
 #include "passes/pass.h"
 

@@ -17,12 +17,12 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-// What keeps graphs of large models small.
+// A bound for the size of the graph of a large model.
 constexpr std::int64_t kMostSlices = 1024;
 
-// Places of what an update cuts, its moments last, among its inputs: output i is the update of
-// cut[i - 1], for the parameter, or its upper half, stays whole. Empty for other nodes, for slices
-// and where packings are written.
+// The inputs of an update that are cut, as places among its inputs, moments last. Output i is the
+// update of cut[i - 1], for output 0 is the parameter, or its upper 16 bits, which is not cut.
+// Empty for other nodes, for slices and where packings are written.
 std::vector<std::size_t> cut_inputs(const Node& node) {
   const auto step = ops::optimizer_step_of(node);
   if (!step || step->is_slice || step->packs != spec::Packs::kNone) return {};
@@ -31,8 +31,8 @@ std::vector<std::size_t> cut_inputs(const Node& node) {
   return cut;
 }
 
-// Rows [first, first + count) of `matrices` matrices that follow one another; count is all of them
-// unless there is one matrix.
+// `count` rows from first_row of each of `matrices` consecutive matrices: all their rows, unless
+// there is one matrix.
 struct Slice {
   std::int64_t first_row, matrices, count;
 };
@@ -46,7 +46,7 @@ std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes,
                                        ? panel_shape(type).panel_elements() * size_bytes(type.dtype)
                                        : kPanelColumns * type.dim(-1) * size_bytes(type.dtype);
   const std::int64_t most_panels = std::max<std::int64_t>(most_bytes / panel_bytes, 1);
-  // The fewest parts of at most `most` units, as equal as may be: how many units one has.
+  // Units of a part, for the fewest parts of at most `most` units, as equal as possible.
   const auto part_of = [](std::int64_t units, std::int64_t most) {
     const std::int64_t parts = (units + most - 1) / most;
     return (units + parts - 1) / parts;
@@ -116,7 +116,7 @@ class Slicer {
   }
 
  private:
-  // None where its moments cannot be cut.
+  // Empty where its moments cannot be cut.
   std::vector<Slice> slices_for(const Node& node, const std::vector<std::size_t>& cut) const {
     for (auto moment = cut.end() - 2; moment != cut.end(); ++moment) {
       const std::size_t i = *moment;
@@ -171,8 +171,8 @@ class Slicer {
   const ExpertCuts* expert_cuts_;
   std::int64_t most_bytes_ = 0;
   std::map<ValueId, ir::State> state_of_;  // by `before`
-  std::set<ValueId> cut_;                  // states of which only slices stand
-  std::map<ValueId, ValueId> replaced_;    // parameters that an update leaves
+  std::set<ValueId> cut_;                  // states that slices replace
+  std::map<ValueId, ValueId> replaced_;    // updated parameters, by the output of the uncut update
 };
 
 bool run(Graph& graph, const PassContext& context) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts the update of a large parameter into updates of slices, whose moments, and lower halves
-// (passes/split_parameters.h), are states of their own:
+// Cuts the update of a large parameter into updates of slices. The moments of a slice, and its
+// lower 16 bits (passes/split_parameters.h), are states of their own:
 //
 //   state %m "first_moment.w": f32[8,48,16]   ->   state %m0 "first_moment.w.slice.0": f32[4,48,16]
 //                                                  state %m1 "first_moment.w.slice.1": f32[4,48,16]
@@ -9,20 +9,21 @@
 //                                                  %p, ... = optimizer_step(%q, %g, %m1, ...)
 //                                                  {first_row=192}
 //
-// so that a state on disk needs a window of a slice, not of a stack of experts: the slices stream
-// through a few windows, one read while another is in use and a third is written. A slice is some
-// matrices of a stack or some panels of one, so that its bytes are a part of the whole state's
-// bytes as they lie, and of its elements in row-major order; files hold whole states
-// (train/state_tiers.h). Parameters, or their upper halves, and gradients stay whole: each update
-// writes its rows. Equal bits, of moments in bf16 too, whose roundings draw by the element's place
-// in the parameter.
+// A state on disk then needs a window of one slice, not of a stack of experts. The slices stream
+// through a few windows: one is read while another is in use and a third is written.
 //
-// Only where PassOptions::slice_bytes says how many bytes of a moment one update may take; as
-// many more as keep the number of slices of all moments below a thousand or so. Slices begin too
-// where PassOptions::expert_cuts has it, so that single experts are states of their own. Linear
-// in nodes and slices. It stands behind apply_optimizer, which makes the updates, and before
-// fuse_optimizer, which has those of a parameter in halves write its second packing too. In fp32
-// packings of a sliced parameter are sweeps of their own.
+// A slice is some matrices of a stack, or some panels of one matrix. So it is a contiguous part of
+// the whole state, both in panels and in row-major order. Files hold whole states
+// (train/state_tiers.h). Parameters, or their upper 16 bits, and gradients are not cut: each update
+// writes its rows. Equal bits, also of bf16 moments: their stochastic rounding draws by the
+// element's place in the parameter.
+//
+// PassOptions::slice_bytes is the most bytes of a moment that one update takes; 0 cuts nothing.
+// Large models take more, so that there are about a thousand slices of moments at most. Slices also
+// begin at PassOptions::expert_cuts, so that single experts are states of their own. Linear in
+// nodes and slices. It runs after apply_optimizer, which adds the updates, and before
+// fuse_optimizer. That pass lets updates of upper and lower 16 bits write the second packing too.
+// In fp32 a sliced parameter is packed by separate sweeps.
 #pragma once
 #include <string>
 #include <string_view>
@@ -45,8 +46,8 @@ struct StateSlice {
 // A state that a graph holds in slices.
 struct SlicedState {
   ir::StateRole role{};
-  Name name{};                       // of the whole: "first_moment.w", "low.w"
-  TensorType type{};                 // of the whole
+  Name name{};                       // of the whole state: "first_moment.w", "low.w"
+  TensorType type{};                 // of the whole state
   std::vector<StateSlice> slices{};  // ascending by rows
 };
 std::vector<SlicedState> sliced_states(const ir::Graph& graph);

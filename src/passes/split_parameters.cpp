@@ -37,7 +37,8 @@ class Splitter {
       const HeldState* held = held_state(name);
       if (held != nullptr ? held->role != StateRole::kUpper : !is_eligible(parameter)) continue;
       ANABATIC_CHECK(!is_read(parameter.before),
-                     "[split_parameters] '{}' is kept in halves, but read as f32", text(name));
+                     "[split_parameters] '{}' is kept as upper and lower 16 bits, but read as f32",
+                     text(name));
       split(name);
       changed = true;
     }
@@ -45,7 +46,7 @@ class Splitter {
   }
 
  private:
-  // By a program that runs over the same states.
+  // The state as another program over the same states holds it, or null.
   const HeldState* held_state(Name state) const {
     if (options_.held_states == nullptr) return nullptr;
     const auto found = options_.held_states->find(text(state));
@@ -58,7 +59,7 @@ class Splitter {
            copy_of(parameter) != nullptr && !is_read(parameter.before);
   }
 
-  // What is the upper half as it lies.
+  // The copy that equals the parameter's upper 16 bits, in the same layout, or null.
   const State* copy_of(const State& parameter) const {
     const TensorType wanted = with_dtype(graph_.value(parameter.before).type, DType::kBFloat16);
     for (const State& state : graph_.states)

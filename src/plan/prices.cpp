@@ -13,7 +13,7 @@
 namespace anabatic::plan {
 namespace {
 
-// Where the list below has no entry: ops that stream through memory.
+// For ops that the list below does not name: they stream through memory.
 constexpr double kFallbackShare = 0.5;
 // Of an update of moments in 8 bits, which arithmetic bounds.
 constexpr double kShareOfUpdateIn8Bits = 0.3;
@@ -29,8 +29,8 @@ constexpr std::array<std::pair<std::string_view, double>, 8> kShares{{{"attentio
                                                                       {"dequantize", 0.8},
                                                                       {"quantize", 0.5}}};
 
-// Products are priced as another form, which does the same work in the same loops, whatever it
-// keeps and with the sum of squares: a calibration of one step meets one of the two.
+// Products that run the same loops share a price: what they keep and a sum of squares do not count.
+// A calibration measures one step, which has only one of these forms.
 std::string_view priced_as(const spec::ProductForm& product) {
   spec::ProductForm form = product;
   if (form.role == spec::ProductRole::kForward && form.has_activation)
@@ -70,7 +70,7 @@ bool reads_quantized_products(const ir::Graph& graph, const ir::Node& node) {
          form->has_activation && reads_quantized(graph, node);
 }
 
-// Of one head, in a causal document of so many rows.
+// Query-key pairs of one head in a causal document of `length` rows.
 double unmasked_pairs(std::int64_t length, std::int64_t window) {
   const auto n = static_cast<double>(length);
   if (window <= 0 || window >= length) return n * (n + 1) / 2;
@@ -84,7 +84,7 @@ std::int64_t window_of(const ir::Node& node) {
   return spec::get_int_or(node.attributes, "window", 0);
 }
 
-// Unmasked pairs of one head against those that the op's estimate takes.
+// Unmasked pairs of one head over those in the op's estimate.
 double pairs_ratio(const ir::Graph& graph, const ir::Node& node, std::int64_t sequence_length) {
   const std::int64_t rows = graph.value(node.inputs[0]).type.dim(0), window = window_of(node);
   if (sequence_length <= 0 || sequence_length >= rows) return 1;
@@ -119,7 +119,7 @@ double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
   return std::max(peak > 0 ? work.flops / peak : 0, bandwidth > 0 ? work.bytes / bandwidth : 0);
 }
 
-// Between a matrix of `type` and its codes, at the share of the op that `key` begins with.
+// The time to convert between a matrix of `type` and its int8 values, at the share of `key`.
 double conversion_seconds(std::string_view key, const TensorType& type,
                           const spec::DeviceSpec& device, const OpEfficiency& efficiency) {
   const auto found = efficiency.share_of_roof.find(key);
@@ -135,8 +135,8 @@ double conversion_seconds(std::string_view key, const TensorType& type,
 OpEfficiency default_efficiency() { return {}; }
 
 double attention_blocks_ratio(std::int64_t length, std::int64_t window) {
-  // A row takes about half as many masked keys of its last block. Times of 256 to 4096 rows, both
-  // directions, lie on a line that says 108 to 114 (AVX-512-BF16).
+  // A row computes about half a block of masked keys. A line through times of 256 to 4096 rows,
+  // forward and backward, gives blocks of 108 to 114 (AVX-512-BF16).
   constexpr double kBlock = 112;
   return 1 + (kBlock - 1) / 2 * static_cast<double>(length) / unmasked_pairs(length, window);
 }
@@ -227,14 +227,14 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
 }
 
 double activation_beside_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device) {
-  // Measured beside the gradient alone (AVX-512-BF16): up to 0.65, behind a long product nothing.
+  // Measured in addition to the gradient alone (AVX-512-BF16): up to 0.65, 0 after a long product.
   constexpr double kShareOfRoof = 0.65;
   return kShareOfRoof * roof_of({.bytes = static_cast<double>(type.num_bytes())}, false, device);
 }
 
 double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSpec& device,
                                     const OpEfficiency& efficiency) {
-  // Measured beside `quantize` of what the product stored (AVX-512-BF16): 0.5.
+  // Measured against `quantize` of the stored product (AVX-512-BF16): 0.5.
   return 0.5 *
          conversion_seconds(type.dtype == DType::kBFloat16 ? "quantize bf16" : "quantize fp32",
                             type, device, efficiency);
@@ -242,25 +242,25 @@ double codes_behind_product_seconds(const TensorType& type, const spec::DeviceSp
 
 double codes_in_gradient_seconds(const TensorType& type, const spec::DeviceSpec& device,
                                  const OpEfficiency& efficiency) {
-  // Measured beside `dequantize` ahead of the gradient (AVX-512-BF16): 0.4 to 0.65.
+  // Measured against `dequantize` before the gradient (AVX-512-BF16): 0.4 to 0.65.
   return 0.5 * conversion_seconds("dequantize bf16", type, device, efficiency);  // bf16: scales
 }
 
 double slicing_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
-  // Measured of a head in 8 slices beside the head whole (AVX-512-BF16): 0.55.
+  // Measured with a head in 8 slices against an uncut one (AVX-512-BF16): 0.55.
   return roof_of({.bytes = static_cast<double>(bytes)}, true, device) / kFallbackShare;
 }
 
 namespace {
 
-// Of the calls of a planned node in a step, `times` of them.
+// The time of the `times` calls of a planned node in a step.
 double calls_seconds(const ir::Graph& graph, const PlannedNode& planned,
                      const spec::DeviceSpec& device, const OpEfficiency& efficiency, double times) {
   return times * (predicted_seconds(graph, graph.node(planned.node), device, efficiency) +
                   slicing_seconds(planned.slicing_bytes, device));
 }
 
-// Of the zeroes ahead of them; 0 where there are none.
+// The time to fill outputs with zeroes before these calls; 0 where that is not done.
 double zero_fill_seconds(const ir::Graph& graph, const PlannedNode& planned,
                          const spec::DeviceSpec& device, double times) {
   if (planned.zero_fill == ZeroFill::kNone) return 0;

@@ -25,13 +25,13 @@ bool overlap(const TensorView& a, const TensorView& b) {
   return a.data < b.data + b.type->num_bytes() && b.data < a.data + a.type->num_bytes();
 }
 
-// Bytes to fill with ones ahead of a call.
+// Bytes to fill with ones before a call.
 struct Poison {
   std::byte* data;
   std::size_t bytes;
 };
 
-// A call with all its pointers. The spans point into vectors of Impl that do not change after
+// A call with all its pointers. They point into vectors of Impl that do not change after
 // construction.
 struct BoundCall {
   const Call* call;
@@ -108,7 +108,7 @@ struct Executor::Impl {
     return {state.data + operand.offset, &operand.type};
   }
 
-  // Spans into these vectors are taken, so that they must not grow.
+  // These vectors must not reallocate: bind() keeps spans into them.
   void reserve() {
     std::size_t num_views = 0, num_outputs = 0;
     std::int64_t prepared_bytes = 0;
@@ -198,7 +198,8 @@ struct Executor::Impl {
     observer.on_call(observer.context, {action, *call.call, call.arguments.outputs, begin, time});
   }
 
-  // A new micro-batch: what the frame holds is dead, with a step's first one the gradients too.
+  // A new micro-batch begins: all values of the frame are dead. In a step's first one gradients are
+  // dead too.
   void poison_arenas(std::int32_t micro_batch) {
     windows->wait_all();
     fill_poison(frame);
@@ -235,8 +236,8 @@ struct Executor::Impl {
   std::size_t num_modes = 0;
   std::vector<Poison> poisons;
   std::vector<BoundCall> bound;               // by index into Program::calls
-  std::int32_t last_layout = 0;               // of what ran last
-  std::optional<swap::WindowDriver> windows;  // goes before the frame
+  std::int32_t last_layout = 0;               // of the variant that ran last
+  std::optional<swap::WindowDriver> windows;  // destroyed before the frame, whose bytes it uses
 };
 
 Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam& team,

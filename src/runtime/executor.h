@@ -17,7 +17,7 @@ class ThreadTeam;
 
 namespace anabatic::runtime {
 
-// One call of a run, just done.
+// A call that has just run.
 struct CallEvent {
   Action action;
   const Call& call;
@@ -26,7 +26,7 @@ struct CallEvent {
   std::int64_t nanoseconds;
 };
 
-// Called after every call of a run: for the profiler, and to find where a value went wrong.
+// Sees every call of a run: for the profiler, and to find where a value went wrong.
 struct Observer {
   void (*on_call)(void* context, const CallEvent& event) = nullptr;  // null: none
   void* context = nullptr;
@@ -34,9 +34,9 @@ struct Observer {
 };
 
 struct ExecutorOptions {
-  // Fills bytes whose values are dead with ones (NaN in every float type), so that a read of a dead
-  // value shows: the frame before each forward, gradients before a step's first one, and every
-  // assigned output and workspace before its call (ANABATIC_POISON=1 in tests).
+  // Fills dead bytes with ones (NaN in every float type), so that a read of them shows. These are
+  // the frame before each forward, gradients before a step's first one, and every assigned output
+  // and workspace before its call (ANABATIC_POISON=1 in tests).
   bool poison = false;
 };
 
@@ -57,12 +57,12 @@ class Executor {
   bool has_input(std::string_view name) const;
 
   // A result, valid until the next forward. Gradients of a program without update are outputs
-  // `gradients.NAME`, whole after the last backward. InvalidArgument for an unknown name.
+  // `gradients.NAME`, complete after the last backward. InvalidArgument for an unknown name.
   TensorView output(std::string_view name) const;
   bool has_output(std::string_view name) const;
 
-  // Runs the calls of one variant. Which entries make a step, and in which order, says
-  // runtime/verify_schedule.h. Allocates nothing.
+  // Runs the calls of one variant. runtime/verify_schedule.h checks which entries make a step, and
+  // in which order. Allocates nothing.
   // InvalidArgument when the program has no such variant; ResourceError when the disk failed.
   void run(const StepEntry& entry);
   bool has_action(Action action) const;

@@ -56,7 +56,7 @@ std::string print(const Program& program, const SwapPoint& point) {
 
 std::string where(spec::Places places) { return fmt::format(" in {{{}}}", to_string(places)); }
 
-// A line for each call of an action in a layout, and for each move ahead of it.
+// A line for each call of an action in a layout, and for each transfer before it.
 class Listing {
  public:
   Listing(const Program& program, const std::vector<Variant>& variants, std::int32_t layout)
@@ -112,7 +112,7 @@ class Listing {
   const Program& program_;
   spec::Places all_{};
   std::map<std::int32_t, spec::Places> calls_{};  // by index into Program::calls
-  std::vector<std::vector<Move>> moves_;          // ahead of each; at last: behind all
+  std::vector<std::vector<Move>> moves_;          // before each call; the last: after all
 };
 
 std::string print_layout(const Program& program, std::size_t layout) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The flat form that runs: calls whose operands are (arena, offset), and per action the lists of
-// them that a step's micro-batches run. Knows neither Graph nor Plan.
+// The flat form that runs: calls whose operands are (arena, offset), and for each action the lists
+// of calls that micro-batches run. Knows neither Graph nor Plan.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -23,8 +23,7 @@ using spec::StepEntry;
 
 struct Operand {
   Arena arena = Arena::kFrame;
-  // kPersistent: index into Program::states. Of a gradient, wherever it lies: into
-  // Program::gradients.
+  // kPersistent: index into Program::states. A gradient in any arena: into Program::gradients.
   std::int32_t state = -1;
   std::int64_t offset = 0;  // bytes from the arena's (or state's) base; a multiple of 64
   TensorType type{};
@@ -45,7 +44,7 @@ struct StateSlot {
   Name name{};
   spec::StatePart part{};
   TensorType type{};
-  bool is_on_disk = false;  // its calls find it in a window of the frame
+  bool is_on_disk = false;  // calls read and write it in a window of the frame
 };
 
 // Bytes on disk for an activation, between the forward and the backward of a micro-batch.
@@ -54,20 +53,20 @@ struct SwapRegion {
   std::int64_t bytes = 0;
 };
 
-// Bytes of the frame that hold a state on disk from its read to the end of its write; or a copy of
-// it, which is only read; or what of a region is written, or read.
+// Bytes of the frame that hold a state on disk from its read to the end of its write. Or a copy of
+// the state, which is only read, or the bytes that are written to a region or read from it.
 struct SwapWindow {
   std::int32_t state = -1;   // index into Program::states; -1: of a region
   std::int32_t region = -1;  // index into Program::regions
   std::int64_t offset = 0;   // in the frame arena; a multiple of swap::kSectorBytes
-  bool is_copy = false;      // of the state, brought in every micro-batch
+  bool is_copy = false;      // of the state, read in every micro-batch
 };
 
 enum class SwapStep : std::uint8_t { kWrite, kRead, kAwaitWrite, kAwaitRead };
 
-// What happens to a window ahead of a call, or behind the last one of a variant.
+// What happens to a window before a call, or after the last one of a variant.
 struct SwapPoint {
-  std::int32_t call = 0;  // index into the calls of the variant; their number: behind the last
+  std::int32_t call = 0;  // index into the calls of the variant; their number: after the last
   SwapStep step{};
   std::int32_t window = 0;  // index into Program::windows
   bool operator==(const SwapPoint&) const = default;
@@ -78,45 +77,46 @@ struct NamedOperand {
   Operand operand;
 };
 
-// What an action runs for some micro-batches of a step. A backward reads what the forward of its
-// layout left in the frame.
+// The calls of an action for some micro-batches of a step. A backward reads values that the forward
+// of its layout wrote to the frame.
 struct Variant {
-  spec::Places places{};    // of these micro-batches
-  std::int32_t layout = 0;  // index into Program::layouts
-  bool updates = false;     // states change their values for good: nothing of the step follows
+  spec::Places places{};                 // of these micro-batches
+  std::int32_t layout = 0;               // index into Program::layouts
+  bool updates = false;                  // writes states; no entry of the step follows
   std::vector<std::int32_t> calls{};     // indexes into Program::calls
   std::vector<SwapPoint> swap_points{};  // ascending by call
 };
 
-// Where the values of a micro-batch lie. Inputs, states and gradients have one place in all.
+// Where the values of a micro-batch lie. Inputs, states and gradients are at one place in all
+// layouts.
 struct Layout {
   // Metrics and results, by name; valid until the next action that reuses their bytes.
   std::vector<NamedOperand> outputs;
 };
 
 struct Program {
-  std::vector<Call> calls;  // each once, however many variants run it
+  std::vector<Call> calls;  // variants share them
   std::map<Action, std::vector<Variant>> variants;
-  // The first one has all outputs. A step's first micro-batch may have another: its values may lie
-  // among gradients that have not begun, and nothing moves to or from disk beside it.
+  // The first one has all outputs. A step's first micro-batch may have another. Its values may lie
+  // in bytes of gradients that are not written yet, and nothing moves to or from disk meanwhile.
   std::vector<Layout> layouts{1};
   std::vector<StateSlot> states;
   std::vector<Name> gradients;
   std::vector<NamedOperand> inputs;  // batch and step inputs, by name
   std::vector<SwapRegion> regions;
-  // Of states, in the order in which a step reads them; then of copies and regions.
+  // Those of states, in the order in which a step reads them; then those of copies and regions.
   std::vector<SwapWindow> windows;
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
-  std::int32_t num_threads = 1;  // that workspaces were booked for: no larger team may run it
+  std::int32_t num_threads = 1;  // workspaces are sized for these: no larger team may run it
 };
 
 spec::VariantPlaces variant_places(const Program& program);
 
-// The run of an action in a step of one micro-batch: all there is of an evaluation, say.
+// The entry of an action in a step of one micro-batch: an evaluation has no other.
 StepEntry lone_entry(const Program& program, Action action);
 
-// Byte-stable text of all calls, one a line, each with the places where it runs unless it is all of
-// its action's.
+// Byte-stable text of all calls, one a line. A call that does not run at all places of its action
+// is printed with its places.
 std::string print(const Program& program);
 
 }  // namespace anabatic::runtime

@@ -21,7 +21,7 @@ const std::int32_t* offsets_of(const Arguments& arguments, const TensorType& wei
   return is_grouped(weight) ? arguments.inputs[2].as<std::int32_t>() : nullptr;
 }
 
-// The last input of a gathered form.
+// The row map of a gathered product: its last input.
 RowIndex rows_index(const Arguments& arguments) {
   constexpr std::size_t kRowMap = 3;
   if (arguments.inputs.size() <= kRowMap) return {};
@@ -29,7 +29,7 @@ RowIndex rows_index(const Arguments& arguments) {
                    spec::get_int(*arguments.attributes, "top_k"));
 }
 
-// Forward and input-gradient: a group's rows of A and C, and its matrix of the stack.
+// Forward and input gradient: a group's rows of A and C, and its matrix of the stack.
 void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
                  const std::byte* weight, std::byte* c, const std::int32_t* offsets,
                  const float* bias, const Arguments& arguments) {
@@ -65,14 +65,14 @@ void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
               offsets_of(arguments, *weight.type), nullptr, arguments);
 }
 
-// Of one product's Gemm::squares.
+// Entries of Gemm::squares.
 Int num_tiles(const GemmEngine& engine, const Gemm& gemm) {
   const Blocking size = engine.blocking(gemm);
   return (gemm.rows + size.row_step - 1) / size.row_step *
          ((gemm.columns + size.column_step - 1) / size.column_step);
 }
 
-// `squares`: null, or of every group's tiles.
+// `squares`: null, or an entry for each tile of each group.
 void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
                          double* squares = nullptr) {
   const TensorView &x = arguments.inputs[0], &dy = arguments.inputs[1];
@@ -107,7 +107,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
   run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
 }
 
-// The tiles' sums lie behind the engine's workspace.
+// The engine's part of the workspace; the sums of the tiles follow it.
 Int engine_bytes(const GemmEngine& engine, const Gemm& shape, Int num_threads) {
   return (engine.workspace_bytes(shape) * num_threads + 63) / 64 * 64;
 }
@@ -125,7 +125,6 @@ void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& argu
   *arguments.outputs[1].as<double>() = sum;
 }
 
-// Of a problem whose op is a product.
 const spec::ProductForm& form_of(const spec::Problem& problem) {
   const spec::ProductForm* form = spec::find_product(text(problem.op));
   ANABATIC_CHECK(form != nullptr, "[linear] '{}' is no product", text(problem.op));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with an activation, or its gradient, on each block while it is in cache. A block reads
-// what the product stored, rounded: results have the bits of the ops apart. A task of the forward
-// form computes a block of the gate and the same block of up, where there is one. They are kept,
+// Products with an activation, or its gradient, on each block while it is in cache. The activation
+// reads products rounded to their dtype, so results have the bits of separate ops. A task of the
+// forward computes a block of the gate and the same block of up, where there is one. Both are kept,
 // not kept, or kept as int8 values.
 #include <fmt/core.h>
 
@@ -19,8 +19,8 @@ namespace {
 
 using Int = std::int64_t;
 
-// Columns of one partial sum of the gradient of a row's weight: fixed, so that bits do not depend
-// on the blocks that the number of threads asks for. Blocks begin at multiples of it.
+// Columns of one partial sum of the gradient of a row's weight. Blocks begin at multiples of it. It
+// is fixed, so that bits do not depend on the blocks, which depend on the number of threads.
 Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
   return 128 % engine.blocking(gemm).column_step == 0 ? 128 : 96;
 }
@@ -29,12 +29,13 @@ Int segment_of(const GemmEngine& engine, const Gemm& gemm) {
 Int scale_columns_of(const TensorType& operand) {
   return operand.is_quantized() ? operand.blocks->columns : 0;
 }
-// Blocks of products begin at multiples of it, so that none cuts what shares a scale; 0: any.
+// Blocks of products begin at multiples of it, so that columns of one scale are in
+// one block; 0: at any column.
 Int column_multiple_of(const GemmEngine& engine, const Gemm& gemm, Int scale_columns) {
   return scale_columns > 0 ? std::lcm(scale_columns, engine.blocking(gemm).column_step) : 0;
 }
 
-// Both forms: rows [rows, depth] times a stack of matrices, to [rows, width].
+// Forward and gradient: rows [rows, depth] times a stack of matrices, to [rows, width].
 struct Shape {
   Int groups, rows, depth, width;
   DType dtype;
@@ -42,7 +43,6 @@ struct Shape {
   Int matrix_bytes;
 };
 
-// `transposed`: the weight is multiplied from its other side.
 Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& out) {
   const Int elements = is_panels(weight.layout) ? panel_shape(weight).num_elements()
                                                 : weight.dim(-1) * weight.dim(-2);
@@ -55,6 +55,7 @@ Shape shape_of(const TensorType& x, const TensorType& weight, const TensorType& 
           .matrix_bytes = elements * size_bytes(weight.dtype)};
 }
 
+// `transposed`: multiplies by the weight rather than by its transpose, for an input gradient.
 Gemm product_of(const Shape& shape, bool transposed) {
   return {.rows = shape.rows,
           .columns = shape.width,
@@ -68,8 +69,8 @@ Gemm product_of(const Shape& shape, bool transposed) {
           .c_stride = shape.width};
 }
 
-// What the threads share and what each has of the workspace: blocks, and rows of such; a null base
-// only counts.
+// The workspace: blocks and rows of blocks for each thread, then floats that all share. A null base
+// only counts bytes.
 struct Space {
   Space(const GemmEngine& engine, const Gemm& gemm, Int column_multiple, Int blocks, Int num_rows,
         int num_threads, std::byte* base)
@@ -92,7 +93,7 @@ struct Space {
   float* shared() const { return reinterpret_cast<float*>(base_ + shared_); }
   Int bytes(Int num_shared) const { return shared_ + num_shared * static_cast<Int>(sizeof(float)); }
 
-  Int stride = 0, block_bytes = 0;  // of a block: elements from row to row
+  Int stride = 0, block_bytes = 0;  // of a block; the stride is in elements from row to row
 
  private:
   std::byte* base_;
@@ -102,13 +103,13 @@ struct Space {
 Int num_rows(const Block& block) { return block.row_end - block.row_begin; }
 Int num_columns(const Block& block) { return block.column_end - block.column_begin; }
 
-// Lets a block of C stand at `data`, rows `stride` apart.
+// Puts a block of C at `data`, with rows `stride` elements apart.
 void place_block(Gemm& gemm, const Block& block, std::byte* data, Int stride) {
   gemm.c_stride = stride;
   gemm.c = data - (block.row_begin * stride + block.column_begin) * size_bytes(gemm.c_dtype);
 }
 
-// The rows of a group, gathered where there is an index, times its first matrix.
+// The rows of a group, gathered by `index` if it has data, times the group's matrix of input 1.
 Gemm product_of_group(const Arguments& args, const Shape& shape, const Gemm& whole,
                       const std::int32_t* offsets, const RowIndex& index, Int group) {
   const Rows rows = rows_of(offsets, group, shape.rows);
@@ -379,7 +380,7 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   if (spec::find_product(text(problem.op))->keeps == spec::KeptProducts::kInt8 &&
       column_multiple_of(*engine, gemm, scale_columns_of(problem.outputs.back())) >
           engine->blocking(gemm).columns)
-    return no("so many columns with one scale are wider than a block");
+    return no("the columns that share a scale are wider than a block");
   return yes();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several products of one input, or into one gradient, as one task list. Its Gemms stand in a table
-// at the start of the workspace, so a call may have any number of them.
+// Several products of one input, or into one gradient, as one task list. A table of Gemms begins
+// the workspace, so a call may have any number of them.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -15,7 +15,6 @@ namespace {
 
 using Int = std::int64_t;
 
-// How the operands of a form's p-th product are found among inputs and outputs.
 enum class Form { kForward, kInputGradient, kWeightGradient };
 
 template <Form F>
@@ -23,6 +22,7 @@ Int num_products(std::size_t num_inputs, std::size_t num_outputs) {
   return static_cast<Int>(F == Form::kInputGradient ? num_inputs / 2 : num_outputs);
 }
 
+// Where the operands of a form's p-th product are among inputs and outputs.
 struct Places {
   std::size_t x, weight, y;
   bool x_is_output, weight_is_output, y_is_output;
@@ -35,7 +35,7 @@ Places places(Int p) {
   return {0, i, 1 + i, false, true, false};
 }
 
-// Of types or of views.
+// Lists hold types or views.
 template <class List>
 const auto& operand(const List& inputs, const List& outputs, bool is_output, std::size_t i) {
   return is_output ? outputs[i] : inputs[i];
@@ -56,7 +56,7 @@ Gemm shape_of(const Product& p) {
   return weight_gradient_shape(p);
 }
 
-// Gemms of one list read A in one way. Weight-gradients read it by columns, unless it is a column.
+// Gemms of one list read A in one way. Weight gradients read it by columns, unless it is a column.
 bool reads_rows(const Gemm& gemm) { return gemm.a.column_stride == 1; }
 
 void enclose(std::optional<Gemm>& bound, const Gemm& gemm) {
@@ -67,7 +67,7 @@ void enclose(std::optional<Gemm>& bound, const Gemm& gemm) {
   largest.depth = std::max(largest.depth, gemm.depth);
 }
 
-// Sums of an input-gradient are one Gemm a group, others one a group and weight.
+// An input gradient is one Gemm for each group; other products are one for each group and weight.
 template <Form F>
 struct TableSize {
   Int gemms, further;  // entries
@@ -102,7 +102,7 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
          most * problem.device->num_threads;
 }
 
-// The Gemm of one group and weight. `rows` are the group's.
+// The Gemm of one group and the p-th weight.
 template <Form F>
 Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offsets) {
   const Places at = places<F>(p);
@@ -131,7 +131,7 @@ Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offset
   return gemm;
 }
 
-// One list of all Gemms that read A by rows, or of all others.
+// Runs all Gemms that read A by rows, or all others, as one list.
 template <Form F>
 void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   const Int count = num_products<F>(args.inputs.size(), args.outputs.size());
@@ -145,8 +145,8 @@ void run_list(const GemmEngine& engine, const Arguments& args, bool by_rows) {
   auto* further = reinterpret_cast<Operands*>(args.workspace + size.further_at());
   std::optional<Gemm> largest;
   Int num_gemms = 0;
-  // The weights of a group stand together, for they read the same rows; but gradients of one
-  // weight, for they are written as one stream.
+  // By group, for the weights of a group read the same rows. Weight gradients go by weight, for
+  // each is written as one stream.
   constexpr bool kByWeight = F == Form::kWeightGradient;
   for (Int i = 0; i < groups * count; ++i) {
     const Int group = kByWeight ? i % groups : i / count, p = kByWeight ? i / groups : i % count;

@@ -48,7 +48,7 @@ inline Gemm input_gradient_shape(const Product& p) {
           .c_stride = p.in};
 }
 
-// Towards panels it is the transpose: the panels' rows are x's columns.
+// For a packed gradient this is the transpose: a row of a panel is a column of x.
 inline Gemm weight_gradient_shape(const Product& p) {
   if (p.is_packed)
     return {.rows = p.in,
@@ -71,7 +71,7 @@ inline Gemm weight_gradient_shape(const Product& p) {
 
 inline bool is_grouped(const TensorType& weight) { return weight.ndim() == 3; }
 
-// `weight` may be the output. One of x and y may be gathered: it has fewer rows then.
+// `weight` may be the output. A gathered x or y has fewer rows than the other.
 inline Product product(const TensorType& x, const TensorType& weight, const TensorType& y) {
   return {.groups = is_grouped(weight) ? weight.dim(0) : 1,
           .rows = std::max(x.dim(0), y.dim(0)),
@@ -93,7 +93,7 @@ inline Rows rows_of(const std::int32_t* offsets, std::int64_t group, std::int64_
   return {offsets[group], offsets[group + 1]};
 }
 
-// Lets `matrix` begin at `line`, whether its lines are gathered or lie `stride` elements apart.
+// Lets `matrix` begin at `line`. Its lines are gathered by `index`, or `stride` elements apart.
 inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& index,
                      std::int64_t line, std::int64_t stride) {
   matrix.data = data;
@@ -107,7 +107,7 @@ inline void begin_at(Matrix& matrix, const std::byte* data, const RowIndex& inde
 
 // Row-major operands, or packed weights; floats are f32 or bf16.
 Support supports_linear_types(const spec::Problem& problem);
-// Whether it was built, and the device can run it.
+// Whether the engine was built, and the device can run it.
 Support supports_engine(Engine engine, const spec::Problem& problem);
 
 }  // namespace anabatic::kernels::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that have a GEMM engine each, behind table.cpp: linear and grouped_linear (linear.cpp),
-// those of several weights (linear_many.cpp), those with swiglu or its gradient behind a product
-// (linear_activation.cpp), the head with its loss (head/head_loss.cpp).
+// Rows of table.cpp that exist once for each GEMM engine. Sources: linear.cpp (also grouped),
+// linear_many.cpp (several weights), linear_activation.cpp (with an activation or its gradient),
+// head/head_loss.cpp (the head with its loss).
 #pragma once
 #include "kernels/cpu/activation_stage.h"
 #include "kernels/cpu/gemm.h"
@@ -10,7 +10,7 @@
 
 namespace anabatic::kernels::cpu {
 
-// The engines in the order of preference, as an index for templates.
+// In the order of preference.
 enum class Engine { kAvx512Bf16, kAvx512, kAvx2, kPortable };
 
 // The engine, or null where it was not built.

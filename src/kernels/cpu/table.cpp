@@ -15,15 +15,15 @@ Support check(const TensorType& type, bool allows_f64, const char* kind, std::si
   const bool known = type.dtype == DType::kFloat32 || type.dtype == DType::kBFloat16 ||
                      type.dtype == DType::kInt32 || (allows_f64 && type.dtype == DType::kFloat64);
   if (!known)
-    return no(fmt::format("{} {} is {}; this row takes f32, bf16 and i32", kind, i,
+    return no(fmt::format("{} {} is {}; this kernel takes f32, bf16 and i32", kind, i,
                           to_string(type.dtype)));
   if (type.layout != kRowMajor)
-    return no(fmt::format("{} {} has layout {}; this row takes row-major tensors", kind, i,
+    return no(fmt::format("{} {} has layout {}; this kernel takes row-major tensors", kind, i,
                           text(type.layout)));
   return yes();
 }
 
-// f64 in and out: of ops whose contract has it whatever the dtype of activations.
+// f64 is for ops that have f64 operands whatever the dtype of activations.
 template <bool kInputsF64, bool kOutputsF64>
 Support supports(const spec::Problem& problem) {
   for (std::size_t i = 0; i < problem.inputs.size(); ++i)
@@ -34,7 +34,7 @@ Support supports(const spec::Problem& problem) {
       return support;
   return yes();
 }
-// Row-major or packed, all but f64 outputs.
+// Operands are row-major or packed.
 template <bool kOutputsF64>
 Support supports_panels(const spec::Problem& problem) {
   const auto unpacked = [](TensorType type) {
@@ -53,7 +53,7 @@ constexpr Kernel update_row(std::string_view name, Support (*supports)(const spe
                             void (*run)(const Arguments&)) {
   return {name, "optimizer_step", supports, nullptr, nullptr, run, nullptr, cpu::watched_states};
 }
-// From a row-major matrix, from f32 panels, or from bf16 panels to bf16.
+// Packs a row-major matrix, or f32 panels, or bf16 panels to bf16.
 Support supports_packing(const spec::Problem& problem) {
   const TensorType& x = problem.inputs[0];
   if (x.layout != kRowMajor && x.layout != panels_layout(false))
@@ -64,7 +64,7 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
-// Of the values of matrices in int8, which have scales in bf16.
+// Matrices in int8 in addition to the types of `supports`.
 Support supports_codes(const spec::Problem& problem) {
   const auto values = [](std::span<const TensorType> types) {
     std::vector<TensorType> result(types.begin(), types.end());
@@ -94,13 +94,13 @@ Support supports_avx2(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
-// What is not of a dtype of its own, as log-sum-exps and int8 matrices are, is bf16 like output 0.
+// Output 0 is bf16. So are all other operands whose dtype the op does not fix.
 template <Support (*kTypes)(const spec::Problem&)>
 Support supports_avx512_bf16(const spec::Problem& problem) {
   if (!problem.device->has("avx512_bf16")) return no("the device has no avx512_bf16");
   const DType dtype = problem.outputs[0].dtype;
   if (dtype != DType::kBFloat16)
-    return no(fmt::format("output 0 is {}; this row gives bf16", to_string(dtype)));
+    return no(fmt::format("output 0 is {}; this kernel gives bf16", to_string(dtype)));
   return kTypes(problem);
 }
 
@@ -108,7 +108,7 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
 #define ANABATIC_SCALAR(op, types, workspace, prepare) \
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::op }
 #define ANABATIC_VECTOR_ROWS(op, types, workspace) ANABATIC_VECTOR(op, types, workspace, nullptr)
-// Ops over whole activations, whose results may be too large for the caches.
+// For ops over whole activations, whose results may be larger than the caches.
 #define ANABATIC_STREAM_ROWS(op, workspace) \
   ANABATIC_VECTOR(op, kActivations, workspace, cpu::prepare_stream)
 
@@ -146,7 +146,7 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
         cpu::rows<cpu::Engine::engine>::form##_workspace, cpu::prepare_stream, \
         cpu::rows<cpu::Engine::engine>::form                                   \
   }
-// `form`: the op without "grouped_" and "_many"; a linear is one group of all rows.
+// `form`: the op's name without "grouped_" and "_many". A linear is one group of all rows.
 #define ANABATIC_LINEAR_ROWS(op, rows, form)                     \
   ANABATIC_LINEAR_ROW(op, rows, form, avx512_bf16, kAvx512Bf16), \
       ANABATIC_LINEAR_ROW(op, rows, form, avx512, kAvx512),      \
@@ -184,7 +184,7 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
 #define ANABATIC_ACTIVATION_ROWS(op, form) ANABATIC_ACTIVATION_ROW(op, form, portable)
 #endif
 
-// Calls that are cut into slices: see packing_rows.h.
+// Rows for calls that are cut into slices: see packing_rows.h.
 template <class Rows>
 constexpr Kernel packing_row(std::string_view name, std::string_view op) {
   return {name,

@@ -37,12 +37,12 @@ void clip_factor(const Arguments& args) {
 
 namespace {
 
-// Moments in bf16 are rounded to one of their two neighbours by 16 bits of the element's word.
+// Stochastic rounding of moments to bf16, by 16 bits of the element's random word.
 struct MomentRounding {
   bool has_stream;
   RoundingKey key{};
 
-  // Element `i` of a moment, `element` of the parameter.
+  // Element `i` of a moment belongs to element `element` of the parameter.
   void put(const TensorView& moment, std::int64_t i, std::int64_t element, double value,
            int half) const {
     if (!has_stream || moment.type->dtype != DType::kBFloat16) return store(moment, i, value);
@@ -114,7 +114,7 @@ Rule rule_of(spec::UpdateRule rule, const spec::Attributes& attributes, double l
   return Adamw(attributes, learning_rate, step);
 }
 
-// An update and what it reads and writes, by name.
+// The operands of an update, by name.
 struct Update {
   const Arguments& args;
   spec::OptimizerStep form = spec::optimizer_step_of(*args.attributes);
@@ -122,14 +122,14 @@ struct Update {
   const TensorView& input(std::size_t place) const { return args.inputs[place]; }
   const TensorView& output(std::size_t place) const { return args.outputs[place]; }
   bool is_quantized() const { return input(form.first_moment()).type->is_quantized(); }
-  // Elements whose moments and lower halves are here: `begin` is the first one's in the parameter.
+  // Elements of the parameter with moments (and lower 16 bits) in this call; begin() is the first.
   std::int64_t size_held() const { return size(input(form.first_moment())); }
   std::int64_t begin() const {
     const TensorType& gradient = *input(form.gradient()).type;
     return form.first_row > 0 ? form.first_row * gradient.dim(-1) : 0;
   }
 
-  // In finite differences `high` is f64 and holds the whole value.
+  // In finite differences the parameter is f64 and holds the whole value.
   double load_parameter(std::int64_t i) const {
     if (!form.is_split) return load(input(0), i);
     return merge_float({to_bfloat16(static_cast<float>(load(input(0), i))),
@@ -197,7 +197,7 @@ void update_states(const Update& update) {
   store_quantized<false>(second, all_second);
 }
 
-// A slice writes its rows of the packing, another update the packings as a whole.
+// A slice writes its rows of the packing; any other update packs the whole parameter.
 void write_packings(const Update& update) {
   const Arguments& args = update.args;
   const spec::OptimizerStep& form = update.form;

@@ -8,7 +8,7 @@
 namespace anabatic::model {
 namespace {
 
-// Rows go into the layer's cache; returns the cache after the write.
+// Writes rows to the layer's cache; returns the cache after that.
 ir::ValueId cached(ModelBuilder& b, ir::ValueId rows, const char* key, std::int64_t width,
                    const LayerInputs& inputs) {
   const std::string name = state_name(b.layer(), key);

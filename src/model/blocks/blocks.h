@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a layer as functions: each adds what its spec says and returns its result [T, hidden],
-// of an input x [T, hidden] that is normalised. One source file each.
+// Blocks of a layer as functions, one source file each. A block adds its ops and returns its result
+// [T, hidden]. Its input x [T, hidden] is normalised.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,17 +9,17 @@
 
 namespace anabatic::model {
 
-// What layers read. kNoValue where a model does without.
+// Values that layers read, kNoValue where a model has no such input.
 struct LayerInputs {
   ir::ValueId tokens = ir::kNoValue, positions = ir::kNoValue;
   ir::ValueId key_begin = ir::kNoValue, key_end = ir::kNoValue;
-  ir::ValueId documents = ir::kNoValue;    // kNoValue: every row is a token of one
+  ir::ValueId documents = ir::kNoValue;    // kNoValue: no row is padding
   ir::ValueId cache_first = ir::kNoValue;  // kNoValue: no caches
   std::int64_t cache_capacity = 0;
-  ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; add_model makes it
+  ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; set by add_model
 };
 
-// What the auxiliary losses and the metrics read of one MoE layer.
+// Values of one MoE layer for auxiliary losses and metrics.
 struct RouterOutputs {
   std::int64_t layer = 0, top_k = 0;
   ir::ValueId logits = ir::kNoValue;            // [T, E]

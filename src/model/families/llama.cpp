@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 1 to 3, and what copied it.
+// Llama 1 to 3, and models with the same layers.
 #include <fmt/core.h>
 
 #include "model/family.h"

@@ -5,7 +5,7 @@
 namespace anabatic::model {
 namespace {
 
-// Matrices by number, in files of transformers until 4.
+// Files of transformers up to version 4 have tensors for each expert.
 Spelling numbered_experts(const std::string& block) {
   const std::string expert = block + ".experts.{}.";
   return {{"router.weight", {block + ".gate.weight"}},

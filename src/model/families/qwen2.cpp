@@ -7,7 +7,7 @@ namespace {
 
 void read_qwen2(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
-  attention.qkv_bias = true;  // whatever a file says: transformers reads no such field
+  attention.qkv_bias = true;  // always: transformers does not read the fields below
   reader.know({"attention_bias", "qkv_bias"});
   for (const std::int64_t window : read_layer_windows(reader, fields)) {
     attention.window = window;

@@ -13,7 +13,8 @@ void read_qwen3_moe(ConfigReader& reader, const CommonFields& fields, ModelConfi
   read_attention_bias(reader, attention);
   attention.qk_norm = true;
   const bool uses_window = reader.boolean("use_sliding_window", false);
-  // Read by older versions of transformers and saved since; every layer has the window or none.
+  // Files have both fields, but max_window_layers has no effect: all layers have the window or
+  // none.
   reader.know({"sliding_window", "max_window_layers"});
   if (uses_window) attention.window = read_sliding_window(reader, 4096);
   Moe moe = read_experts(reader, fields, config, "num_experts", "num_local_experts",

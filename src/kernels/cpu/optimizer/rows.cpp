@@ -59,7 +59,7 @@ Support supports_update(const spec::Problem& problem) {
     std::string known;
     for (const DType one : operand.dtypes)
       known += (known.empty() ? "" : " or ") + std::string(to_string(one));
-    return no(fmt::format("{} is {}; this row takes {}", operand.name, to_string(dtype), known));
+    return no(fmt::format("{} is {}; this kernel takes {}", operand.name, to_string(dtype), known));
   }
   return yes();
 }
