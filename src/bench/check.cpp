@@ -13,7 +13,7 @@ double relative_bound(const ir::Graph& graph, spec::Precision precision) {
   constexpr double kFloatRoundoff = 0x1.0p-24, kBf16Roundoff = 0x1.0p-8;
   std::int64_t longest = 1;
   for (const ir::Value& value : graph.values)
-    for (const Dim& dim : value.type.shape) longest = std::max(longest, dim.bound);
+    for (const std::int64_t dim : value.type.shape) longest = std::max(longest, dim);
   const double storage = precision == spec::Precision::kBf16 ? kBf16Roundoff : kFloatRoundoff;
   return 2 * std::sqrt(static_cast<double>(graph.nodes.size())) *
          (storage + std::sqrt(static_cast<double>(longest)) * kFloatRoundoff);

@@ -3,7 +3,6 @@
 // type and a stable name.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -81,8 +80,6 @@ class Graph {
                                      // grad_norm, expert_load...
   std::optional<ValueId> objective;  // the scalar that is differentiated
   std::vector<State> states;
-  std::map<std::string, ValueId, std::less<>>
-      symbols;  // ragged symbol -> the value that holds its size or offsets
 
   const Node& node(NodeId id) const { return nodes[index(id)]; }
   Node& node(NodeId id) { return nodes[index(id)]; }
@@ -102,7 +99,7 @@ class Graph {
 std::uint64_t hash(const Graph& graph);
 
 // Throws InternalError naming node and rule: ids in range, SSA, topological, arity, types
-// re-inferred, states paired, symbols defined. Every reader of `before` must be able to run before
+// re-inferred, states paired. Every reader of `before` must be able to run before
 // the writer of `after`: the graph is acyclic with those edges.
 void verify(const Graph& graph);
 

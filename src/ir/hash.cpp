@@ -29,11 +29,6 @@ class Bytes {
       for (const ValueId id : node.outputs) number(id);
     add(graph_.states.size());
     for (const State& state : graph_.states) add(state);
-    add(graph_.symbols.size());
-    for (const auto& [symbol, id] : graph_.symbols) {
-      add(std::string_view(symbol));
-      refer(id);
-    }
     add(graph_.nodes.size());
     for (const Node& node : graph_.nodes) add(node);
     add(graph_.outputs.size());
@@ -64,11 +59,7 @@ class Bytes {
     add(static_cast<std::uint8_t>(static_cast<std::uint8_t>(type.dtype) |
                                   (type.is_quantized() ? kQuantized : 0)));
     add(type.shape.size());
-    for (const Dim& dim : type.shape) {
-      add(dim.bound);
-      add(dim.symbol.has_value());
-      if (dim.symbol) add(*dim.symbol);
-    }
+    for (const std::int64_t dim : type.shape) add(dim);
     add(type.layout);
     if (!type.is_quantized()) return;
     add(type.blocks->map);

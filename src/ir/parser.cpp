@@ -25,12 +25,11 @@ class Parser {
   }
 
  private:
-  // A reference that may come before its definition: the end of a state, a symbol's value.
+  // A reference that may come before its definition: the end of a state.
   struct Pending {
     std::size_t position;
     std::uint64_t number;
-    std::size_t state;   // index into graph_.states when `symbol` is empty
-    std::string symbol;  // key into graph_.symbols
+    std::size_t state;  // index into graph_.states
   };
 
   void item() {
@@ -41,16 +40,13 @@ class Parser {
       graph_.step_inputs.push_back(definition(kNoNode));
     } else if (lexer_.accept("state")) {
       state();
-    } else if (lexer_.accept("symbol")) {
-      symbol();
     } else if (lexer_.accept("output")) {
       graph_.outputs.push_back(reference());
     } else if (const std::size_t at = lexer_.position(); lexer_.accept("objective")) {
       if (graph_.objective) lexer_.fail(at, "expected one objective, got a second");
       graph_.objective = reference();
     } else {
-      lexer_.fail_expected(
-          "'batch', 'step_input', 'state', 'symbol', 'output', 'objective' or a node");
+      lexer_.fail_expected("'batch', 'step_input', 'state', 'output', 'objective' or a node");
     }
   }
 
@@ -113,7 +109,7 @@ class Parser {
     if (lexer_.accept("init")) parsed.init = init();
     if (lexer_.accept("->")) {
       const std::size_t position = lexer_.position();
-      pending_.push_back({position, value_number(), graph_.states.size(), {}});
+      pending_.push_back({position, value_number(), graph_.states.size()});
     }
     graph_.states.push_back(parsed);
   }
@@ -155,23 +151,8 @@ class Parser {
     return parsed;
   }
 
-  void symbol() {
-    const std::size_t at = lexer_.position();
-    const std::string key(lexer_.word("a symbol"));
-    lexer_.expect("=");
-    const std::size_t position = lexer_.position();
-    if (!graph_.symbols.emplace(key, kNoValue).second)
-      lexer_.fail(at, fmt::format("expected a new symbol, got '{}' again", key));
-    pending_.push_back({position, value_number(), 0, key});
-  }
-
   void resolve(const Pending& pending) {
-    const ValueId id = find(pending.number, pending.position);
-    if (pending.symbol.empty()) {
-      graph_.states[pending.state].after = id;
-    } else {
-      graph_.symbols[pending.symbol] = id;
-    }
+    graph_.states[pending.state].after = find(pending.number, pending.position);
   }
 
   void node() {

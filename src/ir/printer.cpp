@@ -18,13 +18,11 @@ class Printer {
     append("graph {}\n", quote(graph_.name));
     for (const ValueId id : graph_.batch) append("  batch {}\n", definition(id));
     for (const ValueId id : graph_.step_inputs) append("  step_input {}\n", definition(id));
-    // Every value gets its number before a state or a symbol refers to one that a node defines.
+    // Every value gets its number before a state refers to one that a node defines.
     for (const State& state : graph_.states) number(state.before);
     for (const Node& node : graph_.nodes)
       for (const ValueId id : node.outputs) number(id);
     for (const State& state : graph_.states) print_state(state);
-    for (const auto& [symbol, id] : graph_.symbols)
-      append("  symbol {} = {}\n", symbol, reference(id));
     for (const Node& node : graph_.nodes) print_node(node);
     for (const ValueId id : graph_.outputs) append("  output {}\n", reference(id));
     if (graph_.objective) append("  objective {}\n", reference(*graph_.objective));

@@ -16,7 +16,6 @@ void visit_reads(Graph& graph, Visit&& visit) {
   for (ValueId& id : graph.outputs) visit(id);
   if (graph.objective) visit(*graph.objective);
   for (State& state : graph.states) visit(state.after);
-  for (auto& [symbol, id] : graph.symbols) visit(id);
 }
 
 template <class Visit>

@@ -7,9 +7,8 @@
 
 namespace anabatic::ir {
 
-// Every read of v becomes a read of replacement[v]: node inputs, outputs, objective, ends of states
-// and symbols. `replacement` is indexed by ValueId and already transitive. Definitions do not
-// change.
+// Every read of v becomes a read of replacement[v]: node inputs, outputs, objective, ends of
+// states. `replacement` is indexed by ValueId and already transitive. Definitions do not change.
 void replace_uses(Graph& graph, const std::vector<ValueId>& replacement);
 
 // Removes the nodes whose keep[NodeId] is false, and every value that nothing defines any more;

@@ -7,7 +7,7 @@
 //           | "state" value ["named" STRING] ROLE ["of" STRING]
 //             ["rows" DIGITS "+" DIGITS "/" DIGITS] ["frozen"]
 //             ["init" ("ones" | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
-//           | "symbol" WORD "=" REF | "output" REF | "objective" REF
+//           | "output" REF | "objective" REF
 //           | value ("," value)* "=" OP "(" [REF ("," REF)*] ")" ["{" WORD "=" ATTRIBUTE, ... "}"]
 //             PHASE ["layer=" INTEGER] ["segment=" (WORD | STRING)]
 //   value  := REF [STRING] ":" TYPE            REF := "%" DIGITS

@@ -24,7 +24,6 @@ class Verifier {
     check_nodes();
     check_states();
     check_results();
-    check_symbols();
     check_overwrites();
   }
 
@@ -68,15 +67,9 @@ class Verifier {
   }
 
   void check_type(const TensorType& type, const std::string& where) const {
-    for (const Dim& dim : type.shape) {
-      check(dim.bound >= 0 && dim.bound <= kMaxDim, "types are sound", where,
-            "a dimension is {}, outside of [0, 2^48]", dim.bound);
-      if (!dim.symbol) continue;
-      check(is_word(text(*dim.symbol)), "types are sound", where, "symbol '{}' is not a word",
-            text(*dim.symbol));
-      check(graph_.symbols.count(text(*dim.symbol)) == 1, "symbols defined", where,
-            "no value is named for symbol '{}' of {}", text(*dim.symbol), to_string(type));
-    }
+    for (const std::int64_t dim : type.shape)
+      check(dim >= 0 && dim <= kMaxDim, "types are sound", where,
+            "a dimension is {}, outside of [0, 2^48]", dim);
     check(type.layout == kRowMajor || is_word(text(type.layout)), "types are sound", where,
           "layout '{}' is not a word", text(type.layout));
     try {
@@ -218,17 +211,6 @@ class Verifier {
     const TensorType& type = graph_.value(*graph_.objective).type;
     check(type.ndim() == 0 && (type.dtype == DType::kFloat32 || type.dtype == DType::kFloat64),
           "objective is a scalar", "objective", "it is {}", to_string(type));
-  }
-
-  void check_symbols() {
-    for (const auto& [symbol, id] : graph_.symbols) {
-      const std::string where = fmt::format("symbol '{}'", symbol);
-      check(is_word(symbol), "types are sound", where, "it is not a word");
-      check_used(id, where);
-      const DType dtype = graph_.value(id).type.dtype;
-      check(dtype == DType::kInt32 || dtype == DType::kInt64, "symbols defined", where,
-            "value {} holds no integers", index(id));
-    }
   }
 
   // An overwritten value: the writer, which may also read it, runs after every other reader.

@@ -37,13 +37,12 @@ void check_inputs(const Check& check) {
 TensorType out_type(ir::Types inputs, const spec::Attributes& attributes) {
   const std::int64_t head_size = inputs[2].dim(1) / spec::get_int(attributes, "num_kv_heads");
   return typed(inputs[0].dtype,
-               {inputs[0].shape[0],
-                Dim{.bound = product({head_size, spec::get_int(attributes, "num_heads")})}});
+               {inputs[0].shape[0], product({head_size, spec::get_int(attributes, "num_heads")})});
 }
 
 TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
   return typed(wide_dtype(inputs[0].dtype),
-               {inputs[0].shape[0], Dim{.bound = spec::get_int(attributes, "num_heads")}});
+               {inputs[0].shape[0], spec::get_int(attributes, "num_heads")});
 }
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {

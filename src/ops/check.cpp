@@ -21,7 +21,7 @@ std::string described(const Operand& operand) {
 
 }  // namespace
 
-const Dim& Operand::dim(std::int64_t axis) const {
+std::int64_t Operand::dim(std::int64_t axis) const {
   const std::int64_t i = axis < 0 ? axis + type->ndim() : axis;
   ANABATIC_CHECK(i >= 0 && i < type->ndim(), "[op] axis {} of {}", axis, to_string(*type));
   return type->shape[static_cast<std::size_t>(i)];
@@ -159,7 +159,7 @@ void Check::right_operand_of_gradient(const Operand& weight) const {
                      text(panels_layout(false)), to_string(*weight.type)));
 }
 
-Dim Check::gathered_rows(const Operand& x, int row_map) const {
+std::int64_t Check::gathered_rows(const Operand& x, int row_map) const {
   if (num_inputs() <= row_map) {
     if (has("top_k")) fail("expected row_map together with 'top_k', got none");
     return x.dim(0);
@@ -254,7 +254,7 @@ TensorType laid_out(const Check& check, TensorType type) {
   return type;
 }
 
-TensorType typed(DType dtype, std::initializer_list<Dim> dims) {
+TensorType typed(DType dtype, std::initializer_list<std::int64_t> dims) {
   return {.dtype = dtype, .shape = {dims}};
 }
 

@@ -15,7 +15,7 @@ struct Operand {
   std::string_view name;
   const TensorType* type;
 
-  const Dim& dim(std::int64_t axis) const;
+  std::int64_t dim(std::int64_t axis) const;
   std::int64_t size(std::int64_t axis) const { return type->dim(axis); }
   DType dtype() const { return type->dtype; }
 };
@@ -50,7 +50,7 @@ class Check {
   void same_dtype(const Operand& a, const Operand& b) const;
   void same_shape(const Operand& a, const Operand& b) const;
   void same_type(const Operand& a, const Operand& b) const;
-  // Dimension `axis_a` of a equals dimension `axis_b` of b, symbols included.
+  // Dimension `axis_a` of a equals dimension `axis_b` of b.
   void same_dim(const Operand& a, std::int64_t axis_a, const Operand& b, std::int64_t axis_b) const;
   void size(const Operand& a, std::int64_t axis, std::int64_t expected) const;
   // Dimension `axis` of a is a multiple of `divisor`; `reason` names the divisor.
@@ -66,7 +66,7 @@ class Check {
 
   // Rows of a product whose operand x is gathered where input `row_map` is present, i32[R]: row p
   // is row row_map[p] / top_k of x [R / top_k, ...]. Without it the rows of x, and no `top_k`.
-  Dim gathered_rows(const Operand& x, int row_map) const;
+  std::int64_t gathered_rows(const Operand& x, int row_map) const;
 
   std::int64_t positive_int(std::string_view key) const;
   std::int64_t non_negative_int(std::string_view key) const;
@@ -99,7 +99,7 @@ DType wide_dtype(DType dtype);
 TensorType with_dtype(TensorType type, DType dtype);
 // `type` as the optional attribute "layout" asks for it: row-major, or "panels".
 TensorType laid_out(const Check& check, TensorType type);
-// Row-major, with the dimensions (and symbols) of the operands they come from.
-TensorType typed(DType dtype, std::initializer_list<Dim> dims);
+// Row-major.
+TensorType typed(DType dtype, std::initializer_list<std::int64_t> dims);
 
 }  // namespace anabatic::ops

@@ -25,7 +25,7 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   check_padding(check, attributes);
   const Operand indices = check.i32(0, "indices", 1), dy = check.floating(1, "dy", 2);
   check.same_dim(indices, 0, dy, 0);
-  return {typed(wide_dtype(dy.dtype()), {Dim{.bound = check.positive_int("rows")}, dy.dim(1)})};
+  return {typed(wide_dtype(dy.dtype()), {check.positive_int("rows"), dy.dim(1)})};
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,

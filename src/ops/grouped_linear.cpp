@@ -52,8 +52,8 @@ std::vector<TensorType> weight_gradient_types(const Check& check) {
   }
   if (offsets.size(0) < 2)
     check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
-  return {laid_out(check, typed(wide_dtype(x.dtype()),
-                                {Dim{.bound = offsets.size(0) - 1}, dy.dim(1), x.dim(1)}))};
+  return {
+      laid_out(check, typed(wide_dtype(x.dtype()), {offsets.size(0) - 1, dy.dim(1), x.dim(1)}))};
 }
 
 std::vector<TensorType> infer_weight_gradient(ir::Types inputs,

@@ -86,8 +86,7 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   const Operand offsets = check.i32(check.num_inputs() - 1, "offsets", 1);
   if (offsets.size(0) < 2)
     check.fail("expected offsets of at least one expert, got " + to_string(*offsets.type));
-  for (TensorType& type : outputs)
-    type.shape.insert(type.shape.begin(), Dim{.bound = offsets.size(0) - 1});
+  for (TensorType& type : outputs) type.shape.insert(type.shape.begin(), offsets.size(0) - 1);
   return outputs;
 }
 

@@ -67,7 +67,7 @@ std::vector<TensorType> infer_sequence_gradient(ir::Types inputs,
   check.wide(1, "scale", 0);
   const Operand experts = check.i32(2, "experts", 2);
   check.same_dim(check.i32(3, "documents", 1), 0, experts, 0);
-  return {typed(dtype, {experts.dim(0), Dim{.bound = check.positive_int("num_experts")}})};
+  return {typed(dtype, {experts.dim(0), check.positive_int("num_experts")})};
 }
 
 // Counts are piecewise constant, so the probabilities themselves need not be kept.

@@ -21,7 +21,7 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   check.same_dim(slots, 0, dy, 0);
   const std::int64_t top_k = check.positive_int("top_k");
   check.multiple(dy, 0, top_k, "top_k");
-  return {typed(dy.dtype(), {Dim{.bound = dy.size(0) / top_k}, dy.dim(1)})};
+  return {typed(dy.dtype(), {dy.size(0) / top_k, dy.dim(1)})};
 }
 
 // The inverse of row_map is route_sort's second output.

@@ -43,7 +43,7 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   const std::int64_t width = check.positive_int("width");
   check.multiple(x, 1, width, "width");
   check.non_negative("epsilon");
-  return {typed(wide_dtype(x.dtype()), {Dim{.bound = width}})};
+  return {typed(wide_dtype(x.dtype()), {width})};
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,

@@ -62,7 +62,7 @@ std::vector<TensorType> infer_table(ir::Types inputs, const spec::Attributes& at
   const spec::Rope rope = spec::rope_from_attributes(attributes);
   if (rope.rotary_dim <= 0 || rope.rotary_dim % 2 != 0)
     check.fail("expected an even rotary_dim > 0, got " + std::to_string(rope.rotary_dim));
-  return {typed(DType::kFloat32, {positions.dim(0), Dim{.bound = rope.rotary_dim}})};
+  return {typed(DType::kFloat32, {positions.dim(0), rope.rotary_dim})};
 }
 
 // The gradient of a rotation is the rotation back.

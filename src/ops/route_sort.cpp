@@ -16,9 +16,9 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const std::int64_t num_experts = check.positive_int("num_experts");
   if (num_experts > kMaxExperts)
     check.fail(fmt::format("expected at most {} experts, got {}", kMaxExperts, num_experts));
-  const Dim rows{.bound = product({experts.size(0), experts.size(1)})};
+  const std::int64_t rows = product({experts.size(0), experts.size(1)});
   return {typed(DType::kInt32, {rows}), typed(DType::kInt32, {rows}),
-          typed(DType::kInt32, {Dim{.bound = num_experts + 1}})};
+          typed(DType::kInt32, {num_experts + 1})};
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {

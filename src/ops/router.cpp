@@ -19,7 +19,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
                " of " + to_string(*logits.type));
   check.flag("normalize");
   if (check.num_inputs() == 2) check.same_dim(check.i32(1, "documents", 1), 0, logits, 0);
-  const Dim tokens = logits.dim(0), experts = logits.dim(1), chosen{.bound = top_k};
+  const std::int64_t tokens = logits.dim(0), experts = logits.dim(1), chosen = top_k;
   const DType dtype = logits.dtype();
   return {typed(dtype, {tokens, chosen}), typed(DType::kInt32, {tokens, chosen}),
           typed(dtype, {tokens, experts}), typed(dtype, {experts}), typed(dtype, {experts})};

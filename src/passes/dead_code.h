@@ -4,9 +4,8 @@
 //   %a = add(%x, %y)                  ->   %b = scale(%x)
 //   %b = scale(%x)   output %b             output %b
 //
-// Batch inputs, step inputs and states stay: they are the graph's interface. A value that holds the
-// size of a ragged dimension lives as long as a value of that size; unused symbols are removed.
-// Linear in nodes and edges. It runs last, after every pass that leaves old nodes next to new ones.
+// Batch inputs, step inputs and states stay: they are the graph's interface. Linear in nodes and
+// edges. It runs last, after every pass that leaves old nodes next to new ones.
 #pragma once
 #include "passes/pass.h"
 

@@ -10,7 +10,6 @@ Readers::Readers(const ir::Graph& graph)
       readers_[index(input)].push_back(ir::NodeId{static_cast<std::uint32_t>(i)});
   for (const ir::ValueId output : graph.outputs) is_wanted_[index(output)] = true;
   for (const ir::State& state : graph.states) is_wanted_[index(state.after)] = true;
-  for (const auto& [symbol, value] : graph.symbols) is_wanted_[index(value)] = true;
   if (graph.objective) is_wanted_[index(*graph.objective)] = true;
 }
 

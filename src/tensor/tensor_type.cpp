@@ -11,22 +11,10 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 62;
 
-template <class Sizes>
-TensorType from_sizes(DType dtype, const Sizes& sizes) {
-  TensorType type{.dtype = dtype};
-  for (const std::int64_t size : sizes) type.shape.push_back(Dim{.bound = size});
-  return type;
-}
-
-Dim parse_dim(std::string_view text, std::string_view whole) {
-  Dim dim;
-  if (const auto mark = text.find("<="); mark != std::string_view::npos) {
-    ANABATIC_REQUIRE(mark > 0, "[tensor type] expected a symbol before '<=' in '{}'", whole);
-    dim.symbol = intern(text.substr(0, mark));
-    text.remove_prefix(mark + 2);
-  }
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), dim.bound);
-  ANABATIC_REQUIRE(error == std::errc{} && end == text.data() + text.size() && dim.bound >= 0,
+std::int64_t parse_dim(std::string_view text, std::string_view whole) {
+  std::int64_t dim = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), dim);
+  ANABATIC_REQUIRE(error == std::errc{} && end == text.data() + text.size() && dim >= 0,
                    "[tensor type] expected a size, got '{}' in '{}'", text, whole);
   return dim;
 }
@@ -64,15 +52,15 @@ std::int64_t element_bytes(const TensorType& type) {
 std::int64_t TensorType::dim(std::int64_t axis) const {
   const std::int64_t i = axis < 0 ? axis + ndim() : axis;
   ANABATIC_CHECK(i >= 0 && i < ndim(), "[tensor type] axis {} of {}", axis, to_string(*this));
-  return shape[static_cast<std::size_t>(i)].bound;
+  return shape[static_cast<std::size_t>(i)];
 }
 
 std::int64_t TensorType::num_elements() const {
   std::int64_t count = 1;
-  for (const Dim& d : shape) {
-    ANABATIC_REQUIRE(d.bound == 0 || count <= kMaxElements / d.bound,
+  for (const std::int64_t size : shape) {
+    ANABATIC_REQUIRE(size == 0 || count <= kMaxElements / size,
                      "[tensor type] {} has more than 2^62 elements", to_string(*this));
-    count *= d.bound;
+    count *= size;
   }
   return count;
 }
@@ -102,11 +90,9 @@ TensorType scales_type(const TensorType& type) {
   ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
                  to_string(type));
   TensorType scales{.dtype = type.blocks->scale, .shape = type.shape};
-  const auto in_blocks = [](Dim& dim, std::int64_t block) {
-    if (block > 1) dim = {.bound = num_blocks(dim.bound, block)};
-  };
-  in_blocks(scales.shape[scales.shape.size() - 2], type.blocks->rows);
-  in_blocks(scales.shape.back(), type.blocks->columns);
+  std::int64_t& rows = scales.shape[scales.shape.size() - 2];
+  rows = num_blocks(rows, type.blocks->rows);
+  scales.shape.back() = num_blocks(scales.shape.back(), type.blocks->columns);
   return scales;
 }
 
@@ -118,12 +104,8 @@ std::int64_t scale_columns(const TensorType& type) {
   return num_blocks(type.dim(-1), type.blocks->columns);
 }
 
-TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape) {
-  return from_sizes(dtype, shape);
-}
-
-TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape) {
-  return from_sizes(dtype, shape);
+TensorType tensor_type(DType dtype, std::vector<std::int64_t> shape) {
+  return {.dtype = dtype, .shape = std::move(shape)};
 }
 
 std::string to_string(const TensorType& type) {
@@ -132,9 +114,7 @@ std::string to_string(const TensorType& type) {
   out += '[';
   for (std::size_t i = 0; i < type.shape.size(); ++i) {
     if (i > 0) out += ',';
-    const Dim& d = type.shape[i];
-    if (d.symbol) out += fmt::format("{}<=", text(*d.symbol));
-    out += std::to_string(d.bound);
+    out += std::to_string(type.shape[i]);
   }
   out += ']';
   if (type.layout != kRowMajor) out += fmt::format("@{}", text(type.layout));

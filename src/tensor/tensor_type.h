@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The type of a tensor: element type or block format, shape with symbolic dimensions, layout. And a
-// view of a tensor, which never owns memory.
+// The type of a tensor: element type or block format, shape, layout. And a view of a
+// tensor, which never owns memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,15 +15,6 @@
 
 namespace anabatic {
 
-// A dimension is exact, or ragged: known only at run time, never above `bound`. Planners use the
-// bound. Kernels read the size from the value that the graph's symbol table names. Equal symbols
-// are equal sizes.
-struct Dim {
-  std::int64_t bound = 0;
-  std::optional<Name> symbol{};  // absent when exact
-  bool operator==(const Dim&) const = default;
-};
-
 // Name{} (the empty text) is row-major: the last dimension is contiguous. A packed layout has a
 // name, such as those of tensor/panels.h.
 using Layout = Name;
@@ -33,15 +23,15 @@ inline constexpr Layout kRowMajor{};
 // A quantised tensor is one value: its elements in the layout, then, from a multiple of
 // kScalesAlignment bytes on, the scales of all blocks, row-major.
 struct TensorType {
-  DType dtype = DType::kFloat32;  // of the elements
-  std::vector<Dim> shape{};       // [] is a scalar
+  DType dtype = DType::kFloat32;      // of the elements
+  std::vector<std::int64_t> shape{};  // [] is a scalar
   Layout layout = kRowMajor;
   std::optional<BlockFormat> blocks{};  // of a quantised matrix or stack of matrices
 
   std::int64_t ndim() const { return static_cast<std::int64_t>(shape.size()); }
-  std::int64_t dim(std::int64_t axis)
-      const;  // the bound; a negative axis counts from the end; InternalError if out of range
-  std::int64_t num_elements() const;  // product of the bounds; InvalidArgument on overflow of 2^62
+  // A negative axis counts from the end; InternalError if out of range.
+  std::int64_t dim(std::int64_t axis) const;
+  std::int64_t num_elements() const;  // InvalidArgument on overflow of 2^62
   std::int64_t num_bytes() const;     // likewise; of a quantised tensor with its scales
   bool is_quantized() const { return blocks.has_value(); }
   // Of its values: the scales' dtype of a quantised tensor.
@@ -49,8 +39,7 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
 };
 
-TensorType tensor_type(DType dtype, std::initializer_list<std::int64_t> shape);
-TensorType tensor_type(DType dtype, const std::vector<std::int64_t>& shape);
+TensorType tensor_type(DType dtype, std::vector<std::int64_t> shape);
 
 // The type quantised; `type` is a matrix or a stack of matrices, else InvalidArgument.
 TensorType quantized(TensorType type, const BlockFormat& format);
@@ -63,7 +52,7 @@ std::int64_t scales_offset(const TensorType& type);  // bytes from the first ele
 // Scales of a row of blocks.
 std::int64_t scale_columns(const TensorType& type);
 
-// "bf16[rows<=4096,512]@panel16x2", "f32[]", "f32[8,512]", "i8_bf16_1x128[4096,512]".
+// "bf16[4096,512]@panels", "f32[]", "f32[8,512]", "i8_bf16_1x128[4096,512]".
 std::string to_string(const TensorType& type);
 // The inverse; InvalidArgument naming the text when it is not such a type.
 TensorType parse_tensor_type(std::string_view text);

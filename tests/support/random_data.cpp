@@ -208,7 +208,7 @@ Data forward(const Draw& draw) {
     TensorType out = call.inputs[0].type;
     const std::int64_t heads = spec::get_int(call.attributes, "num_heads");
     const std::int64_t kv_heads = spec::get_int(call.attributes, "num_kv_heads");
-    out.shape[1].bound = call.inputs[2].type.dim(1) / kv_heads * heads;
+    out.shape[1] = call.inputs[2].type.dim(1) / kv_heads * heads;
     call.inputs.resize(5);
     call.outputs = {out, tensor_type(DType::kFloat32, {out.dim(0), heads})};
   } else {

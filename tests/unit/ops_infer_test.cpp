@@ -71,12 +71,6 @@ TEST(Infer, LinearNamesWhatDoesNotFit) {
               HasSubstr("expected 'output_dtype' to be f32, bf16 or f64, got 'i32'"));
 }
 
-TEST(Infer, KeepsRaggedDimensions) {
-  EXPECT_THAT(infer("grouped_linear", {"bf16[rows<=12,8]", "bf16[3,5,8]", "i32[4]"}),
-              ElementsAre("bf16[rows<=12,5]"));
-  EXPECT_THAT(error_of("add", {"f32[rows<=12,8]", "f32[12,8]"}), HasSubstr("to have one type"));
-}
-
 TEST(Infer, GroupedLinearWantsOneOffsetMoreThanExperts) {
   EXPECT_THAT(error_of("grouped_linear", {"f32[12,8]", "f32[3,5,8]", "i32[3]"}),
               HasSubstr("expected dimension 0 of offsets to be 4, got i32[3]"));

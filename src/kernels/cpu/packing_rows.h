@@ -26,7 +26,7 @@ inline std::int64_t experts_per_slice(const TensorType& weight,
 inline void set_packed(TensorType& type, const TensorType& weight, std::int64_t num_experts) {
   type = weight;
   type.layout = panels_layout(true);
-  type.shape[0] = Dim{.bound = num_experts};
+  type.shape[0] = num_experts;
 }
 
 inline std::int64_t packed_type_bytes(const TensorType& weight) {
@@ -93,7 +93,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
       const TensorView& whole = args.inputs[i];
       if (!is_stack(*whole.type)) continue;
       source = *whole.type;
-      source.shape[0] = Dim{.bound = count};
+      source.shape[0] = count;
       set_packed(types[i], *whole.type, count);
       const std::int64_t matrix_bytes =
           panel_shape(source).num_elements() * size_bytes(source.dtype);
@@ -110,7 +110,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
           round_up(most * panel_shape(types[i]).num_elements() * size_bytes(source.dtype), 64);
     }
     types[offsets] = *args.inputs[offsets].type;
-    types[offsets].shape[0] = Dim{.bound = count + 1};
+    types[offsets].shape[0] = count + 1;
     inputs[offsets] = {.data = args.inputs[offsets].data + begin * size_bytes(DType::kInt32),
                        .type = &types[offsets]};
     Arguments group = args;

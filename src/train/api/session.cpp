@@ -102,7 +102,7 @@ struct Session::Impl {
           .role = about.role,
           .parameter = std::string(text(spec::has_owner(about.role) ? about.owner : state.name)),
           .dtype = std::string(to_string(state.type.dtype))};
-      for (const Dim& dim : state.type.shape) info.shape.push_back(dim.bound);
+      info.shape = state.type.shape;
       states.push_back(std::move(info));
     }
     for (const ir::State& state : program->compiled.graph.states)

@@ -20,18 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::int64_t> sizes_of(const TensorType& type) {
-  std::vector<std::int64_t> sizes;
-  for (const Dim& dim : type.shape) sizes.push_back(dim.bound);
-  return sizes;
-}
-
 // Everything that the next step starts from, under the engine's own names: fp32 parameters and
 // moments.
 io::ChecksumManifest write_states(const fs::path& file, ModelSession& session) {
   std::vector<io::TensorInfo> infos;
   for (const SavedState& state : session.saved_states())
-    infos.push_back({std::string(text(state.name)), state.type.dtype, sizes_of(state.type)});
+    infos.push_back({std::string(text(state.name)), state.type.dtype, state.type.shape});
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(file, infos);
   for (const SavedState& state : session.saved_states())
     for_state_bytes(session.store(), state, [&](std::span<const std::byte> block) {
@@ -45,12 +39,13 @@ void read_states(const fs::path& file, ModelSession& session) {
   std::string problems;
   std::vector<std::string> wanted;
   for (const SavedState& state : session.saved_states()) {
-    const auto& [name, type, slices] = state;
+    const Name name = state.name;
+    const TensorType& type = state.type;
     wanted.emplace_back(text(name));
     const io::TensorEntry* entry = source.find(text(name));
     if (entry == nullptr) {
       problems += fmt::format("\n  {}: missing", text(name));
-    } else if (entry->dtype != type.dtype || entry->shape != sizes_of(type)) {
+    } else if (entry->dtype != type.dtype || entry->shape != type.shape) {
       problems += fmt::format("\n  {}: expected {}, found {} [{}]", text(name), to_string(type),
                               entry->dtype_name, fmt::join(entry->shape, ","));
     }
@@ -106,7 +101,7 @@ void load_checkpoint(const fs::path& directory, ModelSession& session) {
 CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {
   std::int64_t states = 0, weights = 0;
   for (const SavedState& state : session.saved_states())
-    states += elements_of(sizes_of(state.type)) * size_bytes(state.type.dtype) + kBytesBesideTensor;
+    states += elements_of(state.type.shape) * size_bytes(state.type.dtype) + kBytesBesideTensor;
   const bool is_fp32 = session.run().train.save_dtype == "fp32";
   for (const model::FileTensor& tensor : session.weight_map().tensors)
     weights += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +

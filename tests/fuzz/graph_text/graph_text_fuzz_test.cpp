@@ -21,7 +21,6 @@ constexpr const char* kMoe = R"(graph "moe"
   batch %2 "first": i32[1]
   state %3 "experts": bf16[3,6,8]  parameter
   state %4 "cache": bf16[16,8]  cache -> %16
-  symbol rows = %12
   %5: f32[4,2], %6: i32[4,2], %7: f32[4,3], %8: f32[3], %9: f32[3] = router(%1)  {normalize=true, top_k=2}  forward layer=0 segment=router
   %10: i32[8], %11: i32[8], %12: i32[4] = route_sort(%6)  {num_experts=3}  forward layer=0 segment=dispatch
   %13: bf16[8,8] = permute(%0, %10)  {top_k=2}  forward layer=0 segment=dispatch

@@ -22,14 +22,6 @@ Results infer_make(Types, const spec::Attributes& attributes) {
 
 Results infer_like_first(Types inputs, const spec::Attributes&) { return {inputs[0]}; }
 
-Results infer_ragged(Types inputs, const spec::Attributes&) {
-  ANABATIC_REQUIRE(inputs[0].ndim() == 2, "[ragged] expected two dimensions, got {}",
-                   to_string(inputs[0]));
-  TensorType type = inputs[0];
-  type.shape[0].symbol = intern("rows");
-  return {type};
-}
-
 Results infer_split(Types inputs, const spec::Attributes&) { return {inputs[0], inputs[0]}; }
 
 Results infer_sum(Types, const spec::Attributes&) { return {tensor_type(DType::kFloat32, {})}; }
@@ -53,7 +45,7 @@ const OpSchema* find_fake_op(std::string_view name) {
     std::array<OpSchema, 6> table{schema("add", 2, 2, infer_add),
                                   schema("make", 0, 0, infer_make),
                                   schema("overwrite", 1, 2, infer_like_first),
-                                  schema("ragged", 2, 2, infer_ragged),
+                                  schema("grouped", 2, 2, infer_like_first),
                                   schema("split", 1, 1, infer_split, 2),
                                   schema("sum", 1, -1, infer_sum)};
     table[2].must_alias = always<0>;

@@ -10,7 +10,7 @@ namespace anabatic::ir {
 //   add(a, b) -> like a                    equal types
 //   make() -> TYPE                         attribute type: text
 //   overwrite(x, y?) -> like x             must alias x
-//   ragged(x [n,w], offsets i32[m]) -> [rows<=n,w]
+//   grouped(x, offsets i32[m]) -> like x
 //   split(x) -> like x, like x
 //   sum(x0, x1, ...) -> f32[]
 const OpSchema* find_fake_op(std::string_view name);

@@ -19,10 +19,9 @@ constexpr const char* kSample = R"(graph "sample"
   step_input %2 "learning_rate": f32[]
   state %3 "weight": bf16[12,3]  parameter -> %9
   state %4 "weight.packed": bf16[12,3]@panel16x2  packing of "weight"
-  symbol rows = %1
   %5 "h": bf16[12,3] = add(%0, %3)  forward layer=2 segment=experts
   %6: bf16[12,3], %7: bf16[12,3] = split(%5)  {epsilon=1e-06, list=[1,2], name="a b"}  backward_input
-  %8: bf16[rows<=12,3] = ragged(%6, %1)  backward_weight segment="odd words"
+  %8: bf16[12,3] = grouped(%6, %1)  backward_weight segment="odd words"
   %9: bf16[12,3] = overwrite(%3, %7)  update
   %10 "loss": f32[] = sum(%5)  forward
   output %10
@@ -112,7 +111,7 @@ TEST(GraphText, ErrorsNameLineAndColumn) {
               HasSubstr("line 3, column 32: [attributes] expected a value, got '1.2.3'"));
   EXPECT_THAT(error_of(head + "  %1: f32[2] = add(%0, %1)  forward"),
               HasSubstr("expected an earlier value, got one of this node"));
-  EXPECT_THAT(error_of(head + "  symbol rows = %9"), HasSubstr("line 3, column 17"));
+  EXPECT_THAT(error_of(head + "  output %9"), HasSubstr("line 3, column 10"));
   EXPECT_THAT(error_of("graph \"g"), HasSubstr("line 1, column 7: expected a closing '\"'"));
 }
 
@@ -160,7 +159,6 @@ TEST(GraphHash, SeesEveryMeaningfulField) {
   EXPECT_TRUE(differs([](Graph& g) { g.states[0].init.zero_row = 2; }));
   EXPECT_TRUE(differs([](Graph& g) { g.objective.reset(); }));
   EXPECT_TRUE(differs([](Graph& g) { g.outputs.clear(); }));
-  EXPECT_TRUE(differs([](Graph& g) { g.symbols.clear(); }));
   EXPECT_TRUE(differs([](Graph& g) { g.name = "other"; }));
 }
 

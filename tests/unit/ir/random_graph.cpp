@@ -84,8 +84,7 @@ class Generator {
         builder_.add1("sum", {pick(), pick(), pick()}, attributes());
         break;
       case 3:
-        builder_.add1("ragged", {pick(), offsets_});
-        graph_.symbols["rows"] = offsets_;
+        builder_.add1("grouped", {pick(), offsets_});
         break;
       default:
         matrices_.push_back(builder_.add1("make", {}, {{"type", to_string(matrix())}}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random graphs over the fake ops that the verifier accepts: inputs, states that end anew or stay,
-// ragged values, attributes of every kind, dead nodes and dead values.
+// attributes of every kind, dead nodes and dead values.
 #pragma once
 #include <cstdint>
 

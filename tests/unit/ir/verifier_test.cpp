@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Values: 0 x, 1 offsets, 2 weight, 3 weight.copy, 4 h, 5 and 6 parts, 7 ragged, 8 new weight,
+// Values: 0 x, 1 offsets, 2 weight, 3 weight.copy, 4 h, 5 and 6 parts, 7 grouped, 8 new weight,
 // 9 loss.
 Graph sound() {
   return parse(R"(graph "sound"
@@ -21,10 +21,9 @@ Graph sound() {
     batch %1 "offsets": i32[3]
     state %2 "weight": f32[4,2]  parameter -> %8
     state %3 "weight.copy": f32[4,2]  copy of "weight"
-    symbol rows = %1
     %4 "h": f32[4,2] = add(%0, %2)  forward layer=0 segment=mlp
     %5: f32[4,2], %6: f32[4,2] = split(%4)  backward_input
-    %7: f32[rows<=4,2] = ragged(%5, %1)  backward_weight
+    %7: f32[4,2] = grouped(%5, %1)  backward_weight
     %8: f32[4,2] = overwrite(%2, %6)  update
     %9 "loss": f32[] = sum(%4)  forward
     output %9
@@ -67,7 +66,6 @@ TEST(Verifier, RefusesIdsOutOfRange) {
   EXPECT_THAT(refusal([](Graph& g) { g.states[0].after = id(99); }), rule);
   EXPECT_THAT(refusal([](Graph& g) { g.outputs[0] = id(99); }), rule);
   EXPECT_THAT(refusal([](Graph& g) { g.objective = id(99); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.symbols["rows"] = id(99); }), rule);
 }
 
 TEST(Verifier, RefusesTwoDefinitions) {
@@ -113,30 +111,22 @@ TEST(Verifier, RefusesUnsoundTags) {
 TEST(Verifier, RefusesTypesThatInputsDoNotGive) {
   const auto rule = HasSubstr("rule 'types inferred'");
   EXPECT_THAT(refusal([](Graph& g) { g.values[9].type.shape.resize(1); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.values[7].type.shape[0].symbol.reset(); }), rule);
   EXPECT_THAT(refusal([](Graph& g) { g.values[8].type.layout = intern("packed"); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.values[0].type.shape[0].bound = 5; }),
+  EXPECT_THAT(refusal([](Graph& g) { g.values[0].type.shape[0] = 5; }),
               HasSubstr("[add] expected equal types"));
 }
 
 TEST(Verifier, RefusesUnsoundTypes) {
   const auto rule = HasSubstr("rule 'types are sound'");
-  EXPECT_THAT(refusal([](Graph& g) { g.values[1].type.shape[0].bound = -1; }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.values[1].type.shape[0].bound = (1ll << 48) + 1; }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.values[1].type.shape[0] = -1; }), rule);
+  EXPECT_THAT(refusal([](Graph& g) { g.values[1].type.shape[0] = (1ll << 48) + 1; }), rule);
   EXPECT_THAT(refusal([](Graph& g) {
                 g.values[1].type = tensor_type(DType::kInt32, {1ll << 40, 1ll << 40});
               }),
               rule);
   EXPECT_THAT(refusal([](Graph& g) { g.values[1].type.layout = intern("two words"); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.symbols["two words"] = id(1); }), rule);
   EXPECT_THAT(refusal([](Graph& g) { g.nodes[0].attributes["two words"] = true; }),
               HasSubstr("rule 'attributes are sound'"));
-}
-
-TEST(Verifier, RefusesUndefinedSymbols) {
-  const auto rule = HasSubstr("rule 'symbols defined'");
-  EXPECT_THAT(refusal([](Graph& g) { g.symbols.clear(); }), rule);
-  EXPECT_THAT(refusal([](Graph& g) { g.symbols["rows"] = id(0); }), rule);
 }
 
 TEST(Verifier, RefusesUnpairedStates) {

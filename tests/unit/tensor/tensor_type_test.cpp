@@ -9,8 +9,8 @@ namespace anabatic {
 namespace {
 
 TEST(TensorType, TextRoundTrips) {
-  for (const char* text : {"f32[]", "bf16[rows<=4096,512]@panel16x2", "i32[0]", "f64[8,512,3]",
-                           "bool[a<=1,b<=2]", "u8[9223372036854775807]"})
+  for (const char* text : {"f32[]", "bf16[4096,512]@panel16x2", "i32[0]", "f64[8,512,3]",
+                           "bool[1,2]", "u8[9223372036854775807]"})
     EXPECT_EQ(to_string(parse_tensor_type(text)), text);
   EXPECT_EQ(parse_tensor_type("f32[4,8]"), tensor_type(DType::kFloat32, {4, 8}));
 }
@@ -18,7 +18,7 @@ TEST(TensorType, TextRoundTrips) {
 TEST(TensorType, ParserNamesWhatItRefuses) {
   for (const char* text :
        {"", "f32", "f32[", "f32]", "f32][", "f33[4]", "[4]", "f32[-1]", "f32[4,]", "f32[,4]",
-        "f32[x]", "f32[<=4]", "f32[n<=]", "f32[4]@", "f32[4]x", "f32[9223372036854775808]"}) {
+        "f32[x]", "f32[<=4]", "f32[n<=4]", "f32[4]@", "f32[4]x", "f32[9223372036854775808]"}) {
     try {
       parse_tensor_type(text);
       ADD_FAILURE() << "accepted '" << text << "'";
@@ -33,7 +33,7 @@ TEST(TensorType, CountsElementsAndBytes) {
   EXPECT_EQ(tensor_type(DType::kFloat32, {}).num_elements(), 1);
   EXPECT_EQ(tensor_type(DType::kBFloat16, {4, 0, 8}).num_bytes(), 0);
   EXPECT_EQ(tensor_type(DType::kBFloat16, {4, 8}).num_bytes(), 64);
-  EXPECT_EQ(parse_tensor_type("f64[rows<=10,2]").num_bytes(), 160);
+  EXPECT_EQ(parse_tensor_type("f64[10,2]").num_bytes(), 160);
 }
 
 TEST(TensorType, RefusesCountsThatOverflow) {
@@ -44,26 +44,24 @@ TEST(TensorType, RefusesCountsThatOverflow) {
 }
 
 TEST(TensorType, NegativeAxesCountFromTheEnd) {
-  const TensorType type = parse_tensor_type("f32[rows<=7,3]");
+  const TensorType type = parse_tensor_type("f32[7,3]");
   EXPECT_EQ(type.dim(0), 7);
   EXPECT_EQ(type.dim(-1), 3);
   EXPECT_THROW(type.dim(2), InternalError);
   EXPECT_THROW(type.dim(-3), InternalError);
 }
 
-TEST(TensorType, SymbolsAndLayoutsArePartOfTheType) {
-  EXPECT_NE(parse_tensor_type("f32[n<=4]"), parse_tensor_type("f32[4]"));
-  EXPECT_NE(parse_tensor_type("f32[n<=4]"), parse_tensor_type("f32[m<=4]"));
+TEST(TensorType, LayoutsArePartOfTheType) {
   EXPECT_NE(parse_tensor_type("f32[4]@packed"), parse_tensor_type("f32[4]"));
 }
 
 TEST(TensorType, OfABlockFormatHoldsElementsAndScales) {
-  const TensorType type = parse_tensor_type("i8_bf16_1x128[rows<=7,300]");
-  EXPECT_EQ(to_string(type), "i8_bf16_1x128[rows<=7,300]");
-  EXPECT_EQ(type, quantized(parse_tensor_type("f32[rows<=7,300]"),
+  const TensorType type = parse_tensor_type("i8_bf16_1x128[7,300]");
+  EXPECT_EQ(to_string(type), "i8_bf16_1x128[7,300]");
+  EXPECT_EQ(type, quantized(parse_tensor_type("f32[7,300]"),
                             {.scale = DType::kBFloat16, .rows = 1, .columns = 128}));
-  EXPECT_EQ(to_string(elements_type(type)), "i8[rows<=7,300]");
-  EXPECT_EQ(to_string(scales_type(type)), "bf16[rows<=7,3]");
+  EXPECT_EQ(to_string(elements_type(type)), "i8[7,300]");
+  EXPECT_EQ(to_string(scales_type(type)), "bf16[7,3]");
   EXPECT_EQ(scales_offset(type), 2112);  // 2,100 elements, to 64 bytes
   EXPECT_EQ(type.num_bytes(), 2112 + 7 * 3 * 2);
   const TensorType panels = parse_tensor_type("udynamic8_f32_16x16[3,17,33]@panels");
@@ -81,8 +79,8 @@ TEST(TensorType, RefusesWhatIsNoBlockFormat) {
   for (const char* text :
        {"i8_bf16_1x0[4,4]", "i8_bf16_x8[4,4]", "i8_bf16_1x[4,4]", "i8_bf16_-1x8[4,4]",
         "i8_bf16_01x8[4,4]", "i8_i32_1x8[4,4]", "i4_bf16_1x8[4,4]", "i8_bf16[4,4]", "i8_[4,4]",
-        "_bf16_1x8[4,4]", "i8_bf16_1x99999999999999999999[4,4]", "i8_bf16_1x8[4]",
-        "i8_bf16_1x8[]", "i8_bf16_1x8[2,2,2,2]"})
+        "_bf16_1x8[4,4]", "i8_bf16_1x99999999999999999999[4,4]", "i8_bf16_1x8[4]", "i8_bf16_1x8[]",
+        "i8_bf16_1x8[2,2,2,2]"})
     EXPECT_THROW(parse_tensor_type(text), InvalidArgument) << text;
   // As large as a size may be: counts of blocks do not overflow.
   EXPECT_EQ(parse_tensor_type("i8_bf16_1x9223372036854775807[4,4]").num_bytes(), 64 + 4 * 2);
