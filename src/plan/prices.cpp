@@ -96,10 +96,6 @@ double pairs_ratio(const ir::Graph& graph, const ir::Node& node, std::int64_t se
          unmasked_pairs(sequence_length, window) / estimated;
 }
 
-bool is_gradient(const ir::Node& node) {
-  return node.op->name.find("gradient") != std::string_view::npos;
-}
-
 struct Work {
   double flops = 0, bytes = 0;
 };

@@ -27,7 +27,7 @@ PanelShape panel_shape(const TensorType& type) {
 }
 
 std::int64_t stored_elements(const TensorType& type) {
-  return type.num_bytes() / size_bytes(type.dtype);
+  return element_bytes(type) / size_bytes(type.dtype);
 }
 
 std::int64_t packed_offset(const TensorType& type, std::int64_t i) {

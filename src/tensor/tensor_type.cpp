@@ -33,20 +33,6 @@ std::int64_t num_scales(const TensorType& type) {
   return matrices * num_blocks(rows, type.blocks->rows) * num_blocks(columns, type.blocks->columns);
 }
 
-// Of the elements, with the padding of a packed layout.
-std::int64_t element_bytes(const TensorType& type) {
-  std::int64_t count = type.num_elements();
-  if (type.layout != kRowMajor && is_panels(type.layout)) {
-    ANABATIC_REQUIRE(type.ndim() >= 2 && count <= kMaxElements / 64,
-                     "[tensor type] {} is not a matrix that can be packed", to_string(type));
-    const std::int64_t elements = type.dim(-2) * type.dim(-1);
-    count = elements == 0 ? 0 : count / elements * panel_shape(type).num_elements();
-  }
-  ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(type.dtype),
-                   "[tensor type] {} has more than 2^62 bytes", to_string(type));
-  return count * size_bytes(type.dtype);
-}
-
 }  // namespace
 
 std::int64_t TensorType::dim(std::int64_t axis) const {
@@ -63,6 +49,19 @@ std::int64_t TensorType::num_elements() const {
     count *= size;
   }
   return count;
+}
+
+std::int64_t element_bytes(const TensorType& type) {
+  std::int64_t count = type.num_elements();
+  if (type.layout != kRowMajor && is_panels(type.layout)) {
+    ANABATIC_REQUIRE(type.ndim() >= 2 && count <= kMaxElements / 64,
+                     "[tensor type] {} is not a matrix that can be packed", to_string(type));
+    const std::int64_t elements = type.dim(-2) * type.dim(-1);
+    count = elements == 0 ? 0 : count / elements * panel_shape(type).num_elements();
+  }
+  ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(type.dtype),
+                   "[tensor type] {} has more than 2^62 bytes", to_string(type));
+  return count * size_bytes(type.dtype);
 }
 
 std::int64_t TensorType::num_bytes() const {

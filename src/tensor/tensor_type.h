@@ -48,6 +48,8 @@ TensorType quantized(TensorType type, const BlockFormat& format);
 inline constexpr std::int64_t kScalesAlignment = 64;
 TensorType elements_type(TensorType type);
 TensorType scales_type(const TensorType& type);
+// Bytes of the elements, with the padding of a packed layout.
+std::int64_t element_bytes(const TensorType& type);
 std::int64_t scales_offset(const TensorType& type);  // bytes from the first element on
 // Scales of a row of blocks.
 std::int64_t scale_columns(const TensorType& type);
