@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/rounding.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {
@@ -57,9 +58,7 @@ std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {
     case spec::SavedForm::kBFloat16:
       return 2 * type.num_elements();
     case spec::SavedForm::kInt8:
-      return type.num_elements() +
-             2 * type.dim(0) *
-                 ((type.dim(1) + spec::kCompressionBlock - 1) / spec::kCompressionBlock);
+      return type.num_elements() + 2 * type.dim(0) * ceil_div(type.dim(1), spec::kCompressionBlock);
     case spec::SavedForm::kDisk:
       break;
   }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace anabatic {
 namespace {
@@ -51,7 +52,7 @@ TensorType block_scales_type(const TensorType& codes, DType dtype) {
                    to_string(codes));
   TensorType type{.dtype = dtype, .shape = codes.shape};
   for (std::size_t axis = type.shape.size() - 2; axis < type.shape.size(); ++axis)
-    type.shape[axis] = {(type.shape[axis].bound + kBlockSide - 1) / kBlockSide};
+    type.shape[axis] = {ceil_div(type.shape[axis].bound, kBlockSide)};
   return type;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/rounding.h"
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "spec/decisions.h"
@@ -33,7 +34,7 @@ std::vector<const kernels::Kernel*> rows_of(std::string_view op, const OpCall& c
 std::vector<RoundTrip> round_trips(const Values& x) {
   const std::int64_t rows = x.type.dim(0), width = x.type.dim(1);
   const TensorType codes = tensor_type(DType::kInt8, {rows, width}),
-                   scales = tensor_type(DType::kBFloat16, {rows, (width + kBlock - 1) / kBlock});
+                   scales = tensor_type(DType::kBFloat16, {rows, ceil_div(width, kBlock)});
   const OpCall there{"quantize", {{"block", kBlock}}, {x}, {codes, scales}};
   std::vector<RoundTrip> trips;
   for (const kernels::Kernel* kernel : rows_of("quantize", there)) {
@@ -171,7 +172,7 @@ std::vector<HostTensor> outputs_of(const std::string& row, const OpCall& call) {
 std::vector<TensorType> code_types(std::int64_t rows, std::int64_t width,
                                    std::int64_t block = kBlock) {
   return {tensor_type(DType::kInt8, {rows, width}),
-          tensor_type(DType::kBFloat16, {rows, (width + block - 1) / block})};
+          tensor_type(DType::kBFloat16, {rows, ceil_div(width, block)})};
 }
 
 std::vector<std::pair<DType, std::int64_t>> dtypes_and_widths() {

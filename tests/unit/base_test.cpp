@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "base/name.h"
 #include "base/philox.h"
+#include "base/rounding.h"
 #include "base/text.h"
 
 namespace anabatic {
@@ -31,6 +33,12 @@ TEST(Philox, MatchesKnownAnswers) {
             (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Rounding, GoesUpToTheNextMultiple) {
+  static_assert(ceil_div(0, 8) == 0 && ceil_div(1, 8) == 1 && ceil_div(8, 8) == 1);
+  static_assert(round_up(9, 8) == 16 && round_up(16, 8) == 16 && round_up(0, 3) == 0);
+  static_assert(std::is_same_v<decltype(round_up(std::int64_t{1}, 2)), std::int64_t>);
 }
 
 TEST(Text, NearestWordSuggestsOnlyNearWords) {
