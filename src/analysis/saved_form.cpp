@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/rounding.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {

@@ -114,7 +114,8 @@ Json parse_json_object(std::string_view text, std::string_view place) {
     what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
     throw InvalidArgument(fmt::format("{}: expected a JSON object, got: {}", place, what));
   }
-  ANABATIC_REQUIRE(json.is_object(), "{}: expected a JSON object, got {}", place, show_json(json));
+  ANABATIC_REQUIRE(json.is_object(), "{}: expected a JSON object, got {}", place,
+                   show_json_briefly(json));
   return json;
 }
 
@@ -132,6 +133,21 @@ std::string dump_json(const OrderedJson& value, int indent) {
 std::string show_json(const Json& value) { return dump(value, -1, Json::error_handler_t::replace); }
 std::string show_json(const OrderedJson& value) {
   return dump(value, -1, OrderedJson::error_handler_t::replace);
+}
+
+std::string show_json_briefly(const Json& value) {
+  constexpr std::size_t kLongest = 60;
+  // Nested values could be deep enough to exhaust the stack of a recursive printer.
+  const bool is_nested =
+      value.is_structured() && std::any_of(value.begin(), value.end(),
+                                           [](const Json& item) { return item.is_structured(); });
+  if (is_nested || (value.is_structured() && value.size() > kLongest))
+    return fmt::format("{} of {} entries", value.is_array() ? "a list" : "an object", value.size());
+  const std::string text = show_json(value);
+  if (text.size() <= kLongest) return text;
+  std::size_t end = kLongest;
+  while ((text[end] & 0xC0) == 0x80) --end;  // between two characters
+  return text.substr(0, end).append("...");
 }
 
 }  // namespace anabatic

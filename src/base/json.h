@@ -45,5 +45,7 @@ std::string dump_json(const OrderedJson& value, int indent = -1);
 // One line for people: bytes that are not UTF-8 become U+FFFD.
 std::string show_json(const Json& value);
 std::string show_json(const OrderedJson& value);
+// At most about 60 bytes of it; only the kind and size of a value that is nested or long.
+std::string show_json_briefly(const Json& value);
 
 }  // namespace anabatic

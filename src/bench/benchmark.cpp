@@ -18,18 +18,19 @@ constexpr double kRoundSeconds = 10e-3;
 constexpr int kProbesARound = 3;
 constexpr double kMostRepeats = 1000;
 
-constexpr std::array<Kind, 7> kKinds{
-    {{"gemm", "one linear: forward, input-gradient, weight-gradient", make_gemm},
-     {"moe", "router to combine, forward and backward", make_moe},
-     {"attention", "flash attention, forward and backward", make_attention},
-     {"norm", "a memory-bound op, forward and backward", make_norm},
-     {"loss", "head and cross-entropy, forward and backward", make_loss},
-     {"optimizer", "gradient norm, clip, AdamW and refreshed copies", make_optimizer},
-     {"step", "a whole training step of model.path", make_step}}};
+struct Kind {
+  std::string_view name;
+  std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
+};
+constexpr std::array<Kind, 7> kKinds{{{"gemm", make_gemm},
+                                      {"moe", make_moe},
+                                      {"attention", make_attention},
+                                      {"norm", make_norm},
+                                      {"loss", make_loss},
+                                      {"optimizer", make_optimizer},
+                                      {"step", make_step}}};
 
 }  // namespace
-
-std::span<const Kind> kinds() { return kKinds; }
 
 std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::RunConfig& run,
                                           Settings& settings, bool accumulate) {

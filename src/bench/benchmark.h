@@ -52,13 +52,8 @@ class Benchmark {
   device::Clock now_ = device::wall_nanoseconds;
 };
 
-struct Kind {
-  std::string_view name, help;
-  // `accumulate`: weight gradients are added to instead of assigned.
-  std::unique_ptr<Benchmark> (*make)(const train::RunConfig&, Settings&, bool accumulate);
-};
-std::span<const Kind> kinds();
 // InvalidArgument naming the nearest kind, or the settings that the kind does not know.
+// `accumulate`: weight gradients are added to instead of assigned.
 std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::RunConfig& run,
                                           Settings& settings, bool accumulate);
 

@@ -78,9 +78,10 @@ int run(const Invocation& invocation) {
   print_output("cores       {}; {} threads in the team\n", to_string(limits), spec.num_threads);
   print_output("caches      L1 {}, L2 {}, L3 {}\n", format_bytes(spec.l1_bytes),
                format_bytes(spec.l2_bytes), format_bytes(spec.l3_bytes));
-  print_output("memory      {} available to this process\n", format_bytes(spec.tiers[0].bytes));
+  print_output("memory      {} available to this process\n",
+               format_bytes(device::available_bytes()));
   print_output("bandwidth   {:.1f} GB/s copy (read + written), all threads\n",
-               spec.tiers[0].bytes_per_second * 1e-9);
+               spec.copy_bytes_per_second * 1e-9);
   print_output("disk        {}\n", disk_of(config));
   print_output("peak fp32   {:.0f} GFLOP/s, all threads\n", spec.fp32_flops_per_second * 1e-9);
   print_output("peak bf16   {:.0f} GFLOP/s, all threads\n", spec.bf16_flops_per_second * 1e-9);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rounding.h"
+
 namespace anabatic::cli {
 namespace {
 
@@ -26,7 +28,7 @@ bool is_shown(std::int64_t step, std::int64_t first, std::int64_t last, std::int
   if (log_every > 0) return step % log_every == 0;
   const std::int64_t length = last - first + 1, place = step - first + 1;
   if (length <= kShortRun) return true;
-  const std::int64_t space = round_step((length + kSpaces - 1) / kSpaces);
+  const std::int64_t space = round_step(ceil_div(length, kSpaces));
   return step % space == 0 || (place < space && round_step(place) == place);
 }
 

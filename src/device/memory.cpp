@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "base/text.h"
 
 namespace anabatic::device {
@@ -106,7 +107,7 @@ Memory::Memory(std::int64_t bytes) : bytes_(bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   // Small blocks stay on small pages: a huge page would be mostly waste.
   const std::size_t alignment = size >= kHugePageBytes ? kHugePageBytes : kPageBytes;
-  mapping_bytes_ = (size + kPageBytes - 1) / kPageBytes * kPageBytes + alignment;
+  mapping_bytes_ = round_up(size, kPageBytes) + alignment;
   mapping_ =
       mmap(nullptr, mapping_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping_ == MAP_FAILED) {
@@ -115,11 +116,11 @@ Memory::Memory(std::int64_t bytes) : bytes_(bytes) {
                                     format_bytes(bytes), std::strerror(errno)));
   }
   const auto address = reinterpret_cast<std::uintptr_t>(mapping_);
-  data_ = reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
+  data_ = reinterpret_cast<std::byte*>(round_up(address, alignment));
 #ifdef MADV_HUGEPAGE
   if (alignment == kHugePageBytes) madvise(data_, size, MADV_HUGEPAGE);  // a wish: may fail
 #endif
-  spread_over_nodes(data_, (size + kPageBytes - 1) / kPageBytes * kPageBytes);
+  spread_over_nodes(data_, round_up(size, kPageBytes));
   for (std::size_t i = 0; i < size; i += kPageBytes)
     *reinterpret_cast<volatile std::byte*>(data_ + i) = std::byte{0};
 }

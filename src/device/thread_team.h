@@ -7,6 +7,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/rounding.h"
 #include "device/cpu_limits.h"
 
 namespace anabatic::device {
@@ -45,7 +46,7 @@ class ThreadTeam {
   template <class Body>
   void for_range(std::int64_t count, std::int64_t grain, Body&& body) {
     if (count <= 0) return;
-    const std::int64_t blocks = (count + grain - 1) / grain;
+    const std::int64_t blocks = ceil_div(count, grain);
     run([&](int thread) {
       const std::int64_t n = num_threads();
       const std::int64_t begin = blocks * thread / n * grain;

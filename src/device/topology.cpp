@@ -9,7 +9,6 @@
 
 #include "base/environment.h"
 #include "device/cpu_limits.h"
-#include "device/memory.h"
 #include "device/probe.h"
 #include "device/thread_team.h"
 
@@ -70,7 +69,6 @@ spec::DeviceSpec describe_cpu(int num_threads) {
   spec.num_threads = num_threads > 0 ? num_threads : cpu_limits().num_threads();
   spec.instruction_sets = instruction_sets();
   read_caches(spec);
-  spec.tiers.push_back({.name = "fast", .bytes = available_bytes()});
   return spec;
 }
 
@@ -80,7 +78,7 @@ spec::DeviceSpec probe_cpu(ThreadTeam& team, bool measure) {
   const ProbeResult result = probe(team, spec);
   spec.fp32_flops_per_second = result.fp32_flops_per_second;
   spec.bf16_flops_per_second = result.bf16_flops_per_second;
-  spec.tiers[0].bytes_per_second = result.copy_bytes_per_second;
+  spec.copy_bytes_per_second = result.copy_bytes_per_second;
   return spec;
 }
 

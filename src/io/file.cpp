@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace anabatic::io {
 namespace {
@@ -147,9 +148,9 @@ void release_pages(std::span<const std::byte> mapped, std::span<const std::byte>
   const auto address = [](const std::byte* byte) { return reinterpret_cast<std::uintptr_t>(byte); };
   const std::uintptr_t begin =
       std::max(address(mapped.data()) / kWindowBytes * kWindowBytes, address(whole.data()));
-  const std::uintptr_t end = std::min(
-      (address(mapped.data() + mapped.size()) + kWindowBytes - 1) / kWindowBytes * kWindowBytes,
-      address(whole.data() + whole.size()));
+  const std::uintptr_t end =
+      std::min(round_up(address(mapped.data() + mapped.size()), kWindowBytes),
+               address(whole.data() + whole.size()));
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);  // a hint: may fail
 }
 

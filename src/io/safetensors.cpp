@@ -170,16 +170,6 @@ std::int64_t TensorEntry::num_elements() const {
   return count;
 }
 
-std::optional<std::int64_t> safetensors_element_bytes(std::string_view dtype_name) {
-  const DTypeRow* row = find_dtype(dtype_name);
-  return row == nullptr ? std::nullopt : std::optional(row->bytes);
-}
-
-std::optional<DType> dtype_from_safetensors(std::string_view dtype_name) {
-  const DTypeRow* row = find_dtype(dtype_name);
-  return row == nullptr ? std::nullopt : row->dtype;
-}
-
 std::string_view safetensors_name(DType dtype) {
   const auto* row = std::ranges::find(kDTypes, std::optional(dtype), &DTypeRow::dtype);
   ANABATIC_CHECK(row != std::end(kDTypes), "[safetensors] no name for {}", to_string(dtype));

@@ -28,9 +28,6 @@ struct TensorEntry {
   std::int64_t num_elements() const;
 };
 
-// Bytes of an element of this safetensors type; empty if the format does not know it.
-std::optional<std::int64_t> safetensors_element_bytes(std::string_view dtype_name);
-std::optional<DType> dtype_from_safetensors(std::string_view dtype_name);
 // The format's name of a dtype, such as "BF16".
 std::string_view safetensors_name(DType dtype);
 

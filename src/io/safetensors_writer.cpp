@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "io/safetensors.h"
 
@@ -108,7 +109,7 @@ void SafetensorsWriter::create_shard(std::size_t shard, const std::vector<Tensor
     offset += tensor.size_bytes;
   }
   text += '}';
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // data starts 8-byte aligned
+  text.resize(round_up(text.size(), 8), ' ');  // data starts 8-byte aligned
   const std::uint64_t header_bytes = text.size();
   const auto data_begin = static_cast<std::int64_t>(8 + header_bytes);
   for (const TensorInfo* info : order) tensors_.find(info->name)->second.offset += data_begin;

@@ -72,7 +72,7 @@ void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
   const auto or_none = [](std::int64_t id) { return id >= 0 ? std::optional(id) : std::nullopt; };
   config.bos_token_id =
       reader.optional_integer("bos_token_id", or_none(defaults.bos_token_id), any).value_or(-1);
-  const bool has_eos = reader.find("eos_token_id") != nullptr;
+  const bool has_eos = reader.has("eos_token_id");
   config.eos_token_ids = reader.integers("eos_token_id", any);
   if (!has_eos && !reader.is_null("eos_token_id") && defaults.eos_token_id >= 0)
     config.eos_token_ids = {defaults.eos_token_id};
@@ -176,11 +176,11 @@ const Family& required_family(const nlohmann::json& json, const std::filesystem:
   const auto found = json.find("model_type");
   ANABATIC_REQUIRE(found != json.end() && found->is_string(),
                    "[config] {}: model_type: expected one of {}, got {}", file.string(),
-                   supported(), found == json.end() ? "none" : shown(*found));
+                   supported(), found == json.end() ? "none" : show_json_briefly(*found));
   const Family* family = find_family(found->get<std::string>());
   if (family == nullptr)
     throw Unsupported(fmt::format("[config] {}: model_type: expected one of {}, got {}",
-                                  file.string(), supported(), shown(*found)));
+                                  file.string(), supported(), show_json_briefly(*found)));
   return *family;
 }
 
@@ -200,7 +200,7 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   const nlohmann::json json =
       parse_json_object(read_file(file, kLargestFile), fmt::format("[config] {}", file.string()));
   const Family& family = required_family(json, file);
-  ConfigReader reader(json);
+  ConfigReader reader(JsonNode(json, ""));
   ModelConfig config{.model_type = std::string(family.model_type)};
   const CommonFields fields = read_common(reader, config, family.defaults);
   config.spec.rope = read_rope(reader, fields, family.defaults.rope_theta);

@@ -262,7 +262,8 @@ void check_unread_fields(ConfigReader& reader, const Json& json, const CommonFie
                             [&](const Json& known) { return is_neutral(value, known); })) {
       reader.unsupported(key, fmt::format("expected {}, the only value that {} is computed with, "
                                           "got {}",
-                                          shown(neutral[0]), config.model_type, shown(value)));
+                                          show_json_briefly(neutral[0]), config.model_type,
+                                          show_json_briefly(value)));
     }
   }
   if (!ignored.empty()) log_warning("[config] unknown fields are ignored: {}", ignored);

@@ -3,12 +3,13 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/json_node.h"
 
 namespace anabatic::model {
 
@@ -28,13 +29,12 @@ struct Range {
 
 class ConfigReader {
  public:
-  // `where` names the object in messages: "" or "rope_parameters.". The object outlives the reader.
-  explicit ConfigReader(const nlohmann::json& object, std::string where = "");
+  explicit ConfigReader(JsonNode object) : object_(std::move(object)) {}
 
   // Present and not null.
   bool has(const char* key) const;
-  bool is_null(const char* key) const;          // present as null
-  const nlohmann::json* find(const char* key);  // null when absent or null; marks the key as known
+  bool is_null(const char* key) const;            // present as null
+  std::optional<JsonNode> find(const char* key);  // none when absent or null; marks it as known
 
   // The field, or `fallback` when it is absent; a problem when it is null, of another type or out
   // of range.
@@ -49,6 +49,7 @@ class ConfigReader {
   std::optional<double> optional_number(const char* key, double low, double high);
   std::vector<std::int64_t> integers(const char* key, Range range);  // an integer, a list, or none
   std::vector<std::string> strings(const char* key);
+  std::optional<JsonNode> object(const char* key);
 
   void know(std::initializer_list<const char*> keys);
   void invalid(std::string_view key, const std::string& problem);      // "KEY: problem"
@@ -65,18 +66,16 @@ class ConfigReader {
   const std::vector<std::string>& unsupported_problems() const { return unsupported_; }
 
  private:
-  // Null, after noting a problem, unless the field is there and not null.
-  const nlohmann::json* required(const char* key, const char* kind);
-  void mistyped(const char* key, const char* kind, const nlohmann::json& value);
+  // What `read` makes of a node; none, after noting a problem, where it refuses it.
+  template <class Read>
+  auto collect(const std::optional<JsonNode>& node, const Read& read)
+      -> std::optional<decltype(read(*node))>;
+  std::optional<JsonNode> present(const char* key);  // perhaps null; marks the key as known
 
-  const nlohmann::json& object_;
-  std::string where_;
+  JsonNode object_;
   std::set<std::string, std::less<>> known_;
   std::map<std::string, std::int64_t, std::less<>> expected_;
   std::vector<std::string> invalid_, unsupported_;
 };
-
-// A value as text for a message, cut to a readable length.
-std::string shown(const nlohmann::json& value);
 
 }  // namespace anabatic::model

@@ -80,18 +80,11 @@ void require_full_rotation(ConfigReader& reader) {
 
 // The object that describes the rope. As in transformers, rope_scaling, the older name, comes
 // first.
-const nlohmann::json* rope_object(ConfigReader& reader, const char*& key) {
-  const nlohmann::json* chosen = nullptr;
-  for (const char* candidate : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* value = reader.find(candidate);
-    if (value == nullptr) continue;
-    if (!value->is_object()) {
-      reader.invalid(candidate, fmt::format("expected an object or null, got {}", shown(*value)));
-      continue;
-    }
-    if (value->empty() || chosen != nullptr) continue;
-    chosen = value;
-    key = candidate;
+std::optional<JsonNode> rope_object(ConfigReader& reader) {
+  std::optional<JsonNode> chosen;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const std::optional<JsonNode> node = reader.object(key);
+    if (node && !node->value().empty() && !chosen) chosen = node;
   }
   return chosen;
 }
@@ -105,11 +98,10 @@ spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double de
   require_full_rotation(reader);
   const auto outer_original = reader.optional_integer("original_max_position_embeddings",
                                                       std::nullopt, {1, Limits::kPositions});
-  const char* key = "";
-  const nlohmann::json* object = rope_object(reader, key);
-  if (object == nullptr) return rope;
+  const std::optional<JsonNode> object = rope_object(reader);
+  if (!object) return rope;
 
-  ConfigReader nested(*object, fmt::format("{}.", key));
+  ConfigReader nested(*object);
   rope.theta = nested.optional_number("rope_theta", kSmallest, kLargest).value_or(rope.theta);
   require_full_rotation(nested);
   const std::string old_name = nested.string("type", "default");

@@ -2,7 +2,6 @@
 #include "passes/pass_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <system_error>
 
@@ -72,14 +71,12 @@ class Runner {
  private:
   PassReport run_one(const Pass& pass) {
     if (options_.checks) check_needs(pass);
-    const auto start = std::chrono::steady_clock::now();
     const bool changed = pass.run(graph_, context_);
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     dump(pass.name);
     if (options_.checks) check_after(pass, changed);
     for (const std::string_view fact : pass.breaks) facts_.erase(std::string(fact));
     facts_.insert(pass.establishes.begin(), pass.establishes.end());
-    return {.name = std::string(pass.name), .changed = changed, .seconds = elapsed.count()};
+    return {.name = std::string(pass.name), .changed = changed};
   }
 
   void check_after(const Pass& pass, bool changed) {
@@ -150,15 +147,6 @@ class Runner {
 std::vector<PassReport> run_passes(Graph& graph, std::span<const Pass> passes,
                                    const PassContext& context, const RunnerOptions& options) {
   return Runner(graph, passes, context, options).run();
-}
-
-std::string to_string(std::span<const PassReport> reports) {
-  std::string out;
-  for (const PassReport& report : reports) {
-    const char* result = report.skipped ? "skipped" : report.changed ? "changed" : "unchanged";
-    out += fmt::format("{:<24} {:>9.3f} ms  {}\n", report.name, report.seconds * 1e3, result);
-  }
-  return out;
 }
 
 }  // namespace anabatic::passes

@@ -22,7 +22,6 @@ struct RunnerOptions {
 struct PassReport {
   std::string name;
   bool changed = false, skipped = false;
-  double seconds = 0;  // of the pass itself, without verifier and dump
 };
 
 // Runs `passes` in order on `graph`. Dumps go to 00_input.ir, then NN_name.ir after each pass that
@@ -31,8 +30,5 @@ struct PassReport {
 // pass: a missing fact otherwise, a graph that the verifier refuses, a wrong "changed".
 std::vector<PassReport> run_passes(ir::Graph& graph, std::span<const Pass> passes,
                                    const PassContext& context, const RunnerOptions& options = {});
-
-// One line for each pass: name, time, "changed" / "unchanged" / "skipped".
-std::string to_string(std::span<const PassReport> reports);
 
 }  // namespace anabatic::passes

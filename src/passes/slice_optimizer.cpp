@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "ir/rewrite.h"
 #include "ops/optimizer_step.h"
 #include "tensor/panels.h"
@@ -41,15 +42,14 @@ struct Slice {
 std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes,
                              const std::set<std::int64_t>& cuts) {
   const std::int64_t rows = type.dim(-2), matrices = type.ndim() == 3 ? type.dim(0) : 1;
-  const std::int64_t panels = (rows + kPanelColumns - 1) / kPanelColumns;
+  const std::int64_t panels = ceil_div(rows, kPanelColumns);
   const std::int64_t panel_bytes = is_panels(type.layout)
                                        ? panel_shape(type).panel_elements() * size_bytes(type.dtype)
                                        : kPanelColumns * type.dim(-1) * size_bytes(type.dtype);
   const std::int64_t most_panels = std::max<std::int64_t>(most_bytes / panel_bytes, 1);
   // Units of a part, for the fewest parts of at most `most` units, as equal as possible.
   const auto part_of = [](std::int64_t units, std::int64_t most) {
-    const std::int64_t parts = (units + most - 1) / most;
-    return (units + parts - 1) / parts;
+    return ceil_div(units, ceil_div(units, most));
   };
   std::vector<Slice> slices;
   if (most_panels >= panels) {

@@ -176,8 +176,7 @@ std::vector<ParameterOnDisk> reloaded_parameters(const ir::Graph& graph) {
 }
 
 double offload_seconds(std::int64_t bytes, const spec::DeviceSpec& device) {
-  return (kTransferPasses + kSumPasses) * static_cast<double>(bytes) /
-         device.tiers.at(0).bytes_per_second;
+  return (kTransferPasses + kSumPasses) * static_cast<double>(bytes) / device.copy_bytes_per_second;
 }
 
 double offload_seconds(const Offload& offload, const spec::DeviceSpec& device) {
@@ -185,7 +184,7 @@ double offload_seconds(const Offload& offload, const spec::DeviceSpec& device) {
 }
 
 double window_seconds(const SwapWindow& window, const spec::DeviceSpec& device) {
-  return kTransferPasses * static_cast<double>(window.bytes) / device.tiers.at(0).bytes_per_second;
+  return kTransferPasses * static_cast<double>(window.bytes) / device.copy_bytes_per_second;
 }
 
 }  // namespace anabatic::plan

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/rounding.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {
 
-std::int64_t align_bytes(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
+std::int64_t align_bytes(std::int64_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 Placement place_in_order(std::span<const LiveBytes> items, std::span<const std::size_t> order,
                          std::int64_t* comparisons, std::span<const FixedBytes> fixed) {

@@ -111,7 +111,7 @@ Work work_of(const ir::Graph& graph, const ir::Node& node, const OpEfficiency& e
 
 double roof_of(const Work& work, bool is_bf16, const spec::DeviceSpec& device) {
   const double peak = is_bf16 ? device.bf16_flops_per_second : device.fp32_flops_per_second;
-  const double bandwidth = device.tiers.empty() ? 0 : device.tiers[0].bytes_per_second;
+  const double bandwidth = device.copy_bytes_per_second;
   return std::max(peak > 0 ? work.flops / peak : 0, bandwidth > 0 ? work.bytes / bandwidth : 0);
 }
 
@@ -156,8 +156,7 @@ spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
   if (device.bf16_flops_per_second <= 0)
     device.bf16_flops_per_second =
         device.has("avx512_bf16") ? 2 * device.fp32_flops_per_second : device.fp32_flops_per_second;
-  if (device.tiers.empty()) device.tiers.push_back({.name = "fast"});
-  if (device.tiers[0].bytes_per_second <= 0) device.tiers[0].bytes_per_second = kBandwidth;
+  if (device.copy_bytes_per_second <= 0) device.copy_bytes_per_second = kBandwidth;
   return device;
 }
 

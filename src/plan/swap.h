@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which states are on disk, and their windows in the frame around their update.
 #pragma once
+#include "base/rounding.h"
 #include "ir/graph.h"
 #include "plan/plan.h"
 
@@ -10,7 +11,7 @@ namespace anabatic::plan {
 inline constexpr std::int64_t kSwapAlignmentBytes = 4096;
 // Rounds up to whole sectors.
 inline std::int64_t align_to_sectors(std::int64_t bytes) {
-  return (bytes + kSwapAlignmentBytes - 1) / kSwapAlignmentBytes * kSwapAlignmentBytes;
+  return round_up(bytes, kSwapAlignmentBytes);
 }
 
 // Moves states of the optimizer, and parameters that the graph reloads, out of memory into windows

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
 #include "runtime/swap/window_driver.h"
@@ -16,10 +17,6 @@ namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
 constexpr int kPoison = 0xFF;
-
-std::int64_t align(std::int64_t bytes) {
-  return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
 
 bool overlap(const TensorView& a, const TensorView& b) {
   return a.data < b.data + b.type->num_bytes() && b.data < a.data + a.type->num_bytes();
@@ -115,7 +112,7 @@ struct Executor::Impl {
     for (const Call& call : program.calls) {
       num_views += call.inputs.size() + call.outputs.size();
       num_outputs += call.outputs.size();
-      prepared_bytes += align(static_cast<std::int64_t>(call.prepared.size()));
+      prepared_bytes += round_up(std::ssize(call.prepared), kAlignmentBytes);
     }
     bound.reserve(program.calls.size());
     views.reserve(num_views);
@@ -149,7 +146,7 @@ struct Executor::Impl {
     if (!call.prepared.empty()) {
       prepared_data =
           std::memcpy(prepared.data() + prepared_used, call.prepared.data(), call.prepared.size());
-      prepared_used += align(static_cast<std::int64_t>(call.prepared.size()));
+      prepared_used += round_up(std::ssize(call.prepared), kAlignmentBytes);
     }
     kernels::Arguments arguments{
         .inputs = resolve_all(call.inputs),

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "device/memory.h"
 #include "runtime/swap/swap_space.h"
 
@@ -15,10 +16,6 @@ namespace {
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kAlignmentBytes = 64;
 constexpr std::int64_t kPageBytes = 4096;
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
-}
 
 // Small states share blocks; a large one has its own.
 bool has_own_block(std::int64_t bytes) { return bytes >= kBlockBytes / 8; }
@@ -160,12 +157,6 @@ std::int64_t StateStore::num_bytes() const {
   std::int64_t bytes = impl_->swap ? swap::kStagingBytes : 0;
   for (const auto& [name, entry] : impl_->entries)
     if (entry.tier == Tier::kMemory) bytes += entry.type.num_bytes();
-  return bytes;
-}
-
-std::int64_t StateStore::allocated_bytes() const {
-  std::int64_t bytes = 0;
-  for (const device::Memory& block : impl_->blocks) bytes += round_up(block.bytes(), kPageBytes);
   return bytes;
 }
 

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Description of a device. It is measured (device/topology) or read from a file, so that a laptop
-// can plan for other machines and test such plans.
+// What a device is, as plain data: a laptop can plan for other machines and test such plans.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace anabatic::spec {
-
-struct TierSpec {
-  std::string name;        // "fast", "host", "disk"
-  std::int64_t bytes = 0;  // capacity that this process may use
-  double bytes_per_second =
-      0;  // measured copy bandwidth (read + written bytes); 0 when not measured
-};
 
 struct DeviceSpec {
   std::string kind = "cpu";
@@ -26,7 +18,7 @@ struct DeviceSpec {
   std::int64_t l3_bytes = 16 << 20;  // shared
   double fp32_flops_per_second = 0;  // all threads; 0 when not measured
   double bf16_flops_per_second = 0;
-  std::vector<TierSpec> tiers;
+  double copy_bytes_per_second = 0;  // of memory, read + written bytes, all threads
 
   bool has(const std::string& instruction_set) const {
     for (const std::string& name : instruction_sets)

@@ -63,8 +63,6 @@ bool ProductForm::is_like(const ProductForm& other) const {
          has_row_weights == other.has_row_weights && sums_squares == other.sums_squares;
 }
 
-std::span<const ProductForm> product_forms() { return kForms; }
-
 const ProductForm* find_product(std::string_view op) {
   const auto* found = std::find_if(kForms.begin(), kForms.end(),
                                    [&](const ProductForm& form) { return form.op == op; });

@@ -2,7 +2,6 @@
 // The forms that a product of rows with weights has as an op, in fields, and where its operands
 // stand. Graph side and kernels read these alike; nobody takes an op's name apart.
 #pragma once
-#include <span>
 #include <string_view>
 
 #include "spec/activation.h"
@@ -30,7 +29,6 @@ struct ProductForm {
   bool is_like(const ProductForm& other) const;
 };
 
-std::span<const ProductForm> product_forms();
 // Null for an op that is no product.
 const ProductForm* find_product(std::string_view op);
 // The row with these fields, whatever its op. An internal error where there is no such form.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace anabatic {
 namespace {

@@ -8,6 +8,7 @@
 // u is 2 for elements of 16 bits (a pair along the depth is one word), else 1. Padding beyond N and
 // K is zero. The shape of a packed type stays that of the matrix.
 #pragma once
+#include "base/rounding.h"
 #include "tensor/tensor_type.h"
 
 namespace anabatic {
@@ -26,8 +27,8 @@ constexpr std::int64_t panel_unit_depth(DType dtype) {
 struct PanelShape {
   std::int64_t columns, depth, unit_depth;
 
-  std::int64_t num_panels() const { return (columns + kPanelColumns - 1) / kPanelColumns; }
-  std::int64_t units() const { return (depth + unit_depth - 1) / unit_depth; }
+  std::int64_t num_panels() const { return ceil_div(columns, kPanelColumns); }
+  std::int64_t units() const { return ceil_div(depth, unit_depth); }
   std::int64_t panel_elements() const { return units() * kPanelColumns * unit_depth; }
   // Elements of one matrix, with its padding; not checked for overflow.
   std::int64_t num_elements() const { return num_panels() * panel_elements(); }

@@ -135,9 +135,8 @@ spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calib
     device.fp32_flops_per_second = calibration.fp32_flops_per_second;
   if (calibration.bf16_flops_per_second > 0)
     device.bf16_flops_per_second = calibration.bf16_flops_per_second;
-  if (device.tiers.empty()) device.tiers.push_back({.name = "fast"});
   if (calibration.copy_bytes_per_second > 0)
-    device.tiers[0].bytes_per_second = calibration.copy_bytes_per_second;
+    device.copy_bytes_per_second = calibration.copy_bytes_per_second;
   return plan::with_peaks(std::move(device));
 }
 

@@ -128,23 +128,6 @@ std::int64_t ExpertHistory::num_bytes(const ir::Graph& graph) {
          (kSteps * std::int64_t{sizeof(std::uint32_t)} + 3 * std::int64_t{sizeof(std::int64_t)});
 }
 
-std::string worst_to_string(const std::vector<LayerBalance>& layers) {
-  const auto busiest = std::max_element(layers.begin(), layers.end(),
-                                        [](const LayerBalance& a, const LayerBalance& b) {
-                                          return a.max_over_mean < b.max_over_mean;
-                                        });
-  const auto idlest = std::min_element(layers.begin(), layers.end(),
-                                       [](const LayerBalance& a, const LayerBalance& b) {
-                                         return a.min_over_mean < b.min_over_mean;
-                                       });
-  if (busiest == layers.end()) return "";
-  std::int64_t below = 0;
-  for (const LayerBalance& layer : layers) below += layer.below_tenth;
-  return fmt::format(
-      "expert load max/mean {:.2f} (layer {}), min/mean {:.2f} (layer {}), {} below 10 %",
-      busiest->max_over_mean, busiest->layer, idlest->min_over_mean, idlest->layer, below);
-}
-
 std::string table_to_string(const std::vector<LayerBalance>& layers, const std::string& heading) {
   if (layers.empty()) return "";
   std::string out =

@@ -69,8 +69,6 @@ class ExpertHistory {
   std::set<std::pair<std::int64_t, std::int64_t>> named_;  // layer, expert
 };
 
-// "expert load max/mean 1.83 (layer 2), min/mean 0.21 (layer 1), 0 below 10 %": the worst layers.
-std::string worst_to_string(const std::vector<LayerBalance>& layers);
 // A line a layer under a heading; "" without layers.
 std::string table_to_string(const std::vector<LayerBalance>& layers, const std::string& heading);
 // Such a heading.

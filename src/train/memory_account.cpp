@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/rounding.h"
 #include "base/text.h"
 #include "plan/offsets.h"
 #include "runtime/state_store.h"
@@ -36,10 +37,6 @@ constexpr std::int64_t kLateCodeBytes = std::int64_t{3} << 20;
 // Buffers for the parts that a StateCursor has loaded: upper and lower 16 bits of each.
 constexpr auto kCursorBytes =
     static_cast<std::int64_t>(2 * kMostOpenParameters) * runtime::swap::kBlockBytes;
-
-std::int64_t round_to_pages(std::int64_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
 
 std::int64_t arena_bytes(const lower::Compiled& compiled) {
   return compiled.plan.frame_bytes + compiled.plan.gradient_bytes + compiled.plan.input_bytes;
@@ -125,11 +122,12 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   const StateBytes states = state_bytes(training, evaluation);
   std::int64_t num_nodes = static_cast<std::int64_t>(
       training.graph.nodes.size() + (training.first ? training.first->graph.nodes.size() : 0));
-  std::int64_t prepared = prepared_bytes(training), arenas = round_to_pages(arena_bytes(training));
+  std::int64_t prepared = prepared_bytes(training),
+               arenas = round_up(arena_bytes(training), kPageBytes);
   if (evaluation) {
     num_nodes += static_cast<std::int64_t>(evaluation->graph.nodes.size());
     prepared += prepared_bytes(*evaluation);
-    arenas += round_to_pages(arena_bytes(*evaluation));
+    arenas += round_up(arena_bytes(*evaluation), kPageBytes);
     add("validation", "arenas", arena_bytes(*evaluation));
     add("validation", "states", states.of_others);
   }

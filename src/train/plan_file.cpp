@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_node.h"
 #include "base/text.h"
 
 namespace anabatic::train {
@@ -38,66 +39,9 @@ constexpr const char* kStepKeys[] = {"data.sequence_length",
                                      "compiler.disable_passes",
                                      "compiler.trivial_planners"};
 
-// Reads members of one object; errors say which.
-class Reader {
- public:
-  Reader(const Json& json, std::string place) : json_(json), place_(std::move(place)) {
-    ANABATIC_REQUIRE(json_.is_object(), "[plan file] {}: expected an object, found {}", place_,
-                     json_.type_name());
-  }
-
-  const Json& member(const char* name, Json::value_t type) const {
-    const auto found = json_.find(name);
-    ANABATIC_REQUIRE(found != json_.end(), "[plan file] {}: expected a member {}, found none",
-                     place_, name);
-    const bool is_of_type = type == Json::value_t::number_float     ? found->is_number()
-                            : type == Json::value_t::number_integer ? found->is_number_integer()
-                                                                    : found->type() == type;
-    ANABATIC_REQUIRE(is_of_type, "[plan file] {}: {}: expected {}, found {}", place_, name,
-                     Json(type).type_name(), found->type_name());
-    return *found;
-  }
-  bool has(const char* name) const { return json_.contains(name); }
-  const std::string& place() const { return place_; }
-  std::string string(const char* name) const {
-    return member(name, Json::value_t::string).get<std::string>();
-  }
-  std::int64_t integer(const char* name) const {
-    return member(name, Json::value_t::number_integer).get<std::int64_t>();
-  }
-  std::int32_t integer_32(const char* name) const {
-    const std::int64_t value = integer(name);
-    ANABATIC_REQUIRE(0 <= value && value <= std::numeric_limits<std::int32_t>::max(),
-                     "[plan file] {}: {}: expected a number from 0 to 2147483647, found {}", place_,
-                     name, value);
-    return static_cast<std::int32_t>(value);
-  }
-  bool boolean(const char* name) const { return member(name, Json::value_t::boolean).get<bool>(); }
-  double number(const char* name) const {
-    return member(name, Json::value_t::number_float).get<double>();
-  }
-  Reader object(const char* name) const {
-    return {member(name, Json::value_t::object), place_ + ": " + name};
-  }
-  std::vector<std::string> strings(const char* name) const {
-    std::vector<std::string> result;
-    for (const Json& item : member(name, Json::value_t::array)) {
-      ANABATIC_REQUIRE(item.is_string(), "[plan file] {}: {}: expected strings, found {}", place_,
-                       name, item.type_name());
-      result.push_back(item.get<std::string>());
-    }
-    return result;
-  }
-  template <class Read>
-  void for_each(const char* name, const Read& read) const {
-    for (const Json& item : member(name, Json::value_t::array))
-      read(Reader(item, place_ + ": " + name));
-  }
-
- private:
-  const Json& json_;
-  std::string place_;
-};
+std::int32_t integer_32(const JsonNode& node) {
+  return static_cast<std::int32_t>(node.as_integer(0, std::numeric_limits<std::int32_t>::max()));
+}
 
 std::string signed_bytes(std::int64_t bytes) {
   return (bytes < 0 ? "-" : "+") + format_bytes(bytes < 0 ? -bytes : bytes);
@@ -108,15 +52,13 @@ std::string choice_line(char sign, const plan::PricedChoice& choice) {
                      format_bytes(choice.bytes), 1e3 * choice.seconds);
 }
 
-// The way that member `name` says, one of `ways`.
-plan::Way way_of(const Reader& from, const char* name, std::initializer_list<plan::Way> ways) {
-  const std::string word = from.string(name);
-  const auto way = plan::way_of(word);
+// One of `ways`.
+plan::Way way_of(const JsonNode& node, std::initializer_list<plan::Way> ways) {
+  const auto way = plan::way_of(node.as_string());
   std::vector<std::string_view> words;
   for (const plan::Way expected : ways) words.push_back(plan::to_string(expected));
-  ANABATIC_REQUIRE(way && std::find(ways.begin(), ways.end(), *way) != ways.end(),
-                   "[plan file] {}: {}: expected {}, found {}", from.place(), name,
-                   fmt::join(words, " or "), word);
+  if (!way || std::find(ways.begin(), ways.end(), *way) == ways.end())
+    node.refuse(fmt::format("{}", fmt::join(words, " or ")));
   return *way;
 }
 
@@ -260,24 +202,23 @@ OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
           {"slices", std::move(slices)}};
 }
 
-spec::MicroBatchDecisions read_decisions(const Reader& from) {
+spec::MicroBatchDecisions read_decisions(const JsonNode& from) {
   spec::MicroBatchDecisions result;
-  for (const std::string& key : from.strings("recompute")) result.recompute.insert(key);
+  for (const std::string& key : from.at("recompute").as_strings()) result.recompute.insert(key);
   using enum plan::Way;
-  for (const auto& [key, json] : from.member("saved_as", Json::value_t::object).items())
-    result.saved_as[key] =
-        form_of(way_of(from.object("saved_as"), key.c_str(), {kBFloat16, kInt8, kDisk}));
-  for (const auto& [key, count] : from.member("slices", Json::value_t::object).items())
-    result.slices[key] = from.object("slices").integer_32(key.c_str());
+  for (const auto& [key, form] : from.at("saved_as").members())
+    result.saved_as[key] = form_of(way_of(form, {kBFloat16, kInt8, kDisk}));
+  for (const auto& [key, count] : from.at("slices").members())
+    result.slices[key] = integer_32(count);
   return result;
 }
 
-plan::PricedChoice read_choice(const Reader& from) {
+plan::PricedChoice read_choice(const JsonNode& from) {
   using enum plan::Way;
-  const plan::Way way = way_of(from, "how", {kAgain, kBFloat16, kInt8, kDisk, kSlices});
-  return {{from.string("name"), way, way == kSlices ? from.integer("slices") : 0},
-          from.integer("bytes"),
-          from.number("seconds")};
+  const plan::Way way = way_of(from.at("how"), {kAgain, kBFloat16, kInt8, kDisk, kSlices});
+  return {{from.at("name").as_string(), way, way == kSlices ? from.at("slices").as_integer() : 0},
+          from.at("bytes").as_integer(),
+          from.at("seconds").as_number()};
 }
 
 }  // namespace
@@ -318,45 +259,42 @@ std::string to_json(const PlanFile& plan) {
 
 PlanFile read_plan_file(const std::filesystem::path& file) {
   const Json json = try_parse_json(read_file(file, kMostFileBytes));
+  const std::string place = fmt::format("[plan file] {}", file.string());
   ANABATIC_REQUIRE(!json.is_discarded(),
-                   "[plan file] {}: expected JSON as `anabatic plan --save` writes it, found other "
-                   "text",
-                   file.string());
-  const Reader top(json, file.string());
-  ANABATIC_REQUIRE(top.integer("format") == kFormat, "[plan file] {}: expected format {}, found {}",
-                   file.string(), kFormat, top.integer("format"));
+                   "{}: expected JSON as `anabatic plan --save` writes it, got other text", place);
+  const JsonNode top(json, place);
+  if (const JsonNode format = top.at("format"); format.as_integer() != kFormat)
+    format.refuse(fmt::format("{}", kFormat));
   PlanFile plan;
-  const Reader step = top.object("step");
-  for (const auto& [name, value] : top.member("step", Json::value_t::object).items())
-    plan.step.emplace_back(name, step.string(name.c_str()));
-  const Reader decisions = top.object("decisions"), predicted = top.object("predicted");
+  for (const auto& [name, value] : top.at("step").members())
+    plan.step.emplace_back(name, value.as_string());
+  const JsonNode decisions = top.at("decisions"), predicted = top.at("predicted");
   static_cast<spec::MicroBatchDecisions&>(plan.decisions) = read_decisions(decisions);
   if (decisions.has("first_micro_batch"))
-    plan.decisions.first = read_decisions(decisions.object("first_micro_batch"));
-  plan.decisions.pack_transposed = decisions.boolean("pack_transposed");
-  for (const auto& [key, value] : decisions.member("offloads", Json::value_t::object).items()) {
-    const Reader span(value, fmt::format("{}: decisions: offloads: {}", file.string(), key));
-    plan.decisions.offloads[key] = {span.integer_32("written_by"), span.integer_32("read_at")};
-  }
-  plan.decisions.state_on_disk = decisions.boolean("state_on_disk");
-  plan.decisions.masters_on_disk = decisions.boolean("masters_on_disk");
-  plan.decisions.parameters_on_disk = decisions.boolean("parameters_on_disk");
-  for (const std::string& name : decisions.strings("resident_parameters"))
+    plan.decisions.first = read_decisions(decisions.at("first_micro_batch"));
+  plan.decisions.pack_transposed = decisions.at("pack_transposed").as_bool();
+  for (const auto& [key, span] : decisions.at("offloads").members())
+    plan.decisions.offloads[key] = {integer_32(span.at("written_by")),
+                                    integer_32(span.at("read_at"))};
+  plan.decisions.state_on_disk = decisions.at("state_on_disk").as_bool();
+  plan.decisions.masters_on_disk = decisions.at("masters_on_disk").as_bool();
+  plan.decisions.parameters_on_disk = decisions.at("parameters_on_disk").as_bool();
+  for (const std::string& name : decisions.at("resident_parameters").as_strings())
     plan.decisions.resident_parameters.insert(name);
-  plan.decisions.num_windows = decisions.integer_32("num_windows");
-  plan.decisions.resident_bytes = decisions.integer("resident_bytes");
-  plan.on_disk = decisions.strings("on_disk");
+  plan.decisions.num_windows = integer_32(decisions.at("num_windows"));
+  plan.decisions.resident_bytes = decisions.at("resident_bytes").as_integer();
+  plan.on_disk = decisions.at("on_disk").as_strings();
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
-  plan.plan_hash = predicted.string("plan_hash");
-  plan.peak_bytes = predicted.integer("peak_bytes");
-  plan.step_bytes = predicted.integer("step_bytes");
-  plan.step_seconds = predicted.number("step_seconds");
-  plan.added_seconds = predicted.number("added_seconds");
-  predicted.for_each("choices",
-                     [&](const Reader& choice) { plan.choices.push_back(read_choice(choice)); });
-  predicted.for_each("table", [&](const Reader& row) {
-    plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});
-  });
+  plan.plan_hash = predicted.at("plan_hash").as_string();
+  plan.peak_bytes = predicted.at("peak_bytes").as_integer();
+  plan.step_bytes = predicted.at("step_bytes").as_integer();
+  plan.step_seconds = predicted.at("step_seconds").as_number();
+  plan.added_seconds = predicted.at("added_seconds").as_number();
+  for (const JsonNode& choice : predicted.at("choices").items())
+    plan.choices.push_back(read_choice(choice));
+  for (const JsonNode& row : predicted.at("table").items())
+    plan.rows.push_back(
+        {row.at("name").as_string(), row.at("what").as_string(), row.at("bytes").as_integer()});
   return plan;
 }
 

@@ -27,6 +27,9 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
   EXPECT_THAT(invalid("{\"rms_norm_eps\": 1e999}"),
               HasSubstr("expected a JSON object, got: number"));
   EXPECT_THAT(invalid("[1, 2]"), HasSubstr("expected a JSON object, got [1,2]"));
+  constexpr std::size_t kDeep = 200'000;
+  EXPECT_THAT(invalid(std::string(kDeep, '[') + std::string(kDeep, ']')),
+              HasSubstr("expected a JSON object, got a list of 1 entries"));
   EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of llama, mistral"));
 }
 
@@ -138,6 +141,8 @@ TEST(ConfigErrors, NameRopeParametersThatAreWrong) {
   EXPECT_THAT(invalid(rope(R"("linear")")),
               HasSubstr("rope_scaling: expected an object or null, got \"linear\""));
   EXPECT_THAT(invalid(small_json("llama", R"("rope_theta": 0)")), HasSubstr("rope_theta"));
+  EXPECT_THAT(invalid(rope(R"({"type": "linear", "factor": "4"})")),
+              HasSubstr("rope_scaling.factor: expected a number, got \"4\""));
 }
 
 TEST(ConfigErrors, CheckLayerTypes) {

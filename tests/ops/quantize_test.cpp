@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/rounding.h"
 #include "ops/kernel_runner.h"
 #include "ops/table.h"
 #include "spec/decisions.h"

@@ -10,6 +10,7 @@
 
 #include "anabatic/error.h"
 #include "base/philox.h"
+#include "base/rounding.h"
 #include "support/offset_instances.h"
 
 namespace anabatic::testing {
@@ -188,8 +189,7 @@ TEST(OffsetSearch, KeepsOffsetsAligned) {
     SCOPED_TRACE(alignment);
     const auto items = random_items(7, 60, 20, 5000, 1);
     std::vector<LiveBytes> rounded = items;
-    for (LiveBytes& item : rounded)
-      item.bytes = (item.bytes + alignment - 1) / alignment * alignment;
+    for (LiveBytes& item : rounded) item.bytes = round_up(item.bytes, alignment);
     const std::int64_t bound = analysis::peak_live_bytes(rounded);
     const Fit fit = plan::place_within(items, bound + bound / 10, alignment);
     ASSERT_TRUE(fit.placement);

@@ -20,7 +20,7 @@ spec::DeviceSpec device() {
   device.num_threads = 2;
   device.fp32_flops_per_second = 1e9;
   device.bf16_flops_per_second = 4e9;
-  device.tiers = {{.name = "fast", .bytes_per_second = 1e8}};
+  device.copy_bytes_per_second = 1e8;
   return device;
 }
 
@@ -98,11 +98,10 @@ TEST(Prices, FillWhatWasNotMeasured) {
   const spec::DeviceSpec filled = plan::with_peaks(bare);
   EXPECT_GT(filled.fp32_flops_per_second, 0);
   EXPECT_EQ(filled.bf16_flops_per_second, filled.fp32_flops_per_second);
-  ASSERT_EQ(filled.tiers.size(), 1u);
-  EXPECT_GT(filled.tiers[0].bytes_per_second, 0);
+  EXPECT_GT(filled.copy_bytes_per_second, 0);
   const spec::DeviceSpec measured = plan::with_peaks(device());
   EXPECT_EQ(measured.fp32_flops_per_second, 1e9);
-  EXPECT_EQ(measured.tiers[0].bytes_per_second, 1e8);
+  EXPECT_EQ(measured.copy_bytes_per_second, 1e8);
 }
 
 TEST(Prices, OfAStepRepeatMicroBatchesButNotTheUpdate) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "spec/activation.h"
 #include "support/tolerance.h"
 #include "tensor/dynamic_map.h"
@@ -316,8 +317,7 @@ std::vector<Bound> adamw_bounds(const OpCall& call, std::span<const Values> want
     const auto width = static_cast<std::size_t>(type.dim(-1)),
                rows = static_cast<std::size_t>(type.dim(-2));
     const std::size_t row = i / width;
-    return (row / rows * ((rows + side - 1) / side) + row % rows / side) *
-               ((width + side - 1) / side) +
+    return (row / rows * ceil_div(rows, side) + row % rows / side) * ceil_div(width, side) +
            i % width / side;
   };
   const auto value_of = [&](std::size_t moment, std::size_t i) {

@@ -167,21 +167,21 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(""), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("expected an object, found array"));
-  EXPECT_THAT(with("\"format\": 7", "\"format\": 6"), HasSubstr("expected format 7, found 6"));
-  EXPECT_THAT(with("\"decisions\"", "\"decision\""), HasSubstr("expected a member decisions"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("plan.json: expected an object, got []"));
+  EXPECT_THAT(with("\"format\": 7", "\"format\": 6"), HasSubstr("format: expected 7, got 6"));
+  EXPECT_THAT(with("\"decisions\"", "\"decision\""),
+              HasSubstr("expected a field `decisions`, got none"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
-              HasSubstr("decisions: recompute: expected strings, found number"));
+              HasSubstr("plan.json: decisions.recompute[0]: expected a string, got 7"));
   EXPECT_THAT(with("\"peak_bytes\": ", "\"peak_bytes\": \"x\", \"y\": "),
-              HasSubstr("predicted: peak_bytes: expected number, found string"));
+              HasSubstr("predicted.peak_bytes: expected an integer, got \"x\""));
   EXPECT_THAT(with("\"how\": \"recompute\"", "\"how\": \"fp4\""),
-              HasSubstr("predicted: choices: how: expected recompute or bf16 or int8 or disk or "
-                        "slices, found fp4"));
+              HasSubstr("how: expected recompute or bf16 or int8 or disk or slices, got \"fp4\""));
   EXPECT_THAT(
       with("\"saved_as\": {}", "\"saved_as\": {\"head\": \"recompute\"}"),
-      HasSubstr("decisions: saved_as: head: expected bf16 or int8 or disk, found recompute"));
+      HasSubstr("decisions.saved_as.head: expected bf16 or int8 or disk, got \"recompute\""));
   EXPECT_THAT(with("\"pack_transposed\": ", "\"pack_transposed\": 3, \"y\": "),
-              HasSubstr("pack_transposed: expected boolean, found number"));
+              HasSubstr("decisions.pack_transposed: expected true or false, got 3"));
 }
 
 TEST_F(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {

@@ -96,7 +96,7 @@ TEST(Calibration, ComesBackFromItsFile) {
   const spec::DeviceSpec with_peaks = with_peaks_of(device, read);
   EXPECT_EQ(with_peaks.fp32_flops_per_second, 1e11);
   EXPECT_EQ(with_peaks.bf16_flops_per_second, 2e11);
-  EXPECT_EQ(with_peaks.tiers[0].bytes_per_second, 3e10);
+  EXPECT_EQ(with_peaks.copy_bytes_per_second, 3e10);
 }
 
 TEST(Calibration, FallsBackWithAReason) {

@@ -2,15 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/json_edit.h"
+#include "base/json_node.h"
 #include "base/log.h"
 #include "base/name.h"
 #include "base/philox.h"
+#include "base/rounding.h"
 #include "base/text.h"
 
 namespace anabatic {
@@ -31,6 +35,12 @@ TEST(Philox, MatchesKnownAnswers) {
             (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Rounding, GoesUpToTheNextMultiple) {
+  static_assert(ceil_div(0, 8) == 0 && ceil_div(1, 8) == 1 && ceil_div(8, 8) == 1);
+  static_assert(round_up(9, 8) == 16 && round_up(16, 8) == 16 && round_up(0, 3) == 0);
+  static_assert(std::is_same_v<decltype(round_up(std::int64_t{1}, 2)), std::int64_t>);
 }
 
 TEST(Text, NearestWordSuggestsOnlyNearWords) {
@@ -135,6 +145,50 @@ TEST(VisitMembers, TellsDoubleNamesDepthAndBrokenText) {
   for (const char* broken : {"", "{", "{\"a\": }", "{\"a\": 1} x", "{\"a\": 1,}", "{\"\xff\": 1}"})
     EXPECT_THROW(members_of(broken), Json::parse_error) << broken;
   EXPECT_THROW(members_of("{\"a\": 1e999}"), InvalidArgument);
+}
+
+std::string refusal(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(JsonNode, ErrorsNamePlaceExpectedAndFound) {
+  const Json json =
+      parse_json(R"({"a": {"b": [1, "x", null]}, "n": 1.5, "big": 18446744073709551615,
+                                   "nested": [[]], "t": true})");
+  const JsonNode root(json, "[test] f.json");
+  EXPECT_EQ(root.at("a").at("b").item(0).as_integer(0, 1), 1);
+  EXPECT_EQ(root.at("n").as_number(), 1.5);
+  EXPECT_FALSE(root.at("a").find("c"));
+  EXPECT_EQ(refusal([&] { root.as_string(); }),
+            "[test] f.json: expected a string, got an object of 5 entries");
+  EXPECT_EQ(refusal([&] { root.at("a").at("c"); }),
+            "[test] f.json: a: expected a field `c`, got none");
+  EXPECT_EQ(refusal([&] { root.at("a").at("b").as_strings(); }),
+            "[test] f.json: a.b[0]: expected a string, got 1");
+  EXPECT_EQ(refusal([&] { root.at("a").at("b").item(2).as_bool(); }),
+            "[test] f.json: a.b[2]: expected true or false, got null");
+  EXPECT_EQ(refusal([&] { root.at("n").as_integer(); }),
+            "[test] f.json: n: expected an integer, got 1.5");
+  EXPECT_EQ(refusal([&] { root.at("big").as_integer(0, INT64_MAX); }),
+            "[test] f.json: big: expected an integer from 0 to 9223372036854775807, got "
+            "18446744073709551615");
+  EXPECT_EQ(refusal([&] { root.at("n").as_number(2, 3); }),
+            "[test] f.json: n: expected a number from 2 to 3, got 1.5");
+  EXPECT_EQ(refusal([&] { root.at("t").members(); }),
+            "[test] f.json: t: expected an object, got true");
+  EXPECT_EQ(refusal([&] { JsonNode(json["nested"], "", "nested").as_bool(); }),
+            "nested: expected true or false, got a list of 1 entries");
+}
+
+TEST(JsonNode, LongTextsAreCutBetweenCharacters) {
+  EXPECT_EQ(show_json_briefly(std::string(58, 'x')), '"' + std::string(58, 'x') + '"');
+  EXPECT_EQ(show_json_briefly(std::string(58, 'x') + "\u00e9\u00e9"),
+            '"' + std::string(58, 'x') + "...");
 }
 
 TEST(JsonEdit, ChangesOneMemberAndNothingElse) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "base/rounding.h"
 #include "device/thread_team.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_tasks.h"
@@ -77,7 +78,7 @@ struct Packed {
     const PanelShape shape = panel_shape(b.matrix.dtype, columns, depth, false);
     storage.resize(static_cast<std::size_t>(shape.num_elements() * 4 + 64));
     auto* data = reinterpret_cast<std::byte*>(
-        (reinterpret_cast<std::uintptr_t>(storage.data()) + 63) / 64 * 64);
+        round_up(reinterpret_cast<std::uintptr_t>(storage.data()), 64));
     for (Int k = 0; k < depth; ++k)
       for (Int j = 0; j < columns; ++j) {
         const float value = b.values[static_cast<std::size_t>(k * columns + j)];
@@ -132,7 +133,7 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
   const Int booked = engine.workspace_bytes(gemm) * num_threads;
   std::vector<std::byte> space(static_cast<std::size_t>(booked + kGuard + 64), std::byte{0xFF});
   auto* workspace =
-      reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(space.data()) + 63) / 64 * 64);
+      reinterpret_cast<std::byte*>(round_up(reinterpret_cast<std::uintptr_t>(space.data()), 64));
   run_gemms(
       engine, gemm, 1, [&](Int) { return gemm; }, team, workspace);
   EXPECT_TRUE(std::all_of(workspace + booked, workspace + booked + kGuard,

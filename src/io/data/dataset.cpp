@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace anabatic::io {
 
@@ -31,7 +32,7 @@ Dataset::Dataset(std::vector<TokenFile> files, const DatasetOptions& options)
   }
   file_begins_.push_back(num_tokens_);
   if (options_.packing == Packing::kIsolated) {
-    num_samples_ = num_tokens_ / length + (num_tokens_ % length != 0 ? 1 : 0);
+    num_samples_ = ceil_div(num_tokens_, length);
   } else {
     num_samples_ = num_tokens_ > 0 ? (num_tokens_ - 1) / length : 0;
   }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "io/data/indexed_file.h"
 #include "io/file.h"
 #include "io/parallel.h"
@@ -94,8 +95,7 @@ std::vector<FileFingerprint> data_fingerprints(std::span<const std::filesystem::
 std::string content_hash(const std::filesystem::path& path, int threads) {
   const File file = open_regular(path);
   const std::int64_t size = file.size();
-  std::vector<XXH128_canonical_t> blocks(
-      static_cast<std::size_t>((size + kBlockBytes - 1) / kBlockBytes));
+  std::vector<XXH128_canonical_t> blocks(static_cast<std::size_t>(ceil_div(size, kBlockBytes)));
   parallel_tasks(static_cast<std::int64_t>(blocks.size()), threads, [&](std::int64_t block) {
     Hash hash;
     const std::int64_t begin = block * kBlockBytes;

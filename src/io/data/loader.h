@@ -58,8 +58,7 @@ class Loader {
   // when that step is asked for.
   const StepBatch& load_step(std::int64_t step);
 
-  std::int64_t samples_per_step() const { return samples_per_step_; }
-  // The sample in place `slot` < samples_per_step() of a step.
+  // The sample in place `slot` of a step, below its number of samples.
   std::int64_t sample_index(std::int64_t step, std::int64_t slot) const {
     return order_.sample(step * samples_per_step_ + slot);
   }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "io/data/check_ids.h"
 #include "io/data/fingerprint.h"
@@ -94,7 +95,7 @@ std::optional<CachedTokens> load(const fs::path& entry, int threads) {
 
 IdRange range_of(const IndexedFile& tokens, int threads) {
   std::vector<IdRange> ranges(
-      static_cast<std::size_t>((tokens.num_tokens() + kBlockTokens - 1) / kBlockTokens));
+      static_cast<std::size_t>(ceil_div(tokens.num_tokens(), kBlockTokens)));
   parallel_tasks(std::ssize(ranges), threads, [&](std::int64_t block) {
     const std::int64_t begin = block * kBlockTokens;
     ranges[static_cast<std::size_t>(block)] =

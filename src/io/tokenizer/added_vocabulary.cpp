@@ -76,7 +76,8 @@ AddedVocabulary::AddedVocabulary(
     const std::optional<JsonNode>& node, std::int32_t model_size,
     const std::function<std::optional<std::int32_t>(const std::string&)>& model_id,
     const Normalizers& normalizers)
-    : word_("\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]", "single_word") {
+    : word_("\\A[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]",
+            "[tokenizer] single_word") {
   if (!node) return;
   RegexScratch scratch;
   std::int32_t next_id = model_size;
@@ -84,7 +85,7 @@ AddedVocabulary::AddedVocabulary(
   std::string first_moved;
   for (const JsonNode& item : node->items()) {
     AddedToken token = read_token(item);
-    const std::int32_t file_id = item.at("id").as_id();
+    const std::int32_t file_id = tokenizer::id_of(item.at("id"));
     if (token.content.empty()) continue;
     std::int32_t id = 0;
     if (const auto seen = ids_.find(token.content); seen != ids_.end()) {
@@ -111,8 +112,8 @@ AddedVocabulary::AddedVocabulary(
     entries_[id] = {std::move(token), std::move(decoded)};
   }
   if (num_moved > 0)
-    log_warning("[tokenizer] {} added tokens get other ids than the file says: {}", num_moved,
-                first_moved);
+    log_warning("{}: {} added tokens get other ids than the file says: {}", node->place(),
+                num_moved, first_moved);
   for (const auto& [id, entry] : entries_)
     (entry.token.normalized ? normalized_ : raw_).insert(entry.decoded, id);
 }

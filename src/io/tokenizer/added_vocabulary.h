@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/regex.h"
 

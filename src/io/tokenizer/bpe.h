@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/tokenizer/flat_map.h"
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/merge.h"
 #include "io/tokenizer/word_cache.h"
 
@@ -44,7 +44,7 @@ class Bpe {
   void load_options(const JsonNode& model);
   void load_vocabulary(const JsonNode& node);
   void load_merges(const JsonNode& node);
-  void add_merge(const JsonNode& place, std::string_view left, std::string_view right,
+  void add_merge(const JsonNode& merge, std::string_view left, std::string_view right,
                  std::uint32_t rank);
   void index_symbols();
   void find_cuts();

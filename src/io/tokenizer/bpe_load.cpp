@@ -35,7 +35,7 @@ bool StringMap::insert(std::string_view text, std::int32_t id) {
 }
 
 Bpe::Bpe(const JsonNode& model) {
-  const std::string type = model.type();
+  const std::string type = type_of(model);
   if (!type.empty() && type != "BPE") model.unsupported(fmt::format("the model `{}`", type));
   load_options(model);
   load_vocabulary(model.at("vocab"));
@@ -70,9 +70,8 @@ void Bpe::load_vocabulary(const JsonNode& node) {
   std::int32_t end = 0;
   std::size_t bytes = 0;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
-    const JsonNode id(entry.value(), node.path());
     if (!entry.value().is_number_unsigned() || entry.value().get<std::uint64_t>() > limit)
-      id.refuse(fmt::format("an id from 0 to {} for the token `{}`", limit, entry.key()));
+      node.at(entry.key()).refuse(fmt::format("an id from 0 to {}", limit));
     end = std::max(end, entry.value().get<std::int32_t>() + 1);
     bytes += entry.key().size();
   }
@@ -84,9 +83,9 @@ void Bpe::load_vocabulary(const JsonNode& node) {
     const auto index = static_cast<std::size_t>(id);
     if (is_token_[index]) {
       throw InvalidArgument(
-          fmt::format("[tokenizer] {}: expected distinct ids, got {} for both "
+          fmt::format("{}: expected distinct ids, got {} for both "
                       "`{}` and `{}`",
-                      node.path(), id, tokens_[index], entry.key()));
+                      node.place(), id, tokens_[index], entry.key()));
     }
     is_token_[index] = true;
     tokens_[index] = entry.key();
@@ -96,42 +95,41 @@ void Bpe::load_vocabulary(const JsonNode& node) {
 
 void Bpe::load_merges(const JsonNode& node) {
   const nlohmann::json& list = node.value();
-  if (!list.is_array()) node.refuse("an array of pairs");
+  if (!list.is_array()) node.refuse("a list of pairs");
   std::uint32_t rank = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const nlohmann::json& entry = list[i];
-    const auto place = [&] { return JsonNode(entry, fmt::format("{}[{}]", node.path(), i)); };
     if (entry.is_string()) {
       const std::string_view text = entry.get_ref<const std::string&>();
       if (text.starts_with("#version")) continue;
       const std::size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
-        place().refuse("two tokens with one space between");
-      add_merge(place(), text.substr(0, space), text.substr(space + 1), rank++);
+        node.item(i).refuse("two tokens with one space between");
+      add_merge(node.item(i), text.substr(0, space), text.substr(space + 1), rank++);
     } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
                entry[1].is_string()) {
-      add_merge(place(), entry[0].get_ref<const std::string&>(),
+      add_merge(node.item(i), entry[0].get_ref<const std::string&>(),
                 entry[1].get_ref<const std::string&>(), rank++);
     } else {
-      place().refuse("a pair of tokens");
+      node.item(i).refuse("a pair of tokens");
     }
   }
 }
 
-void Bpe::add_merge(const JsonNode& place, std::string_view left, std::string_view right,
+void Bpe::add_merge(const JsonNode& merge, std::string_view left, std::string_view right,
                     std::uint32_t rank) {
   const auto id_or_refuse = [&](std::string_view token) {
     const std::int32_t id = vocabulary_.find(token);
     if (id < 0) {
-      throw InvalidArgument(fmt::format(
-          "[tokenizer] {}: expected tokens of the vocabulary, got `{}`", place.path(), token));
+      throw InvalidArgument(
+          fmt::format("{}: expected tokens of the vocabulary, got `{}`", merge.place(), token));
     }
     return id;
   };
   const std::int32_t left_id = id_or_refuse(left);
   const std::int32_t right_id = id_or_refuse(right);
   if (right.size() < prefix_.size())
-    place.refuse("a right part that starts with continuing_subword_prefix");
+    merge.refuse("a right part that starts with continuing_subword_prefix");
   const std::string merged = std::string(left) + std::string(right.substr(prefix_.size()));
   merges_.set(left_id, right_id, {.rank = rank, .id = id_or_refuse(merged)});
 }

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/tokenizer/flat_map.h"
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/merge.h"
 #include "io/tokenizer/unicode.h"
 #include "io/tokenizer/word_counter.h"

@@ -159,7 +159,7 @@ class SuffixDecoder final : public Decoder {
 
 void append_decoders(const JsonNode& node, int depth, Decoders& chain) {
   if (depth > kMaxDepth) node.unsupported("a Sequence nested this deep");
-  const std::string type = node.type();
+  const std::string type = type_of(node);
   const auto add = [&](auto decoder) { chain.push_back(std::move(decoder)); };
   if (type == "Sequence") {
     for (const JsonNode& item : node.at("decoders").items())
@@ -171,15 +171,15 @@ void append_decoders(const JsonNode& node, int depth, Decoders& chain) {
   } else if (type == "Fuse") {
     add(std::make_unique<FuseDecoder>());
   } else if (type == "Strip") {
-    add(std::make_unique<StripDecoder>(node.at("content").as_character(),
-                                       node.at("start").as_count(), node.at("stop").as_count()));
+    add(std::make_unique<StripDecoder>(character_of(node.at("content")), count_of(node.at("start")),
+                                       count_of(node.at("stop"))));
   } else if (type == "Replace") {
     add(std::make_unique<ReplaceDecoder>(node));
   } else if (type == "Metaspace") {
     const auto scheme = node.find("prepend_scheme");
     const bool drops_first =
         scheme ? scheme->as_string() != "never" : node.bool_or("add_prefix_space", true);
-    add(std::make_unique<MetaspaceDecoder>(node.at("replacement").as_character(), drops_first));
+    add(std::make_unique<MetaspaceDecoder>(character_of(node.at("replacement")), drops_first));
   } else if (type == "BPEDecoder") {
     const JsonNode suffix = node.at("suffix");
     if (suffix.as_string().empty()) suffix.unsupported("an empty suffix");

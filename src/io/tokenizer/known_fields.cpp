@@ -69,7 +69,7 @@ class Search {
   // A component and, in a Sequence, those within.
   void look_at_component(const JsonNode& node, int depth = 0) {
     if (!node.value().is_object() || depth > kMaxDepth) return;
-    const std::string type = node.type();
+    const std::string type = type_of(node);
     const std::string_view fields = fields_of(kComponents, type);
     for (const auto& [field, value] : node.members()) {
       if (field == "type") continue;
@@ -105,7 +105,7 @@ void warn_of_unknown_fields(const JsonNode& root) {
   for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"})
     if (const auto component = root.find(part)) search.look_at_component(*component);
   if (!search.names().empty())
-    log_warning("[tokenizer] {}: unknown field, has no effect", search.names());
+    log_warning("{}: {}: unknown field, has no effect", root.place(), search.names());
 }
 
 }  // namespace anabatic::io::tokenizer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which fields of a tokenizer.json are read; any other is warned about, as one of config.json is.
 #pragma once
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 
 namespace anabatic::io::tokenizer {
 

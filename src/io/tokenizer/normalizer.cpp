@@ -159,7 +159,7 @@ class ByteLevelSymbols final : public Normalizer {
 
 void append_normalizers(const JsonNode& node, int depth, Normalizers& chain) {
   if (depth > kMaxDepth) node.unsupported("a Sequence nested this deep");
-  const std::string type = node.type();
+  const std::string type = type_of(node);
   constexpr int kForm = UTF8PROC_STABLE;
   const auto add = [&](auto normalizer) { chain.push_back(std::move(normalizer)); };
   if (type == "Sequence") {
@@ -196,7 +196,7 @@ Replace::Replace(const JsonNode& node) : content_(node.at("content").as_string()
     literal_ = literal->as_string();
   } else {
     const JsonNode regex = pattern.at("Regex");
-    regex_ = std::make_unique<Regex>(regex.as_string(), regex.path());
+    regex_ = std::make_unique<Regex>(regex.as_string(), regex.place());
   }
   if (!regex_ && literal_.empty()) pattern.unsupported("an empty string to replace");
 }

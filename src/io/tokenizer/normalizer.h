@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/regex.h"
 
 namespace anabatic::io::tokenizer {

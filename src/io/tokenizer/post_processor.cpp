@@ -18,7 +18,7 @@ PostProcessor load_template(const JsonNode& node) {
     }
     const std::string name = piece.at("SpecialToken").at("id").as_string();
     for (const JsonNode& id : node.at("special_tokens").at(name).at("ids").items())
-      (is_behind_text ? processor.after : processor.before).push_back(id.as_id());
+      (is_behind_text ? processor.after : processor.before).push_back(id_of(id));
   }
   if (!is_behind_text) node.at("single").unsupported("a template without the sequence A");
   return processor;
@@ -28,12 +28,12 @@ PostProcessor load_template(const JsonNode& node) {
 std::int32_t read_pair(const JsonNode& node) {
   const auto items = node.items();
   if (items.size() != 2) node.refuse("a token and its id");
-  return items[1].as_id();
+  return id_of(items[1]);
 }
 
 void apply(const JsonNode& node, int depth, PostProcessor& result) {
   if (depth > kMaxDepth) node.unsupported("a Sequence nested this deep");
-  const std::string type = node.type();
+  const std::string type = type_of(node);
   PostProcessor own;
   if (type == "Sequence") {
     for (const JsonNode& item : node.at("processors").items()) apply(item, depth + 1, result);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 
 namespace anabatic::io::tokenizer {
 

@@ -171,7 +171,7 @@ std::unique_ptr<const PreTokenizer> load_split(const JsonNode& node) {
     return std::make_unique<LiteralSplit>(literal->as_string(), behavior, is_inverted);
   }
   const JsonNode regex = pattern.at("Regex");
-  return std::make_unique<RegexSplit>(Regex(regex.as_string(), regex.path()), behavior,
+  return std::make_unique<RegexSplit>(Regex(regex.as_string(), regex.place()), behavior,
                                       is_inverted);
 }
 
@@ -191,14 +191,14 @@ std::unique_ptr<const PreTokenizer> load_metaspace(const JsonNode& node) {
   } else if (!node.bool_or("add_prefix_space", true)) {
     scheme = PrependScheme::kNever;
   }
-  return std::make_unique<Metaspace>(node.at("replacement").as_character(), scheme,
+  return std::make_unique<Metaspace>(character_of(node.at("replacement")), scheme,
                                      node.bool_or("split", true));
 }
 
 // Sets `ends_in_symbols` to whether the last stage maps bytes to symbols.
 void append_stages(const JsonNode& node, int depth, Stages& stages, bool& ends_in_symbols) {
   if (depth > kMaxDepth) node.unsupported("a Sequence nested this deep");
-  const std::string type = node.type();
+  const std::string type = type_of(node);
   if (type == "Sequence") {
     for (const JsonNode& item : node.at("pretokenizers").items())
       append_stages(item, depth + 1, stages, ends_in_symbols);
@@ -209,7 +209,7 @@ void append_stages(const JsonNode& node, int depth, Stages& stages, bool& ends_i
   if (type == "ByteLevel") {
     if (node.at("add_prefix_space").as_bool()) add(std::make_unique<PrefixSpace>());
     if (node.bool_or("use_regex", true)) {
-      add(std::make_unique<RegexSplit>(Regex(kByteLevelPattern, node.path()),
+      add(std::make_unique<RegexSplit>(Regex(kByteLevelPattern, node.place()),
                                        SplitBehavior::kIsolated, false));
     }
     add(std::make_unique<ByteSymbols>());
@@ -226,7 +226,7 @@ void append_stages(const JsonNode& node, int depth, Stages& stages, bool& ends_i
   } else if (type == "Whitespace") {
     // The word characters of Rust's regex crate hold the two joiners as well.
     add(std::make_unique<RegexSplit>(
-        Regex(R"([[:word:]\x{200c}\x{200d}]+|[^[:word:]\x{200c}\x{200d}\s]+)", node.path()),
+        Regex(R"([[:word:]\x{200c}\x{200d}]+|[^[:word:]\x{200c}\x{200d}\s]+)", node.place()),
         SplitBehavior::kRemoved, true));
   } else if (type == "WhitespaceSplit") {
     add(std::make_unique<CharacterSplit>(is_whitespace, SplitBehavior::kRemoved));
@@ -234,13 +234,13 @@ void append_stages(const JsonNode& node, int depth, Stages& stages, bool& ends_i
     add(std::make_unique<CharacterSplit>(is_whitespace, SplitBehavior::kRemoved));
     add(std::make_unique<CharacterSplit>(is_punctuation, SplitBehavior::kIsolated));
   } else if (type == "CharDelimiterSplit" || type == "Delimiter") {
-    add(std::make_unique<LiteralSplit>(node.at("delimiter").as_character(), SplitBehavior::kRemoved,
+    add(std::make_unique<LiteralSplit>(character_of(node.at("delimiter")), SplitBehavior::kRemoved,
                                        false));
   } else if (type == "Metaspace") {
     add(load_metaspace(node));
   } else if (type == "FixedLength") {
     const auto length = node.find("length");
-    const std::int64_t count = length ? length->as_count() : 5;
+    const std::int64_t count = length ? count_of(*length) : 5;
     if (count == 0) node.at("length").refuse("a length of at least 1");
     add(std::make_unique<FixedLength>(count));
   } else {

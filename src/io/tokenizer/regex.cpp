@@ -94,9 +94,8 @@ Regex::Regex(std::string_view pattern, std::string_view where, Engine engine)
   const int result = onig_new(&code_->code, text, text + spelled.size(), ONIG_OPTION_NONE,
                               onig_encoding(), ONIG_SYNTAX_ONIGURUMA, &info);
   if (result != ONIG_NORMAL) {
-    throw Unsupported(
-        fmt::format("[tokenizer] {}: the regular expression `{}` does not compile: {}", where,
-                    pattern, message_of(result, &info)));
+    throw Unsupported(fmt::format("{}: the regular expression `{}` does not compile: {}", where,
+                                  pattern, message_of(result, &info)));
   }
   if (engine == Engine::kAny) automaton_ = RegexAutomaton::build(spelled);
 }
@@ -110,7 +109,7 @@ bool Regex::find(std::string_view text, std::size_t start, RegexScratch& scratch
   if (automaton_) return automaton_->find(text, start, match);
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw Unsupported(
-        fmt::format("[tokenizer] {}: expected at most 2 GiB of text in one piece for this pattern, "
+        fmt::format("{}: expected at most 2 GiB of text in one piece for this pattern, "
                     "got {} bytes",
                     where_, text.size()));
   }
@@ -121,10 +120,10 @@ bool Regex::find(std::string_view text, std::size_t start, RegexScratch& scratch
                                             ONIG_OPTION_NONE, scratch.handles_->limits);
   if (result == ONIG_MISMATCH) return false;
   if (result < 0) {
-    throw Unsupported(fmt::format(
-        "[tokenizer] {}: matching failed at byte {} of a text of {}: {}; a pattern with nested "
-        "repetitions may take forever on such a text",
-        where_, start, text.size(), message_of(result, nullptr)));
+    throw Unsupported(
+        fmt::format("{}: matching failed at byte {} of a text of {}: {}; a pattern with nested "
+                    "repetitions may take forever on such a text",
+                    where_, start, text.size(), message_of(result, nullptr)));
   }
   match = {static_cast<std::size_t>(region->beg[0]), static_cast<std::size_t>(region->end[0])};
   return true;

@@ -21,7 +21,7 @@ bool is_surrogate(char32_t c) { return c >= 0xD800 && c < 0xE000; }
 
 // Whether the characters from each of the atom's bounds on match.
 std::vector<bool> evaluate(const RegexAtom& atom) {
-  const Regex regex(atom.pattern, "a part of a pattern", Regex::Engine::kOniguruma);
+  const Regex regex(atom.pattern, "[tokenizer] a part of a pattern", Regex::Engine::kOniguruma);
   RegexScratch scratch;
   std::vector<bool> matches;
   std::string text;

@@ -5,7 +5,7 @@
 #include <array>
 #include <map>
 
-#include "io/tokenizer/json_node.h"
+#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/onig_encoding.h"
 #include "io/tokenizer/unicode.h"
 

@@ -78,7 +78,7 @@ class Resolver {
       const bool is_id = id.is_number_integer() && id >= 0 && (end == 0 || id < end);
       ANABATIC_REQUIRE(
           is_id, "[special tokens] {}: {}: expected an id{}, or a list of them, got {}", path(file),
-          key, end == 0 ? "" : fmt::format(" below vocab_size {}", end), show_json(*found));
+          key, end == 0 ? "" : fmt::format(" below vocab_size {}", end), show_json_briefly(*found));
       ids.push_back(id.get<std::int64_t>());
     };
     if (found->is_array()) {
@@ -99,7 +99,7 @@ class Resolver {
     const auto content = found->is_object() ? found->find("content") : found;
     const bool is_text = !(found->is_object() && content == found->end()) && content->is_string();
     ANABATIC_REQUIRE(is_text, "[special tokens] {}: {}: expected a token's text, got {}",
-                     path(file), key, show_json(*found));
+                     path(file), key, show_json_briefly(*found));
     const auto text = content->get<std::string>();
     const auto id = request_.tokenizer->token_to_id(text);
     ANABATIC_REQUIRE(

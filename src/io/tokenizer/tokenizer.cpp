@@ -70,8 +70,7 @@ struct Tokenizer::Impl {
     if (const auto version = root.find("version"); version && version->as_string() != "1.0")
       version->unsupported(fmt::format("version {}", version->as_string()));
     for (const char* key : {"truncation", "padding"}) {
-      if (const auto node = root.find(key))
-        log_warning("[tokenizer] {}: is not applied", node->path());
+      if (const auto node = root.find(key)) log_warning("{}: is not applied", node->place());
     }
     if (const auto node = root.find("pre_tokenizer")) pre_tokenizers = PreTokenizers(*node);
     if (pre_tokenizers.gives_raw_bytes()) model.take_raw_bytes();
@@ -160,7 +159,7 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
   const nlohmann::json document = parse_json(json, name);
-  return Tokenizer(std::make_unique<Impl>(JsonNode(document, std::string(name) + ":")));
+  return Tokenizer(std::make_unique<Impl>(JsonNode(document, fmt::format("[tokenizer] {}", name))));
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {

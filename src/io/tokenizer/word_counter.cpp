@@ -31,7 +31,7 @@ using Counts = std::unordered_map<std::string, std::int64_t, TextHash, std::equa
 PreTokenizers byte_level_pre_tokenizer() {
   const nlohmann::json json{
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
-  return PreTokenizers(JsonNode(json, "pre_tokenizer"));
+  return PreTokenizers(JsonNode(json, "[tokenizer]", "pre_tokenizer"));
 }
 
 // Reads files one after the other and cuts what it read at safe places.

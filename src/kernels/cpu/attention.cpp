@@ -7,6 +7,7 @@
 // row computes depends on its own keys alone, and tiles begin at multiples of their size from its
 // key_begin: decoding gives the bits of the full forward.
 #if defined(__AVX512BF16__)
+#include "base/rounding.h"
 #include "kernels/cpu/attention_pair_block.h"
 #else
 #include "kernels/cpu/attention_block.h"

@@ -6,6 +6,7 @@
 #pragma once
 #include <limits>
 
+#include "base/rounding.h"
 #include "kernels/cpu/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {

@@ -2,6 +2,7 @@
 // A block of keys against a block of rows of attention's backward, by products of bf16 pairs. p and
 // ds are rounded to bf16 for them, ds from a p that is not; all sums are fp32.
 #pragma once
+#include "base/rounding.h"
 #include "kernels/cpu/attention_pairs.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {

@@ -6,6 +6,7 @@
 // one is panels of 16 columns, [columns / 16, depth words, 16], whose words are pairs along a row
 // ("across": of the transposed matrix), or pairs of rows.
 #pragma once
+#include "base/rounding.h"
 #include "kernels/cpu/attention_buffers.h"
 #include "kernels/cpu/attention_rows.h"
 #include "kernels/cpu/words_avx512.h"

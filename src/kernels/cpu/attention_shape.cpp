@@ -2,6 +2,7 @@
 #include "kernels/cpu/attention_shape.h"
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace anabatic::kernels::cpu {
 

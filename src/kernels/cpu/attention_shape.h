@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "base/rounding.h"
 #include "kernels/cpu/call.h"
 
 namespace anabatic::kernels::cpu {

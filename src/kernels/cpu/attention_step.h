@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block of keys against a block of rows of attention's backward, in fp32.
 #pragma once
+#include "base/rounding.h"
 #include "kernels/cpu/attention_tiles.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {

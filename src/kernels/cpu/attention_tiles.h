@@ -5,6 +5,7 @@
 // lanes; a panel is two vectors wide). They serve as the right operand, and as the left one row by
 // row. Panels across: the same of the transposed matrix, [rows / 16, columns, 16].
 #pragma once
+#include "base/rounding.h"
 #include "kernels/cpu/attention_buffers.h"
 #include "kernels/cpu/attention_rows.h"
 

@@ -17,9 +17,6 @@ inline constexpr std::int64_t kRowBlock = 64, kElementBlock = 16384;
 // Elements below which a range is not split among threads.
 inline constexpr std::int64_t kElementGrain = 4096;
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
-
 // Rows of `width` elements that make up a range worth a thread.
 constexpr std::int64_t row_grain(std::int64_t width) {
   return width < 1 || width > kElementGrain ? 1 : kElementGrain / width;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
 

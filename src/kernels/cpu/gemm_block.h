@@ -9,6 +9,7 @@
 #pragma once
 #include <utility>
 
+#include "base/rounding.h"
 #include "kernels/cpu/gemm_pack.h"
 
 namespace anabatic::kernels::cpu {
@@ -383,7 +384,7 @@ struct GemmBlock {
     return sum;
   }
   static double& squares_of(const Gemm& gemm, Int i, Int j) {
-    return gemm.squares[i / kRows * blocks_of(gemm.columns, kTileColumns) + j / kTileColumns];
+    return gemm.squares[i / kRows * ceil_div(gemm.columns, kTileColumns) + j / kTileColumns];
   }
 
   static void copy_a(const Step& step, Unit* to) {
@@ -421,7 +422,7 @@ struct GemmBlock {
   static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
     const Block& block = step.block;
     const Int rows = step.row_end - step.row_begin;
-    const Int tiles = blocks_of(rows, kRows);
+    const Int tiles = ceil_div(rows, kRows);
     const Int a_units = A::units_of(step.depth);
     const Int sum_units = sum_terms(step.gemm) / unit_depth(step.gemm.b.dtype);
     // B's lanes beyond its last column are zero, and so become those of C's panels.
@@ -431,9 +432,9 @@ struct GemmBlock {
     for (Int j = block.column_begin; j < column_end; j += kTileColumns) {
       const Int columns = smaller(kTileColumns, column_end - j);
       const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
-      const Int vectors = blocks_of(columns, kLanes);
+      const Int vectors = ceil_div(columns, kLanes);
       const bool has_next = j + kTileColumns < block.column_end;
-      const Int ahead_step = has_next ? blocks_of(64, tiles) : 0;
+      const Int ahead_step = has_next ? ceil_div(64, tiles) : 0;
       const std::byte* ahead = has_next ? b + kTilePanels * panel_bytes : b;
       Int i = 0;
       for (Int t = 0; t < tiles; ++t) {
@@ -486,11 +487,11 @@ struct GemmBlock {
     Int k0 = 0;
     do {
       const Int depth = smaller(longest, gemm.depth - k0);
-      const Int units = blocks_of(depth, depth_of_b);
+      const Int units = ceil_div(depth, depth_of_b);
       const std::byte* panels = space.b;
       Int panel_bytes = units * kPanel * 4;
       if (gemm.b.is_packed) {
-        panel_bytes = blocks_of(gemm.depth, depth_of_b) * kPanel * 4;
+        panel_bytes = ceil_div(gemm.depth, depth_of_b) * kPanel * 4;
         panels =
             gemm.b.data + block.column_begin / kPanel * panel_bytes + k0 / depth_of_b * kPanel * 4;
       } else {

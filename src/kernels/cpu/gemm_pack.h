@@ -7,6 +7,7 @@
 // [row][kRowStride], when it is contiguous along the depth, else interleaved, [tile][unit][kRows].
 // B becomes panels of 16 columns, [panel][unit][16], where a unit is an f32 or a pair of bf16.
 #pragma once
+#include "base/rounding.h"
 #include "kernels/cpu/gemm.h"
 
 namespace anabatic::kernels::cpu {
@@ -24,8 +25,6 @@ template <class T>
 constexpr T larger(T a, T b) {
   return a < b ? b : a;
 }
-constexpr Int blocks_of(Int value, Int step) { return (value + step - 1) / step; }
-constexpr Int round_up(Int value, Int step) { return blocks_of(value, step) * step; }
 
 inline float widen(std::uint16_t bits) {
   return __builtin_bit_cast(float, std::uint32_t{bits} << 16);
@@ -135,7 +134,7 @@ struct PackA {
   static constexpr Int kWide = kRows == 6 ? 8 : kRows;
 
   // An even number: a pair of B reads two units of one f32 each, the second one zero at the end.
-  static constexpr Int units_of(Int depth) { return round_up(blocks_of(depth, kUnitDepth), 2); }
+  static constexpr Int units_of(Int depth) { return round_up(ceil_div(depth, kUnitDepth), 2); }
   static constexpr Int tile_stride(Int units) { return units * kRows + 16; }
 
   // rows x depth at (i0, k0), contiguous along the depth, as [row][kRowStride].
@@ -158,7 +157,7 @@ struct PackA {
     constexpr Int kStrip = 24;
     const T* from = reinterpret_cast<const T*>(a.data) + i0;
     const auto line = [&](Int k) { return from + line_of(a, k0 + k) * a.column_stride; };
-    const Int units = units_of(depth), tiles = blocks_of(rows, kRows);
+    const Int units = units_of(depth), tiles = ceil_div(rows, kRows);
     for (Int t0 = 0; t0 < tiles; t0 += kStrip)
       for (Int u = 0; u < units; ++u) {
         const Int left = depth - u * kUnitDepth;
@@ -201,7 +200,7 @@ struct PackB {
   template <class Unit, class T>
   static void run_typed(Unit* panels, const T* data, const Matrix& b, Int j0, Int columns, Int k0,
                         Int depth) {
-    const Int units = blocks_of(depth, static_cast<Int>(sizeof(Unit) / sizeof(T)));
+    const Int units = ceil_div(depth, static_cast<Int>(sizeof(Unit) / sizeof(T)));
     constexpr Int kStrip = 4 * kPanel;
     if (b.column_stride == 1) {
       for (Int j = 0; j < columns; j += kStrip)

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "device/thread_team.h"
 #include "kernels/cpu/gemm.h"
 
@@ -11,8 +12,7 @@ namespace anabatic::kernels::cpu {
 // `count` cut into as few parts as `most` allows, as even as multiples of `step` can be.
 inline std::int64_t even_part(std::int64_t count, std::int64_t most, std::int64_t step) {
   if (count <= 0) return step;
-  const std::int64_t parts = (count + most - 1) / most;
-  return ((count + parts - 1) / parts + step - 1) / step * step;
+  return round_up(ceil_div(count, ceil_div(count, most)), step);
 }
 
 // The engine's largest blocks, whose columns begin at multiples of `column_multiple` too (0: of
@@ -38,8 +38,7 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   const Blocking most = bounded_blocking(engine, largest, column_multiple);
   Blocking size = most;
   const auto num_tasks = [&] {
-    return ((total_rows + size.rows - 1) / size.rows) *
-           ((largest.columns + size.columns - 1) / size.columns);
+    return ceil_div(total_rows, size.rows) * ceil_div(largest.columns, size.columns);
   };
   size.columns = std::min(size.columns, std::max<std::int64_t>(largest.columns, 1));
   const auto with_even_columns = [&] {
@@ -49,9 +48,8 @@ inline Blocking task_blocking(const GemmEngine& engine, const Gemm& largest,
   };
   // If a single product has blocks for all threads, each thread gets the same number.
   if (num_products == 1 && largest.b.is_packed && num_tasks() >= 4 * num_threads) {
-    const std::int64_t parts = (total_rows + size.rows - 1) / size.rows,
-                       even_parts = (parts + num_threads - 1) / num_threads * num_threads;
-    size.rows = even_part(total_rows, (total_rows + even_parts - 1) / even_parts, size.row_step);
+    const std::int64_t parts = round_up(ceil_div(total_rows, size.rows), num_threads);
+    size.rows = even_part(total_rows, ceil_div(total_rows, parts), size.row_step);
     return with_even_columns();
   }
   while (num_threads > 1 && num_tasks() < tasks_per_thread * num_threads) {
@@ -79,13 +77,10 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
   for (std::int64_t g = 0; g < num_groups; ++g) total_rows += make(g).rows;
   const Blocking size =
       task_blocking(engine, largest, num_groups, total_rows, team.num_threads(), column_multiple);
-  const auto num_blocks = [](std::int64_t count, std::int64_t step) {
-    return (count + step - 1) / step;
-  };
   std::int64_t num_tasks = 0;
   for (std::int64_t g = 0; g < num_groups; ++g) {
     const Gemm& gemm = make(g);
-    num_tasks += num_blocks(gemm.rows, size.rows) * num_blocks(gemm.columns, size.columns);
+    num_tasks += ceil_div(gemm.rows, size.rows) * ceil_div(gemm.columns, size.columns);
   }
   // A thread's tasks ascend, so it looks for the next one where it found the last.
   struct alignas(64) Cursor {
@@ -99,8 +94,8 @@ void for_blocks(const GemmEngine& engine, const Gemm& largest, std::int64_t num_
     task -= at.first_task;
     for (std::int64_t g = at.group; g < num_groups; ++g) {
       const Gemm& gemm = make(g);
-      const std::int64_t row_blocks = num_blocks(gemm.rows, size.rows);
-      const std::int64_t count = row_blocks * num_blocks(gemm.columns, size.columns);
+      const std::int64_t row_blocks = ceil_div(gemm.rows, size.rows);
+      const std::int64_t count = row_blocks * ceil_div(gemm.columns, size.columns);
       if (task >= count) {
         task -= count;
         at = {g + 1, at.first_task + count};

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
@@ -68,8 +69,7 @@ void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {
 // Entries of Gemm::squares.
 Int num_tiles(const GemmEngine& engine, const Gemm& gemm) {
   const Blocking size = engine.blocking(gemm);
-  return (gemm.rows + size.row_step - 1) / size.row_step *
-         ((gemm.columns + size.column_step - 1) / size.column_step);
+  return ceil_div(gemm.rows, size.row_step) * ceil_div(gemm.columns, size.column_step);
 }
 
 // `squares`: null, or an entry for each tile of each group.
@@ -109,7 +109,7 @@ void run_weight_gradient(const GemmEngine& engine, const Arguments& arguments,
 
 // The engine's part of the workspace; the sums of the tiles follow it.
 Int engine_bytes(const GemmEngine& engine, const Gemm& shape, Int num_threads) {
-  return (engine.workspace_bytes(shape) * num_threads + 63) / 64 * 64;
+  return round_up(engine.workspace_bytes(shape) * num_threads, 64);
 }
 
 void run_weight_gradient_squares(const GemmEngine& engine, const Arguments& arguments) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/rounding.h"
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
@@ -76,7 +77,7 @@ struct TableSize {
         further(F == Form::kInputGradient ? groups * (count - 1) : 0) {}
   Int further_at() const { return gemms * static_cast<Int>(sizeof(Gemm)); }
   Int bytes() const {
-    return (further_at() + further * static_cast<Int>(sizeof(Operands)) + 63) / 64 * 64;
+    return round_up(further_at() + further * static_cast<Int>(sizeof(Operands)), 64);
   }
 };
 

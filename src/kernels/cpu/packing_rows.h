@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rounding.h"
 #include "kernels/cpu/call.h"
 #include "tensor/panels.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "kernels/cpu/scalar_rows.h"
 
 namespace anabatic::kernels::cpu {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "kernels/cpu/log_sum_exp.h"
 #include "kernels/cpu/vector_rows.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/rounding.h"
 #include "kernels/cpu/scalar_rows.h"
 #include "spec/rope.h"
 

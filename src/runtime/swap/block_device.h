@@ -10,13 +10,15 @@
 #include <string>
 #include <string_view>
 
+#include "base/rounding.h"
+
 namespace anabatic::runtime::swap {
 
 // Offsets, lengths and addresses are multiples of it: direct I/O requires that on any disk.
 inline constexpr std::int64_t kSectorBytes = 4096;
 
 constexpr std::int64_t round_to_sectors(std::int64_t bytes) {
-  return (bytes + kSectorBytes - 1) / kSectorBytes * kSectorBytes;
+  return round_up(bytes, kSectorBytes);
 }
 
 struct Piece {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "base/text.h"
 #include "runtime/swap/checksum.h"
 
@@ -106,7 +107,7 @@ std::size_t SwapFile::add(std::string_view name, std::int64_t bytes) {
         "[swap] {}: expected room for {} more ({}, after {} of other states), got: {}",
         directory_.string(), format_bytes(size), name, format_bytes(bytes_), std::strerror(error)));
   regions_.push_back({std::string(name), bytes_, size, static_cast<std::int64_t>(blocks_.size()),
-                      (size + kBlockBytes - 1) / kBlockBytes});
+                      ceil_div(size, kBlockBytes)});
   blocks_.resize(blocks_.size() + static_cast<std::size_t>(regions_.back().num_blocks));
   bytes_ += size;
   return regions_.size() - 1;

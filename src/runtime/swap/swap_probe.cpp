@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/rounding.h"
 #include "device/clock.h"
 #include "device/memory.h"
 
@@ -24,7 +25,7 @@ double median(std::vector<double>& values) {
 
 SwapProbe probe_swap(const SwapOptions& options, std::int64_t bytes) {
   SwapFile file(options);
-  const std::int64_t num_blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const std::int64_t num_blocks = ceil_div(bytes, kBlockBytes);
   const device::Memory buffer(num_blocks * kBlockBytes);
   std::memset(buffer.data(), 0x5A, static_cast<std::size_t>(buffer.bytes()));
   const std::size_t region = file.add("probe", buffer.bytes());

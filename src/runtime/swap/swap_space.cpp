@@ -238,8 +238,6 @@ Ticket SwapSpace::write_summed(std::size_t region, const std::byte* data,
   return impl_->push_region(true, region, const_cast<std::byte*>(data), false);
 }
 
-bool SwapSpace::is_done(Ticket ticket) const { return impl_->ended.load() >= ticket; }
-
 void SwapSpace::wait(Ticket ticket) { impl_->wait(ticket); }
 
 void SwapSpace::wait_all() { impl_->wait(impl_->queued); }

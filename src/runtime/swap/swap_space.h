@@ -48,7 +48,6 @@ class SwapSpace {
   void check(std::size_t region, std::span<const std::uint64_t> checksums);
   Ticket write_summed(std::size_t region, const std::byte* data,
                       std::span<const std::uint64_t> checksums);
-  bool is_done(Ticket ticket) const;
   void wait(Ticket ticket);  // ResourceError: the first one of any transfer
   void wait_all();
   void finish() noexcept;  // as wait_all, for destructors: an error stays for the next wait

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "runtime/swap/checksum.h"
 #include "runtime/swap/swap_file.h"
 
@@ -30,12 +31,12 @@ WindowSums::WindowSums(const std::byte* data, std::int64_t state_bytes, std::int
     : data_(data),
       state_words_(state_bytes / kWordBytes),
       region_words_(region_bytes / kWordBytes),
-      num_blocks_((region_bytes + kBlockBytes - 1) / kBlockBytes) {
+      num_blocks_(ceil_div(region_bytes, kBlockBytes)) {
   parts_.resize(2 * kShards * part(0, Pass::kRead).size());
 }
 
 std::span<std::uint64_t> WindowSums::part(int shard, Pass pass) {
-  const std::int64_t words = (num_blocks_ + kLineWords) / kLineWords * kLineWords;
+  const std::int64_t words = round_up(num_blocks_ + 1, kLineWords);
   const std::int64_t index = 2 * shard + (pass == Pass::kWritten);
   return {parts_.data() + index * words, static_cast<std::size_t>(words)};
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/rounding.h"
 #include "device/memory.h"
 #include "lower/call_info.h"
 
@@ -31,7 +32,7 @@ StepWatch::StepWatch(const BoundProgram& program)
   }
   nanoseconds_.resize(segments_.size());
   const auto most = static_cast<std::int64_t>(kMostLooks);
-  stride_ = std::max<std::int64_t>(1, (num_positions_ + most - 1) / most);
+  stride_ = std::max<std::int64_t>(1, ceil_div(num_positions_, most));
   resident_.resize(static_cast<std::size_t>(num_positions_ / stride_ + 1));
 }
 

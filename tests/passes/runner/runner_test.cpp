@@ -19,7 +19,6 @@ namespace anabatic::passes {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 bool keep(ir::Graph&, const PassContext&) { return false; }
 bool rename(ir::Graph& graph, const PassContext&) {
@@ -78,13 +77,8 @@ TEST(PassRunner, ReportsEachPass) {
   ASSERT_EQ(reports.size(), 3u);
   EXPECT_FALSE(reports[0].changed);
   EXPECT_TRUE(reports[1].changed);
-  EXPECT_GE(reports[1].seconds, 0.0);
   EXPECT_TRUE(reports[2].skipped);
   EXPECT_EQ(graph.name, "g+");
-  const std::string table = to_string(reports);
-  EXPECT_THAT(table, StartsWith("keep "));
-  EXPECT_THAT(table, HasSubstr("unchanged\nrename "));
-  EXPECT_THAT(table, HasSubstr("skipped\n"));
 }
 
 TEST(PassRunner, DumpsTheInputAndEveryPassThatRan) {

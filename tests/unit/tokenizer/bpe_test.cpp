@@ -77,9 +77,10 @@ TEST(Bpe, NamesWhatIsWrongInTheModel) {
   EXPECT_THAT(parse(bpe(R"({"a": 0})", R"(["a"])")),
               ThrowsMessage<InvalidArgument>(HasSubstr("model.merges[0]: expected two tokens")));
   EXPECT_THAT(parse(bpe(R"({"a": 2147483648})", "[]")),
-              ThrowsMessage<InvalidArgument>(HasSubstr("for the token `a`, got 2147483648")));
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("model.vocab.a: expected an id from 0 to 65539, got 2147483648")));
   EXPECT_THAT(parse(bpe(R"({"a": -1})", "[]")),
-              ThrowsMessage<InvalidArgument>(HasSubstr("model.vocab: expected an id")));
+              ThrowsMessage<InvalidArgument>(HasSubstr("model.vocab.a: expected an id")));
   EXPECT_THAT(parse(bpe(R"({"a": 1, "b": 1})", "[]")),
               ThrowsMessage<InvalidArgument>(HasSubstr("expected distinct ids, got 1 for both")));
   EXPECT_THAT(parse(bpe(R"({"a": 0})", "[]", R"(, "dropout": 0.1)")),

@@ -18,7 +18,7 @@ using ::testing::ThrowsMessage;
 std::vector<std::string> words(const std::string& json, std::string_view text,
                                Start start = Start::kInput) {
   const nlohmann::json component = parse_json(json);
-  const PreTokenizers stages(JsonNode(component, "pre_tokenizer"));
+  const PreTokenizers stages(JsonNode(component, "", "pre_tokenizer"));
   CutScratch scratch;
   std::vector<std::string> result;
   stages.cut({text, start}, scratch, [&](std::string_view word) { result.emplace_back(word); });
@@ -105,7 +105,7 @@ TEST(PreTokenizers, NameWhatTheyDoNotKnow) {
 std::string normalized(const std::string& json, std::string text, bool is_continuation = false) {
   const nlohmann::json component = parse_json(json);
   RegexScratch scratch;
-  for (const auto& normalizer : load_normalizers(JsonNode(component, "normalizer")))
+  for (const auto& normalizer : load_normalizers(JsonNode(component, "", "normalizer")))
     normalizer->apply(text, is_continuation, scratch);
   return text;
 }

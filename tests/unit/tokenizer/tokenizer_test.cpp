@@ -134,7 +134,8 @@ TEST(Tokenizer, NamesThePlaceOfWhatIsWrong) {
                       .model = abc_model()})),
       ThrowsMessage<InvalidArgument>(HasSubstr("post_processor: expected ids of tokens, not 77")));
   EXPECT_THAT(parse(document({.added_tokens = R"([{"id": 7}])", .model = abc_model()})),
-              ThrowsMessage<InvalidArgument>(HasSubstr("added_tokens[0]")));
+              ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "[tokenizer] t.json: added_tokens[0]: expected a field `content`, got none")));
 }
 
 std::string warnings_of(const Parts& parts) {
@@ -146,16 +147,15 @@ std::string warnings_of(const Parts& parts) {
 
 TEST(Fields, ThatNothingReadsAreNamed) {
   EXPECT_EQ(warnings_of({.model = abc_model()}), "");
-  EXPECT_EQ(
-      warnings_of({.added_tokens = R"([{"id": 7, "content": "x", "single_word": false,
+  EXPECT_EQ(warnings_of({.added_tokens = R"([{"id": 7, "content": "x", "single_word": false,
                              "lstrip": false, "rstrip": false, "normalized": false,
                              "special": false, "colour": 1}])",
-                   .normalizer = R"({"type": "Sequence", "normalizers": [
+                         .normalizer = R"({"type": "Sequence", "normalizers": [
                              {"type": "Lowercase", "locale": "tr"}]})",
-                   .decoder = R"({"type": "Fuse", "content": "y"})",
-                   .model = abc_model(R"(, "max_input_chars_per_word": 100)")}),
-      "[tokenizer] t.json: model.max_input_chars_per_word, t.json: added_tokens[0].colour, t.json: "
-      "normalizer.normalizers[0].locale, t.json: decoder.content: unknown field, has no effect\n");
+                         .decoder = R"({"type": "Fuse", "content": "y"})",
+                         .model = abc_model(R"(, "max_input_chars_per_word": 100)")}),
+            "[tokenizer] t.json: model.max_input_chars_per_word, added_tokens[0].colour, "
+            "normalizer.normalizers[0].locale, decoder.content: unknown field, has no effect\n");
 }
 
 }  // namespace

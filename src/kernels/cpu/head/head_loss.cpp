@@ -25,6 +25,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/rounding.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/head/head_tiling.h"
 #include "kernels/cpu/linear_rows.h"

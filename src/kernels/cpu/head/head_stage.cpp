@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/head/head_stage.h"
 
+#include "base/rounding.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu::head {
