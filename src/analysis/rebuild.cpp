@@ -102,7 +102,7 @@ class Collector {
               .outputs = {value},
               .of = id};
     }
-    // Each product alone: the activation mostly comes out of a gradient (passes/recompute.h).
+    // Each product alone: the activation mostly comes out of a gradient (pass recompute).
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,

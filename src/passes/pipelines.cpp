@@ -9,6 +9,8 @@
 #include "passes/apply_optimizer.h"
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
+#include "passes/decided/recompute.h"
+#include "passes/decided/slice_calls.h"
 #include "passes/differentiate.h"
 #include "passes/fuse_activation.h"
 #include "passes/fuse_gate_up.h"
@@ -23,9 +25,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
-#include "passes/recompute.h"
 #include "passes/reload_parameters.h"
-#include "passes/slice_calls.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/recompute.h"
+#include "passes/decided/recompute.h"
 
 #include <algorithm>
 #include <utility>
