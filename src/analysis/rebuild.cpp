@@ -102,7 +102,7 @@ class Collector {
               .outputs = {value},
               .of = id};
     }
-    // Each product alone: the activation mostly comes out of a gradient (pass recompute).
+    // Each product alone: a gradient mostly makes the activation (pass activation_with_gradient).
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,

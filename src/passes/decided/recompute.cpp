@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/decided/recompute.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "analysis/rebuild.h"
 #include "analysis/saved_form.h"
 #include "ir/rewrite.h"
-#include "spec/product.h"
 
 namespace anabatic::passes {
 namespace {
@@ -27,154 +25,6 @@ analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder
       treatments.form[index(saved.value)] = found->second;
   }
   return treatments;
-}
-
-// By value: inputs of nodes and outputs of the graph that it is.
-std::vector<int> count_readers(const Graph& graph) {
-  std::vector<int> num_readers(graph.values.size(), 0);
-  for (const Node& node : graph.nodes)
-    for (const ValueId input : node.inputs) ++num_readers[index(input)];
-  for (const ValueId output : graph.outputs) ++num_readers[index(output)];
-  return num_readers;
-}
-
-// The op of one that keeps its products, where it keeps them otherwise or not at all.
-const ir::OpSchema* that_keeps(const Node& node, spec::KeptProducts keeps,
-                               const PassContext& context) {
-  spec::ProductForm form = *ir::product_form(node);
-  form.keeps = keeps;
-  return context.find_product(form);
-}
-
-// Without gate and up among its outputs, where nobody reads them.
-void stop_keeping_products(Graph& graph, const PassContext& context) {
-  const std::vector<int> num_readers = count_readers(graph);
-  for (Node& node : graph.nodes) {
-    if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
-    if (std::any_of(node.outputs.begin() + 1, node.outputs.end(),
-                    [&](ValueId product) { return num_readers[index(product)] > 0; }))
-      continue;
-    node.op = that_keeps(node, spec::KeptProducts::kNone, context);
-    node.outputs.resize(1);
-  }
-}
-
-// A product of whose gate and up codes are kept, or those of one and nothing of the other, leaves
-// both as codes: neither ever stands whole.
-void leave_products_in_codes(Graph& graph, const PassContext& context) {
-  const std::vector<int> num_readers = count_readers(graph);
-  std::vector<NodeId> quantized_by(graph.values.size(), ir::kNoNode);
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    if (graph.nodes[i].op->name == "quantize")
-      quantized_by[index(graph.nodes[i].inputs[0])] = NodeId{static_cast<std::uint32_t>(i)};
-  std::vector<bool> keep(graph.nodes.size(), true);
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    Node& node = graph.nodes[i];
-    if (node.tag.phase != ir::Phase::kForward || !analysis::keeps_products(node)) continue;
-    const std::vector<ValueId> products(node.outputs.begin() + 1, node.outputs.end());
-    NodeId one = ir::kNoNode;
-    bool are_read_as_codes = true;
-    for (const ValueId product : products) {
-      const NodeId by = quantized_by[index(product)];
-      are_read_as_codes &= num_readers[index(product)] == (by != ir::kNoNode ? 1 : 0);
-      if (one == ir::kNoNode) one = by;
-    }
-    if (one == ir::kNoNode || !are_read_as_codes) continue;
-    const Node quantize = graph.node(one);
-    std::vector<ValueId> outputs{node.outputs[0]};
-    for (const ValueId product : products) {
-      const NodeId by = quantized_by[index(product)];
-      for (std::size_t o = 0; o < quantize.outputs.size(); ++o)
-        outputs.push_back(by != ir::kNoNode
-                              ? graph.node(by).outputs[o]
-                              : graph.add_value(graph.value(quantize.outputs[o]).type, {},
-                                                NodeId{static_cast<std::uint32_t>(i)}));
-      if (by != ir::kNoNode) keep[index(by)] = false;
-    }
-    node.op = that_keeps(node, spec::KeptProducts::kInt8, context);
-    node.attributes["block"] = quantize.attributes.at("block");
-    node.outputs = std::move(outputs);
-  }
-  ir::keep_nodes(graph, keep);
-}
-
-spec::ActivationGradientInputs inputs_of(const Node& gradient) {
-  return spec::activation_gradient_inputs(gradient.attributes,
-                                          ir::product_form(gradient)->is_grouped);
-}
-std::size_t gate_at(const Node& gradient) {
-  return static_cast<std::size_t>(inputs_of(gradient).operand(0));
-}
-
-// An activation made again from gate and up for weight-gradients alone comes out of the gradient
-// that reads them anyway: a pass over both is saved, and it takes the bytes that it took before.
-// What else reads it may lead to that gradient.
-void make_activations_with_gradients(Graph& graph) {
-  std::vector<NodeId> gradient_of(graph.values.size(), ir::kNoNode);  // by gate
-  std::vector<bool> has_other_readers(graph.values.size(), false);
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    if (analysis::is_activation_gradient(node))
-      gradient_of[index(node.inputs[gate_at(node)])] = NodeId{static_cast<std::uint32_t>(i)};
-    for (const ValueId input : node.inputs)
-      if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
-  }
-  std::vector<bool> keep(graph.nodes.size(), true);
-  bool any = false;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& activation = graph.nodes[i];
-    if (activation.op->name != "activation" || activation.tag.phase != ir::Phase::kRecompute)
-      continue;
-    const NodeId id = gradient_of[index(activation.inputs[0])];
-    if (id == ir::kNoNode || has_other_readers[index(activation.outputs[0])]) continue;
-    Node& gradient = graph.nodes[index(id)];
-    // gate, up, and the weights of rows where both have them.
-    const std::vector<ValueId> read(
-        gradient.inputs.begin() + static_cast<std::ptrdiff_t>(gate_at(gradient)),
-        gradient.inputs.end());
-    if (read != activation.inputs || gradient.attributes.contains("with_activation") ||
-        spec::activation_of(gradient.attributes) != spec::activation_of(activation.attributes))
-      continue;
-    gradient.attributes["with_activation"] = true;
-    gradient.outputs.push_back(activation.outputs[0]);
-    graph.value(activation.outputs[0]).producer = id;
-    keep[i] = false;
-    any = true;
-  }
-  if (!any) return;
-  ir::keep_nodes(graph, keep);
-  ir::sort_nodes(graph);
-}
-
-// A gradient behind a product reads codes of gate and up as they wait, where nothing else reads
-// them whole. Not the first one, see `first_activation_gradient`; the others come when a layer's
-// codes are gone.
-void read_codes(Graph& graph) {
-  const std::vector<int> num_readers = count_readers(graph);
-  const NodeId first = analysis::first_activation_gradient(graph);
-  std::vector<bool> keep(graph.nodes.size(), true);
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    Node& node = graph.nodes[i];
-    if (!analysis::is_activation_gradient(node) || i == index(first)) continue;
-    const spec::ActivationGradientInputs at = inputs_of(node);
-    if (at.is_quantized) continue;
-    const auto gate = node.inputs.begin() + at.operand(0), end = gate + at.num_operands;
-    const auto producer = [&](ValueId value) { return graph.value(value).producer; };
-    const bool reads_them = std::all_of(gate, end, [&](ValueId value) {
-      return producer(value) != ir::kNoNode &&
-             graph.node(producer(value)).op->name == "dequantize" && num_readers[index(value)] == 1;
-    });
-    if (!reads_them) continue;
-    node.attributes["block"] = graph.node(producer(*gate)).attributes.at("block");
-    std::vector<ValueId> codes;
-    for (auto operand = gate; operand != end; ++operand) {
-      const Node& dequantize = graph.node(producer(*operand));
-      codes.insert(codes.end(), dequantize.inputs.begin(), dequantize.inputs.end());
-      keep[index(producer(*operand))] = false;
-    }
-    node.inputs.insert(node.inputs.erase(gate, end), codes.begin(), codes.end());
-  }
-  ir::keep_nodes(graph, keep);
 }
 
 // Builds the nodes anew, with those that convert and make again among them.
@@ -270,10 +120,7 @@ bool run(Graph& graph, const PassContext& context) {
   const std::vector<Rebuild> rebuilds = rebuilder.rebuilds(treatments);
   if (rebuilds.empty()) return false;
   Rewriter(graph, context, rebuilds).run(treatments);
-  stop_keeping_products(graph, context);
-  leave_products_in_codes(graph, context);
-  make_activations_with_gradients(graph);
-  read_codes(graph);
+  ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));  // producers have moved
   return true;
 }
 

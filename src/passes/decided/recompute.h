@@ -16,20 +16,13 @@
 //   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
 //                                             %d     = f(%y', %dz)         backward
 //
-// and what is made again from it reads %y' too. A product whose gate and up wait in eight bits, or
-// one of them and the other not at all, leaves codes of both itself, and neither stands whole:
-//
-//   %h, %gc, %gs, %uc, %us = linear_activation_with_codes(%x, ..)   forward
-//
-// An activation whose gate and up the gradient reads comes out of that (attribute `activation`),
-// which then runs ahead of the weight-gradient that wants it. Each gradient but the backward's
-// first reads such codes of both itself (attribute `block`): nothing of them comes back whole.
+// and what is made again from it reads %y' too. The passes after this one fuse conversions, and
+// activations that are made again, with the products and gradients next to them.
 //
 // For what waits on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
 // Fewer bits change gradients, within the bounds of docs/internals/memory.md; what is only
-// recomputed does not: the same kernels run over the same values. Products whose gate and up nobody
-// keeps any more no longer write them. Costs what is recomputed; saves its bytes from the forward
-// to there.
+// recomputed does not: the same kernels run over the same values. Costs what is recomputed; saves
+// its bytes from the forward to there.
 //
 // Linear in nodes. It stands behind common_subexpression, which would merge what it makes.
 #pragma once
