@@ -47,6 +47,7 @@ GROUPS = (
     ("products of one input joined", ("fuse_gate_up", "fuse_qkv", "fuse_rope")),
     ("update in one pass", ("accumulate_in_gemm", "slice_optimizer", "fuse_optimizer")),
     ("norms with sums, clean-up", ("fuse_norm_residual", "common_subexpression", "dead_code")),
+    ("recomputed and int8 operands in products", ("drop_kept_products", "quantize_in_product", "activation_with_gradient", "read_quantized")),
 )
 BUDGET = "memory.budget"
 PLANNERS = "planners of order and memory"

@@ -292,6 +292,16 @@ struct Config {
     bool common_subexpression = true;
     // On: ops whose results nothing reads are removed. Off skips this pass.
     bool dead_code = true;
+    // On: products do not write gate and up if the backward recomputes both. Off skips this pass.
+    bool drop_kept_products = true;
+    // On: products quantise gate and up themselves if a budget keeps them as int8. Off skips this
+    // pass.
+    bool quantize_in_product = true;
+    // On: the gradient that reads gate and up also recomputes their activation. Off skips this
+    // pass.
+    bool activation_with_gradient = true;
+    // On: the gradient of an activation reads gate and up as int8. Off skips this pass.
+    bool read_quantized = true;
   };
   Fusions fusions{};
 };

@@ -12,9 +12,11 @@ bool waits_in_codes(ir::ValueId value, const Treatments& treatments) {
 
 }  // namespace
 
-ProductCodes::ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder)
+ProductCodes::ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder,
+                           const ProductFusions& fusions)
     : graph_(graph),
       rebuilder_(rebuilder),
+      fusions_(fusions),
       is_product_(graph.values.size(), false),
       first_gradient_(first_activation_gradient(graph)) {
   for (const ir::Node& node : graph.nodes) {
@@ -37,6 +39,7 @@ bool ProductCodes::has_dropped_beside(ir::ValueId value, const Treatments& treat
 }
 
 bool ProductCodes::are_left(ir::ValueId value, const Treatments& treatments) const {
+  if (!fusions_.quantize_in_product) return false;
   const auto products = products_beside(value);
   bool any = false;
   for (const ir::ValueId one : products) {
@@ -49,7 +52,7 @@ bool ProductCodes::are_left(ir::ValueId value, const Treatments& treatments) con
 
 bool ProductCodes::are_read(ir::ValueId value, const Treatments& treatments) const {
   const auto products = products_beside(value);
-  if (products.empty()) return false;
+  if (!fusions_.read_quantized || products.empty()) return false;
   for (const ir::ValueId one : products) {
     const std::vector<ir::NodeId>& readers = rebuilder_.backward_readers(one);
     if (!waits_in_codes(one, treatments) || readers.size() != 1 || readers[0] == first_gradient_ ||
@@ -62,6 +65,7 @@ bool ProductCodes::are_read(ir::ValueId value, const Treatments& treatments) con
 }
 
 bool ProductCodes::comes_with_gradient(ir::ValueId activation, ir::ValueId gate) const {
+  if (!fusions_.activation_with_gradient) return false;
   const std::vector<ir::NodeId>& wanted_by = rebuilder_.backward_readers(activation);
   if (std::any_of(wanted_by.begin(), wanted_by.end(), [&](ir::NodeId reader) {
         return graph_.node(reader).tag.phase != ir::Phase::kBackwardWeight;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operands of an activation are saved as int8 by the product itself, and which the
-// activation's gradient reads as int8. The memory planner predicts here what `recompute` fuses.
+// What the passes after `recompute` will fuse, as the memory planner foresees it: a product that
+// writes int8 values of an activation's operands itself, a gradient that reads them or makes the
+// activation.
 #pragma once
 #include <span>
 #include <vector>
@@ -10,10 +11,15 @@
 
 namespace anabatic::analysis {
 
+// Which of those passes run.
+struct ProductFusions {
+  bool quantize_in_product = true, activation_with_gradient = true, read_quantized = true;
+};
+
 class ProductCodes {
  public:
-  // Both must outlive it.
-  ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder);
+  // Graph and rebuilder must outlive it.
+  ProductCodes(const ir::Graph& graph, const Rebuilder& rebuilder, const ProductFusions& fusions);
 
   // Whether another product of the value's node is recomputed. False where the value is no product.
   bool has_dropped_beside(ir::ValueId value, const Treatments& treatments) const;
@@ -30,6 +36,7 @@ class ProductCodes {
 
   const ir::Graph& graph_;
   const Rebuilder& rebuilder_;
+  const ProductFusions fusions_;
   std::vector<bool> is_product_;  // by value
   ir::NodeId first_gradient_;
 };

@@ -16,7 +16,7 @@ namespace {
 
 void dump(const Compiled& compiled, const std::filesystem::path& directory) {
   if (!compiled.memory.choices.empty())
-    write_file_atomically(directory / fmt::format("{:02}_recompute.ir", compiled.passes.size()),
+    write_file_atomically(directory / fmt::format("{:02}_decided.ir", compiled.passes.size() + 1),
                           ir::print(compiled.graph));
   write_file_atomically(directory / "plan.txt", plan::print(compiled.graph, compiled.plan));
   if (compiled.first)

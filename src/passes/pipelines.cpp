@@ -9,6 +9,12 @@
 #include "passes/apply_optimizer.h"
 #include "passes/common_subexpression.h"
 #include "passes/dead_code.h"
+#include "passes/decided/activation_with_gradient.h"
+#include "passes/decided/drop_kept_products.h"
+#include "passes/decided/quantize_in_product.h"
+#include "passes/decided/read_quantized.h"
+#include "passes/decided/recompute.h"
+#include "passes/decided/slice_calls.h"
 #include "passes/differentiate.h"
 #include "passes/fuse_activation.h"
 #include "passes/fuse_gate_up.h"
@@ -23,9 +29,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
-#include "passes/recompute.h"
 #include "passes/reload_parameters.h"
-#include "passes/slice_calls.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 
@@ -87,8 +91,16 @@ constexpr std::array kStages{
     Stage{kReloadParameters, Runs::kBoth},
     // The fusions' patterns know no slices.
     Stage{kSliceCalls, Runs::kDecided},
-    // Last: it copies nodes as they will run, which common_subexpression would merge.
+    // Copies nodes as they will run, which common_subexpression would merge.
     Stage{kRecompute, Runs::kDecided},
+    // Recomputed operands have no reader in the forward any more.
+    Stage{kDropKeptProducts, Runs::kDecided},
+    // Takes the `quantize` nodes that recompute adds, of products that are still kept.
+    Stage{kQuantizeInProduct, Runs::kDecided},
+    // Takes the activations that recompute adds.
+    Stage{kActivationWithGradient, Runs::kDecided},
+    // An activation that is recomputed by itself would be another reader of what is dequantised.
+    Stage{kReadQuantized, Runs::kDecided},
 };
 
 template <class Wanted>

@@ -39,17 +39,17 @@ double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
   const ir::ValueId value = rebuild.outputs[0];
   const TensorType& type = graph_.value(value).type;
   if (rebuild.from == spec::SavedForm::kDisk) return offload_seconds(type.num_bytes(), device_);
-  if (!codes_.are_left(value, treatments)) {
-    const Conversion& there_and_back = conversion(value, rebuild.from);
-    return there_and_back.to + there_and_back.from;
-  }
-  const double codes = codes_behind_product_seconds(type, device_, efficiency_);
-  if (codes_.are_read(value, treatments))
-    return codes + codes_in_gradient_seconds(type, device_, efficiency_);
-  // The product writes int8 values of both results. If the other one is recomputed, its int8 values
-  // have no reader.
-  const bool is_alone = codes_.has_dropped_beside(value, treatments);
-  return (is_alone ? 2 : 1) * codes + conversion(value, spec::SavedForm::kInt8).from;
+  const Conversion& apart = conversion(value, rebuild.from);
+  // A product that quantises does so with both results. If the other one is recomputed, its int8
+  // values have no reader.
+  const double to = !codes_.are_left(value, treatments)
+                        ? apart.to
+                        : (codes_.has_dropped_beside(value, treatments) ? 2 : 1) *
+                              codes_behind_product_seconds(type, device_, efficiency_);
+  const double from = codes_.are_read(value, treatments)
+                          ? codes_in_gradient_seconds(type, device_, efficiency_)
+                          : apart.from;
+  return to + from;
 }
 
 const ChoicePrices::Conversion& ChoicePrices::conversion(ir::ValueId value, spec::SavedForm form) {

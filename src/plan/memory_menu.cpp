@@ -29,13 +29,13 @@ bool MenuItem::is_of(std::string_view hint) const {
 
 MemoryMenu::MemoryMenu(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
                        const OpEfficiency& efficiency, const CompressionOptions& compression,
-                       const OffloadOptions& offload)
+                       const OffloadOptions& offload, const analysis::ProductFusions& fusions)
     : graph_(graph),
       plan_(plan),
       device_(device),
       efficiency_(efficiency),
       rebuilder_(graph),
-      codes_(graph, rebuilder_),
+      codes_(graph, rebuilder_, fusions),
       timeline_(graph, plan),
       additions_(graph, plan.places),
       prices_(graph, codes_, device, efficiency) {

@@ -53,7 +53,7 @@ class MemoryMenu {
   // the menu.
   MemoryMenu(const ir::Graph& graph, const Plan& plan, const spec::DeviceSpec& device,
              const OpEfficiency& efficiency, const CompressionOptions& compression = {},
-             const OffloadOptions& offload = {});
+             const OffloadOptions& offload = {}, const analysis::ProductFusions& fusions = {});
 
   MemoryMenu(const MemoryMenu&) = delete;
   MemoryMenu& operator=(const MemoryMenu&) = delete;

@@ -9,6 +9,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "passes/decided/activation_with_gradient.h"
+#include "passes/decided/quantize_in_product.h"
+#include "passes/decided/read_quantized.h"
 #include "plan/first_micro_batch.h"
 #include "plan/largest_consumers.h"
 #include "plan/memory_decider.h"
@@ -69,6 +72,16 @@ void keep_again(const Candidate& candidate, const plan::MemoryDecider& decider,
   }
 }
 
+// What the planner may foresee of the passes after recompute.
+analysis::ProductFusions fusions_of(const CompileOptions& options) {
+  const auto runs = [&](const passes::Pass& pass) {
+    return !options.disabled_passes.contains(pass.name);
+  };
+  return {.quantize_in_product = runs(passes::kQuantizeInProduct),
+          .activation_with_gradient = runs(passes::kActivationWithGradient),
+          .read_quantized = runs(passes::kReadQuantized)};
+}
+
 plan::Refusal refusal_of(const Candidate& candidate, const PlannedStep& leanest,
                          std::int64_t smallest) {
   const CompileOptions& options = candidate.options();
@@ -94,7 +107,8 @@ Outcome step_within_budget(const Candidate& candidate, const PlannedStep& whole)
         .smallest_bytes = beside_frame};
   const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
   const plan::MemoryMenu menu(whole.graph, whole.plan, priced, options.efficiency,
-                              options.memory.compression, options.memory.offload);
+                              options.memory.compression, options.memory.offload,
+                              fusions_of(options));
   const plan::MemoryDecider decider(menu, options.memory);
   std::optional<PlannedStep> step;
   std::int64_t smallest = whole.plan.peak_bytes();
@@ -135,7 +149,7 @@ void choose_first_micro_batch(const Candidate& candidate, const PlannedStep& who
   const plan::Plan timeline = plan::with_gradients_in_frame(whole.plan);
   const spec::DeviceSpec priced = plan::with_peaks(candidate.device());
   const plan::MemoryMenu menu(whole.graph, timeline, priced, options.efficiency, memory.compression,
-                              memory.offload);
+                              memory.offload, fusions_of(options));
   const plan::MemoryDecider decider(menu, memory);
   const std::int64_t room = step.plan.frame_bytes + step.plan.gradient_bytes;
   const auto ask = [&](std::int64_t bytes) -> std::optional<Answer> {

@@ -32,7 +32,7 @@ struct MicroBatchDecisions {
   // Keys of values that are saved in another form; `recompute` has precedence. bf16 and int8 change
   // gradients.
   std::map<std::string, SavedForm, std::less<>> saved_as{};
-  // Calls that run in so many slices (passes/slice_calls.h), by key (analysis/slices.h).
+  // Calls that run in so many slices (passes/decided/slice_calls.h), by key (analysis/slices.h).
   std::map<std::string, std::int64_t, std::less<>> slices{};
 
   bool operator==(const MicroBatchDecisions&) const = default;

@@ -287,7 +287,14 @@ constexpr std::array kPassHelp{
     PassHelp{"fuse_optimizer", "an update and the packing of its result are one op."},
     PassHelp{"fuse_norm_residual", "a residual sum and the norm of it are one op."},
     PassHelp{"common_subexpression", "equal ops on equal values run once."},
-    PassHelp{"dead_code", "ops whose results nothing reads are removed."}};
+    PassHelp{"dead_code", "ops whose results nothing reads are removed."},
+    PassHelp{"drop_kept_products",
+             "products do not write gate and up if the backward recomputes both."},
+    PassHelp{"quantize_in_product",
+             "products quantise gate and up themselves if a budget keeps them as int8."},
+    PassHelp{"activation_with_gradient",
+             "the gradient that reads gate and up also recomputes their activation."},
+    PassHelp{"read_quantized", "the gradient of an activation reads gate and up as int8."}};
 
 std::string help_of_pass(std::string_view pass) {
   for (const PassHelp& row : kPassHelp)

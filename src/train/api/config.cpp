@@ -115,6 +115,10 @@ void add(Settings& all, const Config::Fusions& fusions) {
   all["fusions.fuse_norm_residual"] = values(fusions.fuse_norm_residual);
   all["fusions.common_subexpression"] = values(fusions.common_subexpression);
   all["fusions.dead_code"] = values(fusions.dead_code);
+  all["fusions.drop_kept_products"] = values(fusions.drop_kept_products);
+  all["fusions.quantize_in_product"] = values(fusions.quantize_in_product);
+  all["fusions.activation_with_gradient"] = values(fusions.activation_with_gradient);
+  all["fusions.read_quantized"] = values(fusions.read_quantized);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/slice_calls.h"
+#include "passes/decided/slice_calls.h"
 
 #include "analysis/slices.h"
 #include "ir/rewrite.h"

@@ -11,24 +11,17 @@
 // forward:
 //
 //   %y = rms_norm(%x, w)      forward         %y     = rms_norm(%x, w)     forward
-//   ...                                       %c, %s = quantize(%y)        forward
+//   ...                                       %c     = quantize(%y)        forward
 //                                        ->   ...
-//   %d = f(%y, %dz)           backward        %y'    = dequantize(%c, %s)  recompute
+//   %d = f(%y, %dz)           backward        %y'    = dequantize(%c)      recompute
 //                                             %d     = f(%y', %dz)         backward
 //
-// Recomputation from %y reads %y' too. Where gate and up are saved as int8, or one is and the other
-// is recomputed, the product itself writes both as int8 only:
-//
-//   %h, %gc, %gs, %uc, %us = linear_activation_with_codes(%x, ..)   forward
-//
-// The activation's gradient also computes the activation from gate and up (attribute
-// `with_activation`), and runs before the weight gradient that reads it. Each such gradient but the
-// backward's first reads gate and up as int8 (attribute `block`), without a `dequantize`.
+// Recomputation from %y reads %y' too. The passes after this one fuse conversions, and recomputed
+// activations, with the products and gradients next to them.
 //
 // For values on disk the planner moves the bytes, and %y' = reload(%y) is where they are back.
 // Compressed values change gradients, within the bounds of docs/internals/memory.md. Recomputed
-// values do not: the same kernels run over the same values. Products whose gate and up are not kept
-// no longer write them.
+// values do not: the same kernels run over the same values.
 //
 // Linear in nodes. It runs after common_subexpression, which would merge the recomputed values.
 #pragma once
