@@ -141,13 +141,13 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
   Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
 #endif
 
-#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                   \
-  Kernel {                                                                     \
-    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports,    \
-        cpu::rows<cpu::Engine::engine>::form##_workspace, cpu::prepare_stream, \
-        cpu::rows<cpu::Engine::engine>::form                                   \
+#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                  \
+  Kernel {                                                                    \
+    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports,   \
+        cpu::rows<cpu::Engine::engine>::workspace_bytes, cpu::prepare_stream, \
+        cpu::rows<cpu::Engine::engine>::form                                  \
   }
-// `form`: the op without "grouped_" and "_many"; a linear is one group of all rows.
+// A linear is one group of all rows.
 #define ANABATIC_LINEAR_ROWS(op, rows, form)                     \
   ANABATIC_LINEAR_ROW(op, rows, form, avx512_bf16, kAvx512Bf16), \
       ANABATIC_LINEAR_ROW(op, rows, form, avx512, kAvx512),      \
@@ -170,12 +170,12 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
 #define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
 #endif
 
-#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                     \
-  Kernel {                                                                                         \
-    "cpu:" #op "_" #isa, #op,                                                                      \
-        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::supports,         \
-        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form##_workspace, \
-        nullptr, cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form     \
+#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                    \
+  Kernel {                                                                                        \
+    "cpu:" #op "_" #isa, #op,                                                                     \
+        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::supports,        \
+        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::workspace_bytes, \
+        nullptr, cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form    \
   }
 #ifdef ANABATIC_CPU_X86
 #define ANABATIC_ACTIVATION_ROWS(op, form)                                                   \
@@ -197,12 +197,10 @@ constexpr Kernel packing_row(std::string_view name, std::string_view op) {
           Rows::slicing_bytes};
 }
 template <class Rows, void (*kPack)(const Arguments&)>
-using LinearSlices = cpu::PackingRows<Rows::supports, Rows::linear_input_gradient_workspace,
-                                      Rows::linear_input_gradient, kPack>;
+using LinearSlices = cpu::PackingRows<Rows, Rows::input_gradient, kPack>;
 template <const cpu::GemmEngine* (*kEngine)(), const cpu::ActivationStage* kStage,
           void (*kPack)(const Arguments&), class Rows = cpu::LinearActivationRows<kEngine, kStage>>
-using ActivationSlices =
-    cpu::PackingRows<Rows::supports, Rows::gradient_workspace, Rows::gradient, kPack>;
+using ActivationSlices = cpu::PackingRows<Rows, Rows::gradient, kPack>;
 
 #define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
   packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
@@ -244,7 +242,7 @@ constexpr Kernel kRows[] = {
                          cpu::embedding_gradient_workspace_bytes),
     ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
     ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
-    ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, linear),
+    ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, forward),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation, forward),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient, gradient),
     ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient),
@@ -252,30 +250,28 @@ constexpr Kernel kRows[] = {
     ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient_with_weights),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_codes, forward),
     ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_products, forward),
-    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, input_gradient),
     ANABATIC_LINEAR_SLICES(grouped_linear_input_gradient, LinearRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, forward),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, input_gradient),
     ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
-                         linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows, weight_gradient),
+    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, weight_gradient),
     ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient_squares, LinearRows,
-                         linear_weight_gradient_squares),
+                         weight_gradient_squares),
     ANABATIC_HEAD_ROWS(head_loss),
     ANABATIC_HEAD_ROWS(head_loss_with_gradient),
-    ANABATIC_LINEAR_ROWS(linear, LinearRows, linear),
+    ANABATIC_LINEAR_ROWS(linear, LinearRows, forward),
     ANABATIC_ACTIVATION_ROWS(linear_activation, forward),
     ANABATIC_ACTIVATION_ROWS(linear_activation_gradient, gradient),
     ANABATIC_ACTIVATION_ROWS(linear_activation_with_codes, forward),
     ANABATIC_ACTIVATION_ROWS(linear_activation_with_products, forward),
-    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows,
-                         linear_weight_gradient_squares),
+    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, forward),
+    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, input_gradient),
+    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, weight_gradient),
+    ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, weight_gradient),
+    ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows, weight_gradient_squares),
     ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
     ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
 #ifdef ANABATIC_CPU_X86
