@@ -143,6 +143,19 @@ Product product_of(const spec::Problem& problem) {
   return product(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
 }
 
+Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
+  const spec::ProductForm& form = form_of(problem);
+  const Product p = product_of(problem);
+  if (form.role == spec::ProductRole::kForward)
+    return all_threads(engine, forward_shape(p), problem);
+  if (form.role == spec::ProductRole::kInputGradient)
+    return all_threads(engine, input_gradient_shape(p), problem);
+  const Gemm shape = weight_gradient_shape(p);
+  if (!form.sums_squares) return all_threads(engine, shape, problem);
+  return engine_bytes(engine, shape, problem.device->num_threads) +
+         p.groups * num_tiles(engine, shape) * Int{sizeof(double)};
+}
+
 }  // namespace
 
 Support supports_linear_types(const spec::Problem& problem) {
@@ -180,42 +193,24 @@ Support LinearRows<E>::supports(const spec::Problem& problem) {
 }
 
 template <Engine E>
-std::int64_t LinearRows<E>::linear_workspace(const spec::Problem& problem) {
-  return all_threads(*engine_of(E), forward_shape(product_of(problem)), problem);
+std::int64_t LinearRows<E>::workspace_bytes(const spec::Problem& problem) {
+  return workspace(*engine_of(E), problem);
 }
 
 template <Engine E>
-std::int64_t LinearRows<E>::linear_input_gradient_workspace(const spec::Problem& problem) {
-  return all_threads(*engine_of(E), input_gradient_shape(product_of(problem)), problem);
-}
-
-template <Engine E>
-std::int64_t LinearRows<E>::linear_weight_gradient_workspace(const spec::Problem& problem) {
-  return all_threads(*engine_of(E), weight_gradient_shape(product_of(problem)), problem);
-}
-
-template <Engine E>
-std::int64_t LinearRows<E>::linear_weight_gradient_squares_workspace(const spec::Problem& problem) {
-  const Product p = product_of(problem);
-  const Gemm shape = weight_gradient_shape(p);
-  return engine_bytes(*engine_of(E), shape, problem.device->num_threads) +
-         p.groups * num_tiles(*engine_of(E), shape) * Int{sizeof(double)};
-}
-
-template <Engine E>
-void LinearRows<E>::linear(const Arguments& arguments) {
+void LinearRows<E>::forward(const Arguments& arguments) {
   run_forward(*engine_of(E), arguments);
 }
 template <Engine E>
-void LinearRows<E>::linear_input_gradient(const Arguments& arguments) {
+void LinearRows<E>::input_gradient(const Arguments& arguments) {
   run_input_gradient(*engine_of(E), arguments);
 }
 template <Engine E>
-void LinearRows<E>::linear_weight_gradient(const Arguments& arguments) {
+void LinearRows<E>::weight_gradient(const Arguments& arguments) {
   run_weight_gradient(*engine_of(E), arguments);
 }
 template <Engine E>
-void LinearRows<E>::linear_weight_gradient_squares(const Arguments& arguments) {
+void LinearRows<E>::weight_gradient_squares(const Arguments& arguments) {
   run_weight_gradient_squares(*engine_of(E), arguments);
 }
 

@@ -385,8 +385,10 @@ Support LinearActivationRows<kEngine, kStage>::supports(const spec::Problem& pro
   return yes();
 }
 
-template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
-Int LinearActivationRows<kEngine, kStage>::forward_workspace(const spec::Problem& problem) {
+namespace {
+
+template <const GemmEngine* (*kEngine)()>
+Int forward_workspace(const spec::Problem& problem) {
   const Gemm gemm = forward_product(problem);
   const Int multiple =
       column_multiple_of(*kEngine(), gemm, scale_columns_of(problem.outputs.back()));
@@ -395,8 +397,8 @@ Int LinearActivationRows<kEngine, kStage>::forward_workspace(const spec::Problem
       .bytes(0);
 }
 
-template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
-Int LinearActivationRows<kEngine, kStage>::gradient_workspace(const spec::Problem& problem) {
+template <const GemmEngine* (*kEngine)()>
+Int gradient_workspace(const spec::Problem& problem) {
   const Shape shape = shape_of(problem.inputs[0], problem.inputs[1], problem.outputs[0]);
   const Gemm gemm = product_of(shape, true);
   const Int segment = segment_of(*kEngine(), gemm);
@@ -408,6 +410,15 @@ Int LinearActivationRows<kEngine, kStage>::gradient_workspace(const spec::Proble
   return Space(*kEngine(), gemm, segment, 1, is_quantized ? at.num_operands : 0,
                problem.device->num_threads, nullptr)
       .bytes(is_weighted ? shape.rows * ceil_div(shape.width, segment) : 0);
+}
+
+}  // namespace
+
+template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
+Int LinearActivationRows<kEngine, kStage>::workspace_bytes(const spec::Problem& problem) {
+  return spec::find_product(text(problem.op))->role == spec::ProductRole::kForward
+             ? forward_workspace<kEngine>(problem)
+             : gradient_workspace<kEngine>(problem);
 }
 
 template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>

@@ -10,6 +10,7 @@
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
+#include "spec/product.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -103,6 +104,18 @@ Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
          most * problem.device->num_threads;
 }
 
+Int workspace(const GemmEngine& engine, const spec::Problem& problem) {
+  switch (spec::find_product(text(problem.op))->role) {
+    case spec::ProductRole::kForward:
+      return workspace<Form::kForward>(engine, problem);
+    case spec::ProductRole::kInputGradient:
+      return workspace<Form::kInputGradient>(engine, problem);
+    case spec::ProductRole::kWeightGradient:
+      break;
+  }
+  return workspace<Form::kWeightGradient>(engine, problem);
+}
+
 // The Gemm of one group and the p-th weight.
 template <Form F>
 Gemm gemm_of(const Arguments& args, Int p, Int group, const std::int32_t* offsets) {
@@ -191,28 +204,20 @@ Support LinearManyRows<E>::supports(const spec::Problem& problem) {
 }
 
 template <Engine E>
-std::int64_t LinearManyRows<E>::linear_workspace(const spec::Problem& problem) {
-  return workspace<Form::kForward>(*engine_of(E), problem);
-}
-template <Engine E>
-std::int64_t LinearManyRows<E>::linear_input_gradient_workspace(const spec::Problem& problem) {
-  return workspace<Form::kInputGradient>(*engine_of(E), problem);
-}
-template <Engine E>
-std::int64_t LinearManyRows<E>::linear_weight_gradient_workspace(const spec::Problem& problem) {
-  return workspace<Form::kWeightGradient>(*engine_of(E), problem);
+std::int64_t LinearManyRows<E>::workspace_bytes(const spec::Problem& problem) {
+  return workspace(*engine_of(E), problem);
 }
 
 template <Engine E>
-void LinearManyRows<E>::linear(const Arguments& arguments) {
+void LinearManyRows<E>::forward(const Arguments& arguments) {
   run<Form::kForward>(*engine_of(E), arguments);
 }
 template <Engine E>
-void LinearManyRows<E>::linear_input_gradient(const Arguments& arguments) {
+void LinearManyRows<E>::input_gradient(const Arguments& arguments) {
   run<Form::kInputGradient>(*engine_of(E), arguments);
 }
 template <Engine E>
-void LinearManyRows<E>::linear_weight_gradient(const Arguments& arguments) {
+void LinearManyRows<E>::weight_gradient(const Arguments& arguments) {
   run<Form::kWeightGradient>(*engine_of(E), arguments);
 }
 

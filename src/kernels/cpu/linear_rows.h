@@ -31,34 +31,28 @@ inline const GemmEngine* engine_of(Engine engine) {
 template <Engine E>
 struct LinearRows {
   static Support supports(const spec::Problem& problem);
-  static std::int64_t linear_workspace(const spec::Problem& problem);
-  static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);
-  static std::int64_t linear_weight_gradient_workspace(const spec::Problem& problem);
-  static std::int64_t linear_weight_gradient_squares_workspace(const spec::Problem& problem);
-  static void linear(const Arguments& arguments);
-  static void linear_input_gradient(const Arguments& arguments);
-  static void linear_weight_gradient(const Arguments& arguments);
-  static void linear_weight_gradient_squares(const Arguments& arguments);
+  static std::int64_t workspace_bytes(const spec::Problem& problem);
+  static void forward(const Arguments& arguments);
+  static void input_gradient(const Arguments& arguments);
+  static void weight_gradient(const Arguments& arguments);
+  static void weight_gradient_squares(const Arguments& arguments);
 };
 
-// linear_many and grouped_linear_many, with the same members.
+// linear_many and grouped_linear_many.
 template <Engine E>
 struct LinearManyRows {
   static Support supports(const spec::Problem& problem);
-  static std::int64_t linear_workspace(const spec::Problem& problem);
-  static std::int64_t linear_input_gradient_workspace(const spec::Problem& problem);
-  static std::int64_t linear_weight_gradient_workspace(const spec::Problem& problem);
-  static void linear(const Arguments& arguments);
-  static void linear_input_gradient(const Arguments& arguments);
-  static void linear_weight_gradient(const Arguments& arguments);
+  static std::int64_t workspace_bytes(const spec::Problem& problem);
+  static void forward(const Arguments& arguments);
+  static void input_gradient(const Arguments& arguments);
+  static void weight_gradient(const Arguments& arguments);
 };
 
 // linear_activation, grouped_linear_activation and their other forms.
 template <const GemmEngine* (*kEngine)(), const ActivationStage* kStage>
 struct LinearActivationRows {
   static Support supports(const spec::Problem& problem);
-  static std::int64_t forward_workspace(const spec::Problem& problem);
-  static std::int64_t gradient_workspace(const spec::Problem& problem);
+  static std::int64_t workspace_bytes(const spec::Problem& problem);
   static void forward(const Arguments& args);
   static void gradient(const Arguments& args);
 };

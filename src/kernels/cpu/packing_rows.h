@@ -121,18 +121,16 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
   }
 }
 
-// Supports, workspace and run are those of the row of the same op that multiplies.
-template <Support (*kSupports)(const spec::Problem&),
-          std::int64_t (*kWorkspace)(const spec::Problem&), void (*kRun)(const Arguments&),
-          void (*kPack)(const Arguments&)>
+// Rows: those of the op that multiply; kRun: what of them runs it.
+template <class Rows, void (*kRun)(const Arguments&), void (*kPack)(const Arguments&)>
 struct PackingRows {
   static Support supports(const spec::Problem& problem) {
     if (!problem.attributes->contains("slices")) return no("not cut into slices");
-    return kSupports(SliceProblem(problem).problem);
+    return Rows::supports(SliceProblem(problem).problem);
   }
   static std::int64_t workspace_bytes(const spec::Problem& problem) {
     const SliceProblem slice(problem);
-    return slice.packed_bytes + kWorkspace(slice.problem);
+    return slice.packed_bytes + Rows::workspace_bytes(slice.problem);
   }
   static void run(const Arguments& args) { run_slices(args, kPack, kRun); }
   // Weights are read and packed; half of what is packed is read from another core's cache.

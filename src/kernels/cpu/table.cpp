@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
+
 #include "kernels/cpu/linear_rows.h"
 #include "kernels/cpu/optimizer/rows.h"
 #include "kernels/cpu/packing_rows.h"
@@ -48,10 +51,6 @@ Support supports_panels(const spec::Problem& problem) {
     if (Support support = check(unpacked(problem.outputs[i]), kOutputsF64, "output", i); !support)
       return support;
   return yes();
-}
-constexpr Kernel update_row(std::string_view name, Support (*supports)(const spec::Problem&),
-                            void (*run)(const Arguments&)) {
-  return {name, "optimizer_step", supports, nullptr, nullptr, run, nullptr, cpu::watched_states};
 }
 // Packs a row-major matrix, or f32 panels, or bf16 panels to bf16.
 Support supports_packing(const spec::Problem& problem) {
@@ -104,233 +103,236 @@ Support supports_avx512_bf16(const spec::Problem& problem) {
   return kTypes(problem);
 }
 
-#define ANABATIC_SCALAR_ROW(op, types, workspace) ANABATIC_SCALAR(op, types, workspace, nullptr)
-#define ANABATIC_SCALAR(op, types, workspace, prepare) \
-  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::op }
-#define ANABATIC_VECTOR_ROWS(op, types, workspace) ANABATIC_VECTOR(op, types, workspace, nullptr)
-// For ops over whole activations, whose results may be larger than the caches.
-#define ANABATIC_STREAM_ROWS(op, workspace) \
-  ANABATIC_VECTOR(op, kActivations, workspace, cpu::prepare_stream)
+namespace variants = cpu::variants;
+using cpu::Engine;
+using cpu::LinearManyRows;
+using cpu::LinearRows;
+using Supports = decltype(Kernel::supports);
+using Workspace = decltype(Kernel::workspace_bytes);
+using Prepare = decltype(Kernel::prepare);
+using Run = decltype(Kernel::run);
 
-#ifdef ANABATIC_CPU_X86
-#define ANABATIC_ATTENTION_ROWS(op)                                                    \
-  Kernel{"cpu:" #op "_avx512_bf16",       #op,     supports_avx512_bf16<kActivations>, \
-         cpu::op##_pairs_workspace_bytes, nullptr, cpu::avx512_bf16::op},              \
-      ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
-#define ANABATIC_DEQUANTIZE_ROWS               \
-  Kernel{"cpu:dequantize_avx512_bf16",         \
-         "dequantize",                         \
-         supports_avx512_bf16<supports_codes>, \
-         nullptr,                              \
-         cpu::prepare_stream,                  \
-         cpu::avx512_bf16::dequantize},        \
-      ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
-#define ANABATIC_VECTOR(op, types, workspace, prepare)                                            \
-  Kernel{"cpu:" #op "_avx512", #op, supports_avx512<types>, workspace, prepare, cpu::avx512::op}, \
-      Kernel{"cpu:" #op "_avx2", #op, supports_avx2<types>, workspace, prepare, cpu::avx2::op},   \
-      Kernel {                                                                                    \
-    "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op                                 \
-  }
-#else
-#define ANABATIC_ATTENTION_ROWS(op) \
-  ANABATIC_VECTOR_ROWS(op, kActivations, cpu::op##_workspace_bytes)
-#define ANABATIC_DEQUANTIZE_ROWS \
-  ANABATIC_VECTOR(dequantize, supports_codes, nullptr, cpu::prepare_stream)
-#define ANABATIC_VECTOR(op, types, workspace, prepare) \
-  Kernel { "cpu:" #op, #op, types, workspace, prepare, cpu::portable::op }
-#endif
-
-#define ANABATIC_LINEAR_ROW(op, rows, form, variant, engine)                   \
-  Kernel {                                                                     \
-    "cpu:" #op "_" #variant, #op, cpu::rows<cpu::Engine::engine>::supports,    \
-        cpu::rows<cpu::Engine::engine>::form##_workspace, cpu::prepare_stream, \
-        cpu::rows<cpu::Engine::engine>::form                                   \
-  }
-// `form`: the op's name without "grouped_" and "_many". A linear is one group of all rows.
-#define ANABATIC_LINEAR_ROWS(op, rows, form)                     \
-  ANABATIC_LINEAR_ROW(op, rows, form, avx512_bf16, kAvx512Bf16), \
-      ANABATIC_LINEAR_ROW(op, rows, form, avx512, kAvx512),      \
-      ANABATIC_LINEAR_ROW(op, rows, form, avx2, kAvx2),          \
-      ANABATIC_LINEAR_ROW(op, rows, form, portable, kPortable)
-
-#define ANABATIC_HEAD_ROW(op, engine, isa)                                                      \
-  Kernel {                                                                                      \
-    "cpu:" #op "_" #engine, #op,                                                                \
-        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::supports,                 \
-        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::workspace_bytes, nullptr, \
-        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::run,                      \
-        cpu::HeadLossRows<cpu::gemm_##engine, &cpu::isa::kHeadStage>::slicing_bytes             \
-  }
-#ifdef ANABATIC_CPU_X86
-#define ANABATIC_HEAD_ROWS(op)                                                       \
-  ANABATIC_HEAD_ROW(op, avx512_bf16, avx512), ANABATIC_HEAD_ROW(op, avx512, avx512), \
-      ANABATIC_HEAD_ROW(op, avx2, avx2), ANABATIC_HEAD_ROW(op, portable, portable)
-#else
-#define ANABATIC_HEAD_ROWS(op) ANABATIC_HEAD_ROW(op, portable, portable)
-#endif
-
-#define ANABATIC_ACTIVATION_ROW(op, form, isa)                                                     \
-  Kernel {                                                                                         \
-    "cpu:" #op "_" #isa, #op,                                                                      \
-        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::supports,         \
-        cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form##_workspace, \
-        nullptr, cpu::LinearActivationRows<cpu::gemm_##isa, &cpu::isa::kActivationStage>::form     \
-  }
-#ifdef ANABATIC_CPU_X86
-#define ANABATIC_ACTIVATION_ROWS(op, form)                                                   \
-  ANABATIC_ACTIVATION_ROW(op, form, avx512_bf16), ANABATIC_ACTIVATION_ROW(op, form, avx512), \
-      ANABATIC_ACTIVATION_ROW(op, form, avx2), ANABATIC_ACTIVATION_ROW(op, form, portable)
-#else
-#define ANABATIC_ACTIVATION_ROWS(op, form) ANABATIC_ACTIVATION_ROW(op, form, portable)
-#endif
-
-// Rows for calls that are cut into slices: see packing_rows.h.
-template <class Rows>
-constexpr Kernel packing_row(std::string_view name, std::string_view op) {
-  return {name,
-          op,
-          Rows::supports,
-          Rows::workspace_bytes,
-          cpu::prepare_stream,
-          Rows::run,
-          Rows::slicing_bytes};
-}
-template <class Rows, void (*kPack)(const Arguments&)>
-using LinearSlices = cpu::PackingRows<Rows::supports, Rows::linear_input_gradient_workspace,
-                                      Rows::linear_input_gradient, kPack>;
-template <const cpu::GemmEngine* (*kEngine)(), const cpu::ActivationStage* kStage,
-          void (*kPack)(const Arguments&), class Rows = cpu::LinearActivationRows<kEngine, kStage>>
-using ActivationSlices =
-    cpu::PackingRows<Rows::supports, Rows::gradient_workspace, Rows::gradient, kPack>;
-
-#define ANABATIC_LINEAR_SLICE(op, rows, variant, engine, isa)                \
-  packing_row<LinearSlices<cpu::rows<cpu::Engine::engine>, cpu::isa::pack>>( \
-      "cpu:" #op "_slices_" #variant, #op)
-#define ANABATIC_ACTIVATION_SLICE(op, isa, packing)                                                \
-  packing_row<ActivationSlices<cpu::gemm_##isa, &cpu::isa::kActivationStage, cpu::packing::pack>>( \
-      "cpu:" #op "_slices_" #isa, #op)
-#ifdef ANABATIC_CPU_X86
-#define ANABATIC_LINEAR_SLICES(op, rows)                             \
-  ANABATIC_LINEAR_SLICE(op, rows, avx512_bf16, kAvx512Bf16, avx512), \
-      ANABATIC_LINEAR_SLICE(op, rows, avx512, kAvx512, avx512),      \
-      ANABATIC_LINEAR_SLICE(op, rows, avx2, kAvx2, avx2),            \
-      ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
-#define ANABATIC_ACTIVATION_SLICES(op)                                                          \
-  ANABATIC_ACTIVATION_SLICE(op, avx512_bf16, avx512),                                           \
-      ANABATIC_ACTIVATION_SLICE(op, avx512, avx512), ANABATIC_ACTIVATION_SLICE(op, avx2, avx2), \
-      ANABATIC_ACTIVATION_SLICE(op, portable, portable)
-#else
-#define ANABATIC_LINEAR_SLICES(op, rows) \
-  ANABATIC_LINEAR_SLICE(op, rows, portable, kPortable, portable)
-#define ANABATIC_ACTIVATION_SLICES(op) ANABATIC_ACTIVATION_SLICE(op, portable, portable)
-#endif
-
-constexpr Kernel kRows[] = {
-    ANABATIC_STREAM_ROWS(activation, nullptr),
-    ANABATIC_STREAM_ROWS(activation_gradient, nullptr),
-    ANABATIC_STREAM_ROWS(add, nullptr),
-    ANABATIC_STREAM_ROWS(add_rms_norm, cpu::paired_weight_workspace_bytes),
-    ANABATIC_ATTENTION_ROWS(attention),
-    ANABATIC_ATTENTION_ROWS(attention_gradient),
-    ANABATIC_SCALAR_ROW(cache_write, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(cast, kActivations, nullptr),
-    ANABATIC_SCALAR_ROW(clip_factor, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(cross_entropy, kActivations, cpu::row_doubles_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(cross_entropy_gradient, kActivations, nullptr),
-    ANABATIC_DEQUANTIZE_ROWS,
-    ANABATIC_SCALAR(embedding, kActivations, nullptr, cpu::prepare_stream),
-    ANABATIC_VECTOR_ROWS(embedding_weight_gradient, kActivations,
-                         cpu::embedding_gradient_workspace_bytes),
-    ANABATIC_SCALAR_ROW(fill, kF64Outputs, nullptr),
-    ANABATIC_SCALAR_ROW(global_norm, kF64Inputs, nullptr),
-    ANABATIC_LINEAR_ROWS(grouped_linear, LinearRows, linear),
-    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation, forward),
-    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient, gradient),
-    ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient),
-    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_gradient_with_weights, gradient),
-    ANABATIC_ACTIVATION_SLICES(grouped_linear_activation_gradient_with_weights),
-    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_codes, forward),
-    ANABATIC_ACTIVATION_ROWS(grouped_linear_activation_with_products, forward),
-    ANABATIC_LINEAR_ROWS(grouped_linear_input_gradient, LinearRows, linear_input_gradient),
-    ANABATIC_LINEAR_SLICES(grouped_linear_input_gradient, LinearRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_input_gradient, LinearManyRows, linear_input_gradient),
-    ANABATIC_LINEAR_SLICES(grouped_linear_many_input_gradient, LinearManyRows),
-    ANABATIC_LINEAR_ROWS(grouped_linear_many_weight_gradient, LinearManyRows,
-                         linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient, LinearRows, linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(grouped_linear_weight_gradient_squares, LinearRows,
-                         linear_weight_gradient_squares),
-    ANABATIC_HEAD_ROWS(head_loss),
-    ANABATIC_HEAD_ROWS(head_loss_with_gradient),
-    ANABATIC_LINEAR_ROWS(linear, LinearRows, linear),
-    ANABATIC_ACTIVATION_ROWS(linear_activation, forward),
-    ANABATIC_ACTIVATION_ROWS(linear_activation_gradient, gradient),
-    ANABATIC_ACTIVATION_ROWS(linear_activation_with_codes, forward),
-    ANABATIC_ACTIVATION_ROWS(linear_activation_with_products, forward),
-    ANABATIC_LINEAR_ROWS(linear_input_gradient, LinearRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many, LinearManyRows, linear),
-    ANABATIC_LINEAR_ROWS(linear_many_input_gradient, LinearManyRows, linear_input_gradient),
-    ANABATIC_LINEAR_ROWS(linear_many_weight_gradient, LinearManyRows, linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(linear_weight_gradient, LinearRows, linear_weight_gradient),
-    ANABATIC_LINEAR_ROWS(linear_weight_gradient_squares, LinearRows,
-                         linear_weight_gradient_squares),
-    ANABATIC_SCALAR_ROW(load_balancing_loss, kActivations, nullptr),
-    ANABATIC_SCALAR_ROW(load_balancing_loss_gradient, kActivations, nullptr),
-#ifdef ANABATIC_CPU_X86
-    update_row("cpu:optimizer_step_avx512", supports_avx512<cpu::supports_update>,
-               cpu::avx512::optimizer_step),
-    update_row("cpu:optimizer_step_avx2", supports_avx2<cpu::supports_update>,
-               cpu::avx2::optimizer_step),
-#endif
-    update_row("cpu:optimizer_step", cpu::supports_update, cpu::portable::optimizer_step),
-    ANABATIC_VECTOR_ROWS(pack, supports_packing, nullptr),
-    ANABATIC_SCALAR(permute, kActivations, nullptr, cpu::prepare_stream),
-    ANABATIC_STREAM_ROWS(permute_gradient, nullptr),
-    ANABATIC_VECTOR_ROWS(quantize, supports_codes, nullptr),
-    ANABATIC_SCALAR_ROW(reload, supports_panels<false>, nullptr),
-    ANABATIC_STREAM_ROWS(rms_norm, cpu::paired_weight_workspace_bytes),
-    ANABATIC_STREAM_ROWS(rms_norm_input_gradient, cpu::paired_weight_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(rms_norm_weight_gradient, kActivations,
-                         cpu::column_partials_workspace_bytes),
-    ANABATIC_STREAM_ROWS(rope, nullptr),
-    ANABATIC_STREAM_ROWS(rope_pair, cpu::rope_pair_workspace_bytes),
-    ANABATIC_SCALAR_ROW(rope_table, kActivations, nullptr),
-    ANABATIC_SCALAR_ROW(route_sort, kActivations, cpu::route_sort_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(router, kActivations, cpu::router_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(router_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(router_z_loss, kActivations, cpu::row_doubles_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(router_z_loss_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(scale, kActivations, nullptr),
-    ANABATIC_SCALAR_ROW(sequence_balance_loss, kActivations,
-                        cpu::sequence_balance_loss_workspace_bytes),
-    ANABATIC_SCALAR_ROW(sequence_balance_loss_gradient, kActivations, nullptr),
-    ANABATIC_VECTOR_ROWS(sum_rows, kActivations, cpu::column_partials_workspace_bytes),
-    ANABATIC_VECTOR_ROWS(sum_squares, supports_panels<true>, cpu::sum_squares_workspace_bytes),
-    ANABATIC_STREAM_ROWS(unpermute, nullptr),
-    ANABATIC_VECTOR_ROWS(unpermute_gradient, kActivations, nullptr),
+// Rows of an op, best first; those without `run` are not built. A kernel's name is its variant: the
+// full name is "cpu:", op, form and variant.
+struct OpRows {
+  std::array<Kernel, 4> kernels;
+  std::string_view form = "";
 };
 
-#undef ANABATIC_ATTENTION_ROWS
-#undef ANABATIC_DEQUANTIZE_ROWS
-#undef ANABATIC_HEAD_ROW
-#undef ANABATIC_HEAD_ROWS
-#undef ANABATIC_LINEAR_ROW
-#undef ANABATIC_LINEAR_ROWS
-#undef ANABATIC_LINEAR_SLICE
-#undef ANABATIC_LINEAR_SLICES
-#undef ANABATIC_SCALAR
-#undef ANABATIC_SCALAR_ROW
-#undef ANABATIC_STREAM_ROWS
-#undef ANABATIC_ACTIVATION_ROW
-#undef ANABATIC_ACTIVATION_ROWS
-#undef ANABATIC_ACTIVATION_SLICE
-#undef ANABATIC_ACTIVATION_SLICES
-#undef ANABATIC_VECTOR
-#undef ANABATIC_VECTOR_ROWS
+#ifdef ANABATIC_CPU_X86
+constexpr bool kIsX86 = true;
+#else
+constexpr bool kIsX86 = false;
+#endif
+constexpr Kernel on_x86(const Kernel& kernel) { return kIsX86 ? kernel : Kernel{}; }
+
+template <Supports kTypes = kActivations>
+constexpr OpRows scalar(std::string_view op, Run run, Workspace workspace = nullptr,
+                        Prepare prepare = nullptr) {
+  return {{Kernel{"", op, kTypes, workspace, prepare, run}}};
+}
+
+template <Supports kTypes = kActivations>
+constexpr OpRows vector(const cpu::VectorKernel& kernel, Workspace workspace = nullptr,
+                        Prepare prepare = nullptr) {
+  const auto& [op, avx512, avx2, portable] = kernel;
+  return {{on_x86({"_avx512", op, supports_avx512<kTypes>, workspace, prepare, avx512}),
+           on_x86({"_avx2", op, supports_avx2<kTypes>, workspace, prepare, avx2}),
+           Kernel{"", op, kTypes, workspace, prepare, portable}}};
+}
+
+// For ops over whole activations, whose results may be larger than the caches.
+constexpr OpRows stream(const cpu::VectorKernel& kernel, Workspace workspace = nullptr) {
+  return vector(kernel, workspace, cpu::prepare_stream);
+}
+
+template <Supports kTypes = kActivations>
+constexpr OpRows avx512_bf16(std::string_view op, Run run, Workspace workspace = nullptr,
+                             Prepare prepare = nullptr) {
+  return {{on_x86({"_avx512_bf16", op, supports_avx512_bf16<kTypes>, workspace, prepare, run})}};
+}
+
+constexpr OpRows optimizer_step() {
+  OpRows rows = vector<cpu::supports_update>(variants::optimizer_step());
+  for (Kernel& kernel : rows.kernels) kernel.watched_outputs = cpu::watched_states;
+  return rows;
+}
+
+// What rows of an engine are made of, in the order of Engine.
+struct Parts {
+  const cpu::GemmEngine* (*gemm)();
+  const cpu::ActivationStage* activation;
+  const cpu::HeadStage* head;
+  Run pack;
+};
+// consteval, so that without optimization too, nothing refers to parts that are not built.
+consteval Parts parts(Engine engine) {
+  const Parts in_order[] = {
+      {cpu::gemm_avx512_bf16, &cpu::avx512_bf16::kActivationStage, &cpu::avx512::kHeadStage,
+       cpu::avx512::pack},
+      {cpu::gemm_avx512, &cpu::avx512::kActivationStage, &cpu::avx512::kHeadStage,
+       cpu::avx512::pack},
+      {cpu::gemm_avx2, &cpu::avx2::kActivationStage, &cpu::avx2::kHeadStage, cpu::avx2::pack},
+      {cpu::gemm_portable, &cpu::portable::kActivationStage, &cpu::portable::kHeadStage,
+       cpu::portable::pack},
+  };
+  return in_order[static_cast<std::size_t>(engine)];
+}
+template <Engine E>
+using ActivationRows = cpu::LinearActivationRows<parts(E).gemm, parts(E).activation>;
+template <Engine E>
+using HeadRows = cpu::HeadLossRows<parts(E).gemm, parts(E).head>;
+
+// Which function of the rows of an engine runs an op.
+constexpr auto kForward = [](auto rows) -> Run { return rows.forward; };
+constexpr auto kInputGradient = [](auto rows) -> Run { return rows.input_gradient; };
+constexpr auto kWeightGradient = [](auto rows) -> Run { return rows.weight_gradient; };
+constexpr auto kWeightGradientSquares = [](auto rows) -> Run {
+  return rows.weight_gradient_squares;
+};
+constexpr auto kGradient = [](auto rows) -> Run { return rows.gradient; };
+constexpr auto kRun = [](auto rows) -> Run { return rows.run; };
+
+// A row for each engine E, of the functions of Rows<E>. It refuses where E is not built.
+template <template <Engine> class Rows, class RunOf>
+constexpr OpRows engines(std::string_view op, RunOf run_of, Prepare prepare = cpu::prepare_stream) {
+  const auto row = [=](std::string_view variant, auto rows) {
+    Kernel kernel{variant, op, rows.supports, rows.workspace_bytes, prepare, run_of(rows)};
+    if constexpr (requires { rows.slicing_bytes; }) kernel.slicing_bytes = rows.slicing_bytes;
+    return kernel;
+  };
+  return {{row("_avx512_bf16", Rows<Engine::kAvx512Bf16>()),
+           row("_avx512", Rows<Engine::kAvx512>()), row("_avx2", Rows<Engine::kAvx2>()),
+           row("_portable", Rows<Engine::kPortable>())}};
+}
+// For rows that use more than the engine. Elsewhere than on x86 only the last one is built.
+constexpr OpRows built(OpRows rows) {
+  for (std::size_t i = 0; i + 1 < rows.kernels.size(); ++i)
+    rows.kernels[i] = on_x86(rows.kernels[i]);
+  return rows;
+}
+template <class RunOf>
+constexpr OpRows activation(std::string_view op, RunOf run_of) {
+  return built(engines<ActivationRows>(op, run_of, nullptr));
+}
+constexpr OpRows head(std::string_view op) { return built(engines<HeadRows>(op, kRun, nullptr)); }
+
+// Rows for calls that are cut into slices: see packing_rows.h.
+template <template <Engine> class Rows, class RunOf>
+struct Slices {
+  template <Engine E>
+  using Of = cpu::PackingRows<Rows<E>, RunOf{}(Rows<E>{}), parts(E).pack>;
+};
+template <template <Engine> class Rows, class RunOf>
+constexpr OpRows slices(std::string_view op, RunOf) {
+  OpRows rows = built(engines<Slices<Rows, RunOf>::template Of>(op, kRun));
+  rows.form = "_slices";
+  return rows;
+}
+
+constexpr OpRows kOps[] = {
+    stream(variants::activation()),
+    stream(variants::activation_gradient()),
+    stream(variants::add()),
+    stream(variants::add_rms_norm(), cpu::paired_weight_workspace_bytes),
+    avx512_bf16("attention", cpu::avx512_bf16::attention, cpu::attention_pairs_workspace_bytes),
+    vector(variants::attention(), cpu::attention_workspace_bytes),
+    avx512_bf16("attention_gradient", cpu::avx512_bf16::attention_gradient,
+                cpu::attention_gradient_pairs_workspace_bytes),
+    vector(variants::attention_gradient(), cpu::attention_gradient_workspace_bytes),
+    scalar("cache_write", cpu::cache_write),
+    vector(variants::cast()),
+    scalar("clip_factor", cpu::clip_factor),
+    vector(variants::cross_entropy(), cpu::row_doubles_workspace_bytes),
+    vector(variants::cross_entropy_gradient()),
+    avx512_bf16<supports_codes>("dequantize", cpu::avx512_bf16::dequantize, nullptr,
+                                cpu::prepare_stream),
+    vector<supports_codes>(variants::dequantize(), nullptr, cpu::prepare_stream),
+    scalar("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
+    vector(variants::embedding_weight_gradient(), cpu::embedding_gradient_workspace_bytes),
+    scalar<kF64Outputs>("fill", cpu::fill),
+    scalar<kF64Inputs>("global_norm", cpu::global_norm),
+    engines<LinearRows>("grouped_linear", kForward),
+    activation("grouped_linear_activation", kForward),
+    activation("grouped_linear_activation_gradient", kGradient),
+    slices<ActivationRows>("grouped_linear_activation_gradient", kGradient),
+    activation("grouped_linear_activation_gradient_with_weights", kGradient),
+    slices<ActivationRows>("grouped_linear_activation_gradient_with_weights", kGradient),
+    activation("grouped_linear_activation_with_codes", kForward),
+    activation("grouped_linear_activation_with_products", kForward),
+    engines<LinearRows>("grouped_linear_input_gradient", kInputGradient),
+    slices<LinearRows>("grouped_linear_input_gradient", kInputGradient),
+    engines<LinearManyRows>("grouped_linear_many", kForward),
+    engines<LinearManyRows>("grouped_linear_many_input_gradient", kInputGradient),
+    slices<LinearManyRows>("grouped_linear_many_input_gradient", kInputGradient),
+    engines<LinearManyRows>("grouped_linear_many_weight_gradient", kWeightGradient),
+    engines<LinearRows>("grouped_linear_weight_gradient", kWeightGradient),
+    engines<LinearRows>("grouped_linear_weight_gradient_squares", kWeightGradientSquares),
+    head("head_loss"),
+    head("head_loss_with_gradient"),
+    engines<LinearRows>("linear", kForward),
+    activation("linear_activation", kForward),
+    activation("linear_activation_gradient", kGradient),
+    activation("linear_activation_with_codes", kForward),
+    activation("linear_activation_with_products", kForward),
+    engines<LinearRows>("linear_input_gradient", kInputGradient),
+    engines<LinearManyRows>("linear_many", kForward),
+    engines<LinearManyRows>("linear_many_input_gradient", kInputGradient),
+    engines<LinearManyRows>("linear_many_weight_gradient", kWeightGradient),
+    engines<LinearRows>("linear_weight_gradient", kWeightGradient),
+    engines<LinearRows>("linear_weight_gradient_squares", kWeightGradientSquares),
+    scalar("load_balancing_loss", cpu::load_balancing_loss),
+    scalar("load_balancing_loss_gradient", cpu::load_balancing_loss_gradient),
+    optimizer_step(),
+    vector<supports_packing>(variants::pack()),
+    scalar("permute", cpu::permute, nullptr, cpu::prepare_stream),
+    stream(variants::permute_gradient()),
+    vector<supports_codes>(variants::quantize()),
+    scalar<supports_panels<false>>("reload", cpu::reload),
+    stream(variants::rms_norm(), cpu::paired_weight_workspace_bytes),
+    stream(variants::rms_norm_input_gradient(), cpu::paired_weight_workspace_bytes),
+    vector(variants::rms_norm_weight_gradient(), cpu::column_partials_workspace_bytes),
+    stream(variants::rope()),
+    stream(variants::rope_pair(), cpu::rope_pair_workspace_bytes),
+    scalar("rope_table", cpu::rope_table),
+    scalar("route_sort", cpu::route_sort, cpu::route_sort_workspace_bytes),
+    vector(variants::router(), cpu::router_workspace_bytes),
+    vector(variants::router_gradient()),
+    vector(variants::router_z_loss(), cpu::row_doubles_workspace_bytes),
+    vector(variants::router_z_loss_gradient()),
+    vector(variants::scale()),
+    scalar("sequence_balance_loss", cpu::sequence_balance_loss,
+           cpu::sequence_balance_loss_workspace_bytes),
+    scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),
+    vector(variants::sum_rows(), cpu::column_partials_workspace_bytes),
+    vector<supports_panels<true>>(variants::sum_squares(), cpu::sum_squares_workspace_bytes),
+    stream(variants::unpermute()),
+    vector(variants::unpermute_gradient()),
+};
+
+struct Table {
+  static constexpr std::size_t kMost = 4 * std::size(kOps);
+  std::array<Kernel, kMost> rows{};
+  std::array<std::array<char, 80>, kMost> names{};
+  std::size_t size = 0;
+
+  constexpr Table() {
+    for (const auto& [kernels, form] : kOps)
+      for (const Kernel& kernel : kernels) {
+        if (kernel.run == nullptr) continue;
+        auto end = names[size].begin();
+        for (const std::string_view part : {std::string_view("cpu:"), kernel.op, form, kernel.name})
+          end = std::copy(part.begin(), part.end(), end);
+        rows[size] = kernel;
+        rows[size].name = names[size].data();
+        ++size;
+      }
+  }
+};
+constexpr Table kTable;
 
 }  // namespace
 
-std::span<const Kernel> cpu_table() { return kRows; }
+std::span<const Kernel> cpu_table() { return {kTable.rows.data(), kTable.size}; }
 
 }  // namespace anabatic::kernels

@@ -4,63 +4,76 @@
 #pragma once
 #include "kernels/cpu/call.h"
 
-#define ANABATIC_VECTOR_ROWS                             \
-  /* attention.cpp, attention_gradient.cpp */            \
-  void attention(const Arguments& args);                 \
-  void attention_gradient(const Arguments& args);        \
-  /* elementwise.cpp */                                  \
-  void add(const Arguments& args);                       \
-  void cast(const Arguments& args);                      \
-  void dequantize(const Arguments& args);                \
-  void quantize(const Arguments& args);                  \
-  void scale(const Arguments& args);                     \
-  void activation(const Arguments& args);                \
-  void activation_gradient(const Arguments& args);       \
-  /* embedding.cpp */                                    \
-  void embedding_weight_gradient(const Arguments& args); \
-  /* loss.cpp */                                         \
-  void cross_entropy(const Arguments& args);             \
-  void cross_entropy_gradient(const Arguments& args);    \
-  void router_z_loss(const Arguments& args);             \
-  void router_z_loss_gradient(const Arguments& args);    \
-  /* moe.cpp */                                          \
-  void permute_gradient(const Arguments& args);          \
-  void unpermute(const Arguments& args);                 \
-  void unpermute_gradient(const Arguments& args);        \
-  /* norm.cpp */                                         \
-  void add_rms_norm(const Arguments& args);              \
-  void rms_norm(const Arguments& args);                  \
-  void rms_norm_input_gradient(const Arguments& args);   \
-  void rms_norm_weight_gradient(const Arguments& args);  \
-  void sum_rows(const Arguments& args);                  \
-  /* optimizer.cpp */                                    \
-  void optimizer_step(const Arguments& args);            \
-  void sum_squares(const Arguments& args);               \
-  /* pack.cpp */                                         \
-  void pack(const Arguments& args);                      \
-  /* rope.cpp */                                         \
-  void rope(const Arguments& args);                      \
-  void rope_pair(const Arguments& args);                 \
-  /* router.cpp */                                       \
-  void router(const Arguments& args);                    \
-  void router_gradient(const Arguments& args);
-
 namespace anabatic::kernels::cpu {
+
+// The functions of an op, one an instruction set.
+struct VectorKernel {
+  std::string_view op;
+  decltype(Kernel::run) avx512, avx2, portable;
+};
+
+// Declares the functions of an op, and names them together: variants::add().
+#define ANABATIC_VECTOR_KERNEL(op)                                                                 \
+  namespace avx512 {                                                                               \
+  void op(const Arguments& args);                                                                  \
+  }                                                                                                \
+  namespace avx2 {                                                                                 \
+  void op(const Arguments& args);                                                                  \
+  }                                                                                                \
+  namespace portable {                                                                             \
+  void op(const Arguments& args);                                                                  \
+  }                                                                                                \
+  namespace variants {                                                                             \
+  constexpr VectorKernel op() { return {#op, cpu::avx512::op, cpu::avx2::op, cpu::portable::op}; } \
+  }
+
+// attention.cpp, attention_gradient.cpp
+ANABATIC_VECTOR_KERNEL(attention)
+ANABATIC_VECTOR_KERNEL(attention_gradient)
+// elementwise.cpp
+ANABATIC_VECTOR_KERNEL(add)
+ANABATIC_VECTOR_KERNEL(cast)
+ANABATIC_VECTOR_KERNEL(dequantize)
+ANABATIC_VECTOR_KERNEL(quantize)
+ANABATIC_VECTOR_KERNEL(scale)
+ANABATIC_VECTOR_KERNEL(activation)
+ANABATIC_VECTOR_KERNEL(activation_gradient)
+// embedding.cpp
+ANABATIC_VECTOR_KERNEL(embedding_weight_gradient)
+// loss.cpp
+ANABATIC_VECTOR_KERNEL(cross_entropy)
+ANABATIC_VECTOR_KERNEL(cross_entropy_gradient)
+ANABATIC_VECTOR_KERNEL(router_z_loss)
+ANABATIC_VECTOR_KERNEL(router_z_loss_gradient)
+// moe.cpp
+ANABATIC_VECTOR_KERNEL(permute_gradient)
+ANABATIC_VECTOR_KERNEL(unpermute)
+ANABATIC_VECTOR_KERNEL(unpermute_gradient)
+// norm.cpp
+ANABATIC_VECTOR_KERNEL(add_rms_norm)
+ANABATIC_VECTOR_KERNEL(rms_norm)
+ANABATIC_VECTOR_KERNEL(rms_norm_input_gradient)
+ANABATIC_VECTOR_KERNEL(rms_norm_weight_gradient)
+ANABATIC_VECTOR_KERNEL(sum_rows)
+// optimizer.cpp
+ANABATIC_VECTOR_KERNEL(optimizer_step)
+ANABATIC_VECTOR_KERNEL(sum_squares)
+// pack.cpp
+ANABATIC_VECTOR_KERNEL(pack)
+// rope.cpp
+ANABATIC_VECTOR_KERNEL(rope)
+ANABATIC_VECTOR_KERNEL(rope_pair)
+// router.cpp
+ANABATIC_VECTOR_KERNEL(router)
+ANABATIC_VECTOR_KERNEL(router_gradient)
+
+#undef ANABATIC_VECTOR_KERNEL
 
 namespace avx512_bf16 {
 void attention(const Arguments& args);
 void attention_gradient(const Arguments& args);
 void dequantize(const Arguments& args);
 }  // namespace avx512_bf16
-namespace avx512 {
-ANABATIC_VECTOR_ROWS
-}
-namespace avx2 {
-ANABATIC_VECTOR_ROWS
-}
-namespace portable {
-ANABATIC_VECTOR_ROWS
-}
 
 // attention_buffers.cpp; pairs: of avx512_bf16
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
@@ -80,5 +93,3 @@ std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem);
 std::vector<std::byte> prepare_stream(const spec::Problem& problem);
 
 }  // namespace anabatic::kernels::cpu
-
-#undef ANABATIC_VECTOR_ROWS
