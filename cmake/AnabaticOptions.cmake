@@ -103,9 +103,13 @@ function(anabatic_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  # Tests that apply ANABATIC_TEST_CONFIG.
+  if("test_runs" IN_LIST ARG_DEPENDS OR "test_binary" IN_LIST ARG_DEPENDS)
+    list(APPEND ARG_LABEL configured)
+  endif()
   if(NOT ARG_SHARDS)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT})
     return()
   endif()
   # Parts of a long test, for several cores.
@@ -113,7 +117,7 @@ function(anabatic_test name)
     math(EXPR index "${shard} - 1")
     add_test(NAME ${name}_${shard} COMMAND ${name})
     set_tests_properties(
-      ${name}_${shard} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
+      ${name}_${shard} PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
                                   "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
   endforeach()
 endfunction()

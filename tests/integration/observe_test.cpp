@@ -10,7 +10,6 @@
 
 #include "base/text.h"
 #include "support/run_binary.h"
-#include "support/test_config.h"
 
 namespace anabatic::testing {
 namespace {
@@ -36,6 +35,12 @@ std::string succeed(const std::vector<std::string>& arguments) {
   const Outcome outcome = run_binary(arguments);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.out;
+}
+
+// With the run's own planners: trivial ones choose nothing.
+std::string succeed_choosing(std::vector<std::string> arguments) {
+  arguments.emplace_back("--compiler.trivial_planners=false");
+  return succeed(arguments);
 }
 
 std::vector<std::string> profile_arguments(const fs::path& model) {
@@ -115,17 +120,16 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
 }
 
 TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   const fs::path model =
       write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
   const std::string file = folder.path() / "plan.json";
   const auto plan = [&](std::int64_t budget) {
     return json::parse(
-        succeed({"plan", model, "--data.sequence_length", "64", "--train.micro_batch_size", "4",
-                 "--train.gradient_accumulation_steps", "3", "--train.precision", "fp32",
-                 "--device.threads", "2", "--device.calibrate", "false", "--memory.budget",
-                 std::to_string(budget), "--save", file, "--json"}));
+        succeed_choosing({"plan", model, "--data.sequence_length", "64", "--train.micro_batch_size",
+                          "4", "--train.gradient_accumulation_steps", "3", "--train.precision",
+                          "fp32", "--device.threads", "2", "--device.calibrate", "false",
+                          "--memory.budget", std::to_string(budget), "--save", file, "--json"}));
   };
   const json whole = plan(std::int64_t{1} << 40);
   EXPECT_TRUE(whole["first_micro_batch"].is_null());
@@ -136,17 +140,18 @@ TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
                 whole["arena"]["bytes"].get<std::int64_t>() * share / 100);
   ASSERT_FALSE(lean["first_micro_batch"].is_null());
 
-  const json profile = json::parse(succeed({"profile", "--model.path",
-                                            model,     "--model.init",
-                                            "random",  "--data.sequence_length",
-                                            "64",      "--train.micro_batch_size",
-                                            "4",       "--train.gradient_accumulation_steps",
-                                            "3",       "--train.precision",
-                                            "fp32",    "--device.threads",
-                                            "2",       "--memory.plan",
-                                            file,      "--steps",
-                                            "1",       "--warmup",
-                                            "0",       "--json"}));
+  const json profile =
+      json::parse(succeed_choosing({"profile", "--model.path",
+                                    model,     "--model.init",
+                                    "random",  "--data.sequence_length",
+                                    "64",      "--train.micro_batch_size",
+                                    "4",       "--train.gradient_accumulation_steps",
+                                    "3",       "--train.precision",
+                                    "fp32",    "--device.threads",
+                                    "2",       "--memory.plan",
+                                    file,      "--steps",
+                                    "1",       "--warmup",
+                                    "0",       "--json"}));
   expect_sums_to_step(profile);
   double first = 0, others = 0;
   for (const json& row : profile["calls"]) {
@@ -173,7 +178,6 @@ TEST(Plan, CountsDataThatAreThere) {
 }
 
 TEST(Profile, RunsASavedPlanOfABudget) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   const fs::path model =
       write_tiny_config(folder.path(), "\"hidden_size\": 64, \"intermediate_size\": 512");
@@ -194,7 +198,7 @@ TEST(Profile, RunsASavedPlanOfABudget) {
   plan.insert(plan.end(), keys.begin(), keys.end());
   profiled.insert(profiled.end(), keys.begin(), keys.end());
   const auto recomputed = [&] {
-    const json profile = json::parse(succeed(profiled));
+    const json profile = json::parse(succeed_choosing(profiled));
     int num_calls = 0;
     for (const json& row : profile["by_phase"])
       if (row["name"] == "recompute") num_calls += row["calls"].get<int>();
@@ -204,7 +208,7 @@ TEST(Profile, RunsASavedPlanOfABudget) {
   // Budgets for the plan, whose process holds less than one that profiles, until a call recomputes
   // something: what a machine's caches let slices of the head and gradients that recompute their
   // input save comes first. They leave more room than what processes differ by.
-  const json whole = json::parse(succeed(plan));
+  const json whole = json::parse(succeed_choosing(plan));
   const std::string file = folder.path() / "plan.json";
   profiled.insert(profiled.end(), {"--memory.plan", file});
   int num_calls = 0;
@@ -214,7 +218,7 @@ TEST(Profile, RunsASavedPlanOfABudget) {
                      {"--save", file, "--memory.budget",
                       std::to_string(whole["peak_bytes"].get<std::int64_t>() -
                                      whole["arena"]["bytes"].get<std::int64_t>() * share / 100)});
-    succeed(arguments);
+    succeed_choosing(arguments);
     num_calls = recomputed();
   }
   EXPECT_GT(num_calls, 0);

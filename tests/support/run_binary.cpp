@@ -20,12 +20,16 @@ namespace anabatic::testing {
 
 namespace {
 
+std::string flag_of(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+bool has_flag(const std::vector<std::string>& arguments, std::string_view flag) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [&](const std::string& argument) { return flag_of(argument) == flag; });
+}
+
 bool compiles(const std::vector<std::string>& arguments) {
-  const auto has = [&](const char* word) {
-    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
-  };
   return arguments.size() > 1 && train::reads_key(arguments[0], "compiler.poison") &&
-         !has("--offsets");  // which plan no step
+         !has_flag(arguments, "--offsets");  // which plan no step
 }
 
 }  // namespace
@@ -33,10 +37,9 @@ bool compiles(const std::vector<std::string>& arguments) {
 Process::Process(const std::vector<std::string>& arguments) {
   std::vector<std::string> words{ANABATIC_BINARY_DIR "/anabatic"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  if (compiles(arguments)) {
-    const std::vector<std::string> flags = test_config_flags();
-    words.insert(words.end(), flags.begin(), flags.end());
-  }
+  if (compiles(arguments))
+    for (const std::string& setting : test_config_settings())
+      if (!has_flag(arguments, flag_of("--" + setting))) words.push_back("--" + setting);
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);

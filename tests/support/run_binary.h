@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the `anabatic` binary of this build as a user would, under the suite's configuration
-// (support/test_config.h). Verbs that compile get its flags after their arguments.
+// (support/test_config.h). Verbs that compile get its flags after their arguments, which
+// they give way to.
 #pragma once
 #include <sys/types.h>
 

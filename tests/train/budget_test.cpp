@@ -41,9 +41,9 @@ BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {
 }
 
 TEST(DefaultBudget, IsWhatTheMachineHasLeft) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
+  run.compiler.trivial_planners = false;
   ASSERT_EQ(run.memory.budget, RunConfig::Memory::kAvailable);
   const BudgetedRun fastest = plan(run, {});
   const std::int64_t peak = fastest.memory.peak_bytes;
@@ -147,9 +147,9 @@ TEST(BudgetRefusal, HasALineForEachConsumerWithKeysThatShrinkIt) {
     EXPECT_GT(parse_bytes(taker.substr(taker.rfind(' ') + 1)).value_or(0), 0) << line;
     EXPECT_GT(line.size(), taker.size() + 2) << line;
   }
-  EXPECT_GE(consumers, testing::is_plain_test_config() ? 2 : 3);
+  EXPECT_GE(consumers, testing::plans_trivially() ? 2 : 3);
   // Trivial planners let activations take nearly all.
-  if (!testing::is_plain_test_config()) {
+  if (!testing::plans_trivially()) {
     EXPECT_THAT(text, HasSubstr("optimizer.state_precision: bf16 takes half of it"));
   }
   EXPECT_THAT(text,
@@ -182,8 +182,9 @@ TEST(SmallestBudget, HoldsForModelsOfRealSize) {
 // Between the smallest and what the fastest plan takes.
 TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
   if (kIsSanitized) GTEST_SKIP() << "minutes of planning, with what smaller models show";
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   RunConfig run;
+  testing::apply_test_config(run);
+  run.compiler.trivial_planners = false;
   run.model.path = std::string(ANABATIC_YARDSTICKS) + "/dense";
   for (const int micro_batches : {1, 2}) {
     run.train.gradient_accumulation_steps = micro_batches;
@@ -213,9 +214,9 @@ TEST(Budget, IsKeptWhereverItLiesAndMakesNothingAgainThatItHasRoomFor) {
 }
 
 TEST(Budget, IsDumpedAsChosenNotAsTriedOnTheWay) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = wide_run(folder.path());
+  run.compiler.trivial_planners = false;
   run.memory.budget = 0;
   run.memory.budget = plan(run, {}).memory.peak_bytes * 4 / 5;
   run.compiler.dump = folder.path() / "dump";

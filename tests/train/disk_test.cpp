@@ -141,7 +141,7 @@ TEST(DiskActivations, TrainBitForBit) {
     Trainer(want).train();
     const RunConfig got = run_with_cold_activations(got_folder, precision);
     Trainer(got).train();
-    if (!testing::is_plain_test_config()) {
+    if (!testing::plans_trivially()) {
       EXPECT_THAT(read_file(fs::path(got.train.output) / "plan.txt"),
                   HasSubstr("experts.activation on disk"));
     }
@@ -150,9 +150,9 @@ TEST(DiskActivations, TrainBitForBit) {
 }
 
 TEST(DiskActivations, StopTheRunWhereTheDiskGivesOtherBytes) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners move nothing";
   const TemporaryDirectory folder;
-  const RunConfig run = run_with_cold_activations(folder, "bf16");
+  RunConfig run = run_with_cold_activations(folder, "bf16");
+  run.compiler.trivial_planners = false;
   std::string message = "no error";
   try {
     Trainer(run, with_fault({Fault::kFlip})).train();
@@ -173,6 +173,7 @@ RunConfig heavy_run(const TemporaryDirectory& folder) {
   run.train.steps = 3;
   run.optimizer.update = "in_backward";
   run.memory.swap_slice = 1 << 20;
+  run.compiler.trivial_planners = false;
   return run;
 }
 
@@ -180,7 +181,6 @@ class BudgetedDisk : public ::testing::Test {
  protected:
   void SetUp() override {
     if (kIsSanitized) GTEST_SKIP() << "a sanitizer's own memory is none of the budget's";
-    if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
     // What a plan leaves on disk depends on the disk's speed and the machine's. A disk that no step
     // hides makes it the same on every machine, however busy.
     constexpr plan::DiskSpeed kSlow{5e6, 5e6};
@@ -205,6 +205,7 @@ class BudgetedDisk : public ::testing::Test {
 };
 
 TEST_F(BudgetedDisk, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
+  if (!testing::has_optional_passes()) GTEST_SKIP() << "copies of weights take too much of it";
   const std::int64_t budget = whole_.planned_memory_bytes / 2;
   run_.memory.budget = budget;
   run_.memory.optimizer_state = "resident";
@@ -214,6 +215,7 @@ TEST_F(BudgetedDisk, TrainsAModelWhoseResidentNeedsAreTwiceTheBudget) {
 }
 
 TEST_F(BudgetedDisk, LeavesInMemoryWhatThereIsRoomFor) {
+  if (!testing::has_pass("slice_optimizer")) GTEST_SKIP() << "moments of a stack move as a whole";
   const std::int64_t budget = whole_.planned_memory_bytes * 3 / 4;
   EXPECT_GT(train_within(budget).planned_memory_bytes, budget * 9 / 10);
 }

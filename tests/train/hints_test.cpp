@@ -76,7 +76,7 @@ TEST(Hints, ColdMomentsGoToDiskAndHotOnesStay) {
 // With moments that stay in memory: those of a stack are cut where that is needed, and nowhere
 // else.
 TEST(Hints, ColdExpertsGoToDiskByThemselves) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
+  if (!testing::has_pass("slice_optimizer")) GTEST_SKIP() << "moments of a stack stay whole";
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path(), kWide);
   run.train.precision = "bf16";
@@ -87,7 +87,8 @@ TEST(Hints, ColdExpertsGoToDiskByThemselves) {
   const std::int64_t expert_bytes = 64 * 48 * 4;
   EXPECT_EQ(plan_of_one.disk_bytes, 2 * expert_bytes);
   run.memory.masters = "disk";
-  EXPECT_THAT(on_disk(run), ::testing::Contains("low.layers.1.experts.up.weight.slice.1"));
+  EXPECT_THAT(on_disk(run), ::testing::Contains("low.layers.1.experts.up.weight.slice.1")
+                                .Times(testing::has_pass("split_parameters") ? 1 : 0));
   run.memory.masters = "resident";
   run.memory.cold = {"experts.0-1"};
   EXPECT_EQ(plan(run).plan.training.plan.disk_bytes, 2 * 3 * 2 * 2 * expert_bytes);
@@ -99,9 +100,9 @@ TEST(Hints, ColdExpertsGoToDiskByThemselves) {
 }
 
 TEST(Hints, HotValuesAreNotMadeAgain) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
   const TemporaryDirectory folder;
   RunConfig run = tiny_run(folder.path());
+  run.compiler.trivial_planners = false;
   run.data.sequence_length = 512;
   run.train.micro_batch_size = 8;
   run.train.gradient_accumulation_steps = 2;
@@ -119,8 +120,8 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
   std::string want;
   for (const char* cold : {"", "embedding", "layers.0", "experts.1", "layers.1.experts.0-2.up"}) {
     if (std::string_view(cold).find("experts.") != std::string_view::npos &&
-        testing::is_plain_test_config())
-      continue;  // an optional pass cuts them
+        !testing::has_pass("slice_optimizer"))
+      continue;  // refused, see below
     const TemporaryDirectory folder;
     RunConfig run = tiny_run(folder.path(), kWide);
     run.train.precision = "bf16";
@@ -135,7 +136,7 @@ TEST(Hints, TrainTheBitsOfAResidentRun) {
 
 // Slices of moments and lower 16 bits begin elsewhere then; files have them whole.
 TEST(Hints, NameOtherExpertsAfterAResume) {
-  if (testing::is_plain_test_config()) GTEST_SKIP() << "an optional pass cuts them";
+  if (!testing::has_pass("slice_optimizer")) GTEST_SKIP() << "moments of a stack stay whole";
   std::string want;
   for (const char* cold : {"", "experts.2-3", "layers.0.experts.1.down"}) {
     const TemporaryDirectory folder;
@@ -176,7 +177,7 @@ TEST(Hints, ThatCannotBeObeyedAreRefusedWithTheReason) {
               HasSubstr("memory.cold: expected a segment or a parameter"));
   const std::string others = "which the pass slice_optimizer cuts apart, got others for";
   EXPECT_THAT(refusal({"experts.0-1"}, {"experts.2"}),
-              HasSubstr(testing::is_plain_test_config() ? others : "nothing"));
+              HasSubstr(testing::has_pass("slice_optimizer") ? "nothing" : others));
   EXPECT_THAT(refusal({}, {"layers.1.experts.4"}),
               HasSubstr("memory.cold: expected experts 0 to 3 of layers.1.experts.down.weight, got "
                         "'layers.1.experts.4'"));

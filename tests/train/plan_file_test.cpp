@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "plan/budget_error.h"
 #include "support/planned_run.h"
-#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/trainer.h"
 
@@ -31,6 +30,7 @@ RunConfig lean_run(const std::filesystem::path& folder, double share) {
   run.data.sequence_length = 256;
   run.train.micro_batch_size = 8;
   run.train.gradient_accumulation_steps = 2;
+  run.compiler.trivial_planners = false;
   const PlannedRun whole = plan_of(run);
   run.memory.budget =
       whole.budgeted.memory.peak_bytes -
@@ -49,14 +49,7 @@ std::string refusal(const RunConfig& run) {
   return "nothing";
 }
 
-class PlanFiles : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (testing::is_plain_test_config()) GTEST_SKIP() << "trivial planners choose nothing";
-  }
-};
-
-TEST_F(PlanFiles, IsReplayedToTheByte) {
+TEST(PlanFiles, IsReplayedToTheByte) {
   const TemporaryDirectory folder;
   const std::string file = folder.path() / "plan.json";
   for (const double share : {0.0, 0.15, 0.3}) {
@@ -77,7 +70,7 @@ TEST_F(PlanFiles, IsReplayedToTheByte) {
   }
 }
 
-TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
+TEST(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.55);
   run.train.steps = 3;
@@ -94,7 +87,7 @@ TEST_F(PlanFiles, TrainsWithTheBitsOfTheRunThatChoseForItself) {
   }
 }
 
-TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
+TEST(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
@@ -116,7 +109,7 @@ TEST_F(PlanFiles, OfAnotherStepIsRefusedNamingEachDifference) {
   EXPECT_THAT(refusal<InvalidArgument>(other), HasSubstr("graph: expected"));
 }
 
-TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
+TEST(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
   const TemporaryDirectory folder;
   RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json";
@@ -145,7 +138,7 @@ TEST_F(PlanFiles, IsAtOddsWithValuesHintsAndBudgetsAloud) {
               HasSubstr("first_moment.head.weight: expected in memory, found on disk"));
 }
 
-TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
+TEST(PlanFiles, NamesWhatIsWrongInAFile) {
   const TemporaryDirectory folder;
   const RunConfig run = lean_run(folder.path(), 0.55);
   const std::string file = folder.path() / "plan.json", good = to_json(plan_of(run).file);
@@ -184,7 +177,7 @@ TEST_F(PlanFiles, NamesWhatIsWrongInAFile) {
               HasSubstr("decisions.pack_transposed: expected true or false, got 3"));
 }
 
-TEST_F(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
+TEST(PlanFiles, DiffSaysWhatChangesInChoicesBytesAndSeconds) {
   const TemporaryDirectory folder;
   const PlanFile whole = plan_of(lean_run(folder.path(), 0)).file,
                  lean = plan_of(lean_run(folder.path(), 0.55)).file;

@@ -10,7 +10,6 @@
 #include "anabatic/session.h"
 #include "base/text.h"
 #include "io/data/loader.h"
-#include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/api/step_data.h"
 #include "train/open_dataset.h"
