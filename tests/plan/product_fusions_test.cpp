@@ -62,7 +62,8 @@ Names fusions_in(const ir::Graph& graph) {
       if (form->keeps == spec::KeptProducts::kInt8) names.insert("quantize_in_product");
     } else {
       if (node.attributes.contains("with_activation")) names.insert("activation_with_gradient");
-      if (node.attributes.contains("block")) names.insert("read_quantized");
+      for (const ir::ValueId input : node.inputs)
+        if (graph.value(input).type.is_quantized()) names.insert("read_quantized");
     }
   }
   return names;
