@@ -63,7 +63,19 @@ class Reader {
     return member(name, Json::value_t::string).get<std::string>();
   }
   std::int64_t integer(const char* name) const {
-    return member(name, Json::value_t::number_integer).get<std::int64_t>();
+    const Json& value = member(name, Json::value_t::number_integer);
+    ANABATIC_REQUIRE(!value.is_number_unsigned() ||
+                         value.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max(),
+                     "[plan file] {}: {}: expected a number below 2^63, found {}", place_, name,
+                     show_json(value));
+    return value.get<std::int64_t>();
+  }
+  // Not negative, so that differences do not overflow.
+  std::int64_t num_bytes(const char* name) const {
+    const std::int64_t value = integer(name);
+    ANABATIC_REQUIRE(value >= 0, "[plan file] {}: {}: expected a number of bytes, found {}", place_,
+                     name, value);
+    return value;
   }
   std::int32_t integer_32(const char* name) const {
     const std::int64_t value = integer(name);
@@ -344,18 +356,21 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   for (const std::string& name : decisions.strings("resident_parameters"))
     plan.decisions.resident_parameters.insert(name);
   plan.decisions.num_windows = decisions.integer_32("num_windows");
-  plan.decisions.resident_bytes = decisions.integer("resident_bytes");
+  plan.decisions.resident_bytes = decisions.num_bytes("resident_bytes");
   plan.on_disk = decisions.strings("on_disk");
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
   plan.plan_hash = predicted.string("plan_hash");
-  plan.peak_bytes = predicted.integer("peak_bytes");
-  plan.step_bytes = predicted.integer("step_bytes");
+  plan.peak_bytes = predicted.num_bytes("peak_bytes");
+  plan.step_bytes = predicted.num_bytes("step_bytes");
   plan.step_seconds = predicted.number("step_seconds");
   plan.added_seconds = predicted.number("added_seconds");
   predicted.for_each("choices",
                      [&](const Reader& choice) { plan.choices.push_back(read_choice(choice)); });
+  std::int64_t sum = 0;
   predicted.for_each("table", [&](const Reader& row) {
-    plan.rows.push_back({row.string("name"), row.string("what"), row.integer("bytes")});
+    plan.rows.push_back({row.string("name"), row.string("what"), row.num_bytes("bytes")});
+    ANABATIC_REQUIRE(!__builtin_add_overflow(sum, plan.rows.back().bytes, &sum),
+                     "[plan file] {}: expected rows of less than 2^63 bytes together", row.place());
   });
   return plan;
 }
