@@ -39,6 +39,8 @@ constexpr const char* kStepKeys[] = {"data.sequence_length",
                                      "compiler.disable_passes",
                                      "compiler.trivial_planners"};
 
+// Not negative, so that differences do not overflow.
+std::int64_t num_bytes(const JsonNode& node) { return node.as_integer(0); }
 std::int32_t integer_32(const JsonNode& node) {
   return static_cast<std::int32_t>(node.as_integer(0, std::numeric_limits<std::int32_t>::max()));
 }
@@ -282,19 +284,23 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   for (const std::string& name : decisions.at("resident_parameters").as_strings())
     plan.decisions.resident_parameters.insert(name);
   plan.decisions.num_windows = integer_32(decisions.at("num_windows"));
-  plan.decisions.resident_bytes = decisions.at("resident_bytes").as_integer();
+  plan.decisions.resident_bytes = num_bytes(decisions.at("resident_bytes"));
   plan.on_disk = decisions.at("on_disk").as_strings();
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
   plan.plan_hash = predicted.at("plan_hash").as_string();
-  plan.peak_bytes = predicted.at("peak_bytes").as_integer();
-  plan.step_bytes = predicted.at("step_bytes").as_integer();
+  plan.peak_bytes = num_bytes(predicted.at("peak_bytes"));
+  plan.step_bytes = num_bytes(predicted.at("step_bytes"));
   plan.step_seconds = predicted.at("step_seconds").as_number();
   plan.added_seconds = predicted.at("added_seconds").as_number();
   for (const JsonNode& choice : predicted.at("choices").items())
     plan.choices.push_back(read_choice(choice));
-  for (const JsonNode& row : predicted.at("table").items())
-    plan.rows.push_back(
-        {row.at("name").as_string(), row.at("what").as_string(), row.at("bytes").as_integer()});
+  std::int64_t sum = 0;
+  for (const JsonNode& row : predicted.at("table").items()) {
+    const JsonNode bytes = row.at("bytes");
+    plan.rows.push_back({row.at("name").as_string(), row.at("what").as_string(), num_bytes(bytes)});
+    if (__builtin_add_overflow(sum, plan.rows.back().bytes, &sum))
+      bytes.refuse("rows of less than 2^63 bytes together");
+  }
   return plan;
 }
 

@@ -38,13 +38,15 @@ using FindOp = const OpSchema* (*)(std::string_view);
 struct Outcome {
   int accepted = 0, refused = 0;
   void add(const std::string& text, FindOp find_op) {
+    std::string printed;
     try {
-      const std::string printed = print(parse(text, find_op));
-      ++accepted;
-      ASSERT_EQ(print(parse(printed, find_op)), printed) << text;
+      printed = print(parse(text, find_op));
     } catch (const InvalidArgument&) {
       ++refused;
+      return;
     }
+    ++accepted;
+    ASSERT_EQ(print(parse(printed, find_op)), printed) << text;
   }
 };
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// A config.json that is read describes a model whose graph can be built.
+#include "fuzz/fuzz_target.h"
+#include "model/model.h"
+
+using namespace anabatic;
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static fuzz::MemoryFile file;
+  const std::string_view json = fuzz::view(data, size);
+  file.write(json);
+  return fuzz::read_or_refuse(
+      json, [] { return model::load_config(file.path()); },
+      [](const model::ModelConfig& config) {
+        fuzz::require(config.counts.total > 0, "parameters");
+        fuzz::require(config.counts.active <= config.counts.total, "no more active parameters");
+        if (config.spec.layers.size() <= 8)
+          ir::verify(model::build_graph(config, {.num_tokens = 3}));
+      });
+}
