@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs all tests: lint, Release with every test, AddressSanitizer + UBSan with the fast ones, the suite again with
-# optional passes off, trivial planners and poisoned arenas, and a consumer project. Quick failures come first.
+# Builds and runs all tests: lint, Release with every test and a consumer project, the suite again with optional passes off, trivial
+# planners and poisoned arenas, libFuzzer for 10 s a target, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
 # usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass and the slow suites, one
 # of which opens pages in chromium)
 set -eu
@@ -56,6 +56,9 @@ run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
 run_configured plain
+
+stage "libFuzzer"
+sh tools/fuzz.sh 10
 
 stage "AddressSanitizer and UBSan"
 cmake --preset asan -DANABATIC_TESTS=ON >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
