@@ -160,6 +160,12 @@ std::int64_t StateStore::num_bytes() const {
   return bytes;
 }
 
+std::int64_t StateStore::allocated_bytes() const {
+  std::int64_t bytes = 0;
+  for (const device::Memory& block : impl_->blocks) bytes += round_up(block.bytes(), kPageBytes);
+  return bytes;
+}
+
 std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes) {
   std::int64_t total = 0, free_bytes = 0;
   bool has_block = false;

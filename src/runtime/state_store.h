@@ -40,7 +40,8 @@ class StateStore {
   std::vector<Name> names() const;  // sorted by text
   // The states of that role and owner, ascending by rows: none, the whole one, or its slices.
   std::span<const Name> parts(spec::StateRole role, Name owner) const;
-  std::int64_t num_bytes() const;  // in memory, with the swap space's staging buffer
+  std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
+  std::int64_t allocated_bytes() const;  // likewise, with the unused rest of small states' blocks
 
   // Where states on disk are stored; to be set before the first of them is added.
   void set_swap(std::unique_ptr<swap::SwapSpace> swap);

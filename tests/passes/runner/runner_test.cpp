@@ -19,6 +19,7 @@ namespace anabatic::passes {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 bool keep(ir::Graph&, const PassContext&) { return false; }
 bool rename(ir::Graph& graph, const PassContext&) {
