@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the passes after `recompute` will fuse, as the memory planner foresees it: a product that
-// writes int8 values of an activation's operands itself, a gradient that reads them or makes the
-// activation.
+// What the passes after `recompute` will fuse, as the memory planner predicts it: a product that
+// writes int8 values of an activation's operands itself, a gradient that reads them or computes
+// the activation.
 #pragma once
 #include <span>
 #include <vector>

@@ -15,7 +15,7 @@ namespace {
 
 // For ops that the list below does not name: they stream through memory.
 constexpr double kFallbackShare = 0.5;
-// Of an update of moments in 8 bits, which arithmetic bounds.
+// For updates of moments in 8 bits, which arithmetic bounds.
 constexpr double kShareOfUpdateIn8Bits = 0.3;
 
 // Words that op names begin with, and the share of the roof that kernels reach on two cores of an

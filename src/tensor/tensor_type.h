@@ -34,7 +34,7 @@ struct TensorType {
   std::int64_t num_elements() const;  // InvalidArgument on overflow of 2^62
   std::int64_t num_bytes() const;     // likewise; of a quantised tensor with its scales
   bool is_quantized() const { return blocks.has_value(); }
-  // Of its values: the scales' dtype of a quantised tensor.
+  // The dtype of the values: of a quantised tensor that of its scales.
   DType value_dtype() const { return is_quantized() ? blocks->scale : dtype; }
   bool operator==(const TensorType&) const = default;
 };
@@ -67,7 +67,7 @@ struct TensorView {
   T* as() const {
     return reinterpret_cast<T*>(data);
   }
-  // Of a quantised tensor.
+  // Those of a quantised tensor.
   template <class T>
   T* scales() const {
     return reinterpret_cast<T*>(data + scales_offset(*type));

@@ -62,7 +62,7 @@ class HostTensor {
   GuardedBytes bytes_;
 };
 
-// Of element or scale i of a tensor.
+// The dtype of element or scale i.
 DType dtype_at(const TensorType& type, std::size_t i);
 
 bool is_float(DType dtype);

@@ -10,7 +10,7 @@ namespace anabatic::testing {
 // kExact: small integers, so that any order of summation is exact. kBounded: normal deviates.
 enum class Regime { kExact, kBounded };
 
-// The inputs of one case; D stands for `dtype`. Recipes, beside the regime's own data:
+// The inputs of one case; D stands for `dtype`. Recipes, in addition to the regime's own data:
 //   normal(s) positive constant(v) softmax        floats
 //   quantized[(deviation)]                        any elements; scales normal, of moments positive
 //   below(n) permutation iota(first) constant(v)  integers

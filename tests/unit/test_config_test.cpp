@@ -64,11 +64,11 @@ TEST(TestConfigs, ChangeNothingByDefault) {
 }
 
 TEST(TestConfigs, OfAnUnknownNameAreRefusedWithTheKnownOnes) {
-  const ScopedVariable variable(kVariable, "plian");
+  const ScopedVariable variable(kVariable, "planned");
   EXPECT_THAT([] { test_config(); },
               ThrowsMessage<InvalidArgument>(
                   AllOf(HasSubstr("expected one of default, plain, without_"),
-                        HasSubstr("without_dead_code"), HasSubstr("got 'plian'"))));
+                        HasSubstr("without_dead_code"), HasSubstr("got 'planned'"))));
 }
 
 TEST(TestConfigs, KnowThePassesOfThePipelineAlone) {

@@ -27,7 +27,7 @@ analysis::Treatments treatments_of(const Graph& graph, const analysis::Rebuilder
   return treatments;
 }
 
-// Builds the nodes anew, with those that convert and make again among them.
+// Builds the node list with the nodes that convert and recompute.
 class Rewriter {
  public:
   Rewriter(Graph& graph, const PassContext& context, const std::vector<Rebuild>& rebuilds)
@@ -39,7 +39,7 @@ class Rewriter {
         waiting_(graph.values.size(), ir::kNoValue) {}
 
   void run(const analysis::Treatments& treatments) {
-    std::vector<std::vector<const Rebuild*>> behind = converted_behind();
+    std::vector<std::vector<const Rebuild*>> after = converted_after();
     auto next = rebuilds_.begin();
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       for (; next != rebuilds_.end() && index(next->before) == i; ++next) add(*next);
@@ -48,24 +48,24 @@ class Rewriter {
         for (ValueId& input : node.inputs)
           if (!treatments.is_kept(input)) input = made_[index(input)];
       graph_.nodes.push_back(node);
-      for (const Rebuild* rebuild : behind[i]) convert(*rebuild);
+      for (const Rebuild* rebuild : after[i]) convert(*rebuild);
     }
   }
 
  private:
-  // By node: what takes its form behind it, the last of the forward to use the value.
-  std::vector<std::vector<const Rebuild*>> converted_behind() const {
+  // By node: values to convert after it, for it is the last of the forward to use them.
+  std::vector<std::vector<const Rebuild*>> converted_after() const {
     std::vector<std::size_t> last_use(made_.size(), 0);
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (nodes_[i].tag.phase != ir::Phase::kForward) continue;
       for (const auto* list : {&nodes_[i].inputs, &nodes_[i].outputs})
         for (const ValueId value : *list) last_use[index(value)] = i;
     }
-    std::vector<std::vector<const Rebuild*>> behind(nodes_.size());
+    std::vector<std::vector<const Rebuild*>> after(nodes_.size());
     for (const Rebuild& rebuild : rebuilds_)
       if (rebuild.from != spec::SavedForm::kWhole)
-        behind[last_use[index(rebuild.outputs[0])]].push_back(&rebuild);
-    return behind;
+        after[last_use[index(rebuild.outputs[0])]].push_back(&rebuild);
+    return after;
   }
 
   void set_tag(const Rebuild& rebuild, ir::Phase phase) {
@@ -78,8 +78,7 @@ class Rewriter {
     set_tag(rebuild, ir::Phase::kForward);
     const ValueId value = rebuild.outputs[0];
     const analysis::Conversion to = analysis::conversion_to(rebuild.from);
-    waiting_[index(value)] =
-        to.op.empty() ? value : builder_.add1(to.op, {value}, to.attributes);
+    waiting_[index(value)] = to.op.empty() ? value : builder_.add1(to.op, {value}, to.attributes);
   }
 
   std::vector<ValueId> again(const Rebuild& rebuild) {
@@ -108,8 +107,8 @@ class Rewriter {
   const std::vector<Rebuild>& rebuilds_;
   std::vector<Node> nodes_;
   ir::GraphBuilder builder_;
-  std::vector<ValueId> made_;                  // by forward value: what stands for it
-  std::vector<ValueId> waiting_;               // by forward value: its saved form
+  std::vector<ValueId> made_;     // by forward value: what the backward reads instead
+  std::vector<ValueId> waiting_;  // by forward value: its saved form
 };
 
 bool run(Graph& graph, const PassContext& context) {
