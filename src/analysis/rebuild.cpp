@@ -100,7 +100,7 @@ class Collector {
               .outputs = {value},
               .of = id};
     }
-    // Each product alone: a gradient mostly computes the activation (pass activation_with_gradient).
+    // Each product alone: a gradient mostly computes the activation (activation_with_gradient).
     if (keeps_products(node))
       return value == node.outputs[kActivation] ? activation(id, node) : product(id, node, value);
     return {.op = node.op->name,
