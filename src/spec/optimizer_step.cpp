@@ -33,22 +33,11 @@ Packs packs_of(const std::string& word) {
 
 // One walk over the attributes, for planning asks often.
 OptimizerStep optimizer_step_of(const Attributes& attributes) {
-  OptimizerStep step;
-  bool has_rule = false;
-  for (const auto& [key, value] : attributes) {
-    if (key == "rule") {
-      step.rule = rule_of(get_string(attributes, key));
-      has_rule = true;
-    } else if (key == "split") {
-      step.is_split = get_bool(attributes, key);
-    } else if (key == "packs") {
-      step.packs = packs_of(get_string(attributes, key));
-    } else if (key == "first_row") {
-      step.is_slice = true;
-      step.first_row = get_int(attributes, key);
-    }
-  }
-  if (!has_rule) (void)get_string(attributes, "rule");  // says that it is missing
+  OptimizerStep step{.rule = rule_of(get_string(attributes, "rule")),
+                     .is_split = get_bool_or(attributes, "split", false),
+                     .is_slice = attributes.contains("first_row")};
+  if (attributes.contains("packs")) step.packs = packs_of(get_string(attributes, "packs"));
+  if (step.is_slice) step.first_row = get_int(attributes, "first_row");
   return step;
 }
 
