@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/rounding.h"
 #include "device/topology.h"
 #include "lower/compile.h"
 #include "model/model.h"
@@ -151,10 +152,11 @@ TEST_P(ClosedForms, EqualTheAccountUnderEachRecomputeChoice) {
     }
 }
 
-// What a matrix of `rows` rows of a token no longer takes.
+// The bytes that a matrix no longer takes.
 std::int64_t compressed(SavedForm form, std::int64_t b, std::int64_t rows, std::int64_t width) {
-  return form == SavedForm::kBFloat16 ? rows * width * (b - 2)
-                                      : rows * (width * (b - 1) - 2 * ((width + 127) / 128));
+  if (form == SavedForm::kBFloat16) return rows * width * (b - 2);
+  return rows * width * b - round_up(rows * width, kScalesAlignment) -
+         2 * rows * ceil_div(width, std::int64_t{128});
 }
 
 TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
@@ -172,11 +174,12 @@ TEST_P(ClosedForms, EqualTheAccountUnderCompression) {
         lower::compile(model::build_graph(config, {.num_tokens = s.tokens, .balance_coef = 0.01}),
                        options, device::describe_cpu(2));
     const auto saved = make_account(compiled.graph, compiled.plan).saved_by_layer;
-    const std::int64_t less = 3 * compressed(form, b, s.experts == 0 ? 1 : s.top_k, s.inner) +
-                              compressed(form, b, 1, s.heads * s.head_dim);
+    const std::int64_t less =
+        3 * compressed(form, b, s.tokens * (s.experts == 0 ? 1 : s.top_k), s.inner) +
+        compressed(form, b, s.tokens, s.heads * s.head_dim);
     for (std::int64_t layer = 0; layer < s.layers; ++layer)
       EXPECT_EQ(saved.at(static_cast<std::int32_t>(layer)),
-                s.tokens * (bytes_a_token(s, b, layer) - less) + bytes_a_layer(s))
+                s.tokens * bytes_a_token(s, b, layer) - less + bytes_a_layer(s))
           << "layer " << layer << ", " << b << " bytes";
   }
 }

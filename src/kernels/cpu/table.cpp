@@ -112,7 +112,7 @@ using Workspace = decltype(Kernel::workspace_bytes);
 using Prepare = decltype(Kernel::prepare);
 using Run = decltype(Kernel::run);
 
-// Rows of an op, best first; those without `run` are not built. A kernel's name is its variant: the
+// Rows of an op, best first; those without `op` are not built. A kernel's name is its variant: the
 // full name is "cpu:", op, form and variant.
 struct OpRows {
   std::array<Kernel, 4> kernels;
@@ -319,7 +319,7 @@ struct Table {
   constexpr Table() {
     for (const auto& [kernels, form] : kOps)
       for (const Kernel& kernel : kernels) {
-        if (kernel.run == nullptr) continue;
+        if (kernel.op.empty()) continue;
         auto end = names[size].begin();
         for (const std::string_view part : {std::string_view("cpu:"), kernel.op, form, kernel.name})
           end = std::copy(part.begin(), part.end(), end);
