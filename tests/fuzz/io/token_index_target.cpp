@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz::read_or_refuse(
       bytes,
       [] {
-        // Ahead of the braces: g++ 12 destroys members twice where a later one throws.
+        // Before the braces: g++ 12 destroys members twice where a later one throws.
         io::IndexedFile tokens(io::IndexedPaths{bin.path(), idx.path()});
         std::vector<io::TokenFile> files;
         files.push_back({{.path = bin.path()}, std::move(tokens)});
