@@ -58,7 +58,7 @@ stage "tests with optional passes off, trivial planners and poisoned arenas"
 run_configured plain
 
 stage "libFuzzer"
-sh tools/fuzz.sh 10
+FUZZ_SEED=1 sh tools/fuzz.sh 10
 
 stage "AddressSanitizer and UBSan"
 cmake --preset asan -DANABATIC_TESTS=ON >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }

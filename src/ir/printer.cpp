@@ -34,7 +34,7 @@ class Printer {
 
   template <class... Args>
   void append(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+    out_ += fmt::format(format, std::forward<Args>(args)...);
   }
 
   void number(ValueId id) {

@@ -32,9 +32,18 @@ std::string TokenStream::emit(std::string text) {
   const auto [in_text, in_emitted] =
       std::mismatch(text.begin(), text.end(), emitted_.begin(), emitted_.end());
   std::string fresh(in_text, text.end());
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(num_emitted_ids_));
+  // A decoder may strip spaces from its first tokens. Where that leaves nothing, it would strip the
+  // next token too, so ids from before stay in front of them.
+  const std::vector<std::int32_t> rest(ids_.begin() + static_cast<std::ptrdiff_t>(num_emitted_ids_),
+                                       ids_.end());
+  std::string decoded = tokenizer_->decode(rest, skip_special_tokens_);
+  if (decoded.empty()) {
+    emitted_ = std::move(text);
+  } else {
+    ids_ = rest;
+    emitted_ = std::move(decoded);
+  }
   num_emitted_ids_ = ids_.size();
-  emitted_ = tokenizer_->decode(ids_, skip_special_tokens_);
   return fresh;
 }
 
