@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs all tests: lint, Release with every test and a consumer project, the suite again with optional passes off, trivial
-# planners and poisoned arenas, libFuzzer for 10 s on three targets, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
+# planners and poisoned arenas, libFuzzer on three targets, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
 # usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass and the slow suites, one
 # of which opens pages in chromium)
 set -eu
