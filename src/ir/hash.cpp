@@ -55,9 +55,8 @@ class Bytes {
   void add(Name name) { add(text(name)); }
 
   void add(const TensorType& type) {
-    constexpr std::uint8_t kQuantized = 0x80;
-    add(static_cast<std::uint8_t>(static_cast<std::uint8_t>(type.dtype) |
-                                  (type.is_quantized() ? kQuantized : 0)));
+    add(type.dtype);
+    add(type.is_quantized());
     add(type.shape.size());
     for (const std::int64_t dim : type.shape) add(dim);
     add(type.layout);

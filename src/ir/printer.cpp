@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cctype>
-#include <iterator>
 
 #include "base/error.h"
 #include "ir/graph.h"

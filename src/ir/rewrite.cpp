@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ir/rewrite.h"
 
+#include <algorithm>
 #include <functional>
 #include <queue>
 
@@ -39,12 +40,7 @@ void replace_uses(Graph& graph, const std::vector<ValueId>& replacement) {
   visit_reads(graph, [&](ValueId& id) { id = replacement[index(id)]; });
 }
 
-void keep_nodes(Graph& graph, const std::vector<bool>& keep) {
-  std::vector<Node> kept;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    if (keep[i]) kept.push_back(std::move(graph.nodes[i]));
-  graph.nodes = std::move(kept);
-
+void drop_undefined_values(Graph& graph) {
   std::vector<bool> defined(graph.values.size(), false);
   visit_definitions(graph, [&](ValueId& id) { defined[index(id)] = true; });
   std::vector<ValueId> renumbered(graph.values.size(), kNoValue);
@@ -64,6 +60,20 @@ void keep_nodes(Graph& graph, const std::vector<bool>& keep) {
   visit_definitions(graph, renumber);
   visit_reads(graph, renumber);
   renumber_producers(graph);
+}
+
+void keep_nodes(Graph& graph, const std::vector<bool>& keep) {
+  std::vector<Node> kept;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i)
+    if (keep[i]) kept.push_back(std::move(graph.nodes[i]));
+  graph.nodes = std::move(kept);
+  drop_undefined_values(graph);
+}
+
+bool remove_nodes(Graph& graph, const std::vector<bool>& keep) {
+  if (std::find(keep.begin(), keep.end(), false) == keep.end()) return false;
+  keep_nodes(graph, keep);
+  return true;
 }
 
 void sort_nodes(Graph& graph) {

@@ -14,6 +14,10 @@ void replace_uses(Graph& graph, const std::vector<ValueId>& replacement);
 // Removes the nodes whose keep[NodeId] is false, and every value that nothing defines any more;
 // renumbers both in their order. A kept reader of a removed value is an InternalError.
 void keep_nodes(Graph& graph, const std::vector<bool>& keep);
+// The same; false, and the graph as it was, where all are kept.
+bool remove_nodes(Graph& graph, const std::vector<bool>& keep);
+// Removes every value that nothing defines any more.
+void drop_undefined_values(Graph& graph);
 
 // Sorts nodes into a topological order, stable for nodes that are in order. For passes that append
 // a producer after its reader. InternalError on a cycle.

@@ -37,7 +37,6 @@ const ir::State* gradient_state(const Graph& graph, ValueId after) {
 bool run(Graph& graph, const PassContext& context) {
   ir::GraphBuilder builder(graph, context.find_op);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node node = graph.nodes[i];
     if (node.op->name != "sum_squares" || node.tag.segment != intern("optimizer")) continue;
@@ -61,10 +60,8 @@ bool run(Graph& graph, const PassContext& context) {
     }
     graph.nodes[i].outputs.clear();
     keep[i] = false;
-    changed = true;
   }
-  if (changed) ir::keep_nodes(graph, keep);
-  return changed;
+  return ir::remove_nodes(graph, keep);
 }
 
 }  // namespace

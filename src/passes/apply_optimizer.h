@@ -6,8 +6,8 @@
 //                      w, first_moment.w, second_moment.w = optimizer_step(...); w.bf16 = cast(w)
 //
 // A parameter whose upper and lower 16 bits are two states (split_parameters) gets `split`. With
-// OptimizerOptions::moments those of matrices are bf16, or quantised to 8 bits with states of
-// scales, `first_moment_scales.w` and `second_moment_scales.w`.
+// OptimizerOptions::moments those of matrices are bf16, or quantised to 8 bits, each with its
+// scales in one state (tensor/block_format.h).
 // With in_backward all of it belongs to the backward action, where a gradient dies as soon as it is
 // applied. The clip factor is then that of the previous step's norm, a state `previous_grad_norm`.
 // It begins with 0, so the first step is not clipped.

@@ -62,14 +62,11 @@ bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
 bool run(Graph& graph, const PassContext&) {
   const Readers readers(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     if (graph.nodes[i].op->name != "permute" || !fuse(graph, readers, i)) continue;
     keep[i] = false;
-    changed = true;
   }
-  if (changed) ir::keep_nodes(graph, keep);
-  return changed;
+  return ir::remove_nodes(graph, keep);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ class Fuser {
       if (j <= i || second.op != first.op || second.inputs[1] != first.inputs[1] ||
           second.attributes != first.attributes || second.tag != first.tag)
         continue;
-      const std::vector<ir::NodeId>& readers = readers_.of(first.outputs[0]);
+      const std::span<const ir::NodeId> readers = readers_.of(first.outputs[0]);
       if (std::any_of(readers.begin(), readers.end(),
                       [&](ir::NodeId reader) { return index(reader) <= j; }) ||
           type(first.inputs[0]).dtype != type(second.inputs[0]).dtype)

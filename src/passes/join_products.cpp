@@ -124,7 +124,7 @@ class Joiner {
     drop_other_tags(members);
     const std::size_t last = members.back();
     std::erase_if(members, [&](std::size_t i) {
-      const std::vector<ir::NodeId>& readers = readers_.of(graph_.nodes[i].outputs[0]);
+      const std::span<const ir::NodeId> readers = readers_.of(graph_.nodes[i].outputs[0]);
       return std::any_of(readers.begin(), readers.end(), [&](ir::NodeId reader) {
         const Node& node = graph_.node(reader);
         return index(reader) < last || (node.op->name == "accumulate" && node.inputs.size() != 2);

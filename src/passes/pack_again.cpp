@@ -66,7 +66,7 @@ bool run(Graph& graph, const PassContext& context) {
     }
     graph.nodes.push_back(std::move(node));
   }
-  ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));
+  ir::drop_undefined_values(graph);
   return true;
 }
 

@@ -49,7 +49,7 @@ class Runner {
         facts_(options.facts.begin(), options.facts.end()) {}
 
   std::vector<PassReport> run() {
-    check_disabled(passes_, options_);
+    if (options_.checks) check_disabled(passes_, options_);
     create_dump_directory();
     dump("input");
     if (options_.checks) {
@@ -61,6 +61,8 @@ class Runner {
       ++number_;
       if (options_.disabled.count(pass.name) == 1) {
         reports.push_back({.name = std::string(pass.name), .skipped = true});
+      } else if (pass.of_decisions && context_.options.decisions == nullptr) {
+        reports.push_back({.name = std::string(pass.name)});
       } else {
         reports.push_back(run_one(pass));
       }

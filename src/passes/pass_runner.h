@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a list of passes: checks facts, "changed" and the graph; times and dumps each pass.
+// Runs a list of passes: checks facts, "changed" and the graph, and dumps each pass.
 #pragma once
 #include <set>
 #include <span>

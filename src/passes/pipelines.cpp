@@ -36,11 +36,11 @@
 namespace anabatic::passes {
 namespace {
 
-enum class Runs : std::uint8_t { kTraining, kBoth, kDecided };
+enum class Runs : std::uint8_t { kTraining, kBoth };
 
 struct Stage {
   const Pass& pass;
-  Runs runs;  // kDecided: in training, once for each spec::Decisions
+  Runs runs;
 };
 
 // Every pass once, in order, and why it is where it is.
@@ -90,39 +90,39 @@ constexpr std::array kStages{
     // Makes copies that common_subexpression would merge.
     Stage{kReloadParameters, Runs::kBoth},
     // The fusions' patterns know no slices.
-    Stage{kSliceCalls, Runs::kDecided},
+    Stage{kSliceCalls, Runs::kTraining},
     // Copies nodes as they will run, which common_subexpression would merge.
-    Stage{kRecompute, Runs::kDecided},
+    Stage{kRecompute, Runs::kTraining},
     // Recomputed operands have no reader in the forward any more.
-    Stage{kDropKeptProducts, Runs::kDecided},
+    Stage{kDropKeptProducts, Runs::kTraining},
     // Takes the `quantize` nodes that recompute adds, of products that are still kept.
-    Stage{kQuantizeInProduct, Runs::kDecided},
+    Stage{kQuantizeInProduct, Runs::kTraining},
     // Takes the activations that recompute adds.
-    Stage{kActivationWithGradient, Runs::kDecided},
+    Stage{kActivationWithGradient, Runs::kTraining},
     // An activation that is recomputed by itself would be another reader of what is dequantised.
-    Stage{kReadQuantized, Runs::kDecided},
+    Stage{kReadQuantized, Runs::kTraining},
 };
 
 template <class Wanted>
 std::vector<Pass> stages(Wanted&& wanted) {
   std::vector<Pass> passes;
   for (const Stage& stage : kStages)
-    if (wanted(stage.runs)) passes.push_back(stage.pass);
+    if (wanted(stage)) passes.push_back(stage.pass);
   return passes;
 }
 
 }  // namespace
 
 std::vector<Pass> training_pipeline() {
-  return stages([](Runs) { return true; });
+  return stages([](const Stage&) { return true; });
 }
 
 std::vector<Pass> decided_pipeline() {
-  return stages([](Runs runs) { return runs == Runs::kDecided; });
+  return stages([](const Stage& stage) { return stage.pass.of_decisions; });
 }
 
 std::vector<Pass> inference_pipeline() {
-  return stages([](Runs runs) { return runs == Runs::kBoth; });
+  return stages([](const Stage& stage) { return stage.runs == Runs::kBoth; });
 }
 
 const Pass* find_pass(std::string_view name) {

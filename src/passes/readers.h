@@ -2,6 +2,7 @@
 // The readers of each value of a graph, for passes that look for patterns. Valid until a node
 // changes.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "ir/graph.h"
@@ -13,7 +14,10 @@ class Readers {
   explicit Readers(const ir::Graph& graph);
 
   // In the order of nodes, one entry a read.
-  const std::vector<ir::NodeId>& of(ir::ValueId value) const { return readers_[index(value)]; }
+  std::span<const ir::NodeId> of(ir::ValueId value) const {
+    const std::size_t i = index(value);
+    return std::span(readers_).subspan(first_[i], first_[i + 1] - first_[i]);
+  }
   // Whether the graph itself needs the value: an output, the end of a state, the objective.
   bool is_wanted(ir::ValueId value) const { return is_wanted_[index(value)]; }
   // Whether nodes read the value `count` times, and there is no other reader.
@@ -22,8 +26,9 @@ class Readers {
   }
 
  private:
-  std::vector<std::vector<ir::NodeId>> readers_;  // by value
-  std::vector<bool> is_wanted_;                   // by value
+  std::vector<ir::NodeId> readers_;  // of the first value, then of the next
+  std::vector<std::size_t> first_;   // by value: of its readers; one more at the end
+  std::vector<bool> is_wanted_;      // by value
 };
 
 }  // namespace anabatic::passes

@@ -70,8 +70,8 @@ std::vector<Slice> slices_of(const TensorType& type, std::int64_t most_bytes,
 }
 
 TensorType type_of(const Slice& slice, TensorType type) {
-  if (type.ndim() == 3) type.shape[0] = {slice.matrices};
-  type.shape[type.shape.size() - 2] = {slice.count};
+  if (type.ndim() == 3) type.shape[0] = slice.matrices;
+  type.shape[type.shape.size() - 2] = slice.count;
   return type;
 }
 
@@ -111,7 +111,7 @@ class Slicer {
     std::erase_if(graph_.states,
                   [&](const ir::State& state) { return cut_.count(state.before) != 0; });
     ir::replace_uses(graph_, replacement);
-    ir::keep_nodes(graph_, std::vector<bool>(graph_.nodes.size(), true));
+    ir::drop_undefined_values(graph_);
     return true;
   }
 

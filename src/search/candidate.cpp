@@ -95,12 +95,9 @@ PlannedStep Candidate::step_of(plan::MemoryDecision decision, const PlannedStep&
     step.plan = whole.plan;
     return step;
   }
-  std::vector<passes::Pass> pipeline = passes::decided_pipeline();
-  std::erase_if(pipeline, [&](const passes::Pass& pass) {
-    return options_.disabled_passes.contains(pass.name);
-  });
   for (passes::PassReport& report :
-       passes::run_passes(step.graph, pipeline, context(&step.memory.decisions), {.checks = false}))
+       passes::run_passes(step.graph, passes::decided_pipeline(), context(&step.memory.decisions),
+                          {.disabled = options_.disabled_passes, .checks = false}))
     *std::find_if(step.passes.begin(), step.passes.end(), [&](const passes::PassReport& before) {
       return before.name == report.name;
     }) = std::move(report);

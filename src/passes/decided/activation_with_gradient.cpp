@@ -39,7 +39,6 @@ bool run(Graph& graph, const PassContext&) {
       if (node.tag.phase != ir::Phase::kBackwardWeight) has_other_readers[index(input)] = true;
   }
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool is_changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& activation = graph.nodes[i];
     if (activation.op->name != "activation" || activation.tag.phase != ir::Phase::kRecompute)
@@ -52,17 +51,17 @@ bool run(Graph& graph, const PassContext&) {
     gradient.outputs.push_back(activation.outputs[0]);
     graph.value(activation.outputs[0]).producer = id;
     keep[i] = false;
-    is_changed = true;
   }
-  if (!is_changed) return false;
-  ir::keep_nodes(graph, keep);
+  if (!ir::remove_nodes(graph, keep)) return false;
   ir::sort_nodes(graph);
   return true;
 }
 
 }  // namespace
 
-const Pass kActivationWithGradient{
-    .name = "activation_with_gradient", .needs = {"differentiated"}, .run = run};
+const Pass kActivationWithGradient{.name = "activation_with_gradient",
+                                   .needs = {"differentiated"},
+                                   .of_decisions = true,
+                                   .run = run};
 
 }  // namespace anabatic::passes

@@ -25,12 +25,13 @@ bool run(ir::Graph& graph, const PassContext& context) {
     node.outputs.resize(1);
     is_changed = true;
   }
-  if (is_changed) ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));
+  if (is_changed) ir::drop_undefined_values(graph);
   return is_changed;
 }
 
 }  // namespace
 
-const Pass kDropKeptProducts{.name = "drop_kept_products", .needs = {"differentiated"}, .run = run};
+const Pass kDropKeptProducts{
+    .name = "drop_kept_products", .needs = {"differentiated"}, .of_decisions = true, .run = run};
 
 }  // namespace anabatic::passes

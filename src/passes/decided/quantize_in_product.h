@@ -6,8 +6,8 @@
 //   %uq = quantize(%u)
 //     -> %h, %gq, %uq = linear_activation_with_codes(%x, wg, wu)
 //
-// Only where nothing else reads an operand, so that neither is stored whole. An operand without a
-// reader is quantised too, for nobody, if the other one is.
+// Only where nothing else reads an operand, so that neither is stored whole. If one operand is
+// quantised, so is the other one, even where nothing reads it.
 //
 // Equal bits. Saves a pass over both operands, and their bytes until they are quantised.
 //

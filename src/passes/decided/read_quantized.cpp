@@ -20,7 +20,6 @@ bool run(Graph& graph, const PassContext&) {
   const Readers readers(graph);
   const NodeId first = analysis::first_activation_gradient(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
-  bool is_changed = false;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     if (!analysis::is_activation_gradient(node) || i == index(first)) continue;
@@ -38,14 +37,13 @@ bool run(Graph& graph, const PassContext&) {
       *operand = graph.node(dequantize).inputs[0];
       keep[index(dequantize)] = false;
     }
-    is_changed = true;
   }
-  if (is_changed) ir::keep_nodes(graph, keep);
-  return is_changed;
+  return ir::remove_nodes(graph, keep);
 }
 
 }  // namespace
 
-const Pass kReadQuantized{.name = "read_quantized", .needs = {"differentiated"}, .run = run};
+const Pass kReadQuantized{
+    .name = "read_quantized", .needs = {"differentiated"}, .of_decisions = true, .run = run};
 
 }  // namespace anabatic::passes

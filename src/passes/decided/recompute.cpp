@@ -112,20 +112,22 @@ class Rewriter {
 };
 
 bool run(Graph& graph, const PassContext& context) {
-  if (context.options.decisions == nullptr) return false;
   const analysis::Rebuilder rebuilder(graph);
   const analysis::Treatments treatments =
       treatments_of(graph, rebuilder, *context.options.decisions);
   const std::vector<Rebuild> rebuilds = rebuilder.rebuilds(treatments);
   if (rebuilds.empty()) return false;
   Rewriter(graph, context, rebuilds).run(treatments);
-  ir::keep_nodes(graph, std::vector<bool>(graph.nodes.size(), true));  // producers have moved
+  ir::drop_undefined_values(graph);  // producers have moved
   return true;
 }
 
 }  // namespace
 
-const Pass kRecompute{
-    .name = "recompute", .needs = {"differentiated"}, .required = true, .run = run};
+const Pass kRecompute{.name = "recompute",
+                      .needs = {"differentiated"},
+                      .required = true,
+                      .of_decisions = true,
+                      .run = run};
 
 }  // namespace anabatic::passes

@@ -8,7 +8,6 @@ namespace anabatic::passes {
 namespace {
 
 bool run(ir::Graph& graph, const PassContext& context) {
-  if (context.options.decisions == nullptr) return false;
   std::vector<bool> keep(graph.nodes.size(), true);
   bool is_changed = false;
   for (const analysis::SliceableKind& kind : analysis::sliceable_kinds(graph)) {
@@ -26,7 +25,10 @@ bool run(ir::Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kSliceCalls{
-    .name = "slice_calls", .needs = {"differentiated"}, .required = true, .run = run};
+const Pass kSliceCalls{.name = "slice_calls",
+                       .needs = {"differentiated"},
+                       .required = true,
+                       .of_decisions = true,
+                       .run = run};
 
 }  // namespace anabatic::passes

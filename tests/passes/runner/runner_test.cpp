@@ -97,6 +97,26 @@ TEST(PassRunner, DumpsTheInputAndEveryPassThatRan) {
   EXPECT_EQ(read_file(folder.path() / "deep/03_rename.ir"), ir::print(graph));
 }
 
+TEST(PassRunner, RunsAPassOfDecisionsOnlyWithDecisions) {
+  const std::vector<Pass> passes{{.name = "rename", .of_decisions = true, .run = rename}};
+  const spec::Decisions decisions;
+  for (const bool has_decisions : {false, true}) {
+    SCOPED_TRACE(has_decisions);
+    const Folder folder;
+    PassContext context = kContext;
+    if (has_decisions) context.options.decisions = &decisions;
+    ir::Graph graph = sample();
+    const auto reports =
+        run_passes(graph, passes, context, {.dump_directory = folder.path().string()});
+    ASSERT_EQ(reports.size(), 1u);
+    EXPECT_EQ(reports[0].name, "rename");
+    EXPECT_EQ(reports[0].changed, has_decisions);
+    EXPECT_FALSE(reports[0].skipped);
+    EXPECT_EQ(graph.name, has_decisions ? "g+" : "g");
+    EXPECT_EQ(std::filesystem::exists(folder.path() / "01_rename.ir"), has_decisions);
+  }
+}
+
 TEST(PassRunner, UnwritableDumpsAreResourceErrors) {
   EXPECT_THAT(error_of<ResourceError>({{.name = "keep", .run = keep}},
                                       {.dump_directory = "/proc/anabatic_dump"}),

@@ -63,17 +63,14 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.on_disk = file.on_disk.get();
   } else if (key == "recompute") {  // this value
     file.decisions->recompute.insert(value);
-    options.decisions = file.decisions.get();
   } else if (key == "slices") {  // these calls, into so many: KEY:8
     const std::size_t colon = value.find(':');
     ANABATIC_REQUIRE(colon != std::string::npos, "expected KEY:COUNT, got '{}'", value);
     file.decisions->slices[value.substr(0, colon)] = std::stoll(value.substr(colon + 1));
-    options.decisions = file.decisions.get();
   } else if (key == "bf16" || key == "int8" || key == "disk") {  // this value in this form
     file.decisions->saved_as[value] = key == "bf16"   ? spec::SavedForm::kBFloat16
                                       : key == "int8" ? spec::SavedForm::kInt8
                                                       : spec::SavedForm::kDisk;
-    options.decisions = file.decisions.get();
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
     options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;
@@ -122,6 +119,7 @@ std::string check_error(const Pass& pass, const PassFile& file, ir::Graph graph)
 PassFile read_pass_file(const std::filesystem::path& path) {
   PassFile file;
   file.context.find_op = ops::find_op;
+  file.context.options.decisions = file.decisions.get();
   try {
     parse_lines(file, read_file(path));
   } catch (const std::exception& error) {
