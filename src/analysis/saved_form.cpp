@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/rounding.h"
 #include "ir/op_schema.h"
 
 namespace anabatic::analysis {
@@ -58,8 +57,7 @@ std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {
     case spec::SavedForm::kBFloat16:
       return 2 * type.num_elements();
     case spec::SavedForm::kInt8:
-      return quantized(type, {.scale = DType::kBFloat16, .columns = spec::kCompressionBlock})
-          .num_bytes();
+      return quantized(type, int8_format(spec::kCompressionBlock)).num_bytes();
     case spec::SavedForm::kDisk:
       break;
   }

@@ -29,10 +29,9 @@ inline Support no(std::string reason) { return {std::move(reason)}; }
 
 class ByteWatch;  // byte_watch.h
 
-// What a call runs on. A device's own means of running are fields here: a team of threads, later a
-// stream or a communicator.
+// What a call runs on.
 struct Launch {
-  device::ThreadTeam* team = nullptr;  // null for rows of ref, which run on the caller
+  device::ThreadTeam* team = nullptr;  // may be null for rows of ref, which run on the caller
 };
 
 // One call: views already resolved from arenas. An optional input that is absent does not appear in
@@ -49,7 +48,7 @@ struct Arguments {
 };
 
 struct Kernel {
-  std::string_view name;  // "cpu:grouped_linear_bf16_avx512": device, op, variant
+  std::string_view name;  // "cpu:grouped_linear_avx512_bf16": device, op, variant
   std::string_view op;
   Support (*supports)(const spec::Problem&);
   std::int64_t (*workspace_bytes)(const spec::Problem&);  // null: none

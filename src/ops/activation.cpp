@@ -218,7 +218,8 @@ ir::Cost product_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::
                         product({2, rows, width, inputs[0].dim(1)}) + product({11, rows, width}));
 }
 
-// The gradients of the operands may take the operands' bytes, which begin at input `kFirst`.
+// The gradients of the operands may take the operands' bytes, unless these are quantised. They
+// begin at input `kFirst`.
 template <int kFirst>
 ir::Aliases aliases(const spec::Attributes& attributes) {
   static constexpr std::array<int, 2> kBoth{kFirst, kFirst + 1};

@@ -56,11 +56,9 @@ ir::Cost cost_dequantize(ir::Types inputs, ir::Types outputs, const spec::Attrib
 }  // namespace
 
 TensorType in_int8(const TensorType& x, std::int64_t block) {
-  return quantized(typed(x.dtype, {x.shape[0], x.shape[1]}),
-                   {.map = ElementMap::kLinear,
-                    .scale = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16,
-                    .rows = 1,
-                    .columns = block});
+  return quantized(
+      typed(x.dtype, {x.shape[0], x.shape[1]}),
+      int8_format(block, x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kBFloat16));
 }
 
 const ir::OpSchema kCast{.name = "cast",

@@ -87,8 +87,8 @@ Operand Check::i32(int i, std::string_view name, int ndim) const {
 Operand Check::in_int8(int i, std::string_view name) const {
   const Operand operand = input(i, name, 2);
   const std::optional<BlockFormat>& blocks = operand.type->blocks;
-  if (!blocks || operand.dtype() != DType::kInt8 || blocks->rows != 1 ||
-      blocks->scale == DType::kFloat32 || operand.type->layout != kRowMajor)
+  if (!blocks || operand.dtype() != DType::kInt8 || operand.type->layout != kRowMajor ||
+      *blocks != int8_format(blocks->columns, blocks->scale) || blocks->scale == DType::kFloat32)
     fail(fmt::format("expected {} to be i8_bf16_1xBLOCK of rows, got {}", name,
                      to_string(*operand.type)));
   return operand;

@@ -260,9 +260,10 @@ ir::Aliases must_alias(const spec::Attributes& attributes) {
                              .is_slice = i / 2 % 2 != 0});
     return forms;
   }();
-  const OptimizerStep step = spec::optimizer_step_of(attributes);
-  return kForms[4 * static_cast<std::size_t>(step.packs) + (step.is_slice ? 2 : 0) +
-                (step.is_split ? 1 : 0)];
+  const spec::Packs packs = spec::packs_of(attributes);
+  const bool is_split = spec::get_bool_or(attributes, "split", false);
+  return kForms[4 * static_cast<std::size_t>(packs) + (attributes.contains("first_row") ? 2 : 0) +
+                (is_split ? 1 : 0)];
 }
 
 std::string form(const spec::Attributes& attributes) {

@@ -39,16 +39,15 @@ double ChoicePrices::seconds_as_form(const analysis::Rebuild& rebuild,
   const ir::ValueId value = rebuild.outputs[0];
   const TensorType& type = graph_.value(value).type;
   if (rebuild.from == spec::SavedForm::kDisk) return offload_seconds(type.num_bytes(), device_);
-  const Conversion& apart = conversion(value, rebuild.from);
   // A product that quantises does so with both results. If the other one is recomputed, its int8
   // values have no reader.
   const double to = !codes_.are_left(value, treatments)
-                        ? apart.to
+                        ? conversion(value, rebuild.from).to
                         : (codes_.has_dropped_beside(value, treatments) ? 2 : 1) *
                               codes_behind_product_seconds(type, device_, efficiency_);
   const double from = codes_.are_read(value, treatments)
                           ? codes_in_gradient_seconds(type, device_, efficiency_)
-                          : apart.from;
+                          : conversion(value, rebuild.from).from;
   return to + from;
 }
 

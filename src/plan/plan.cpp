@@ -124,8 +124,7 @@ class BufferPlanner {
     if (from == to || of_output.arena != spec::Arena::kFrame ||
         of_input.arena != spec::Arena::kFrame || of_output.bytes != of_input.bytes)
       return;
-    // A quantised operand lies otherwise than what takes its place.
-    if (graph_.value(output).type.blocks != graph_.value(input).type.blocks) return;
+    if (!have_one_format(graph_, output, input)) return;
     if (of_output.lifetime.begin != position || of_input.lifetime.end != position + 1) return;
     int uses = 0;
     for (const auto* list : {&node.inputs, &node.outputs})

@@ -63,11 +63,14 @@ bool updates_in_8_bits(const ir::Graph& graph, const ir::Node& node) {
   return node.op->name == "optimizer_step" && reads_quantized(graph, node);
 }
 
-// An activation's gradient whose operands are quantised.
-bool reads_quantized_products(const ir::Graph& graph, const ir::Node& node) {
+// Operands of the activation that the product writes as int8, or its gradient reads so.
+std::int64_t num_in_int8(const ir::Graph& graph, const ir::Node& node) {
+  const auto is_int8 = [&](ir::ValueId value) { return graph.value(value).type.is_quantized(); };
   const spec::ProductForm* form = ir::product_form(node);
-  return form != nullptr && form->role == spec::ProductRole::kInputGradient &&
-         form->has_activation && reads_quantized(graph, node);
+  if (form == nullptr || !form->has_activation) return 0;
+  const std::vector<ir::ValueId>& values =
+      form->role == spec::ProductRole::kForward ? node.outputs : node.inputs;
+  return std::count_if(values.begin(), values.end(), is_int8);
 }
 
 // Query-key pairs of one head in a causal document of `length` rows.
@@ -210,12 +213,13 @@ double predicted_seconds(const ir::Graph& graph, const ir::Node& node,
                              : 1;
     seconds = fixed->second * times;
   }
-  if (ir::product_form(node) != nullptr &&
-      ir::product_form(node)->keeps == spec::KeptProducts::kInt8)
-    seconds +=
-        2 * codes_behind_product_seconds(graph.value(node.outputs[0]).type, device, efficiency);
-  if (reads_quantized_products(graph, node))
-    seconds += 2 * codes_in_gradient_seconds(graph.value(node.outputs[0]).type, device, efficiency);
+  if (const std::int64_t count = num_in_int8(graph, node); count > 0) {
+    const auto seconds_each = ir::product_form(node)->role == spec::ProductRole::kForward
+                                  ? codes_behind_product_seconds
+                                  : codes_in_gradient_seconds;
+    seconds += static_cast<double>(count) *
+               seconds_each(graph.value(node.outputs[0]).type, device, efficiency);
+  }
   if (node.attributes.contains("with_activation"))
     seconds += activation_beside_gradient_seconds(graph.value(node.outputs[0]).type, device);
   return seconds + roof_seconds(graph, node, device, efficiency) / share;

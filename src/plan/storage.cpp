@@ -137,6 +137,10 @@ std::vector<ir::NodeId> producers(const ir::Graph& graph) {
   return result;
 }
 
+bool have_one_format(const ir::Graph& graph, ir::ValueId a, ir::ValueId b) {
+  return graph.value(a).type.blocks == graph.value(b).type.blocks;
+}
+
 StorageMap assign_storage(const ir::Graph& graph) {
   UnionFind sets(graph.values.size());
   unite_all(graph, sets);

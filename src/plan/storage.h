@@ -33,6 +33,9 @@ StorageMap assign_storage(const ir::Graph& graph);
 // that sums keep their order.
 std::vector<std::pair<ir::NodeId, ir::NodeId>> storage_edges(const ir::Graph& graph);
 
+// Whether one value may take the bytes of another: a quantised one lies otherwise in them.
+bool have_one_format(const ir::Graph& graph, ir::ValueId a, ir::ValueId b);
+
 // By ValueId, from the nodes themselves: a value of a removed node has kNoNode.
 std::vector<ir::NodeId> producers(const ir::Graph& graph);
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "plan/plan.h"
+#include "plan/storage.h"
 #include "plan/verify_windows.h"
 
 namespace anabatic::plan {
@@ -361,9 +362,8 @@ class Verifier {
         if (!overlap(output, buffer(node.inputs[i]))) continue;
         bool is_allowed = false;
         for (const ir::Aliases aliases : {may_alias, must_alias})
-          is_allowed |=
-              o < aliases.size() && aliases[o] == static_cast<int>(i) &&
-              graph_.value(node.inputs[i]).type.blocks == graph_.value(node.outputs[o]).type.blocks;
+          is_allowed |= o < aliases.size() && aliases[o] == static_cast<int>(i) &&
+                        have_one_format(graph_, node.inputs[i], node.outputs[o]);
         // The same value twice among the inputs of an elementwise op is the same element.
         for (std::size_t j = 0; j < node.inputs.size(); ++j)
           is_allowed |= node.inputs[j] == node.inputs[i] && o < must_alias.size() &&

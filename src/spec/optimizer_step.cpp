@@ -22,7 +22,7 @@ UpdateRule rule_of(const std::string& name) {
       fmt::format("[optimizer_step] expected 'rule' to be one of {}, got '{}'", known, name));
 }
 
-Packs packs_of(const std::string& word) {
+Packs packs_of_word(const std::string& word) {
   const auto found = std::find(kPacksWords.begin() + 1, kPacksWords.end(), word);
   ANABATIC_REQUIRE(found != kPacksWords.end(),
                    "[optimizer_step] expected 'packs' to be transposed or both, got '{}'", word);
@@ -31,12 +31,16 @@ Packs packs_of(const std::string& word) {
 
 }  // namespace
 
-// One walk over the attributes, for planning asks often.
+Packs packs_of(const Attributes& attributes) {
+  const auto found = attributes.find("packs");
+  return found == attributes.end() ? Packs::kNone : packs_of_word(get_string(attributes, "packs"));
+}
+
 OptimizerStep optimizer_step_of(const Attributes& attributes) {
   OptimizerStep step{.rule = rule_of(get_string(attributes, "rule")),
                      .is_split = get_bool_or(attributes, "split", false),
+                     .packs = packs_of(attributes),
                      .is_slice = attributes.contains("first_row")};
-  if (attributes.contains("packs")) step.packs = packs_of(get_string(attributes, "packs"));
   if (step.is_slice) step.first_row = get_int(attributes, "first_row");
   return step;
 }

@@ -79,6 +79,9 @@ struct OptimizerStep {
   bool operator==(const OptimizerStep&) const = default;
 };
 
+// From the attribute `packs`; kNone without it. InvalidArgument for another word.
+Packs packs_of(const Attributes& attributes);
+
 // From the attributes `rule`, `split`, `packs` and `first_row`; InvalidArgument where one of them
 // is missing or says what no update does.
 OptimizerStep optimizer_step_of(const Attributes& attributes);

@@ -26,6 +26,11 @@ struct BlockFormat {
   bool operator==(const BlockFormat&) const = default;
 };
 
+// A matrix in int8 has a scale for each `columns` columns of a row.
+constexpr BlockFormat int8_format(std::int64_t columns, DType scale = DType::kBFloat16) {
+  return {.map = ElementMap::kLinear, .scale = scale, .rows = 1, .columns = columns};
+}
+
 // The dtype that elements of the map are stored as.
 DType element_dtype(ElementMap map);
 

@@ -3,9 +3,6 @@
 
 #include <limits>
 
-#include "base/error.h"
-#include "base/rounding.h"
-
 namespace anabatic {
 namespace {
 

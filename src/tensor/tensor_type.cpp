@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "tensor/panels.h"
 
 namespace anabatic {
@@ -19,18 +20,26 @@ std::int64_t parse_dim(std::string_view text, std::string_view whole) {
   return dim;
 }
 
-// Blocks of so many along a dimension.
+// Not ceil_div: sizes and blocks from text may be so large that their sum overflows.
 std::int64_t num_blocks(std::int64_t size, std::int64_t block) {
   return size == 0 ? 0 : (size - 1) / block + 1;
 }
 
-std::int64_t num_scales(const TensorType& type) {
+// Rows of blocks.
+std::int64_t scale_rows(const TensorType& type) {
+  return num_blocks(type.dim(-2), type.blocks->rows);
+}
+
+void require_scales(const TensorType& type) {
   ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
                  to_string(type));
-  const std::int64_t rows = type.dim(-2), columns = type.dim(-1);
-  std::int64_t matrices = 1;
-  for (std::int64_t axis = 0; axis < type.ndim() - 2; ++axis) matrices *= type.dim(axis);
-  return matrices * num_blocks(rows, type.blocks->rows) * num_blocks(columns, type.blocks->columns);
+}
+
+std::int64_t num_scales(const TensorType& type) {
+  require_scales(type);
+  std::int64_t count = scale_rows(type) * scale_columns(type);
+  for (std::int64_t axis = 0; axis < type.ndim() - 2; ++axis) count *= type.dim(axis);
+  return count;
 }
 
 }  // namespace
@@ -56,8 +65,8 @@ std::int64_t element_bytes(const TensorType& type) {
   if (type.layout != kRowMajor && is_panels(type.layout)) {
     ANABATIC_REQUIRE(type.ndim() >= 2 && count <= kMaxElements / 64,
                      "[tensor type] {} is not a matrix that can be packed", to_string(type));
-    const std::int64_t elements = type.dim(-2) * type.dim(-1);
-    count = elements == 0 ? 0 : count / elements * panel_shape(type).num_elements();
+    // The size of a matrix may overflow where the stack is empty.
+    if (count > 0) count = count / (type.dim(-2) * type.dim(-1)) * panel_shape(type).num_elements();
   }
   ANABATIC_REQUIRE(count <= kMaxElements / size_bytes(type.dtype),
                    "[tensor type] {} has more than 2^62 bytes", to_string(type));
@@ -86,17 +95,15 @@ TensorType elements_type(TensorType type) {
 }
 
 TensorType scales_type(const TensorType& type) {
-  ANABATIC_CHECK(type.is_quantized() && type.ndim() >= 2, "[tensor type] {} has no scales",
-                 to_string(type));
+  require_scales(type);
   TensorType scales{.dtype = type.blocks->scale, .shape = type.shape};
-  std::int64_t& rows = scales.shape[scales.shape.size() - 2];
-  rows = num_blocks(rows, type.blocks->rows);
-  scales.shape.back() = num_blocks(scales.shape.back(), type.blocks->columns);
+  scales.shape[scales.shape.size() - 2] = scale_rows(type);
+  scales.shape.back() = scale_columns(type);
   return scales;
 }
 
 std::int64_t scales_offset(const TensorType& type) {
-  return (element_bytes(type) + kScalesAlignment - 1) / kScalesAlignment * kScalesAlignment;
+  return round_up(element_bytes(type), kScalesAlignment);
 }
 
 std::int64_t scale_columns(const TensorType& type) {

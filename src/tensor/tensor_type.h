@@ -51,7 +51,7 @@ TensorType scales_type(const TensorType& type);
 // Bytes of the elements, with the padding of a packed layout.
 std::int64_t element_bytes(const TensorType& type);
 std::int64_t scales_offset(const TensorType& type);  // bytes from the first element on
-// Scales of a row of blocks.
+// Scales of one row of blocks.
 std::int64_t scale_columns(const TensorType& type);
 
 // "bf16[4096,512]@panels", "f32[]", "f32[8,512]", "i8_bf16_1x128[4096,512]".

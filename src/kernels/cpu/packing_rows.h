@@ -121,7 +121,7 @@ inline void run_slices(const Arguments& args, void (*pack)(const Arguments&),
   }
 }
 
-// Rows: those of the op that multiply; kRun: what of them runs it.
+// Rows: kernels of the op that multiply packed weights. kRun: the function of theirs that runs it.
 template <class Rows, void (*kRun)(const Arguments&), void (*kPack)(const Arguments&)>
 struct PackingRows {
   static Support supports(const spec::Problem& problem) {

@@ -63,8 +63,12 @@ Support supports_packing(const spec::Problem& problem) {
   if (x.layout == kRowMajor && problem.outputs[0].layout == kRowMajor) return no("nothing to pack");
   return supports_panels<false>(problem);
 }
-// Matrices in int8 in addition to the types of `supports`.
-Support supports_codes(const spec::Problem& problem) {
+// Matrices in int8 with scales in bf16, in addition to the types of `supports`.
+Support supports_int8(const spec::Problem& problem) {
+  for (const std::span<const TensorType> types : {problem.inputs, problem.outputs})
+    for (const TensorType& type : types)
+      if (type.is_quantized() && *type.blocks != int8_format(type.blocks->columns))
+        return no(to_string(type) + " is not int8 in blocks of a row with scales in bf16");
   const auto values = [](std::span<const TensorType> types) {
     std::vector<TensorType> result(types.begin(), types.end());
     for (TensorType& type : result)
@@ -245,9 +249,9 @@ constexpr OpRows kOps[] = {
     scalar("clip_factor", cpu::clip_factor),
     vector(variants::cross_entropy(), cpu::row_doubles_workspace_bytes),
     vector(variants::cross_entropy_gradient()),
-    avx512_bf16<supports_codes>("dequantize", cpu::avx512_bf16::dequantize, nullptr,
-                                cpu::prepare_stream),
-    vector<supports_codes>(variants::dequantize(), nullptr, cpu::prepare_stream),
+    avx512_bf16<supports_int8>("dequantize", cpu::avx512_bf16::dequantize, nullptr,
+                               cpu::prepare_stream),
+    vector<supports_int8>(variants::dequantize(), nullptr, cpu::prepare_stream),
     scalar("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
     vector(variants::embedding_weight_gradient(), cpu::embedding_gradient_workspace_bytes),
     scalar<kF64Outputs>("fill", cpu::fill),
@@ -287,7 +291,7 @@ constexpr OpRows kOps[] = {
     vector<supports_packing>(variants::pack()),
     scalar("permute", cpu::permute, nullptr, cpu::prepare_stream),
     stream(variants::permute_gradient()),
-    vector<supports_codes>(variants::quantize()),
+    vector<supports_int8>(variants::quantize()),
     scalar<supports_panels<false>>("reload", cpu::reload),
     stream(variants::rms_norm(), cpu::paired_weight_workspace_bytes),
     stream(variants::rms_norm_input_gradient(), cpu::paired_weight_workspace_bytes),

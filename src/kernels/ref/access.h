@@ -3,6 +3,7 @@
 // simple.
 #pragma once
 #include "base/error.h"
+#include "base/rounding.h"
 #include "kernels/kernel.h"
 #include "tensor/panels.h"
 
@@ -73,7 +74,7 @@ inline void store_scale(const TensorView& view, std::int64_t i, double value) {
 inline std::int64_t block_of(const TensorType& type, std::int64_t i) {
   const BlockFormat& blocks = *type.blocks;
   const std::int64_t width = type.dim(-1), rows = type.dim(-2), row = i / width;
-  const std::int64_t blocks_down = (rows + blocks.rows - 1) / blocks.rows;
+  const std::int64_t blocks_down = ceil_div(rows, blocks.rows);
   return (row / rows * blocks_down + row % rows / blocks.rows) * scale_columns(type) +
          i % width / blocks.columns;
 }

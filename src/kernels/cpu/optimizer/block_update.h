@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/rounding.h"
 #include "kernels/cpu/optimizer/update.h"
 #include "tensor/dynamic_map.h"
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/rounding.h"
 #include "kernels/cpu/optimizer/block_update.h"
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"

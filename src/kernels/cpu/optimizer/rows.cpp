@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "spec/optimizer_step.h"
+#include "tensor/dynamic_map.h"
 #include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu {
@@ -22,6 +23,11 @@ struct Expected {
   const TensorType* type;
   std::span<const DType> dtypes;
 };
+
+bool is_moment_in_8_bits(const TensorType& type) {
+  return type.is_quantized() && type.blocks->map != ElementMap::kLinear &&
+         *type.blocks == moment_format(type.blocks->map);
+}
 
 std::vector<Expected> expected_operands(const spec::Problem& problem,
                                         const spec::OptimizerStep& step) {
@@ -51,9 +57,10 @@ Support supports_update(const spec::Problem& problem) {
   for (const Expected& operand :
        expected_operands(problem, spec::optimizer_step_of(*problem.attributes))) {
     const DType dtype = operand.type->dtype;
-    if (operand.type->is_quantized() && operand.type->blocks->scale != kFloat32)
-      return no(fmt::format("{} is {}; this row takes scales in f32", operand.name,
-                            to_string(*operand.type)));
+    if ((operand.type->is_quantized() || dtype == kUInt8) && !is_moment_in_8_bits(*operand.type))
+      return no(fmt::format("{} is {}; this kernel takes moments of {} blocks in 8 bits",
+                            operand.name, to_string(*operand.type),
+                            to_string(moment_format(ElementMap::kDynamic))));
     if (std::find(operand.dtypes.begin(), operand.dtypes.end(), dtype) != operand.dtypes.end())
       continue;
     std::string known;

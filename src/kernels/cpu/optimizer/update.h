@@ -5,6 +5,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "base/rounding.h"
 #include "kernels/byte_watch.h"
 #include "kernels/cpu/call.h"
 #include "kernels/cpu/optimizer/rules.h"
