@@ -33,8 +33,7 @@ class ConfigReader {
 
   // Present and not null.
   bool has(const char* key) const;
-  bool is_null(const char* key) const;            // present as null
-  std::optional<JsonNode> find(const char* key);  // none when absent or null; marks it as known
+  bool is_null(const char* key) const;  // present as null
 
   // The field, or `fallback` when it is absent; a problem when it is null, of another type or out
   // of range.
@@ -49,6 +48,7 @@ class ConfigReader {
   std::optional<double> optional_number(const char* key, double low, double high);
   std::vector<std::int64_t> integers(const char* key, Range range);  // an integer, a list, or none
   std::vector<std::string> strings(const char* key);
+  // None when absent, null or of another type, which is a problem.
   std::optional<JsonNode> object(const char* key);
 
   void know(std::initializer_list<const char*> keys);
@@ -70,7 +70,9 @@ class ConfigReader {
   template <class Read>
   auto collect(const std::optional<JsonNode>& node, const Read& read)
       -> std::optional<decltype(read(*node))>;
-  std::optional<JsonNode> present(const char* key);  // perhaps null; marks the key as known
+  // Both mark the key as known. `present` gives a null too.
+  std::optional<JsonNode> find(const char* key);
+  std::optional<JsonNode> present(const char* key);
 
   JsonNode object_;
   std::set<std::string, std::less<>> known_;

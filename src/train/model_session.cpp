@@ -229,7 +229,7 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
   // The lower bits of a parameter are saved as part of it.
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
     if (sliced.role == ir::StateRole::kLower) continue;
-    SavedState saved{sliced.name, std::move(sliced.type), {}};
+    SavedState saved{.name = sliced.name, .type = std::move(sliced.type)};
     for (const passes::StateSlice& slice : sliced.slices) saved.slices.push_back(slice.name);
     add(std::move(saved));
   }

@@ -26,15 +26,13 @@ bool is_finite(DType dtype, std::span<const std::byte> bytes) {
   return true;
 }
 
+// A quantised tensor is as finite as its scales.
 bool is_finite(const TensorView& view) {
-  const auto array_is_finite = [](DType dtype, const std::byte* data, std::int64_t bytes) {
-    return is_finite(dtype, {data, static_cast<std::size_t>(bytes)});
-  };
-  if (view.type->is_quantized())
-    return array_is_finite(view.type->blocks->scale, view.scales<const std::byte>(),
-                           view.type->num_bytes() - scales_offset(*view.type));
-  return array_is_finite(view.type->dtype, view.data,
-                         view.type->num_elements() * size_bytes(view.type->dtype));
+  const bool is_quantized = view.type->is_quantized();
+  const TensorType type = is_quantized ? scales_type(*view.type) : elements_type(*view.type);
+  const std::byte* data = is_quantized ? view.scales<const std::byte>() : view.data;
+  return is_finite(type.dtype,
+                   {data, static_cast<std::size_t>(type.num_elements() * size_bytes(type.dtype))});
 }
 
 // Remembers the first call whose outputs are not finite.

@@ -16,7 +16,7 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 7;
+constexpr int kFormat = 8;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.

@@ -280,40 +280,33 @@ void fill_state(runtime::StateStore& store, Name state,
 
 namespace {
 
-// Calls body(first byte in the state, block) for the bytes of its scales, a disk block at a time.
-template <class Body>
-void for_scale_blocks(const TensorType& type, Body&& body) {
-  const std::int64_t end = type.num_bytes();
-  for (std::int64_t first = scales_offset(type); first < end; first += kBlockBytes)
-    body(first, static_cast<std::size_t>(std::min(kBlockBytes, end - first)));
-}
-
 void read_scales(runtime::StateStore& store, Name state,
                  const std::function<void(std::span<const std::byte>)>& body) {
   const TensorView view = store.find(state);
+  const std::int64_t offset = scales_offset(*view.type);
   const bool is_in_memory = store.tier(state) == runtime::Tier::kMemory;
-  std::vector<std::byte> read;
-  for_scale_blocks(*view.type, [&](std::int64_t first, std::size_t bytes) {
-    if (is_in_memory) return body({view.data + first, bytes});
-    read.resize(bytes);
-    store.swap()->read_bytes(store.region(state), first, read);
-    body(read);
-  });
+  for_parts(scales_type(*view.type), false,
+            [&](const Part& part, std::span<std::byte>, std::span<std::byte> bytes) {
+              const std::int64_t first = offset + part.first_byte;
+              if (is_in_memory) return body({view.data + first, bytes.size()});
+              store.swap()->read_bytes(store.region(state), first, bytes);
+              body(bytes);
+            });
 }
 
 void write_scales(runtime::StateStore& store, Name state,
                   const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
   const TensorView view = store.find(state);
+  const std::int64_t offset = scales_offset(*view.type);
   const bool is_in_memory = store.tier(state) == runtime::Tier::kMemory;
-  const std::int64_t offset = scales_offset(*view.type),
-                     size = size_bytes(view.type->blocks->scale);
-  std::vector<std::byte> written;
-  for_scale_blocks(*view.type, [&](std::int64_t first, std::size_t bytes) {
-    if (is_in_memory) return source((first - offset) / size, {view.data + first, bytes});
-    written.resize(bytes);
-    source((first - offset) / size, written);
-    store.swap()->write_bytes(store.region(state), first, written);
-  });
+  for_parts(scales_type(*view.type), false,
+            [&](const Part& part, std::span<std::byte>, std::span<std::byte> bytes) {
+              const std::int64_t first = offset + part.first_byte;
+              if (is_in_memory)
+                return source(part.first_element, {view.data + first, bytes.size()});
+              source(part.first_element, bytes);
+              store.swap()->write_bytes(store.region(state), first, bytes);
+            });
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ class Bpe {
   void load_options(const JsonNode& model);
   void load_vocabulary(const JsonNode& node);
   void load_merges(const JsonNode& node);
-  void add_merge(const JsonNode& merge, std::string_view left, std::string_view right,
-                 std::uint32_t rank);
+  void add_merge(const JsonNode& merges, std::size_t i, std::string_view left,
+                 std::string_view right, std::uint32_t rank);
   void index_symbols();
   void find_cuts();
 

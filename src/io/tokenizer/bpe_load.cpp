@@ -105,10 +105,10 @@ void Bpe::load_merges(const JsonNode& node) {
       const std::size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
         node.item(i).refuse("two tokens with one space between");
-      add_merge(node.item(i), text.substr(0, space), text.substr(space + 1), rank++);
+      add_merge(node, i, text.substr(0, space), text.substr(space + 1), rank++);
     } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
                entry[1].is_string()) {
-      add_merge(node.item(i), entry[0].get_ref<const std::string&>(),
+      add_merge(node, i, entry[0].get_ref<const std::string&>(),
                 entry[1].get_ref<const std::string&>(), rank++);
     } else {
       node.item(i).refuse("a pair of tokens");
@@ -116,20 +116,20 @@ void Bpe::load_merges(const JsonNode& node) {
   }
 }
 
-void Bpe::add_merge(const JsonNode& merge, std::string_view left, std::string_view right,
-                    std::uint32_t rank) {
+void Bpe::add_merge(const JsonNode& merges, std::size_t i, std::string_view left,
+                    std::string_view right, std::uint32_t rank) {
   const auto id_or_refuse = [&](std::string_view token) {
     const std::int32_t id = vocabulary_.find(token);
     if (id < 0) {
-      throw InvalidArgument(
-          fmt::format("{}: expected tokens of the vocabulary, got `{}`", merge.place(), token));
+      throw InvalidArgument(fmt::format("{}: expected tokens of the vocabulary, got `{}`",
+                                        merges.item(i).place(), token));
     }
     return id;
   };
   const std::int32_t left_id = id_or_refuse(left);
   const std::int32_t right_id = id_or_refuse(right);
   if (right.size() < prefix_.size())
-    merge.refuse("a right part that starts with continuing_subword_prefix");
+    merges.item(i).refuse("a right part that starts with continuing_subword_prefix");
   const std::string merged = std::string(left) + std::string(right.substr(prefix_.size()));
   merges_.set(left_id, right_id, {.rank = rank, .id = id_or_refuse(merged)});
 }

@@ -101,8 +101,8 @@ struct Session::Impl {
           .name = std::string(text(state.name)),
           .role = about.role,
           .parameter = std::string(text(spec::has_owner(about.role) ? about.owner : state.name)),
-          .dtype = std::string(to_string(state.type.dtype))};
-      info.shape = state.type.shape;
+          .dtype = std::string(to_string(state.type.dtype)),
+          .shape = state.type.shape};
       states.push_back(std::move(info));
     }
     for (const ir::State& state : program->compiled.graph.states)

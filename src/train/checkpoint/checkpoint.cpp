@@ -101,7 +101,7 @@ void load_checkpoint(const fs::path& directory, ModelSession& session) {
 CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {
   std::int64_t states = 0, weights = 0;
   for (const SavedState& state : session.saved_states())
-    states += elements_of(state.type.shape) * size_bytes(state.type.dtype) + kBytesBesideTensor;
+    states += state.type.num_elements() * size_bytes(state.type.dtype) + kBytesBesideTensor;
   const bool is_fp32 = session.run().train.save_dtype == "fp32";
   for (const model::FileTensor& tensor : session.weight_map().tensors)
     weights += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +
