@@ -5,7 +5,8 @@
 
 usage: rewrite_ops.py [SOURCE_DIR]
 
-To rename an op, add a row to RENAMES. Scales that were values of their own become part of the quantised value. Sources are not rewritten: a compiler or a test names them.
+To rename an op, add a row to RENAMES. Sources are not
+rewritten: a compiler or a test names them.
 """
 import pathlib
 import re
@@ -54,81 +55,6 @@ def graph_line(line):
     return f"{node['outputs']}{rename.op}{node['inputs']}" + (f"  {{{text}}}" if text else "") + node["rest"]
 
 
-DEFINITION = re.compile(r'^  (?:batch|step_input|state) %(\d+)|^  (%\d.*?) = ')
-REFERENCE = re.compile(r"%(\d+)")
-
-
-def split_outputs(text):
-    """The outputs of a node, "%1 \"name\": f32[2,3]" each."""
-    return re.findall(r'%\d+(?: "(?:[^"\\]|\\.)*")?: \w+\[[^\]]*\](?:@\w+)?', text)
-
-
-def quantised(output, form):
-    return re.sub(r": [iu]8\[", f": {form}[", output)
-
-
-def merge_scales(lines):
-    """One graph's lines with each scale in the type of what it scales; values are numbered anew in order of definition."""
-    gone, scales, result = set(), set(), []
-    for line in lines:
-        state = re.match(r'^  state %(\d+) .* (first|second)_moment_scales of ', line)
-        if state:
-            gone.add(state[1])
-            scales.update(re.findall(r"-> %(\d+)", line))
-            continue
-        moment = re.match(r'^  state .*: u8\[.* (first|second)_moment of ', line)
-        if moment:
-            line = quantised(line, "dynamic8_f32_16x16" if moment[1] == "first" else "udynamic8_f32_16x16")
-        result.append(line)
-    lines, result = result, []
-    for line in lines:
-        node = NODE.match(line)
-        if node:
-            attributes = dict(ATTRIBUTE.findall(node["attributes"] or ""))
-            outputs, kept, op = split_outputs(node["outputs"]), [], node["op"]
-            for i, output in enumerate(outputs):
-                name = REFERENCE.match(output)[1]
-                if i > 0 and ": i8[" in outputs[i - 1]:
-                    gone.add(name)
-                elif op == "optimizer_step" and name in scales:
-                    gone.add(name)
-                elif ": i8[" in output and "block" in attributes:
-                    kept.append(quantised(output, f"i8_bf16_1x{attributes['block']}"))
-                elif ": u8[" in output:
-                    is_second = any(": dynamic8" in earlier for earlier in kept)
-                    kept.append(quantised(output, "udynamic8_f32_16x16" if is_second else "dynamic8_f32_16x16"))
-                else:
-                    kept.append(output)
-            inputs = [i for i in re.findall(r"%\d+", node["inputs"]) if i[1:] not in gone]
-            if len(inputs) < len(re.findall(r"%\d+", node["inputs"])):
-                attributes.pop("block", None)
-            text = ", ".join(f"{key}={attributes[key]}" for key in sorted(attributes))
-            line = f"  {', '.join(kept)} = {op}({', '.join(inputs)})" + (f"  {{{text}}}" if text else "") + node["rest"]
-        result.append(line)
-    if not gone:
-        return lines
-    numbers = {}
-    for line in result:
-        found = DEFINITION.match(line)
-        for name in REFERENCE.findall(found[1] and "%" + found[1] or found[2]) if found else []:
-            numbers.setdefault(name, len(numbers))
-    return [REFERENCE.sub(lambda found: f"%{numbers[found[1]]}", line) for line in result]
-
-
-def graph_text(text):
-    lines, graph = [], None
-    for line in text.splitlines():
-        if line.startswith('graph "'):
-            graph = [line]
-        elif graph is not None and line.startswith("  "):
-            graph.append(line)
-        else:
-            lines += merge_scales(graph) if graph else []
-            graph = None
-            lines.append(line)
-    return "\n".join(lines + (merge_scales(graph) if graph else [])) + "\n"
-
-
 def plan_line(line):
     node = PLANNED.match(line)
     if not node:
@@ -171,10 +97,6 @@ def main():
     tests = root / "tests"
     for path in sorted(tests.rglob("*.ir")):
         rewrite(path, graph_line)
-        before = path.read_text()
-        if (after := graph_text(before)) != before:
-            path.write_text(after)
-            print(path)
     for path in sorted(tests.rglob("*.plan.txt")):
         rewrite(path, plan_line)
     for op, rename in RENAMES.items():
