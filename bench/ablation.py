@@ -374,7 +374,7 @@ def page(results):
         out += ["## One group after another", "",
                 "The first row has every optional pass off, and the simplest planners.",
                 "Each row adds one group to those above it, in the order of the pipeline.",
-                "Values are relative to all on. The chart of the README is made from this table.", "", *ladder, ""]
+                "Values are relative to all on. The README's chart of groups of choices is made from this table.", "", *ladder, ""]
         out += ["| group | passes |", "|---|---|", *(f"| {name} | {', '.join(map(label, members))} |" for name, members in first["groups"]),
                 f"| {PLANNERS} | `compiler.trivial_planners: false` |", ""]
     for name, model in models.items():

@@ -29,7 +29,8 @@ enum class StateRole : std::uint8_t {
 ANABATIC_API std::string_view to_string(
     StateRole role);  // "parameter", "first_moment", "packing_transposed"
 
-// A state with its name in a checkpoint.
+// A state with its name in a checkpoint. Moments that are kept in 8 bits cannot be read through
+// Session::read, which throws Unsupported. Their scales are not listed as states.
 struct StateInfo {
   std::string name;  // "layers.0.experts.gate.weight", "first_moment.layers.0.experts.gate.weight"
   StateRole role = StateRole::kParameter;
