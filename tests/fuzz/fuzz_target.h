@@ -22,8 +22,9 @@ namespace anabatic::fuzz {
 // The most that one allocation may take for an input of some KiB.
 inline constexpr std::size_t kLargestAllocation_bytes = std::size_t{32} << 20;
 
-// Whether the last input was read rather than refused.
+// Whether the last input was read rather than refused, and the message of the last refusal.
 inline bool was_accepted = false;
+inline std::string last_refusal;
 
 inline void require(bool holds, const char* claim) {
   if (holds) return;
@@ -31,7 +32,8 @@ inline void require(bool holds, const char* claim) {
   std::abort();
 }
 
-inline void check_refusal(std::string_view message, std::string_view input) {
+inline void take_refusal(std::string_view message, std::string_view input) {
+  last_refusal = message;
   require(message.starts_with("[") && message.size() > 20, "an error that names its place");
   require(message.size() < 10000 + 64 * input.size(), "a short error");
 }
@@ -47,9 +49,9 @@ int read_or_refuse(std::string_view input, Read&& read, Check&& check) {
   try {
     value.emplace(read());
   } catch (const InvalidArgument& error) {
-    check_refusal(error.what(), input);
+    take_refusal(error.what(), input);
   } catch (const Unsupported& error) {
-    check_refusal(error.what(), input);
+    take_refusal(error.what(), input);
   }
   if (value) check(*value);
   was_accepted = value.has_value();

@@ -81,15 +81,17 @@ class Report:
 
 
 def measured_bounds(reference, peer, names, least, most):
-    """What a bf16 run may be off by: a multiple of what torch's own bf16 run is off by, tensor by tensor."""
+    """What a bf16 run may be off by: a multiple of what torch's own bf16 run is off by, tensor by tensor. `least` and
+    `most` are bounds of logits and of gradients."""
 
-    def bound(got, want):
-        return min(tolerance.WORSE_THAN_PEER_TENSOR * tolerance.relative_error(got, want) + least, most)
+    def bound(kind, got, want):
+        measured = tolerance.WORSE_THAN_PEER_TENSOR * tolerance.relative_error(got, want)
+        return min(measured + least[kind], most[kind])
 
-    bounds = {"logits": bound(peer[1], reference[1])}
+    bounds = {"logits": bound("logits", peer[1], reference[1])}
     for name in names:
         got, want = (gradient_of_file_tensor(name, run[2]) for run in (peer, reference))
-        bounds[name] = bound(got, want)
+        bounds[name] = bound("gradient", got, want)
     return bounds
 
 
@@ -138,8 +140,8 @@ def check_model(binary, folder, name, report):
     worst = compare(report, f"{name} fp32", exact, reference, names, exact_bounds)
 
     rounded = run_gradients(binary, directory, tokens, "bf16")
-    most = tolerance.parity_bounds(layers, hidden, torch.bfloat16)["gradient"]
-    bounds = measured_bounds(reference, peer, names, exact_bounds["gradient"], most)
+    most = tolerance.parity_bounds(layers, hidden, torch.bfloat16)
+    bounds = measured_bounds(reference, peer, names, exact_bounds, most)
     worst_rounded = compare(report, f"{name} bf16", rounded, reference, names, bounds)
     our_error = total_error(rounded, reference, names)
     peer_error = total_error({f"grad.{n}": gradient_of_file_tensor(n, peer[2]) for n in names}, reference, names)

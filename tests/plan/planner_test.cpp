@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planners one by one, and the verifier against planted faults.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include "anabatic/error.h"
 #include "base/philox.h"
 #include "base/text.h"
+#include "device/topology.h"
 #include "ir/op_schema.h"
 #include "lower/lower.h"
 #include "ops/table.h"
@@ -277,6 +279,12 @@ TEST(Storage, RefusesContributionsThatCannotAdd) {
               ThrowsMessage<InternalError>(HasSubstr("add in place")));
 }
 
+// Numbered as the pass after the last one would be.
+std::filesystem::path decided_file(const std::filesystem::path& directory,
+                                   const lower::Compiled& compiled) {
+  return directory / fmt::format("{:02}_decided.ir", compiled.passes.size() + 1);
+}
+
 TEST(Dump, HoldsEveryArtifact) {
   const std::filesystem::path directory = std::filesystem::path(ANABATIC_BINARY_DIR) / "dump_test";
   std::filesystem::remove_all(directory);
@@ -285,6 +293,20 @@ TEST(Dump, HoldsEveryArtifact) {
   EXPECT_EQ(read_file(directory / "plan.txt"), plan::print(compiled.graph, compiled.plan));
   EXPECT_EQ(read_file(directory / "program.txt"), runtime::print(compiled.program));
   EXPECT_TRUE(std::filesystem::exists(directory / "00_input.ir"));
+  EXPECT_FALSE(std::filesystem::exists(decided_file(directory, compiled)));
+}
+
+TEST(Dump, HoldsTheGraphWithItsDecisionsAfterThePasses) {
+  const std::filesystem::path directory = std::filesystem::path(ANABATIC_BINARY_DIR) / "dump_test";
+  std::filesystem::remove_all(directory);
+  const lower::Compiled compiled =
+      lower::compile(tied_moe_graph(2),
+                     {.dump_directory = directory.string(), .memory = {.recompute = {"experts"}}},
+                     device::describe_cpu(1));
+  ASSERT_FALSE(compiled.memory.choices.empty());
+  const std::string text = read_file(decided_file(directory, compiled));
+  EXPECT_EQ(text, ir::print(compiled.graph));
+  EXPECT_THAT(text, HasSubstr("  recompute layer=0 segment=experts"));
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(ProductFusions, KeepABudgetWithInt8WhereOneIsSwitchedOff) {
   const std::int64_t most = compiled({.precision = lower::Precision::kFp32}, 3).plan.peak_bytes();
   Names seen;
   for (const Names& off : switched_off())
-    for (const int i : {1, 2, 3, 4, 6}) {
+    for (int i = 1; i <= 6; ++i) {
       SCOPED_TRACE(::testing::PrintToString(off));
       StepsOptions options = options_for(lower::Precision::kFp32, off);
       options.compile.memory.budget_bytes = most - 900 * i;

@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "support/tolerance.h"
@@ -45,28 +47,43 @@ Comparison fail(const std::string& text, const CompareOptions& options) {
   return {text + (options.repro.empty() ? "" : "\n  repro: " + options.repro)};
 }
 
-Comparison check_zeros(const Values& got, const Values& want, const CompareOptions& options) {
+// The numbers have one dtype; `what` names them in the report.
+Comparison check_zeros(std::span<const double> got, std::span<const double> want, DType dtype,
+                       std::string_view what, const CompareOptions& options) {
   // Values below the normal numbers count as zeroes: kernels may flush them.
-  const double smallest = is_float(want.type.dtype) ? kSmallestNormal : 0;
+  const double smallest = is_float(dtype) ? kSmallestNormal : 0;
   std::size_t nonzero_wants = 0, lost = 0;
-  for (std::size_t i = 0; i < want.data.size(); ++i) {
-    const bool nonzero = std::abs(want.data[i]) > smallest;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const bool nonzero = std::abs(want[i]) > smallest;
     nonzero_wants += nonzero ? 1 : 0;
-    lost += nonzero && got.data[i] == 0 ? 1 : 0;
+    lost += nonzero && got[i] == 0 ? 1 : 0;
   }
   const auto fraction = [](std::size_t part, std::size_t whole) {
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
   if (fraction(lost, nonzero_wants) > kZeroTrust)
-    return fail(fmt::format("zero trust: got is 0 for {} of {} values that are wanted nonzero",
-                            lost, nonzero_wants),
+    return fail(fmt::format("zero trust: got is 0 for {} of {} {} that are wanted nonzero", lost,
+                            nonzero_wants, what),
                 options);
-  const std::size_t zeros = want.data.size() - nonzero_wants;
-  if (!options.zeros_expected && fraction(zeros, want.data.size()) > 1.0 - kZeroTrust)
-    return fail(fmt::format("zero trust: {} of {} wanted values are 0; the data proves nothing",
-                            zeros, want.data.size()),
+  const std::size_t zeros = want.size() - nonzero_wants;
+  if (!options.zeros_expected && fraction(zeros, want.size()) > 1.0 - kZeroTrust)
+    return fail(fmt::format("zero trust: {} of {} wanted {} are 0; the data proves nothing", zeros,
+                            want.size(), what),
                 options);
   return {};
+}
+
+// Elements and scales are checked apart: a tensor has far fewer of the latter.
+Comparison check_zeros(const Values& got, const Values& want, const CompareOptions& options) {
+  const TensorType& type = want.type;
+  const std::span<const double> gots(got.data), wants(want.data);
+  if (!type.is_quantized()) return check_zeros(gots, wants, type.dtype, "values", options);
+  const auto count = static_cast<std::size_t>(type.num_elements());
+  const Comparison elements =
+      check_zeros(gots.first(count), wants.first(count), type.dtype, "elements", options);
+  if (!elements) return elements;
+  return check_zeros(gots.subspan(count), wants.subspan(count), type.blocks->scale, "scales",
+                     options);
 }
 
 }  // namespace

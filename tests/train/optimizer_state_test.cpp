@@ -168,18 +168,43 @@ TEST(OptimizerState, SavesMomentsInEightBitsAsCodesAndScales) {
   EXPECT_GE(num_f32, 3);
 }
 
+// A run with moments in 8 bits, "resident" or on "disk".
+RunConfig run_in_eight_bits(const TemporaryDirectory& folder, const char* tier) {
+  RunConfig run = tiny_run(folder.path(), kLarge);
+  run.train.precision = "bf16";
+  run.optimizer.state_precision = "int8";
+  run.memory.optimizer_state = tier;
+  run.memory.swap_directory = folder.path() / "scratch";
+  return run;
+}
+
 TEST(OptimizerState, HasEqualBitsWithMomentsInEightBitsOnDisk) {
   std::string want;
   for (const char* tier : {"resident", "disk"}) {
     const TemporaryDirectory folder;
-    RunConfig run = tiny_run(folder.path(), kLarge);
-    run.train.precision = "bf16";
-    run.optimizer.state_precision = "int8";
-    run.memory.optimizer_state = tier;
-    run.memory.swap_directory = folder.path() / "scratch";
+    const RunConfig run = run_in_eight_bits(folder, tier);
     const std::string bytes = checkpoint_bytes(Trainer(run).train().checkpoint);
     if (want.empty()) want = bytes;
     EXPECT_TRUE(bytes == want) << tier;
+  }
+}
+
+// Elements and scales go from a checkpoint of either tier to the disk.
+TEST(OptimizerState, ResumesMomentsInEightBitsOnDiskBitForBit) {
+  const TemporaryDirectory whole_folder;
+  const RunConfig whole = run_in_eight_bits(whole_folder, "disk");
+  const std::string want = checkpoint_bytes(Trainer(whole).train().checkpoint);
+  for (const char* before : {"resident", "disk"}) {
+    const TemporaryDirectory folder;
+    RunConfig run = run_in_eight_bits(folder, before);
+    run.train.save_every = 3;
+    run.train.keep_last = 0;
+    Trainer(run).train();
+    anabatic::testing::go_back_to(run.train.output, 3);
+    run.memory.optimizer_state = "disk";
+    const TrainResult resumed = Trainer(run).train();
+    EXPECT_NE(resumed.disk, "") << "no moments are on disk";
+    EXPECT_TRUE(checkpoint_bytes(resumed.checkpoint) == want) << before;
   }
 }
 

@@ -2,11 +2,14 @@
 // Planted faults: a comparator that lets one of these pass proves nothing anywhere else.
 #include "support/comparator.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "support/random_data.h"
 #include "support/tolerance.h"
@@ -14,6 +17,7 @@
 namespace anabatic::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -34,6 +38,16 @@ std::vector<double> one_rounding(const Values& want) {
 
 std::string report(const Values& got, const Values& want) {
   return compare(got, want, one_rounding(want), {.repro = "ops_test --seed=7"}).report;
+}
+
+// Elements and scales that are not 0. Their dtypes hold one more than each of them, too.
+Values quantized_values(std::string_view type) {
+  Values values{parse_tensor_type(type), {}};
+  for (std::int64_t i = 0; i < values.type.num_elements(); ++i)
+    values.data.push_back(static_cast<double>(1 + i % 100));
+  for (std::int64_t i = 0; i < scales_type(values.type).num_elements(); ++i)
+    values.data.push_back(0.5 + static_cast<double>(i));
+  return values;
 }
 
 TEST(Comparator, AcceptsEqualValues) {
@@ -151,6 +165,57 @@ TEST(Comparator, ComparesBits) {
   got.set(8, got.get(8) * (1 + 2 * unit_roundoff(DType::kFloat32)));
   EXPECT_THAT(compare_bits(got, want).report, HasSubstr("1 of 15 values have other bits; first at "
                                                         "[1,3] (flat 8)"));
+}
+
+TEST(Comparator, RefusesAnotherElementOrScaleOfAQuantizedTensor) {
+  for (const char* type :
+       {"i8_bf16_1x4[3,10]", "dynamic8_f32_16x16[20,17]", "udynamic8_f32_16x16[2,20,17]@panels"}) {
+    SCOPED_TRACE(type);
+    const HostTensor want(quantized_values(type));
+    const Values wants = want.values();
+    EXPECT_EQ(compare_bits(want.clone(), want).report, "");
+    for (std::int64_t i = 0; i < want.size(); ++i) {
+      HostTensor got = want.clone();
+      got.set(i, want.get(i) + 1);
+      const std::int64_t scale = i - want.type().num_elements();
+      std::string place = fmt::format("(flat {})", i);
+      if (scale >= 0) place = fmt::format("scale {} {}", scale, place);
+      const auto names_it =
+          AllOf(HasSubstr(fmt::format("1 of {} values", want.size())), HasSubstr(place));
+      EXPECT_THAT(compare_bits(got, want).report, names_it);
+      EXPECT_THAT(compare(got.values(), wants, one_rounding(wants)).report, names_it);
+    }
+  }
+}
+
+TEST(Comparator, RefusesAnotherBlockFormat) {
+  const HostTensor want(quantized_values("i8_bf16_1x4[3,10]"));
+  const HostTensor got(quantized_values("i8_bf16_1x5[3,10]"));
+  EXPECT_THAT(compare_bits(got, want).report,
+              HasSubstr("expected i8_bf16_1x4[3,10], got i8_bf16_1x5[3,10]"));
+}
+
+// 30 elements, then bytes of no value up to the scales.
+TEST(Comparator, LooksAtNoBytesBetweenElementsAndScales) {
+  const HostTensor want(quantized_values("i8_bf16_1x4[3,10]"));
+  const HostTensor got = want.clone();
+  got.view().data[30] = std::byte{1};
+  EXPECT_EQ(compare_bits(got, want).report, "");
+}
+
+TEST(Comparator, CountsZeroesOfElementsAndOfScalesApart) {
+  const Values whole = quantized_values("i8_bf16_1x16[10,16]");
+  for (const auto& [what, begin, end] : {std::tuple{"elements", 0, 160}, {"scales", 160, 170}}) {
+    SCOPED_TRACE(what);
+    Values zeroed = whole;
+    std::fill(zeroed.data.begin() + begin, zeroed.data.begin() + end, 0.0);
+    const std::string all = fmt::format("{0} of {0} ", end - begin);
+    EXPECT_THAT(compare_bits(HostTensor(zeroed), HostTensor(zeroed)).report,
+                HasSubstr(all + "wanted " + what + " are 0"));
+    EXPECT_TRUE(compare_bits(HostTensor(zeroed), HostTensor(zeroed), {.zeros_expected = true}));
+    EXPECT_THAT(compare(zeroed, whole, std::vector<double>(whole.data.size(), 100.0)).report,
+                HasSubstr("zero trust: got is 0 for " + all + what));
+  }
 }
 
 TEST(GuardedBytes, ShowsAWriteOnEitherSide) {

@@ -71,6 +71,13 @@ TEST(Infer, LinearNamesWhatDoesNotFit) {
               HasSubstr("expected 'output_dtype' to be f32, bf16 or f64, got 'i32'"));
 }
 
+TEST(Infer, AddTakesTwoOfOneType) {
+  EXPECT_THAT(infer("add", {"bf16[8,12]", "bf16[8,12]"}), ElementsAre("bf16[8,12]"));
+  EXPECT_THAT(error_of("add", {"f32[8,12]", "f32[12,8]"}),
+              HasSubstr("expected a and b to have one type, got a f32[8,12] and b f32[12,8]"));
+  EXPECT_THAT(error_of("add", {"f32[8,12]", "bf16[8,12]"}), HasSubstr("to have one type"));
+}
+
 TEST(Infer, GroupedLinearWantsOneOffsetMoreThanExperts) {
   EXPECT_THAT(error_of("grouped_linear", {"f32[12,8]", "f32[3,5,8]", "i32[3]"}),
               HasSubstr("expected dimension 0 of offsets to be 4, got i32[3]"));

@@ -67,17 +67,53 @@ TEST(OpTable, InfersEverySampleInEveryStorageDtype) {
       if (op->num_outputs != ir::kAnyNumber) {
         ASSERT_EQ(static_cast<int>(outputs.size()), op->num_outputs);
       }
-      for (const auto rule : {op->may_alias, op->must_alias}) {
-        const ir::Aliases aliases = rule != nullptr ? rule(sample.attributes) : ir::Aliases{};
-        for (std::size_t i = 0; i < std::min(aliases.size(), outputs.size()); ++i)
-          if (const int input = aliases[i]; input >= 0) {
-            EXPECT_EQ(outputs[i].shape, inputs[static_cast<std::size_t>(input)].shape);
-          }
-      }
       const ir::Cost cost = op->cost(inputs, outputs, sample.attributes);
       EXPECT_GE(cost.flops, 0);
       EXPECT_EQ(cost.bytes_written > 0, op->name != "accumulate");
     }
+}
+
+// Calls body(output, input) for each output of the sample that the rule lets overwrite an input.
+template <class Body>
+void for_aliases(const OpSample& sample, DType storage,
+                 ir::Aliases (*rule)(const spec::Attributes&), Body&& body) {
+  const auto inputs = testing::sample_types(sample, storage);
+  const auto outputs = find_op(sample.op)->infer(inputs, sample.attributes);
+  const ir::Aliases aliases = rule != nullptr ? rule(sample.attributes) : ir::Aliases{};
+  for (std::size_t i = 0; i < std::min(aliases.size(), outputs.size()); ++i)
+    if (const int input = aliases[i]; input >= 0) {
+      ASSERT_LT(static_cast<std::size_t>(input), inputs.size());
+      body(outputs[i], inputs[static_cast<std::size_t>(input)]);
+    }
+}
+
+TEST(OpTable, OverwritesInputsOfTheOutputsType) {
+  for (const OpSample& sample : op_samples())
+    for (const DType storage : kStorage) {
+      SCOPED_TRACE(sample.op + " " + std::string(to_string(storage)));
+      for_aliases(sample, storage, find_op(sample.op)->must_alias,
+                  [](const TensorType& output, const TensorType& input) {
+                    EXPECT_EQ(output, input) << to_string(output) << " over " << to_string(input);
+                  });
+    }
+}
+
+// A planner takes an offer only where both have as many bytes. Attributes may give the output
+// another dtype, so they agree for some dtype, not for every one.
+TEST(OpTable, OffersInputsOfTheOutputsShapeAndOfItsSizeForSomeDtype) {
+  std::set<std::string> offering, of_one_size;
+  for (const OpSample& sample : op_samples())
+    for (const DType storage : kStorage) {
+      SCOPED_TRACE(sample.op + " " + std::string(to_string(storage)));
+      for_aliases(sample, storage, find_op(sample.op)->may_alias,
+                  [&](const TensorType& output, const TensorType& input) {
+                    EXPECT_EQ(output.shape, input.shape);
+                    offering.insert(sample.op);
+                    if (output.num_bytes() == input.num_bytes()) of_one_size.insert(sample.op);
+                  });
+    }
+  EXPECT_FALSE(offering.empty());
+  EXPECT_EQ(offering, of_one_size);
 }
 
 TEST(OpTable, RefusesAnAttributeThatTheOpDoesNotKnow) {
