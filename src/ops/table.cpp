@@ -15,6 +15,7 @@
 #include "ops/fill.h"
 #include "ops/global_norm.h"
 #include "ops/head_loss.h"
+#include "ops/join_heads.h"
 #include "ops/linear.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/optimizer_step.h"
@@ -65,6 +66,8 @@ const ir::OpSchema* const kTable[] = {
     &kGroupedLinearWeightGradientSquares,
     &kHeadLoss,
     &kHeadLossWithGradient,
+    &kJoinHeads,
+    &kJoinHeadsGradient,
     &kLinear,
     &kLinearActivation,
     &kLinearActivationGradient,

@@ -24,8 +24,11 @@ struct OperandRow {
 const std::vector<std::size_t> kOfProducts{0, 1};
 const std::array<OperandRow, 1> kTables{{{"embedding", {0}}}};
 // Inputs, where a node has them, that share one dtype: bf16 as soon as one of them is.
-const std::array<OperandRow, 4> kUniform{
-    {{"add", {0, 1}}, {"attention", {0, 1, 2}}, {"cache_write", {0, 1}}, {"activation", {0, 1}}}};
+const std::array<OperandRow, 5> kUniform{{{"add", {0, 1}},
+                                          {"attention", {0, 1, 2}},
+                                          {"cache_write", {0, 1}},
+                                          {"activation", {0, 1}},
+                                          {"join_heads", {0, 1}}}};
 // Inputs that stay f32.
 const std::array<OperandRow, 2> kPrecise{{{"router", {0}}, {"router_z_loss", {0}}}};
 

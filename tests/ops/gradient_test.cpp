@@ -279,6 +279,15 @@ TEST(PermuteGradient, MatchesFiniteDifferences) {
                   gradient("permute_gradient", attributes, {dy, slots}, {x.type}));
 }
 
+TEST(JoinHeadsGradient, MatchesFiniteDifferences) {
+  const Values shared = random({3, 2}, 0), own = random({3, 12}, 1), dy = random({3, 18}, 2);
+  const OpCall forward{"join_heads", {{"num_heads", std::int64_t{3}}}, {shared, own}, {dy.type}};
+  const spec::Attributes attributes{{"num_heads", std::int64_t{3}}, {"shared", std::int64_t{2}}};
+  for (std::size_t i = 0; i < 2; ++i)
+    expect_gradient(forward, i, {dy.data},
+                    gradient("join_heads_gradient", attributes, {dy}, {shared.type, own.type}, i));
+}
+
 TEST(UnpermuteGradient, MatchesFiniteDifferences) {
   const Values y = random({6, 4}, 0), weights = random({3, 2}, 1), dout = random({3, 4}, 2);
   const Values slots = integers({1, 5, 3, 2, 4, 0});

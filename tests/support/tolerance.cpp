@@ -56,6 +56,8 @@ double num_operations(const OpCall& call, std::size_t output) {
   if (op == "add" || op == "scale" || op == "rope") return 3;
   if (op == "sum_rows") return std::min(dim(in[0], 0), kRowsOfPartial) + 2;  // partials in double
   if (op == "embedding_weight_gradient") return blocked_roundings(dim(in[1], 0), kMostBlockTerms);
+  if (op == "join_heads_gradient")
+    return output == 0 ? static_cast<double>(spec::get_int(call.attributes, "num_heads")) : 0;
   if (op == "permute_gradient") return static_cast<double>(spec::get_int(call.attributes, "top_k"));
   if (op == "unpermute") return dim(in[1], 1);
   if (op == "unpermute_gradient") return output == 0 ? 1 : row_roundings(dim(in[0], 1)) + 1;
@@ -94,8 +96,8 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 
 bool copies_only(std::string_view op) {
   return op == "cache_write" || op == "cast" || op == "dequantize" || op == "embedding" ||
-         op == "fill" || op == "pack" || op == "permute" || op == "quantize" || op == "reload" ||
-         op == "route_sort";
+         op == "fill" || op == "join_heads" || op == "pack" || op == "permute" ||
+         op == "quantize" || op == "reload" || op == "route_sort";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {

@@ -79,6 +79,8 @@ std::vector<OpSample> make_samples() {
       {"linear_activation_with_codes",
        {"x[6,8]", "x[5,8]", "x[5,8]"},
        {{"activation", "swiglu"}, {"block", 64}}},
+      {"join_heads", {"x[6,4]", "x[6,9]"}, {{"num_heads", 3}}},
+      {"join_heads_gradient", {"x[6,21]"}, {{"num_heads", 3}, {"shared", 4}}},
       {"linear_activation_with_products", {"x[6,8]", "x[5,8]", "x[5,8]"}, kSwiglu},
       {"linear_weight_gradient", {"x[6,8]", "x[6,5]"}, {}},
       {"linear_weight_gradient_squares", {"x[6,8]", "x[6,5]"}, {}},

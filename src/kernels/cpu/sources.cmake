@@ -8,6 +8,7 @@ set(cpu_vector_sources
     elementwise.cpp
     embedding.cpp
     head/head_stage.cpp
+    join_heads.cpp
     loss.cpp
     moe.cpp
     norm.cpp

@@ -274,6 +274,8 @@ constexpr OpRows kOps[] = {
     engines<LinearRows>("grouped_linear_weight_gradient_squares", kWeightGradientSquares),
     head("head_loss"),
     head("head_loss_with_gradient"),
+    vector(variants::join_heads()),
+    vector(variants::join_heads_gradient()),
     engines<LinearRows>("linear", kForward),
     activation("linear_activation", kForward),
     activation("linear_activation_gradient", kGradient),

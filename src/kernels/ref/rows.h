@@ -25,6 +25,10 @@ void attention_gradient(const Arguments& args);
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
 std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 
+// join_heads.cpp
+void join_heads(const Arguments& args);
+void join_heads_gradient(const Arguments& args);
+
 // linear.cpp
 void grouped_linear(const Arguments& args);
 void grouped_linear_input_gradient(const Arguments& args);

@@ -69,6 +69,8 @@ constexpr Kernel kRows[] = {
     row("ref:head_loss", ref::head_loss, ref::head_loss_workspace_bytes),
     row("ref:head_loss_with_gradient", ref::head_loss_with_gradient,
         ref::head_loss_workspace_bytes),
+    row("ref:join_heads", ref::join_heads),
+    row("ref:join_heads_gradient", ref::join_heads_gradient),
     row("ref:linear", ref::linear),
     row("ref:linear_activation", ref::linear_activation),
     row("ref:linear_activation_gradient", ref::linear_activation_gradient),
