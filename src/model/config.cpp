@@ -37,13 +37,14 @@ CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
   return fields;
 }
 
-// A `fallback` of 0 means hidden_size / num_attention_heads, also where the field is null.
-void read_head_dim(ConfigReader& reader, CommonFields& fields, std::int64_t fallback) {
+// A default of 0 means hidden_size / num_attention_heads, also where the field is null.
+void read_head_dim(ConfigReader& reader, CommonFields& fields, const FamilyDefaults& defaults) {
   const Range range{2, Limits::kHeads};
-  if (fallback > 0 || reader.has("head_dim")) {
-    fields.head_dim = reader.integer("head_dim", fallback > 0 ? fallback : 2, range);
+  const char* const key = defaults.head_dim_key;
+  reader.know({"head_dim"});
+  if (defaults.head_dim > 0 || reader.has(key)) {
+    fields.head_dim = reader.integer(key, std::max<std::int64_t>(2, defaults.head_dim), range);
   } else {
-    reader.know({"head_dim"});
     fields.head_dim = fields.hidden_size / fields.num_attention_heads;
     if (fields.hidden_size % fields.num_attention_heads != 0)
       reader.invalid("hidden_size", fmt::format("expected a multiple of num_attention_heads {} "
@@ -51,7 +52,7 @@ void read_head_dim(ConfigReader& reader, CommonFields& fields, std::int64_t fall
                                                 fields.num_attention_heads, fields.hidden_size));
   }
   if (fields.head_dim % 2 != 0)
-    reader.invalid("head_dim", fmt::format("expected an even number, got {}", fields.head_dim));
+    reader.invalid(key, fmt::format("expected an even number, got {}", fields.head_dim));
   fields.head_dim = std::max<std::int64_t>(2, fields.head_dim / 2 * 2);
 }
 
@@ -108,7 +109,7 @@ spec::Activation read_activation(ConfigReader& reader) {
 CommonFields read_common(ConfigReader& reader, ModelConfig& config,
                          const FamilyDefaults& defaults) {
   CommonFields fields = read_sizes(reader, defaults);
-  read_head_dim(reader, fields, defaults.head_dim);
+  read_head_dim(reader, fields, defaults);
   ModelSpec& spec = config.spec;
   spec.vocab_size = fields.vocab_size;
   spec.hidden_size = fields.hidden_size;

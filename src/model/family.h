@@ -22,6 +22,7 @@ struct FamilyDefaults {
   double rms_norm_eps;
   double rope_theta;
   std::int64_t bos_token_id, eos_token_id;  // -1: none
+  const char* head_dim_key = "head_dim";
 };
 
 // Fields that every family has.

@@ -74,7 +74,8 @@ ir::ValueId ModelBuilder::norm(ir::ValueId x, const Norm& norm) {
                                         .file = with_end(norm.file, ".weight"),
                                         .shape = {norm.width},
                                         .init = {.rule = spec::Init::Rule::kOnes}});
-  return op("rms_norm", {x, weight}, {{"epsilon", spec_.norm_epsilon}}, norm.name);
+  return op("rms_norm", {x, weight}, {{"epsilon", norm.epsilon.value_or(spec_.norm_epsilon)}},
+            norm.name);
 }
 
 ir::ValueId ModelBuilder::activate(const spec::Activation& activation, ir::ValueId gate,

@@ -39,6 +39,7 @@ struct Norm {
   std::string_view name;
   FileView file;
   std::int64_t width = 0;
+  std::optional<double> epsilon{};  // absent: the model's
 };
 
 class ModelBuilder {

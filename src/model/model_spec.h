@@ -3,6 +3,7 @@
 // counts follow from it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -20,6 +21,20 @@ struct Gqa {
   std::int64_t window = 0;  // keys that a query sees; 0: all before it
 };
 
+// Multi-head latent attention (DeepSeek-V2): keys and values are products of one latent row a
+// token, and all heads share the part of the key that rotates. A head's query and key have rope_dim
+// + nope_dim columns, the rotated ones first.
+struct Mla {
+  std::int64_t num_heads = 0;
+  std::int64_t q_rank = 0;  // of the latent row of queries; 0: a single product
+  std::int64_t kv_rank = 0;
+  std::int64_t rope_dim = 0, nope_dim = 0, v_dim = 0;
+  bool bias = false;             // of the products to latent rows and of the output
+  bool rotates_pairs = true;     // files rotate columns (2i, 2i + 1), not halves
+  double latent_epsilon = 1e-6;  // of the norms of latent rows
+  double scale = 0;              // of scores
+};
+
 struct Mlp {
   std::int64_t width = 0;
   spec::Activation activation{};  // of gate and up
@@ -35,7 +50,7 @@ struct Moe {
 };
 
 // A new kind of block is an alternative here, with a function in model/blocks.
-using Attention = std::variant<Gqa>;
+using Attention = std::variant<Gqa, Mla>;
 using FeedForward = std::variant<Mlp, Moe>;
 
 // Where the norms of a layer's two blocks are.
@@ -53,12 +68,21 @@ struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
 };
 
+// A parameter whose rows lie in another order in the file, or among those of others. From row
+// `first` on, the file has groups of `group` rows (a head, say). Row i of the parameter's group g
+// is row first + g * group + rows[i].
+struct RowOrder {
+  std::int64_t first = 0, group = 0;
+  std::vector<std::int64_t> rows;
+};
+
 // The file tensor of a parameter: row-major, of the same shape, named within the layer. "{}" stands
 // for an expert's number where each expert has a tensor. Parameters of a layer that name one tensor
 // share it: their rows follow one another, in order of declaration, in each expert's matrix.
 // Another layout in files would be a field here, which weight_map.cpp reads.
 struct FileView {
   std::string tensor;
+  std::optional<RowOrder> order{};  // none: the rows of the parameter, in its order
 };
 
 // A file's name for a parameter, in place of the one that is declared with it.

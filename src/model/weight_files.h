@@ -16,6 +16,9 @@ WeightMap map_of(const Declarations& declared, const Spelling& names, DType dtyp
 // The name of a parameter's file tensor; `expert` counts where each expert has a tensor.
 std::string file_tensor(const Parameter& parameter, const Spelling& names, std::int64_t expert);
 
+// Whether that tensor holds the matrix of one expert.
+bool has_tensor_per_expert(const Parameter& parameter, const Spelling& names);
+
 // As read_weight_map; `directory` is for messages.
 WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirectory& files,
                            const std::filesystem::path& directory);

@@ -6,11 +6,8 @@
 #include "model/blocks/blocks.h"
 
 namespace anabatic::model {
-namespace {
-
-// Writes rows to the layer's cache; returns the cache after that.
-ir::ValueId cached(ModelBuilder& b, ir::ValueId rows, const char* key, std::int64_t width,
-                   const LayerInputs& inputs) {
+ir::ValueId add_to_cache(ModelBuilder& b, ir::ValueId rows, const char* key, std::int64_t width,
+                         const LayerInputs& inputs) {
   const std::string name = state_name(b.layer(), key);
   const ir::ValueId before = b.graph().state(
       name, tensor_type(DType::kFloat32, {inputs.cache_capacity, width}), ir::StateRole::kCache);
@@ -19,8 +16,6 @@ ir::ValueId cached(ModelBuilder& b, ir::ValueId rows, const char* key, std::int6
   b.graph().graph().find_state(intern(name))->after = after;
   return after;
 }
-
-}  // namespace
 
 ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
                           const LayerInputs& inputs) {
@@ -41,8 +36,8 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
   q = b.op("rope", {q, inputs.rope_table}, rotation, "attention.q_rope");
   k = b.op("rope", {k, inputs.rope_table}, rotation, "attention.k_rope");
   if (inputs.cache_first != ir::kNoValue) {
-    k = cached(b, k, "attention.k_cache", kv_width, inputs);
-    v = cached(b, v, "attention.v_cache", kv_width, inputs);
+    k = add_to_cache(b, k, "attention.k_cache", kv_width, inputs);
+    v = add_to_cache(b, v, "attention.v_cache", kv_width, inputs);
   }
   b.count_attention(spec.num_heads, 2 * spec.head_dim, spec.window);
   const auto [mixed] = b.ops<1>("attention", {q, k, v, inputs.key_begin, inputs.key_end},

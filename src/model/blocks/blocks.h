@@ -32,6 +32,13 @@ struct RouterOutputs {
 ir::ValueId add_attention(ModelBuilder& builder, const Gqa& spec, ir::ValueId x,
                           const LayerInputs& inputs);
 
+ir::ValueId add_attention(ModelBuilder& builder, const Mla& spec, ir::ValueId x,
+                          const LayerInputs& inputs);
+
+// Writes rows [T, width] to the layer's cache of that name. Returns the cache after that.
+ir::ValueId add_to_cache(ModelBuilder& builder, ir::ValueId rows, const char* key,
+                         std::int64_t width, const LayerInputs& inputs);
+
 ir::ValueId add_feed_forward(ModelBuilder& builder, const Mlp& spec, ir::ValueId x,
                              const LayerInputs& inputs, std::vector<RouterOutputs>& routers);
 // Appends to `routers`.

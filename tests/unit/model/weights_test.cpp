@@ -95,6 +95,50 @@ TEST(Weights, ParametersOfOneTensorHaveItsRowsInTurn) {
   EXPECT_EQ(got, states);
 }
 
+// Heads of 4 rows whose file has evens and odds in turn, and keys and values interleaved by head.
+TEST(Weights, RowsGoWhereTheirOrderSays) {
+  ModelConfig config = config_from(small_json("qwen2"));
+  const RowOrder in_pairs{.group = 4, .rows = {0, 2, 1, 3}};
+  const RowOrder keys{.group = 8, .rows = {0, 1, 2, 3}}, values{.group = 8, .rows = {4, 5, 6, 7}};
+  config.spec.spellings = {{{"attention.q.weight", {"self_attn.q_proj.weight", in_pairs}},
+                            {"attention.q.bias", {"self_attn.q_proj.bias", in_pairs}},
+                            {"attention.k.weight", {"self_attn.kv.weight", keys}},
+                            {"attention.v.weight", {"self_attn.kv.weight", values}}}};
+  const States states = random_states(config, 3);
+  const io::TempDirectory folder;
+  export_weights(make_weight_map(config), folder.path(), SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  import_weights(config, folder.path(), buffers_of(got));
+  EXPECT_EQ(got, states);
+
+  const auto files = io::SafetensorsDirectory::open(folder.path());
+  const auto expect_row = [&](const char* tensor, std::size_t row, const char* state,
+                              std::size_t state_row, std::size_t width) {
+    const io::TensorEntry* entry = files.find(std::string("model.layers.1.self_attn.") + tensor);
+    ASSERT_NE(entry, nullptr) << tensor;
+    std::vector<float> all(static_cast<std::size_t>(entry->num_elements()));
+    to_floats(DType::kFloat32, entry->data, all);
+    const std::vector<float>& own = states.at(std::string("layers.1.attention.") + state);
+    for (std::size_t i = 0; i < width; ++i)
+      EXPECT_EQ(all[row * width + i], own[state_row * width + i]) << tensor << " row " << row;
+  };
+  expect_row("q_proj.weight", 5, "q.weight", 6, 12);
+  expect_row("q_proj.weight", 6, "q.weight", 5, 12);
+  expect_row("q_proj.bias", 22, "q.bias", 21, 1);
+  expect_row("kv.weight", 3, "k.weight", 3, 12);
+  expect_row("kv.weight", 4, "v.weight", 0, 12);
+  expect_row("kv.weight", 8, "k.weight", 4, 12);
+  expect_row("kv.weight", 15, "v.weight", 7, 12);
+}
+
+TEST(Weights, RowsThatLeaveAGapAreAnError) {
+  ModelConfig config = config_from(small_json("qwen2"));
+  config.spec.spellings = {
+      {{"attention.k.weight",
+        {"self_attn.k_proj.weight", RowOrder{.group = 8, .rows = {0, 1, 2, 3}}}}}};
+  EXPECT_THROW(make_weight_map(config), InternalError);
+}
+
 TEST(Weights, FusedRowsHoldGateThenUpOfEachExpert) {
   const ModelConfig config = config_from(small_json("mixtral"));
   const States states = random_states(config, 5);

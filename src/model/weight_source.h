@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of a model, read from its files where they lie: no state is held in memory.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+#include "model/weights.h"
+
+namespace anabatic::model {
+
+class WeightSource {
+ public:
+  // Errors as those of read_weight_map, and of tensors that ought to be equal.
+  WeightSource(const ModelConfig& config, const std::filesystem::path& directory);
+
+  const WeightMap& map() const { return map_; }
+  const io::SafetensorsDirectory& files() const { return files_; }
+
+  // Elements [first, first + values.size()) of a parameter, row-major. Memory of pages that were
+  // read is released.
+  void read(std::string_view state, std::int64_t first, std::span<float> values) const;
+
+ private:
+  // Elements [offset, offset + count) of a state are those from `at` on of the tensor.
+  struct Part {
+    std::int64_t offset = 0, count = 0, at = 0;
+    const io::TensorEntry* tensor = nullptr;
+  };
+
+  io::SafetensorsDirectory files_;
+  WeightMap map_;
+  std::map<std::string, std::vector<Part>, std::less<>> parts_;  // of each state, by offset
+};
+
+}  // namespace anabatic::model
