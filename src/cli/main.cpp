@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line: parses for the verb and turns errors into one message and an exit code.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <new>
@@ -31,6 +32,10 @@ void set_values(CLI::Option& option, bool is_list) {
     option.expected(1)->allow_extra_args(false)->multi_option_policy(
         CLI::MultiOptionPolicy::TakeLast);
   }
+}
+
+std::size_t num_words(std::string_view text) {
+  return 1 + static_cast<std::size_t>(std::count(text.begin(), text.end(), ' '));
 }
 
 // Where CLI11 puts what it parses for one verb.
@@ -64,7 +69,7 @@ void add_verb(CLI::App& app, const Verb& verb, Parsed& parsed) {
     if (is_list)
       option->expected(1, -1);
     else
-      option->expected(1)->allow_extra_args(false);
+      option->expected(static_cast<int>(num_words(verb.positional)))->allow_extra_args(false);
     if (!optional) option->required();
   }
   for (const VerbOption& wanted : verb.options) {

@@ -33,8 +33,8 @@ struct Invocation {
 
 struct Verb {
   std::string_view name, help;
-  std::string_view
-      positional;  // "MODEL_DIR", "CONFIG.yaml?" (optional), "RUN..." (one or more), "" for none
+  std::string_view positional;  // "MODEL_DIR", "FROM TO", "CONFIG.yaml?" (optional), "RUN..." (one
+                                // or more), "" for none
   std::vector<VerbOption> options;
   bool takes_config_keys;         // the keys that train/key_verbs.h says it reads are flags too
   int (*run)(const Invocation&);  // the process's exit code; errors are thrown
@@ -47,6 +47,8 @@ const std::vector<const Verb*>& all_verbs();
 const Verb& find_verb(std::string_view name);
 
 const Verb& bench_verb();
+const Verb& check_verb();
+const Verb& convert_verb();
 const Verb& doctor_verb();
 const Verb& evaluate_verb();
 const Verb& generate_verb();

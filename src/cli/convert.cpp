@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/convert/convert.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/standard_output.h"
+#include "cli/verb.h"
+#include "train/checkpoint/checkpoint_search.h"
+
+namespace anabatic::cli {
+namespace {
+
+std::optional<DType> dtype_of(const std::string& name) {
+  if (name == "source") return std::nullopt;
+  if (name == "f32") return DType::kFloat32;
+  if (name == "bf16") return DType::kBFloat16;
+  if (name == "f16") return DType::kFloat16;
+  throw InvalidArgument(
+      fmt::format("[convert] --dtype: expected source, f32, bf16 or f16, got '{}'", name));
+}
+
+train::ConvertOptions options_of(const Invocation& invocation) {
+  train::ConvertOptions options{.compares_logits = !invocation.has("--no-logits")};
+  if (invocation.has("--dtype")) options.dtype = dtype_of(invocation.value("--dtype"));
+  if (invocation.has("--experts")) {
+    const std::string experts = invocation.value("--experts");
+    ANABATIC_REQUIRE(experts == "separate" || experts == "fused",
+                     "[convert] --experts: expected separate or fused, got '{}'", experts);
+    options.fuses_experts = experts == "fused";
+  }
+  if (invocation.has("--shard_size")) {
+    const std::string text = invocation.value("--shard_size");
+    const auto bytes = parse_bytes(text);
+    ANABATIC_REQUIRE(bytes && *bytes > 0,
+                     "[convert] --shard_size: expected bytes such as 5GB, got '{}'", text);
+    options.max_shard_bytes = *bytes;
+  }
+  return options;
+}
+
+std::int64_t elements_of(const std::vector<train::ManifestTensor>& tensors) {
+  std::int64_t count = 0;
+  for (const train::ManifestTensor& tensor : tensors) count += tensor.num_elements();
+  return count;
+}
+
+void print_tensors(const char* label, const std::vector<train::ManifestTensor>& tensors) {
+  if (!tensors.empty())
+    print_output("{:<11} {} tensors, {} elements\n", label, tensors.size(), elements_of(tensors));
+}
+
+int run(const Invocation& invocation) {
+  const std::string& destination = invocation.positionals.at(1);
+  const train::Manifest manifest = train::convert(
+      train::model_path_of(invocation.positionals.at(0)), destination, options_of(invocation));
+  print_tensors("read", manifest.read);
+  print_tensors("written", manifest.written);
+  print_tensors("equal twins", manifest.repeated);
+  print_tensors("ignored", manifest.ignored);
+  for (const train::ManifestTensor& tensor : manifest.ignored)
+    print_output("            {}\n", tensor.name);
+  print_output("values      every one compared with the source\n");
+  if (const auto& logits = manifest.logits)
+    print_output("logits      largest difference {:.3g}, {} of {} next tokens agree\n",
+                 logits->largest_difference, logits->agreeing, logits->tokens);
+  print_output("{} {}/{}\n", "manifest   ", destination, train::kManifestFile);
+  return 0;
+}
+
+int run_check(const Invocation& invocation) {
+  const std::string& what = invocation.positionals.at(0);
+  ANABATIC_REQUIRE(what == "manifest", "[check] expected manifest, got '{}'", what);
+  const auto path_of = [&](const char* option) {
+    return invocation.has(option) ? std::optional<std::filesystem::path>(invocation.value(option))
+                                  : std::nullopt;
+  };
+  const std::string& directory = invocation.positionals.at(1);
+  const std::vector<std::string> problems =
+      train::check_manifest(directory, path_of("--against"), path_of("--reference"));
+  for (const std::string& problem : problems) print_output("{}\n", problem);
+  if (problems.empty()) print_output("{}: as its manifest says\n", directory);
+  return problems.empty() ? 0 : 1;
+}
+
+}  // namespace
+
+const Verb& convert_verb() {
+  static const Verb verb{
+      "convert",
+      "write a model directory in another dtype, spelling or shard size, and prove that it is "
+      "whole",
+      "MODEL_DIR OUTPUT_DIR",
+      {{.name = "--dtype", .help = "source (default: each tensor keeps its own), f32, bf16 or f16"},
+       {.name = "--experts",
+        .help = "separate (a tensor for each expert) or fused (default: as they came)"},
+       {.name = "--shard_size", .help = "most bytes of a file (default 5GB)", .value = "BYTES"},
+       {.name = "--no-logits",
+        .help = "do not load both models to compare their logits",
+        .is_flag = true}},
+      false,
+      run};
+  return verb;
+}
+
+const Verb& check_verb() {
+  static const Verb verb{
+      "check",
+      "compare a converted model with its manifest: check manifest DIR",
+      "WHAT DIR",
+      {{.name = "--against",
+        .help = "the source: its tensors are compared too, and every value",
+        .value = "MODEL_DIR"},
+       {.name = "--reference",
+        .help = "safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of another program",
+        .value = "FILE"}},
+      false,
+      run_check};
+  return verb;
+}
+
+}  // namespace anabatic::cli

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/convert/convert.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/json_edit.h"
+#include "base/text.h"
+#include "io/file.h"
+#include "model/weight_files.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Logits of equal weights are equal but for the order of sums, which one program does not change.
+constexpr double kLargestDifference = 1e-3;
+
+bool is_weight_file(const std::string& name) {
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+         name == io::kChecksumsFile || name == kManifestFile;
+}
+
+bool fuses_experts(const model::Spelling& spelling, const model::Declarations& declared) {
+  return std::none_of(declared.parameters.begin(), declared.parameters.end(),
+                      [&](const model::Parameter& parameter) {
+                        return parameter.is_per_expert() &&
+                               model::has_tensor_per_expert(parameter, spelling);
+                      });
+}
+
+// The spelling that experts are written in.
+std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
+                        const ConvertOptions& options) {
+  if (!options.fuses_experts) return found;
+  ANABATIC_REQUIRE(model::num_experts(config.spec) > 0, "[convert] --experts: {} has no experts",
+                   config.model_type);
+  const model::Declarations declared = model::declare(config.spec);
+  const auto fits = [&](std::size_t spelling) {
+    return fuses_experts(config.spec.spellings[spelling], declared) == *options.fuses_experts;
+  };
+  if (fits(found)) return found;
+  for (std::size_t i = 0; i < config.spec.spellings.size(); ++i)
+    if (fits(i)) return i;
+  throw Unsupported(fmt::format("[convert] --experts: {} has no {} spelling", config.model_type,
+                                *options.fuses_experts ? "fused" : "separate"));
+}
+
+// The map of what will be written. Tensors keep the dtype of the source's, also where they are
+// spelled otherwise.
+model::WeightMap target_map(const model::ModelConfig& config, const model::WeightSource& source,
+                            const ConvertOptions& options) {
+  const std::size_t spelling = spelling_of(config, source.map().spelling, options);
+  model::WeightMap map = model::make_weight_map(config, spelling, DType::kFloat32);
+  std::map<std::string_view, DType> of_parameters;
+  for (const model::FileTensor& tensor : source.map().tensors)
+    for (const model::WeightPiece& piece : tensor.pieces)
+      of_parameters.emplace(piece.state, tensor.dtype);
+  for (model::FileTensor& tensor : map.tensors)
+    tensor.dtype = options.dtype.value_or(of_parameters.at(tensor.pieces.front().state));
+  return map;
+}
+
+std::string with_dtype(const std::string& config, const model::WeightMap& map) {
+  const std::string name = dump_json(
+      Json(std::string(model::config_name(model::dominant_dtype(map, model::SaveDType::kSource)))));
+  const Json json = parse_json(config);
+  std::string text = config;
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (json.contains(key)) text = with_member(text, key, name);
+  return text;
+}
+
+// Files other than weights, byte for byte but for the dtype that config.json names.
+void copy_other_files(const fs::path& source, const fs::path& destination,
+                      const model::WeightMap& map, bool changes_dtype) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(source)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || is_weight_file(name)) continue;
+    if (name == "config.json" && changes_dtype)
+      write_file_atomically(destination / name, with_dtype(read_file(entry.path()), map));
+    else
+      fs::copy_file(entry.path(), destination / name);
+  }
+}
+
+void require_all(const fs::path& directory, const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  throw Error(fmt::format("[convert] {}: what was written is not what was read:\n  {}",
+                          directory.string(), fmt::join(problems, "\n  ")));
+}
+
+// A directory that is removed unless it gets its name.
+class UnfinishedDirectory {
+ public:
+  explicit UnfinishedDirectory(const fs::path& final_path)
+      : final_(final_path), path_(final_path.string() + ".partial") {
+    std::error_code absent;
+    ANABATIC_REQUIRE(!fs::exists(final_, absent) ||
+                         (fs::is_directory(final_, absent) && fs::is_empty(final_, absent)),
+                     "[convert] {}: expected a name that is free, found files", final_.string());
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~UnfinishedDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  UnfinishedDirectory(const UnfinishedDirectory&) = delete;
+  UnfinishedDirectory& operator=(const UnfinishedDirectory&) = delete;
+
+  const fs::path& path() const { return path_; }
+
+  void finish() {
+    io::sync_directory(path_);
+    std::error_code ignored;
+    fs::remove(final_, ignored);  // an empty directory of that name
+    io::rename_file(path_, final_);
+    path_.clear();
+    io::sync_directory(fs::absolute(final_).parent_path());
+  }
+
+ private:
+  fs::path final_, path_;
+};
+
+// Tensors of `others` that equal one of the model, and those that it does not use.
+void classify(const model::ModelConfig& config, std::vector<ManifestTensor> others,
+              Manifest& manifest) {
+  const model::Declarations declared = model::declare(config.spec);
+  for (ManifestTensor& tensor : others) {
+    const bool is_repeated = std::any_of(
+        declared.repeated.begin(), declared.repeated.end(),
+        [&](const model::RepeatedTensor& repeated) { return repeated.tensor == tensor.name; });
+    (is_repeated ? manifest.repeated : manifest.ignored).push_back(std::move(tensor));
+  }
+}
+
+Manifest describe_source(const model::ModelConfig& config, const fs::path& directory,
+                         const model::WeightSource& source) {
+  Manifest manifest{
+      .source = directory.string(), .read = {}, .written = {}, .repeated = {}, .ignored = {}};
+  std::vector<ManifestTensor> others;
+  manifest.read = describe(source, others);
+  classify(config, std::move(others), manifest);
+  return manifest;
+}
+
+std::vector<std::string> differing_logits(const LogitsComparison& logits, std::string_view what) {
+  if (logits.largest_difference <= kLargestDifference) return {};
+  return {fmt::format(
+      "logits: expected those of {} within {}, found a difference of {}; {} of {} "
+      "next tokens agree",
+      what, kLargestDifference, logits.largest_difference, logits.agreeing, logits.tokens)};
+}
+
+const io::TensorEntry& required_tensor(const io::SafetensorsDirectory& files, const char* name,
+                                       DType dtype, const fs::path& file) {
+  const io::TensorEntry* entry = files.find(name);
+  ANABATIC_REQUIRE(entry != nullptr && entry->dtype == dtype,
+                   "[manifest] {}: expected a tensor {} of {}, found {}", file.string(), name,
+                   to_string(dtype), entry == nullptr ? "none" : entry->dtype_name);
+  return *entry;
+}
+
+std::vector<std::string> check_reference(const fs::path& directory,
+                                         const model::ModelConfig& config, const fs::path& file) {
+  const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(file);
+  const io::TensorEntry& ids = required_tensor(files, "input_ids", DType::kInt64, file);
+  const io::TensorEntry& logits = required_tensor(files, "logits", DType::kFloat32, file);
+  const std::int64_t count = ids.num_elements(), vocab = config.spec.vocab_size;
+  ANABATIC_REQUIRE(
+      count > 0 && logits.num_elements() / count == vocab && logits.num_elements() % count == 0,
+      "[manifest] {}: expected {} logits for each of {} input_ids, found {}", file.string(), vocab,
+      count, logits.num_elements());
+  std::vector<std::int64_t> wide(static_cast<std::size_t>(count));
+  std::memcpy(wide.data(), ids.data.data(), ids.data.size());
+  std::vector<std::int32_t> tokens;
+  for (const std::int64_t id : wide) {
+    ANABATIC_REQUIRE(0 <= id && id < vocab,
+                     "[manifest] {}: expected input_ids below vocab_size {}, found {}",
+                     file.string(), vocab, id);
+    tokens.push_back(static_cast<std::int32_t>(id));
+  }
+  std::vector<float> expected(static_cast<std::size_t>(logits.num_elements()));
+  std::memcpy(expected.data(), logits.data.data(), logits.data.size());
+  return differing_logits(compare_logits(expected, logits_of(directory, tokens), vocab),
+                          file.string());
+}
+
+}  // namespace
+
+Manifest convert(const fs::path& source_path, const fs::path& destination,
+                 const ConvertOptions& options) {
+  ANABATIC_REQUIRE(fs::is_directory(source_path),
+                   "[convert] {}: expected a model directory, found none", source_path.string());
+  const model::ModelConfig config = model::load_config(source_path);
+  UnfinishedDirectory directory(destination);
+  const model::WeightSource source(config, source_path);
+  Manifest manifest = describe_source(config, source_path, source);
+  const model::WeightMap map = target_map(config, source, options);
+  const auto read = [&](std::string_view state, std::int64_t first, std::span<float> values) {
+    source.read(state, first, values);
+  };
+  copy_other_files(source_path, directory.path(), map, options.dtype.has_value());
+  io::write_checksums(directory.path(),
+                      model::export_weights(map, directory.path(), model::SaveDType::kSource, read,
+                                            {.max_shard_bytes = options.max_shard_bytes}));
+  // What counts is on the disk, so it is read from there.
+  const model::WeightSource written(model::load_config(directory.path()), directory.path());
+  require_all(directory.path(), differing_values(source, written));
+  std::vector<ManifestTensor> surplus;
+  manifest.written = describe(written, surplus);
+  if (options.compares_logits) {
+    const auto tokens = probe_tokens(config.spec.vocab_size);
+    manifest.logits = compare_logits(logits_of(source_path, tokens),
+                                     logits_of(directory.path(), tokens), config.spec.vocab_size);
+    if (!options.dtype) require_all(directory.path(), differing_logits(*manifest.logits, "it"));
+  }
+  write_manifest(directory.path(), manifest);
+  directory.finish();
+  return manifest;
+}
+
+std::vector<std::string> check_manifest(const fs::path& directory,
+                                        const std::optional<fs::path>& source,
+                                        const std::optional<fs::path>& reference) {
+  const Manifest manifest = read_manifest(directory);
+  const model::ModelConfig config = model::load_config(directory);
+  const model::WeightSource found(config, directory);
+  std::vector<ManifestTensor> others;
+  std::vector<ManifestTensor> tensors = describe(found, others);
+  tensors.insert(tensors.end(), others.begin(), others.end());
+  std::vector<std::string> problems = differences(manifest.written, tensors);
+  const auto add = [&](const std::vector<std::string>& more) {
+    problems.insert(problems.end(), more.begin(), more.end());
+  };
+  if (source) {
+    const model::WeightSource from(model::load_config(*source), *source);
+    std::vector<ManifestTensor> unused;
+    std::vector<ManifestTensor> now = describe(from, unused), then = manifest.read;
+    now.insert(now.end(), unused.begin(), unused.end());
+    then.insert(then.end(), manifest.repeated.begin(), manifest.repeated.end());
+    then.insert(then.end(), manifest.ignored.begin(), manifest.ignored.end());
+    for (const std::string& line : differences(then, now))
+      problems.push_back(fmt::format("{}: {}", source->string(), line));
+    add(differing_values(from, found));
+  }
+  if (reference) add(check_reference(directory, config, *reference));
+  return problems;
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/convert/manifest.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "anabatic/version.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/json_node.h"
+#include "base/text.h"
+#include "model/float_conversion.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;
+constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
+
+// Pieces of one parameter are one part: rows in another order are too many to list.
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor) {
+  std::vector<ManifestPart> parts;
+  std::map<std::string_view, std::size_t> places;
+  std::int64_t end = 0;
+  for (const model::WeightPiece& piece : tensor.pieces) {
+    const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
+    if (is_new) {
+      parts.push_back({piece.state, piece.offset, piece.count});
+    } else {
+      ManifestPart& part = parts[place->second];
+      part.reorders_rows |= piece.offset != part.offset + part.count;
+      part.offset = std::min(part.offset, piece.offset);
+      part.count += piece.count;
+    }
+    end += piece.count;
+  }
+  return parts;
+}
+
+ManifestTensor describe_entry(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
+  constexpr std::size_t kBlock = std::size_t{1} << 22;
+  io::Checksum sum;
+  for (std::size_t at = 0; at < entry.data.size(); at += kBlock) {
+    const auto block = entry.data.subspan(at, std::min(kBlock, entry.data.size() - at));
+    sum.add(block);
+    files.release(block);
+  }
+  return {entry.name, entry.dtype_name, entry.shape, sum.value(), {}};
+}
+
+OrderedJson to_json(const ManifestTensor& tensor) {
+  OrderedJson json{{"name", tensor.name},
+                   {"dtype", tensor.dtype},
+                   {"shape", tensor.shape},
+                   {"xxh3", fmt::format("{:016x}", tensor.checksum)}};
+  for (const ManifestPart& part : tensor.parts)
+    json["parts"].push_back({{"parameter", part.parameter},
+                             {"offset", part.offset},
+                             {"count", part.count},
+                             {"op", part.reorders_rows ? "reorder rows" : "copy"}});
+  return json;
+}
+
+OrderedJson to_json(const std::vector<ManifestTensor>& tensors) {
+  OrderedJson json = OrderedJson::array();
+  for (const ManifestTensor& tensor : tensors) json.push_back(to_json(tensor));
+  return json;
+}
+
+std::int64_t elements_of(const std::vector<ManifestTensor>& tensors) {
+  std::int64_t count = 0;
+  for (const ManifestTensor& tensor : tensors) count += tensor.num_elements();
+  return count;
+}
+
+std::uint64_t parse_checksum(const JsonNode& node) {
+  const std::string text = node.as_string();
+  std::size_t used = 0;
+  std::uint64_t value = 0;
+  if (text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string::npos)
+    value = std::stoull(text, &used, 16);
+  if (used != 16) node.refuse("16 hexadecimal digits");
+  return value;
+}
+
+ManifestTensor parse_tensor(const JsonNode& node) {
+  ManifestTensor tensor{.name = node.at("name").as_string(),
+                        .dtype = node.at("dtype").as_string(),
+                        .shape = {},
+                        .checksum = parse_checksum(node.at("xxh3")),
+                        .parts = {}};
+  for (const JsonNode& size : node.at("shape").items())
+    tensor.shape.push_back(size.as_integer(0, std::int64_t{1} << 40));
+  if (const auto parts = node.find("parts"))
+    for (const JsonNode& part : parts->items()) {
+      const std::string op = part.at("op").as_string();
+      if (op != "copy" && op != "reorder rows") part.at("op").refuse("copy or reorder rows");
+      tensor.parts.push_back({part.at("parameter").as_string(), part.at("offset").as_integer(0),
+                              part.at("count").as_integer(0), op != "copy"});
+    }
+  return tensor;
+}
+
+std::vector<ManifestTensor> parse_tensors(const JsonNode& node) {
+  std::vector<ManifestTensor> tensors;
+  for (const JsonNode& tensor : node.items()) tensors.push_back(parse_tensor(tensor));
+  return tensors;
+}
+
+std::string type_text(const ManifestTensor& tensor) {
+  return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ","));
+}
+
+}  // namespace
+
+std::int64_t ManifestTensor::num_elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+std::vector<ManifestTensor> describe(const model::WeightSource& source,
+                                     std::vector<ManifestTensor>& others) {
+  std::vector<ManifestTensor> tensors;
+  std::set<std::string_view> used;
+  for (const model::FileTensor& tensor : source.map().tensors) {
+    used.insert(tensor.name);
+    tensors.push_back(describe_entry(source.files(), *source.files().find(tensor.name)));
+    tensors.back().parts = parts_of(tensor);
+  }
+  for (const auto& [name, entry] : source.files().entries())
+    if (used.count(name) == 0) others.push_back(describe_entry(source.files(), entry));
+  return tensors;
+}
+
+void write_manifest(const fs::path& directory, const Manifest& manifest) {
+  OrderedJson json{{"format", kFormat},
+                   {"written_by", fmt::format("anabatic {}", kVersion)},
+                   {"source", manifest.source},
+                   {"elements",
+                    {{"read", elements_of(manifest.read)},
+                     {"written", elements_of(manifest.written)},
+                     {"repeated", elements_of(manifest.repeated)},
+                     {"ignored", elements_of(manifest.ignored)}}}};
+  if (const auto& logits = manifest.logits)
+    json["logits"] = {{"tokens", logits->tokens},
+                      {"largest_difference", logits->largest_difference},
+                      {"same_next_token", logits->agreeing}};
+  json["read"] = to_json(manifest.read);
+  json["repeated"] = to_json(manifest.repeated);
+  json["ignored"] = to_json(manifest.ignored);
+  json["written"] = to_json(manifest.written);
+  write_file_atomically(directory / kManifestFile, dump_json(json, 1) + "\n");
+}
+
+Manifest read_manifest(const fs::path& directory) {
+  const fs::path file = directory / kManifestFile;
+  ANABATIC_REQUIRE(fs::exists(file), "[manifest] {}: expected {}, which convert writes, found none",
+                   directory.string(), kManifestFile);
+  const std::string place = fmt::format("[manifest] {}", file.string());
+  const Json json = parse_json_object(read_file(file, kLargestFile), place);
+  const JsonNode top(json, place);
+  if (const JsonNode format = top.at("format"); format.as_integer() != kFormat)
+    format.refuse(std::to_string(kFormat));
+  Manifest manifest{.source = top.at("source").as_string(),
+                    .read = parse_tensors(top.at("read")),
+                    .written = parse_tensors(top.at("written")),
+                    .repeated = parse_tensors(top.at("repeated")),
+                    .ignored = parse_tensors(top.at("ignored"))};
+  if (const auto logits = top.find("logits")) {
+    const auto difference = logits->find("largest_difference");  // null: not finite
+    manifest.logits = {.tokens = logits->at("tokens").as_integer(0),
+                       .largest_difference = difference ? difference->as_number()
+                                                        : std::numeric_limits<double>::quiet_NaN(),
+                       .agreeing = logits->at("same_next_token").as_integer(0)};
+  }
+  return manifest;
+}
+
+std::vector<std::string> differences(const std::vector<ManifestTensor>& expected,
+                                     const std::vector<ManifestTensor>& found) {
+  std::map<std::string_view, const ManifestTensor*> by_name;
+  for (const ManifestTensor& tensor : found) by_name[tensor.name] = &tensor;
+  std::vector<std::string> lines;
+  for (const ManifestTensor& tensor : expected) {
+    const auto other = by_name.find(tensor.name);
+    if (other == by_name.end()) {
+      lines.push_back(fmt::format("{}: missing", tensor.name));
+      continue;
+    }
+    const ManifestTensor& now = *other->second;
+    if (now.dtype != tensor.dtype || now.shape != tensor.shape)
+      lines.push_back(
+          fmt::format("{}: expected {}, found {}", tensor.name, type_text(tensor), type_text(now)));
+    else if (now.checksum != tensor.checksum)
+      lines.push_back(io::checksum_mismatch(tensor.name, tensor.checksum, now.checksum));
+    by_name.erase(other);
+  }
+  for (const auto& [name, tensor] : by_name)
+    lines.push_back(fmt::format("{}: surplus, {}", name, type_text(*tensor)));
+  return lines;
+}
+
+std::vector<std::string> differing_values(const model::WeightSource& source,
+                                          const model::WeightSource& result) {
+  constexpr std::int64_t kBlock = std::int64_t{1} << 18;
+  std::vector<std::string> lines;
+  std::vector<float> values, found;
+  std::vector<std::byte> rounded;
+  for (const model::FileTensor& tensor : result.map().tensors) {
+    const io::TensorEntry& entry = *result.files().find(tensor.name);
+    const auto size = static_cast<std::size_t>(size_bytes(tensor.dtype));
+    std::size_t at = 0;
+    std::int64_t num_different = 0;
+    std::string first;
+    for (const model::WeightPiece& piece : tensor.pieces)
+      for (std::int64_t done = 0; done < piece.count; done += kBlock) {
+        const auto count = static_cast<std::size_t>(std::min(kBlock, piece.count - done));
+        values.resize(count);
+        rounded.resize(count * size);
+        source.read(piece.state, piece.offset + done, values);
+        model::from_floats(tensor.dtype, values, rounded);
+        const auto stored = entry.data.subspan(at, rounded.size());
+        for (std::size_t i = 0; i < count; ++i) {
+          if (std::memcmp(stored.data() + i * size, rounded.data() + i * size, size) == 0) continue;
+          if (num_different++ > 0) continue;
+          found.resize(1);
+          model::to_floats(tensor.dtype, stored.subspan(i * size, size), found);
+          first = fmt::format("element {} ({} of {}): expected {}, found {}", at / size + i,
+                              piece.offset + done + static_cast<std::int64_t>(i), piece.state,
+                              values[i], found[0]);
+        }
+        at += rounded.size();
+      }
+    if (num_different > 0)
+      lines.push_back(fmt::format("{}: {} of {} elements differ from the source, first {}",
+                                  tensor.name, num_different, entry.num_elements(), first));
+  }
+  return lines;
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// convert and check manifest: equal models in every spelling, and faults that are planted in what
+// was written.
+#include "train/convert/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "base/text.h"
+#include "model/weight_files.h"
+#include "support/tiny_run.h"
+#include "unit/model/model_files.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Writes a model directory of random weights.
+void write_model(const fs::path& directory, const std::string& json, DType dtype) {
+  fs::create_directories(directory);
+  io::write_text(directory / "config.json", json);
+  io::write_text(directory / "tokenizer.json", "{\"any\": \"bytes\"}\n");
+  const model::ModelConfig config = model::load_config(directory);
+  const model::States states = model::random_states(config, 7);
+  model::export_weights(model::make_weight_map(config, 0, dtype), directory,
+                        model::SaveDType::kSource, model::values_of(states));
+}
+
+const std::string& moe_json() {
+  static const std::string json = model::small_json(
+      "qwen3_moe", R"("num_hidden_layers": 2, "moe_intermediate_size": 12, "hidden_size": 12,
+                      "an_unknown_field": [1, 2.50]  , "dtype": "bfloat16")");
+  return json;
+}
+
+class Convert : public ::testing::Test {
+ protected:
+  fs::path path(const char* name) const { return folder_.path() / name; }
+
+  void SetUp() override { write_model(path("source"), moe_json(), DType::kBFloat16); }
+
+  testing::TemporaryDirectory folder_;
+};
+
+TEST_F(Convert, GivesTheSameModelInOtherSpellingsAndBack) {
+  const Manifest fused = convert(path("source"), path("fused"), {.fuses_experts = true});
+  EXPECT_EQ(fused.logits->largest_difference, 0);
+  EXPECT_EQ(fused.logits->agreeing, 64);
+  EXPECT_LT(fused.written.size(), fused.read.size());
+  const Manifest back =
+      convert(path("fused"), path("back"), {.fuses_experts = false, .compares_logits = false});
+  EXPECT_EQ(back.written, fused.read);
+  for (const char* name : {"config.json", "tokenizer.json"})
+    EXPECT_EQ(read_file(path("back") / name), read_file(path("source") / name));
+  EXPECT_THAT(check_manifest(path("fused"), path("source"), {}), IsEmpty());
+  EXPECT_THAT(check_manifest(path("back"), path("source"), {}),
+              Contains(HasSubstr("surplus")));  // which was not its source
+}
+
+TEST_F(Convert, WritesAnotherDtypeAndNamesItInTheConfig) {
+  const Manifest manifest = convert(path("source"), path("f32"), {.dtype = DType::kFloat32});
+  EXPECT_EQ(manifest.logits->largest_difference, 0);
+  for (const ManifestTensor& tensor : manifest.written) EXPECT_EQ(tensor.dtype, "F32");
+  EXPECT_THAT(read_file(path("f32") / "config.json"), HasSubstr("\"dtype\": \"float32\""));
+  EXPECT_THAT(read_file(path("f32") / "config.json"), HasSubstr("[1, 2.50]  ,"));
+  EXPECT_THAT(check_manifest(path("f32"), path("source"), {}), IsEmpty());
+}
+
+TEST_F(Convert, KeepsTheManifestThatItWrote) {
+  const Manifest manifest = convert(path("source"), path("copy"), {});
+  const Manifest read = read_manifest(path("copy"));
+  EXPECT_EQ(read.read, manifest.read);
+  EXPECT_EQ(read.written, manifest.written);
+  EXPECT_EQ(read.source, path("source").string());
+  std::int64_t elements = 0;
+  for (const ManifestTensor& tensor : read.read) elements += tensor.num_elements();
+  EXPECT_EQ(elements, model::load_config(path("source")).counts.total);
+}
+
+TEST_F(Convert, LeavesNothingBehindWhereItFails) {
+  fs::remove(path("source") / "model.safetensors");
+  EXPECT_ANY_THROW(convert(path("source"), path("copy"), {}));
+  EXPECT_FALSE(fs::exists(path("copy")));
+  EXPECT_FALSE(fs::exists(path("copy").string() + ".partial"));
+}
+
+TEST_F(Convert, RefusesANameThatHoldsFiles) {
+  fs::create_directories(path("copy"));
+  io::write_text(path("copy") / "notes.txt", "mine");
+  EXPECT_THAT(
+      model::message_of<InvalidArgument>([&] { convert(path("source"), path("copy"), {}); }),
+      HasSubstr("expected a name that is free"));
+  EXPECT_EQ(read_file(path("copy") / "notes.txt"), "mine");
+}
+
+// The tensors of a file, changed by `change` and written again.
+using Bytes = std::map<std::string, std::vector<std::byte>>;
+void plant(const fs::path& directory, const std::function<void(Bytes&)>& change) {
+  std::vector<io::TensorInfo> infos;
+  Bytes bytes;
+  {
+    const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
+    for (const auto& [name, entry] : files.entries()) {
+      infos.push_back({name, *entry.dtype, entry.shape});
+      bytes[name].assign(entry.data.begin(), entry.data.end());
+    }
+  }
+  change(bytes);
+  std::erase_if(infos, [&](const io::TensorInfo& info) { return bytes.count(info.name) == 0; });
+  io::SafetensorsWriter writer(directory, infos);
+  for (const auto& [name, data] : bytes) writer.write(name, data);
+  writer.finish();
+  fs::remove(directory / io::kChecksumsFile);  // as one who knows of it would
+}
+
+// Of a manifest that was written after the fault, so that only values tell.
+void forge_manifest(const fs::path& directory) {
+  const model::WeightSource now(model::load_config(directory), directory);
+  Manifest manifest = read_manifest(directory);
+  std::vector<ManifestTensor> others;
+  manifest.written = describe(now, others);
+  write_manifest(directory, manifest);
+}
+
+const std::string kMlp = "model.layers.1.mlp.";
+
+struct Fault {
+  const char* name;
+  std::function<void(Bytes&)> plant;
+  std::string tensor;
+};
+
+std::vector<Fault> faults() {
+  const std::string one = kMlp + "experts.1.", two = kMlp + "experts.2.";
+  return {
+      {"two experts swapped",
+       [=](Bytes& bytes) {
+         for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
+           std::swap(bytes.at(one + part), bytes.at(two + part));
+       },
+       one + "gate_proj.weight"},
+      {"gate and up swapped",
+       [=](Bytes& bytes) {
+         std::swap(bytes.at(one + "gate_proj.weight"), bytes.at(one + "up_proj.weight"));
+       },
+       one + "up_proj.weight"},
+      {"a row shifted",
+       [=](Bytes& bytes) {
+         auto& gate = bytes.at(kMlp + "gate.weight");
+         std::rotate(gate.begin(), gate.begin() + 24, gate.end());
+       },
+       kMlp + "gate.weight"},
+      {"one bit of one value",
+       [](Bytes& bytes) { bytes.at("model.norm.weight")[3] ^= std::byte{1}; }, "model.norm.weight"},
+  };
+}
+
+TEST_F(Convert, PlantedFaultsAreFoundByHashAndByValue) {
+  for (const Fault& fault : faults()) {
+    SCOPED_TRACE(fault.name);
+    fs::remove_all(path("copy"));
+    convert(path("source"), path("copy"), {.compares_logits = false});
+    plant(path("copy"), fault.plant);
+    EXPECT_THAT(check_manifest(path("copy"), {}, {}), Contains(HasSubstr(fault.tensor)));
+    forge_manifest(path("copy"));
+    EXPECT_THAT(check_manifest(path("copy"), {}, {}), IsEmpty());
+    EXPECT_THAT(check_manifest(path("copy"), path("source"), {}),
+                Contains(HasSubstr(fault.tensor + ": ")));
+  }
+}
+
+TEST_F(Convert, ADroppedExpertIsNamed) {
+  convert(path("source"), path("copy"), {.compares_logits = false});
+  const std::string dropped = kMlp + "experts.3.down_proj.weight";
+  plant(path("copy"), [&](Bytes& bytes) { bytes.erase(dropped); });
+  EXPECT_THAT(model::message_of<InvalidArgument>([&] { check_manifest(path("copy"), {}, {}); }),
+              HasSubstr(dropped + ": missing"));
+}
+
+TEST_F(Convert, ASourceThatChangedIsNamed) {
+  convert(path("source"), path("copy"), {.compares_logits = false});
+  plant(path("source"), [](Bytes& bytes) { bytes.at("lm_head.weight")[0] ^= std::byte{1}; });
+  EXPECT_THAT(check_manifest(path("copy"), path("source"), {}),
+              Contains(HasSubstr("source: tensor lm_head.weight")));
+}
+
+TEST_F(Convert, LogitsOfAnotherProgramAreCompared) {
+  convert(path("source"), path("copy"), {.compares_logits = false});
+  const std::vector<std::int32_t> tokens = probe_tokens(11, 5);
+  std::vector<float> logits = logits_of(path("source"), tokens);
+  const auto write_reference = [&] {
+    io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(
+        path("reference.safetensors"),
+        {{"input_ids", DType::kInt64, {1, 5}}, {"logits", DType::kFloat32, {1, 5, 11}}});
+    const std::vector<std::int64_t> wide(tokens.begin(), tokens.end());
+    writer.write("input_ids", std::as_bytes(std::span(wide)));
+    writer.write("logits", std::as_bytes(std::span(logits)));
+    writer.finish();
+  };
+  write_reference();
+  EXPECT_THAT(check_manifest(path("copy"), {}, path("reference.safetensors")), IsEmpty());
+  logits[20] += 0.5f;
+  write_reference();
+  EXPECT_THAT(check_manifest(path("copy"), {}, path("reference.safetensors")),
+              Contains(HasSubstr("a difference of 0.5")));
+}
+
+TEST_F(Convert, ATiedHeadIsListedAsATwin) {
+  const fs::path tied = path("tied");
+  write_model(tied, model::small_json("llama", R"("tie_word_embeddings": true)"), DType::kFloat32);
+  std::vector<std::byte> head;
+  plant(tied, [&](Bytes& bytes) { head = bytes.at("model.embed_tokens.weight"); });
+  std::vector<io::TensorInfo> infos;
+  {
+    const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(tied);
+    Bytes bytes;
+    for (const auto& [name, entry] : files.entries()) {
+      infos.push_back({name, *entry.dtype, entry.shape});
+      bytes[name].assign(entry.data.begin(), entry.data.end());
+    }
+    infos.push_back({"lm_head.weight", DType::kFloat32, {11, 12}});
+    bytes["lm_head.weight"] = head;
+    fs::create_directories(path("twin"));
+    fs::copy_file(tied / "config.json", path("twin") / "config.json");
+    io::SafetensorsWriter writer(path("twin"), infos);
+    for (const auto& [name, data] : bytes) writer.write(name, data);
+    writer.finish();
+  }
+  const Manifest manifest = convert(path("twin"), path("copy"), {.compares_logits = false});
+  ASSERT_EQ(manifest.repeated.size(), 1u);
+  EXPECT_EQ(manifest.repeated[0].name, "lm_head.weight");
+  EXPECT_THAT(manifest.ignored, IsEmpty());
+}
+
+}  // namespace
+}  // namespace anabatic::train
