@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax top-k choice of experts.
+// The choice of experts and their weights (spec/router.h).
 #pragma once
 #include "ir/op_schema.h"
 

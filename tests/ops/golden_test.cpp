@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/goldens.h"
+#include "spec/router.h"
 #include "support/comparator.h"
 #include "support/tolerance.h"
 
@@ -18,9 +19,13 @@ Values values(std::vector<double> data, std::initializer_list<std::int64_t> shap
 }
 Values scalar(double value) { return values({value}, {}); }
 
-void expect_equal(const Values& got, const std::vector<double>& want, DType dtype = kF64) {
+void expect_equal(const Values& got, const std::vector<double>& want, DType dtype = kF64,
+                  bool zeros_expected = false) {
   const Values wanted{got.type, want};
-  EXPECT_EQ(compare(got, wanted, agreement_tolerances(wanted, dtype)).report, "");
+  EXPECT_EQ(
+      compare(got, wanted, agreement_tolerances(wanted, dtype), {.zeros_expected = zeros_expected})
+          .report,
+      "");
 }
 
 TEST(RefOptimizerStep, OfAdamwFollowsPyTorchForThreeSteps) {
@@ -95,6 +100,74 @@ TEST(RefRouter, EqualsTransformersMixtral) {
   const auto out = route(0);
   expect_equal(out[0], goldens::kRouterWeights);
   EXPECT_EQ(out[1].data, goldens::kRouterExperts);
+}
+
+struct RouterGolden {
+  const char* name;
+  spec::RouterForm form;
+  const std::vector<double>&weights, &gradient;
+};
+
+// Weights of all experts, 0 where they are not chosen.
+Values dense(const Values& weights, const Values& experts) {
+  Values result = values(std::vector<double>(9 * 12, 0.0), {9, 12});
+  for (std::size_t i = 0; i < weights.data.size(); ++i)
+    result.data[i / 3 * 12 + static_cast<std::size_t>(experts.data[i])] = weights.data[i];
+  return result;
+}
+
+TEST(RefRouter, EqualsTransformersOfEveryForm) {
+  using enum spec::RouterScore;
+  const RouterGolden cases[] = {
+      {"deepseek_v2",
+       {.groups = 4, .group_top_k = 2, .barred = spec::BarredExperts::kZero, .scale = 2.5},
+       goldens::kDeepseekV2Weights,
+       goldens::kDeepseekV2Gradient},
+      {"deepseek_v3",
+       {.score = kSigmoid,
+        .has_bias = true,
+        .groups = 4,
+        .group_top_k = 2,
+        .group_score = spec::GroupScore::kTop2,
+        .normalizes = true,
+        .epsilon = 1e-20,
+        .scale = 2.5},
+       goldens::kDeepseekV3Weights,
+       goldens::kDeepseekV3Gradient},
+      {"ernie4_5_moe",
+       {.has_bias = true, .normalizes = true, .floor = 0.5},
+       goldens::kErnieWeights,
+       goldens::kErnieGradient},
+      {"minimax_m2",
+       {.score = kSigmoid, .has_bias = true, .normalizes = true},
+       goldens::kMiniMaxWeights,
+       goldens::kMiniMaxGradient}};
+  const Values logits = values(goldens::kGroupLogits, {9, 12}),
+               bias = values(goldens::kGroupBias, {12});
+  for (const RouterGolden& golden : cases) {
+    SCOPED_TRACE(golden.name);
+    spec::RouterForm form = golden.form;
+    form.top_k = 3;
+    std::vector<Values> inputs{logits};
+    if (form.has_bias) inputs.push_back(bias);
+    const auto out =
+        run_in_double({"router",
+                       spec::to_attributes(form),
+                       inputs,
+                       {tensor_type(kF64, {9, 3}), tensor_type(kI32, {9, 3}), logits.type,
+                        tensor_type(kF64, {12}), tensor_type(kF64, {12})}});
+    expect_equal(dense(out[0], out[1]), golden.weights, DType::kFloat32, true);
+    Values dweights = out[0];
+    for (std::size_t i = 0; i < dweights.data.size(); ++i)
+      dweights.data[i] =
+          goldens::kGroupCotangents[i / 3 * 12 + static_cast<std::size_t>(out[1].data[i])];
+    const auto gradient =
+        run_in_double({"router_gradient",
+                       spec::gradient_attributes(form),
+                       {form.score == kSigmoid ? logits : out[2], out[1], out[0], dweights},
+                       {logits.type}});
+    expect_equal(gradient[0], golden.gradient, DType::kFloat32, true);
+  }
 }
 
 // transformers sums the loss in f32.

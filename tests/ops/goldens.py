@@ -67,4 +67,39 @@ show("kNormX", x)
 show("kNormWeight", weight)
 show("kNormOut", (weight * normalised.float()).bfloat16())
 
+# Routers of other families, in transformers' own f32: weights of all experts (0 where not chosen) and the gradient of
+# their product with cotangents. A router's matrix is the identity, so that it reads logits.
+from transformers import DeepseekV2Config, DeepseekV3Config, Ernie4_5_MoeConfig, MiniMaxM2Config
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeTopKRouter
+from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
+
+logits, bias, cotangents = torch.randn(9, 12).float(), (0.2 * torch.randn(12)).float(), torch.randn(9, 12).float()
+show("kGroupLogits", logits)
+show("kGroupBias", bias)
+show("kGroupCotangents", cotangents)
+
+
+def show_router(name, router, *arguments):
+    router.float().weight.data.copy_(torch.eye(12))
+    x = logits.clone().requires_grad_()
+    _, weights, experts = router(x, *arguments)
+    dense = torch.zeros(9, 12, dtype=torch.float32).scatter(1, experts, weights)
+    show(f"k{name}Weights", dense)
+    show(f"k{name}Gradient", torch.autograd.grad((dense * cotangents).sum(), x)[0])
+
+
+sizes = dict(hidden_size=12, num_attention_heads=4, num_experts_per_tok=3)
+groups = dict(n_routed_experts=12, n_group=4, topk_group=2, routed_scaling_factor=2.5)
+show_router("DeepseekV2", DeepseekV2TopkRouter(DeepseekV2Config(**sizes, **groups, topk_method="group_limited_greedy")))
+v3 = DeepseekV3TopkRouter(DeepseekV3Config(**sizes, **groups, norm_topk_prob=True))
+v3.e_score_correction_bias.copy_(bias)
+show_router("DeepseekV3", v3)
+# A floor that some sums reach and others do not.
+ernie = Ernie4_5_MoeTopKRouter(Ernie4_5_MoeConfig(hidden_size=12, num_attention_heads=4, moe_k=3, moe_num_experts=12, moe_norm_min=0.5))
+ernie.moe_statics.e_score_correction_bias.data.copy_(bias[None])
+show_router("Ernie", ernie)
+show_router("MiniMax", MiniMaxM2TopKRouter(MiniMaxM2Config(**sizes, num_local_experts=12)), bias)
+
 print("// clang-format on\n\n}  // namespace anabatic::testing::goldens")

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "spec/activation.h"
+#include "spec/router.h"
 #include "support/comparator.h"
 #include "support/random_data.h"
 #include "support/tolerance.h"
@@ -268,6 +269,84 @@ TEST(RouterGradient, MatchesFiniteDifferencesByProbabilitiesAndBySumsOfDocuments
     expect_gradient(forward, 0, cotangents,
                     gradient("router_gradient", {{"normalize", true}}, inputs, {logits.type}));
   }
+}
+
+struct RouterCase {
+  const char* name;
+  spec::RouterForm form;
+  bool with_sums = false;
+};
+
+// Forms of the weight and of the choice. Chosen experts keep their distance, so that a difference
+// does not change the choice.
+TEST(RouterGradient, MatchesFiniteDifferencesInEveryForm) {
+  using enum spec::RouterScore;
+  const Values logits = random({7, 6}, 0), bias = random({6}, 4), dweights = random({7, 3}, 1),
+               dsums = random({6}, 2);
+  const std::vector<RouterCase> cases{
+      {"scale", {.scale = 2.5}},
+      {"epsilon", {.normalizes = true, .epsilon = 0.3, .scale = 2.5}, true},
+      {"floor of some rows", {.normalizes = true, .floor = 0.8, .scale = 0.5}, true},
+      {"sigmoid", {.score = kSigmoid, .scale = 2.5}, true},
+      {"normalised sigmoid", {.score = kSigmoid, .normalizes = true, .epsilon = 1e-20}, true},
+      {"sigmoid with a floor", {.score = kSigmoid, .normalizes = true, .floor = 1.8}},
+      {"bias", {.score = kSigmoid, .has_bias = true, .normalizes = true}},
+      {"groups", {.groups = 3, .group_top_k = 2, .normalizes = true}},
+      {"groups of a bias",
+       {.score = kSigmoid,
+        .has_bias = true,
+        .groups = 3,
+        .group_top_k = 2,
+        .group_score = spec::GroupScore::kTop2,
+        .normalizes = true,
+        .scale = 2.5}},
+  };
+  for (RouterCase c : cases) {
+    SCOPED_TRACE(c.name);
+    c.form.top_k = 3;
+    OpCall forward{"router",
+                   spec::to_attributes(c.form),
+                   {logits},
+                   {doubles({7, 3}), tensor_type(DType::kInt32, {7, 3}), doubles({7, 6}),
+                    doubles({6}), doubles({6})}};
+    if (c.form.has_bias) forward.inputs.push_back(bias);
+    const std::vector<Values> out = run(forward);
+    const bool is_sigmoid = c.form.score == kSigmoid;
+    std::vector<Values> inputs{is_sigmoid ? logits : out[2], out[1], out[0], dweights};
+    std::vector<std::vector<double>> cotangents{dweights.data, {}, {}, {}, {}};
+    if (c.with_sums) {
+      inputs.push_back(dsums);
+      cotangents[4] = dsums.data;
+    }
+    expect_gradient(
+        forward, 0, cotangents,
+        gradient("router_gradient", spec::gradient_attributes(c.form), inputs, {logits.type}),
+        true);
+  }
+}
+
+// At the experts that are chosen at 0 although they are barred.
+TEST(RouterGradient, PassesNothingThroughBarredExperts) {
+  const Values logits{doubles({1, 4}), {0.0, -900.0, -0.25, -0.5}},
+      dweights{doubles({1, 2}), {1.5, -2.0}};
+  const spec::RouterForm form{.top_k = 2,
+                              .groups = 2,
+                              .group_top_k = 1,
+                              .barred = spec::BarredExperts::kZero,
+                              .normalizes = true,
+                              .scale = 2};
+  const OpCall forward{"router",
+                       spec::to_attributes(form),
+                       {logits},
+                       {doubles({1, 2}), tensor_type(DType::kInt32, {1, 2}), doubles({1, 4}),
+                        doubles({4}), doubles({4})}};
+  std::vector<Values> out = run(forward);
+  EXPECT_EQ(out[1].data, (std::vector<double>{0, 1}));  // 1 has score 0 too, and a lower number
+  EXPECT_EQ(out[0].data, (std::vector<double>{2, 0}));
+  out[1].data[1] = 2;  // as if it had been chosen: the weight says that it is barred
+  const Values got = gradient("router_gradient", spec::gradient_attributes(form),
+                              {out[2], out[1], out[0], dweights}, {logits.type});
+  EXPECT_EQ(got.data, (std::vector<double>{0, 0, 0, 0}));
 }
 
 TEST(PermuteGradient, MatchesFiniteDifferences) {

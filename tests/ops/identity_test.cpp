@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "kernels/byte_watch.h"
 #include "ops/kernel_runner.h"
+#include "ops/run_all.h"
 #include "ops/table.h"
 #include "spec/rope.h"
 #include "support/comparator.h"
@@ -35,21 +36,6 @@ Values constant(std::initializer_list<std::int64_t> shape, double value) {
   Values values{.type = tensor_type(kF32, shape)};
   values.data.assign(static_cast<std::size_t>(values.type.num_elements()), value);
   return values;
-}
-
-// Outputs of the first row that takes the call, and of `ref`: each identity is checked on both.
-std::vector<std::vector<Values>> run_all(const OpCall& call) {
-  std::vector<std::vector<Values>> results;
-  for (const kernels::Kernel* kernel : kernels::candidates(call.op)) {
-    if (!supports(*kernel, call)) continue;
-    const RunResult result = run_kernel(*kernel, *ops::find_op(call.op), call);
-    EXPECT_EQ(result.violation, "") << kernel->name;
-    std::vector<Values> outputs;
-    for (const HostTensor& output : result.outputs) outputs.push_back(output.values());
-    results.push_back(std::move(outputs));
-  }
-  EXPECT_FALSE(results.empty()) << call.op;
-  return results;
 }
 
 OpCall route_sort(std::int64_t num_tokens, std::int64_t top_k, std::int64_t num_experts) {
@@ -183,24 +169,6 @@ TEST(RopePair, HasTheBitsOfNormsAndRopes) {
       }
 }
 
-TEST(Router, WeightsSumToOneAndCountsSumToRowsTimesTopK) {
-  const Values logits = random({40, 9}, 0);
-  const OpCall call{"router",
-                    {{"top_k", std::int64_t{3}}, {"normalize", true}},
-                    {logits},
-                    {tensor_type(kF32, {40, 3}), tensor_type(kI32, {40, 3}),
-                     tensor_type(kF32, {40, 9}), tensor_type(kF32, {9}), tensor_type(kF32, {9})}};
-  for (const auto& out : run_all(call)) {
-    EXPECT_EQ(std::accumulate(out[3].data.begin(), out[3].data.end(), 0.0), 120);
-    Values sums = constant({41}, 1);
-    sums.data[40] = 40;
-    Values got{sums.type, std::vector<double>(41, 0.0)};
-    for (std::size_t i = 0; i < 120; ++i) got.data[i / 3] += out[0].data[i];
-    for (const double sum : out[4].data) got.data[40] += sum;
-    EXPECT_EQ(compare(got, sums, agreement_tolerances(sums, kF32)).report, "");
-  }
-}
-
 // All probability on the experts that are chosen, each of them in turn: as even as can be.
 TEST(SequenceBalanceLoss, IsOneWhereExpertsAreEquallyBusyAndSeesEachDocumentAlone) {
   Values probabilities = constant({8, 4}, 0.0), experts = constant({8, 1}, 0.0),
@@ -227,24 +195,6 @@ TEST(SequenceBalanceLoss, IsOneWhereExpertsAreEquallyBusyAndSeesEachDocumentAlon
   expect(2);
   set({0, 0, 0, 0, 2, 2, 2, 2});
   expect(4);
-}
-
-TEST(Router, KeepsExpertsDistinctAndInRangeWhenLogitsAreNaN) {
-  Values logits = random({6, 5}, 0);
-  for (std::size_t i = 0; i < logits.data.size(); i += 2)
-    logits.data[i] = std::numeric_limits<double>::quiet_NaN();
-  const OpCall call{"router",
-                    {{"top_k", std::int64_t{3}}, {"normalize", true}},
-                    {logits},
-                    {tensor_type(kF32, {6, 3}), tensor_type(kI32, {6, 3}),
-                     tensor_type(kF32, {6, 5}), tensor_type(kF32, {5}), tensor_type(kF32, {5})}};
-  for (const auto& out : run_all(call))
-    for (std::size_t t = 0; t < 6; ++t)
-      for (std::size_t j = 0; j < 3; ++j) {
-        const double expert = out[1].data[3 * t + j];
-        EXPECT_TRUE(expert >= 0 && expert < 5) << expert;
-        for (std::size_t i = 0; i < j; ++i) EXPECT_NE(out[1].data[3 * t + i], expert);
-      }
 }
 
 TEST(Attention, OfOneKeyIsItsValueAndLseItsScore) {

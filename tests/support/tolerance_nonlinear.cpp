@@ -8,21 +8,13 @@
 #include "base/error.h"
 #include "base/rounding.h"
 #include "spec/activation.h"
-#include "support/tolerance.h"
+#include "support/tolerance_softmax.h"
 #include "tensor/dynamic_map.h"
 
 namespace anabatic::testing {
 namespace {
 
-// An exp, log, sin or reciprocal of a vector library is off by at most 4 ULPs.
-constexpr double kFunction = 8.0;
-constexpr double kU = 0x1.0p-24;
-// A function below the smallest normal float may be 0 before it is multiplied by something large.
-constexpr double kUnderflow = 0x1p-126;
-
 using Data = std::vector<double>;
-
-double g(double num_operations) { return 2 * gamma(num_operations, DType::kFloat32); }
 
 std::size_t columns(const Values& values) { return static_cast<std::size_t>(values.type.dim(-1)); }
 
@@ -152,29 +144,6 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
   return {bound};
 }
 
-struct Softmax {
-  double lse, largest;
-};
-
-Softmax softmax_of(const Values& logits, std::size_t t) {
-  const std::size_t width = columns(logits);
-  double largest = -HUGE_VAL, sum = 0;
-  for (std::size_t i = 0; i < width; ++i) largest = std::max(largest, logits.data[t * width + i]);
-  for (std::size_t i = 0; i < width; ++i) sum += std::exp(logits.data[t * width + i] - largest);
-  return {largest + std::log(sum), largest};
-}
-
-// log-sum-exp: the sum has relative error γ of the roundings of a row + u·(range), which the
-// logarithm turns absolute, and the result is rounded.
-double lse_error(const Softmax& s, double width) {
-  return g(row_roundings(width) + kFunction) + 4 * kU * (std::abs(s.largest) + std::abs(s.lse) + 1);
-}
-
-// exp(l - lse): the difference's rounding and the error of lse turn relative.
-double probability_error(const Softmax& s, double logit, double width) {
-  return lse_error(s, width) + g(kFunction) + 2 * kU * (std::abs(logit) + std::abs(s.lse));
-}
-
 std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
   const Values &logits = call.inputs[0], &labels = call.inputs[1];
   const std::size_t width = columns(logits), num_rows = rows(labels);
@@ -234,65 +203,9 @@ std::vector<Bound> z_loss_bounds(const OpCall& call) {
   return {bound};
 }
 
-std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wants) {
-  const Values& logits = call.inputs[0];
-  const std::size_t width = columns(logits), top_k = columns(wants[0]);
-  const double e = static_cast<double>(width);
-  std::vector<Bound> bounds(5);
-  bounds[1].errors.assign(wants[1].data.size(), 0.0);  // experts and counts are exact
-  bounds[3].errors.assign(wants[3].data.size(), 0.0);
-  bounds[4].errors.assign(wants[4].data.size(), 0.0);
-  // Sums of at most 512 terms in one float; what they give is added in double.
-  const double sum_error = g(std::min(static_cast<double>(rows(logits)), 512.0) + 2);
-  for (std::size_t t = 0; t < rows(logits); ++t) {
-    const Softmax s = softmax_of(logits, t);
-    double worst = 0;
-    for (std::size_t i = 0; i < width; ++i) {
-      const double error = probability_error(s, logits.data[t * width + i], e);
-      const double p = wants[2].data[t * width + i];
-      worst = std::max(worst, error);
-      bounds[2].errors.push_back(error * p);
-      if (call.inputs.size() < 2 || call.inputs[1].data[t] >= 0)
-        bounds[4].errors[i] += (error + sum_error) * p;
-    }
-    for (std::size_t j = 0; j < top_k; ++j)  // a quotient of two probabilities at most
-      bounds[0].errors.push_back((2 * worst + g(static_cast<double>(top_k) + 2)) *
-                                 std::abs(wants[0].data[t * top_k + j]));
-  }
-  return bounds;
-}
-
 // All terms are positive but for dloss, and every sum is of doubles.
 std::vector<Bound> balance_bounds(std::span<const Values> wants) {
   return {relative(wants[0], g(8))};
-}
-
-// p · (d - Σ p·d) with d = (dw - Σ w·dw) / S + dprobabilities: every difference taken as a sum.
-std::vector<Bound> router_gradient_bounds(const OpCall& call) {
-  const Values &p = call.inputs[0], &experts = call.inputs[1], &w = call.inputs[2],
-               &dw = call.inputs[3];
-  const std::size_t width = columns(p), top_k = columns(experts);
-  const bool normalize = spec::get_bool(call.attributes, "normalize");
-  const double c = g(static_cast<double>(width + 3 * top_k) + kFunction);
-  Bound bound;
-  for (std::size_t t = 0; t < rows(p); ++t) {
-    Data d(width, 0.0);
-    double sum = 0, mean = 0, inner = 0;
-    for (std::size_t j = 0; j < top_k; ++j) {
-      sum += p.data[t * width + static_cast<std::size_t>(experts.data[t * top_k + j])];
-      mean += std::abs(w.data[t * top_k + j] * dw.data[t * top_k + j]);
-    }
-    const bool counts = call.inputs.size() < 6 || call.inputs[5].data[t] >= 0;
-    for (std::size_t i = 0; i < width && counts && call.inputs.size() > 4; ++i)
-      d[i] = std::abs(call.inputs[4].data[call.inputs[4].type.ndim() == 2 ? t * width + i : i]);
-    for (std::size_t j = 0; j < top_k; ++j)
-      d[static_cast<std::size_t>(experts.data[t * top_k + j])] +=
-          (std::abs(dw.data[t * top_k + j]) + (normalize ? mean : 0)) / (normalize ? sum : 1);
-    for (std::size_t i = 0; i < width; ++i) inner += p.data[t * width + i] * d[i];
-    for (std::size_t i = 0; i < width; ++i)
-      bound.errors.push_back(c * p.data[t * width + i] * (d[i] + inner));
-  }
-  return {bound};
 }
 
 // Scalars (1 - βᵗ, lr·decay) are computed in double by contract, so only elementwise steps count.

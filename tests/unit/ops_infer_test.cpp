@@ -140,6 +140,32 @@ TEST(Infer, RouterGivesWeightsExpertsAndCounts) {
               HasSubstr("expected a bool for 'normalize', got 1"));
 }
 
+TEST(Infer, RouterRefusesFormsThatChooseTooFew) {
+  const auto error = [&](spec::Attributes more, std::vector<std::string> inputs = {"f32[6,12]"}) {
+    more.merge(spec::Attributes{{"normalize", true}, {"top_k", std::int64_t{4}}});
+    return error_of("router", inputs, more);
+  };
+  EXPECT_THAT(error({{"groups", 5}}), HasSubstr("groups that divide 12 experts, got 5"));
+  EXPECT_THAT(error({{"groups", 4}, {"group_top_k", 5}}), HasSubstr("group_top_k of 1 to 4"));
+  EXPECT_THAT(error({{"groups", 4}, {"group_top_k", 1}}),
+              HasSubstr("top_k at most the 3 experts of 1 groups, got 4"));
+  EXPECT_THAT(error({{"groups", 12}, {"group_top_k", 4}, {"group_score", "top2"}}),
+              HasSubstr("at least 2 experts for top2, got 1"));
+  EXPECT_THAT(error({{"score", "tanh"}}),
+              HasSubstr("'score' to be softmax or sigmoid, got 'tanh'"));
+  EXPECT_THAT(error({{"barred", "none"}}), HasSubstr("'barred' to be excluded or zero"));
+  EXPECT_THAT(error({{"scale", 0.0}}), HasSubstr("scale above 0, got 0"));
+  EXPECT_THAT(error({{"epsilon", -1.0}}), HasSubstr("epsilon of at least 0, got -1"));
+  EXPECT_THAT(error({{"normalize", false}, {"floor", 0.5}}),
+              HasSubstr("normalize true with floor, got false"));
+  EXPECT_THAT(error({{"bias", true}}), HasSubstr("expected 2 inputs or documents too, got 1"));
+  EXPECT_THAT(error({{"bias", true}}, {"f32[6,12]", "f32[11]"}), HasSubstr("of bias"));
+  EXPECT_THAT(error({{"bias", true}}, {"f32[6,12]", "f32[12]", "i32[5]"}),
+              HasSubstr("dimension 0 of documents"));
+  EXPECT_THAT(error({}, {"f32[6,12]", "i32[6]", "i32[6]"}),
+              HasSubstr("expected 1 inputs or documents too, got 3"));
+}
+
 TEST(Infer, PermutationsCountRowsByTopK) {
   EXPECT_THAT(infer("permute", {"bf16[6,4]", "i32[12]"}, {{"top_k", 2}}),
               ElementsAre("bf16[12,4]"));

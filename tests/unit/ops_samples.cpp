@@ -12,6 +12,9 @@ const spec::Attributes kHeads{{"num_heads", 4}, {"num_kv_heads", 2}, {"scale", 0
 const spec::Attributes kBalance{{"top_k", 2}};
 const spec::Attributes kSwiglu{{"activation", "swiglu"}};
 const spec::Attributes kEpsilon{{"epsilon", 1e-6}};
+const spec::Attributes kRouterOfGroups{{"normalize", true}, {"top_k", 2},  {"score", "sigmoid"},
+                                       {"bias", true},      {"groups", 2}, {"group_top_k", 1},
+                                       {"epsilon", 1e-20},  {"scale", 2.5}};
 
 const spec::Attributes kAdamw{
     {"rule", "adamw"}, {"beta1", 0.9}, {"beta2", 0.95}, {"epsilon", 1e-8}, {"weight_decay", 0.1}};
@@ -23,6 +26,9 @@ spec::Attributes adamw(spec::Attributes form) {
 }
 
 spec::Attributes rope_attributes() { return spec::to_attributes(spec::Rope{.rotary_dim = 4}); }
+
+const std::set<std::string, std::less<>> kRouterDefaults{"score",       "bias",    "groups",
+                                                         "group_top_k", "epsilon", "scale"};
 
 std::vector<OpSample> make_samples() {
   return {
@@ -126,9 +132,15 @@ std::vector<OpSample> make_samples() {
       {"rope_table", {"i32[6]"}, rope_attributes()},
       {"route_sort", {"i32[6,2]"}, {{"num_experts", 3}}},
       {"router", {"w[6,3]", "i32[6]"}, {{"normalize", true}, {"top_k", 2}}, {0, 4}},
+      {"router", {"w[6,4]", "w[4]", "i32[6]"}, kRouterOfGroups, {0, 4}, kRouterDefaults},
       {"router_gradient",
        {"w[6,3]", "i32[6,2]", "w[6,2]", "w[6,2]", "w[3]", "i32[6]"},
        {{"normalize", true}}},
+      {"router_gradient",
+       {"w[6,3]", "i32[6,2]", "w[6,2]", "w[6,2]", "w[6,3]"},
+       {{"normalize", true}, {"score", "sigmoid"}, {"epsilon", 1e-20}, {"scale", 2.5}},
+       {0},
+       kRouterDefaults},
       {"router_z_loss", {"w[6,3]", "i32[6]", "w[]"}, {}},
       {"router_z_loss_gradient", {"w[6,3]", "w[]", "i32[6]", "w[]"}, {}},
       {"scale", {"x[3,4]"}, {{"factor", 0.5}}},

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/rounding.h"
+#include "kernels/cpu/router_workspace.h"
 #include "kernels/cpu/vector_rows.h"
 #include "tensor/panels.h"
 
@@ -36,9 +37,10 @@ std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem) {
   return 2 * problem.inputs[3].num_elements() * std::int64_t{sizeof(float)};
 }
 
-// Counts and sums for each block of rows.
+// Counts and sums for each block of rows, and its scratch.
 std::int64_t router_workspace_bytes(const spec::Problem& problem) {
-  return ceil_div(problem.inputs[0].dim(0), kRowBlock) * 2 * problem.inputs[0].dim(1) *
+  return ceil_div(problem.inputs[0].dim(0), kRowBlock) *
+         router_block_arrays(spec::router_of(*problem.attributes)) * problem.inputs[0].dim(1) *
          std::int64_t{sizeof(float)};
 }
 

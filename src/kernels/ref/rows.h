@@ -74,8 +74,6 @@ std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
 void permute(const Arguments& args);
 void permute_gradient(const Arguments& args);
 void route_sort(const Arguments& args);
-void router(const Arguments& args);
-void router_gradient(const Arguments& args);
 void unpermute(const Arguments& args);
 void unpermute_gradient(const Arguments& args);
 
@@ -95,6 +93,10 @@ void sum_squares(const Arguments& args);
 void rope(const Arguments& args);
 void rope_pair(const Arguments& args);
 void rope_table(const Arguments& args);
+
+// router.cpp
+void router(const Arguments& args);
+void router_gradient(const Arguments& args);
 
 // router_losses.cpp
 void load_balancing_loss(const Arguments& args);
