@@ -30,7 +30,7 @@ struct Mla {
   std::int64_t kv_rank = 0;
   std::int64_t rope_dim = 0, nope_dim = 0, v_dim = 0;
   bool bias = false;             // of the products to latent rows and of the output
-  bool rotates_pairs = true;     // files rotate columns (2i, 2i + 1), not halves
+  bool rotates_pairs = true;     // files rotate columns (2i, 2i + 1)
   double latent_epsilon = 1e-6;  // of the norms of latent rows
   double scale = 0;              // of scores
 };

@@ -120,7 +120,7 @@ void plant(const fs::path& directory, const std::function<void(Bytes&)>& change)
   fs::remove(directory / io::kChecksumsFile);  // as one who knows of it would
 }
 
-// Of a manifest that was written after the fault, so that only values tell.
+// Writes the manifest anew after a fault, so that only values tell.
 void forge_manifest(const fs::path& directory) {
   const model::WeightSource now(model::load_config(directory), directory);
   Manifest manifest = read_manifest(directory);
