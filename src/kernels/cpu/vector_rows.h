@@ -40,6 +40,9 @@ ANABATIC_VECTOR_KERNEL(activation)
 ANABATIC_VECTOR_KERNEL(activation_gradient)
 // embedding.cpp
 ANABATIC_VECTOR_KERNEL(embedding_weight_gradient)
+// gate_rows.cpp
+ANABATIC_VECTOR_KERNEL(gate_rows)
+ANABATIC_VECTOR_KERNEL(gate_rows_gradient)
 // loss.cpp
 ANABATIC_VECTOR_KERNEL(cross_entropy)
 ANABATIC_VECTOR_KERNEL(cross_entropy_gradient)
