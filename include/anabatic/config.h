@@ -113,6 +113,10 @@ struct Config {
     std::optional<double> balance_coef{};
     // Weight of the routers' z-loss in the objective. Allowed: >= 0.
     double router_z_loss_coef = 0;
+    // After each update, added to the choosing bias of experts with fewer tokens than the mean, and
+    // subtracted from that of busier ones. 0: the biases stay.
+    // Allowed: >= 0.
+    double router_bias_update_rate = 0;
   };
   Train train{};
 

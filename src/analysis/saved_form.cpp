@@ -11,8 +11,8 @@
 namespace anabatic::analysis {
 namespace {
 
-constexpr std::array<std::string_view, 10> kActivations{
-    "activation", "add",      "add_rms_norm", "embedding", "join_heads",
+constexpr std::array<std::string_view, 11> kActivations{
+    "activation", "add",      "add_rms_norm", "embedding", "gate_rows", "join_heads",
     "permute",    "rms_norm", "rope",         "rope_pair", "unpermute"};
 
 bool makes_activation(const ir::Node& node, ir::ValueId value) {

@@ -20,6 +20,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;
   spec::Init init{};
   std::int64_t num_chosen = 0;  // experts (of shape[0]) that a token uses; 0: no experts
+  bool is_trainable = true;     // false: no gradient and no optimizer
   bool in_flops = true;         // whether model FLOPs count it
 
   std::string name() const;  // of the state: "layers.3.attention.q.weight"

@@ -3,14 +3,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
 namespace anabatic::model {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlama, &kMistral, &kMixtral,
-                                        &kQwen2, &kQwen3,   &kQwen3Moe};
+  static constexpr std::array kFamilies{&kLlama,    &kMistral, &kMixtral, &kQwen2,
+                                        &kQwen2Moe, &kQwen3,   &kQwen3Moe};
   return kFamilies;
 }
 
@@ -57,9 +58,10 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
   return moe;
 }
 
-std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields) {
+std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields,
+                                             SlidesByDefault slides) {
   const bool uses_window = reader.boolean("use_sliding_window", false);
-  const std::int64_t first_window =
+  const std::int64_t max_window_layers =
       reader.integer("max_window_layers", 28, {0, Limits::kPositions});
   reader.know({"sliding_window"});
   const std::int64_t window = uses_window ? read_sliding_window(reader, 4096) : 0;
@@ -67,7 +69,7 @@ std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonF
   const auto num_layers = static_cast<std::size_t>(fields.num_hidden_layers);
   std::vector<std::int64_t> windows(num_layers, 0);
   for (std::size_t i = 0; i < num_layers; ++i)
-    if (static_cast<std::int64_t>(i) >= first_window) windows[i] = window;
+    if (slides(static_cast<std::int64_t>(i), max_window_layers)) windows[i] = window;
   if (types.empty()) return windows;
   if (types.size() != num_layers) {
     reader.invalid("layer_types", fmt::format("expected {} entries (num_hidden_layers), got {}",
@@ -75,23 +77,35 @@ std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonF
     return windows;
   }
   for (std::size_t i = 0; i < num_layers; ++i) {
-    const bool slides = types[i] == "sliding_attention";
-    if (!slides && types[i] != "full_attention") {
+    const bool is_sliding = types[i] == "sliding_attention";
+    if (!is_sliding && types[i] != "full_attention") {
       reader.unsupported(
           "layer_types",
           fmt::format("expected full_attention or sliding_attention, got {}", types[i]));
       return windows;
     }
-    if (slides && window == 0) {
+    if (is_sliding && window == 0) {
       reader.invalid("layer_types",
                      fmt::format("layer {} is sliding_attention, expected use_sliding_window true "
                                  "and a sliding_window",
                                  i));
       return windows;
     }
-    windows[i] = slides ? window : 0;
+    windows[i] = is_sliding ? window : 0;
   }
   return windows;
+}
+
+std::vector<bool> read_sparse_layers(ConfigReader& reader, const CommonFields& fields,
+                                     const Moe& moe) {
+  const std::int64_t step = reader.integer("decoder_sparse_step", 1, {1, Limits::kPositions});
+  const std::vector<std::int64_t> dense =
+      reader.integers("mlp_only_layers", {-Limits::kPositions, Limits::kPositions});
+  std::vector<bool> is_sparse;
+  for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
+    is_sparse.push_back(moe.num_experts > 0 && (i + 1) % step == 0 &&
+                        std::find(dense.begin(), dense.end(), i) == dense.end());
+  return is_sparse;
 }
 
 Spelling fused_experts(const std::string& block) {

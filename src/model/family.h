@@ -46,7 +46,7 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe;
+extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
@@ -56,9 +56,17 @@ const Family* find_family(std::string_view model_type);
 void read_attention_bias(ConfigReader& reader, Gqa& attention);
 // `sliding_window`; null or absent means the fallback (0: none).
 std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback);
-// Each layer's window by `use_sliding_window`, for the layers of `layer_types` or those from
-// max_window_layers on.
-std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields);
+// Whether a layer has a window where no `layer_types` says so, by max_window_layers.
+using SlidesByDefault = bool (*)(std::int64_t layer, std::int64_t max_window_layers);
+inline bool slides_from(std::int64_t layer, std::int64_t max_window_layers) {
+  return layer >= max_window_layers;
+}
+// Each layer's window by `use_sliding_window`, for the layers of `layer_types`, or by default.
+std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields,
+                                             SlidesByDefault slides = slides_from);
+// Whether each layer has experts, by decoder_sparse_step unless mlp_only_layers lists it.
+std::vector<bool> read_sparse_layers(ConfigReader& reader, const CommonFields& fields,
+                                     const Moe& moe);
 // An MoE block. Also sets the default losses of routers in `config`. `other_key` is another name of
 // `key`.
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,

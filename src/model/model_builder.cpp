@@ -26,6 +26,7 @@ ModelBuilder::ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph)
     values_.push_back(graph.state(parameter.name(), tensor_type(DType::kFloat32, parameter.shape),
                                   ir::StateRole::kParameter));
     graph.graph().states.back().init = parameter.init;
+    graph.graph().states.back().is_trainable = parameter.is_trainable;
   }
 }
 

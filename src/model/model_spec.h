@@ -10,6 +10,7 @@
 
 #include "spec/activation.h"
 #include "spec/rope.h"
+#include "spec/router.h"
 
 namespace anabatic::model {
 
@@ -41,12 +42,29 @@ struct Mlp {
   bool bias = false;
 };
 
+// How experts are chosen and weighed, and what a router has in addition to its matrix.
+struct Router {
+  // Its `has_bias` is a correction bias: a state that no gradient reaches. `top_k` is the block's.
+  spec::RouterForm form{.normalizes = true};
+  bool bias = false;  // added to the logits, and trained
+};
+
+// The correction bias [E] among a layer's parameters.
+inline constexpr const char* kCorrectionBias = "router.correction_bias";
+
+// An MLP that every token passes through, next to the experts.
+struct SharedExpert {
+  Mlp mlp{};
+  bool is_gated = false;  // times the sigmoid of one more row's product with the token
+};
+
 // A router sends each token to `top_k` of the experts, which are MLPs without biases.
 struct Moe {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t width = 0;  // of one expert
   spec::Activation activation{};
-  bool normalizes_weights = true;  // the chosen experts' weights add up to 1
+  Router router{};
+  std::optional<SharedExpert> shared{};
 };
 
 // A new kind of block is an alternative here, with a function in model/blocks.

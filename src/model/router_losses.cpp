@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <array>
+
 namespace anabatic::model {
 namespace {
 
@@ -31,16 +33,25 @@ ir::ValueId mean_over_layers(ir::GraphBuilder& builder, const std::vector<Router
 
 spec::Attributes top_k_of(const RouterOutputs& router) { return {{"top_k", router.top_k}}; }
 
+// Counts and sums of the top-k of softmax(logits). transformers takes these of routers that choose
+// otherwise as well.
+std::array<ir::ValueId, 2> softmax_load(ir::GraphBuilder& builder, const RouterOutputs& router,
+                                        ir::ValueId documents) {
+  if (router.chooses_by_softmax) return {router.counts, router.probability_sums};
+  const auto all = builder.add("router", {router.logits, documents},
+                               spec::to_attributes(spec::RouterForm{.top_k = router.top_k}));
+  return {all.at(3), all.at(4)};
+}
+
 ir::ValueId balance_loss(ir::GraphBuilder& builder, const BuildOptions& options,
                          ir::ValueId documents, ir::ValueId inverse_real_tokens,
                          const std::vector<RouterOutputs>& routers) {
   switch (options.balance_loss) {
     case BalanceLoss::kAllLayers: {
       std::vector<ir::ValueId> inputs{inverse_real_tokens};
-      for (const RouterOutputs& router : routers) {
-        inputs.push_back(router.counts);
-        inputs.push_back(router.probability_sums);
-      }
+      for (const RouterOutputs& router : routers)
+        for (const ir::ValueId value : softmax_load(builder, router, documents))
+          inputs.push_back(value);
       return builder.add1("load_balancing_loss", std::move(inputs), top_k_of(routers.front()));
     }
     case BalanceLoss::kSequence: {

@@ -13,6 +13,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/fill.h"
+#include "ops/gate_rows.h"
 #include "ops/global_norm.h"
 #include "ops/head_loss.h"
 #include "ops/join_heads.h"
@@ -51,6 +52,8 @@ const ir::OpSchema* const kTable[] = {
     &kEmbedding,
     &kEmbeddingWeightGradient,
     &kFill,
+    &kGateRows,
+    &kGateRowsGradient,
     &kGlobalNorm,
     &kGroupedLinear,
     &kGroupedLinearActivation,

@@ -30,7 +30,8 @@ const std::array<OperandRow, 5> kUniform{{{"add", {0, 1}},
                                           {"activation", {0, 1}},
                                           {"join_heads", {0, 1}}}};
 // Inputs that stay f32.
-const std::array<OperandRow, 2> kPrecise{{{"router", {0}}, {"router_z_loss", {0}}}};
+const std::array<OperandRow, 3> kPrecise{
+    {{"gate_rows", {1}}, {"router", {0}}, {"router_z_loss", {0}}}};
 
 template <std::size_t N>
 const std::vector<std::size_t>& operands(const std::array<OperandRow, N>& table,
@@ -61,13 +62,13 @@ class ToBf16 {
   }
 
  private:
-  // Logits: what routers and losses read, and what the caller asked to see.
+  // Logits and gates: what routers and losses read, and what the caller asked to see.
   void find_precise_values() {
     precise_.insert(graph_.outputs.begin(), graph_.outputs.end());
-    for (const Node& node : graph_.nodes)
-      if (node.op->name == "router" || node.op->name == "router_z_loss" ||
-          node.op->name == "cross_entropy")
-        precise_.insert(node.inputs[0]);
+    for (const Node& node : graph_.nodes) {
+      for (const std::size_t i : operands(kPrecise, node.op->name)) precise_.insert(node.inputs[i]);
+      if (node.op->name == "cross_entropy") precise_.insert(node.inputs[0]);
+    }
   }
 
   void lower_caches() {

@@ -70,7 +70,11 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
     return std::span<const float>(view.as<const float>(),
                                   static_cast<std::size_t>(view.type->num_elements()));
   };
-  const std::vector<model::FileTensor>& tensors = session.weight_map().tensors;
+  // transformers has no gradients of buffers either.
+  std::vector<model::FileTensor> tensors = session.weight_map().tensors;
+  std::erase_if(tensors, [&](const model::FileTensor& tensor) {
+    return !program->compiled.graph.find_state(intern(tensor.pieces.front().state))->is_trainable;
+  });
   std::vector<io::TensorInfo> infos{
       {"loss", DType::kFloat32, {}},
       {"logits", DType::kFloat32, {given.batch, given.length, config.spec.vocab_size}}};

@@ -38,6 +38,7 @@ constexpr std::array kRows{
     Row{"train.seed", kAnyModel},
     Row{"train.output", "train evaluate plan profile doctor"},
     Row{"train.router_z_loss_coef", kRunAndBench},
+    Row{"train.router_bias_update_rate", kRun},
     Row{"train.balance_", kRunAndBench},
     Row{"optimizer.", kRunAndBench},
     Row{"memory.", kRunAndBench},

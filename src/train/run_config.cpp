@@ -164,6 +164,11 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(number("train.router_z_loss_coef",
                         "Weight of the routers' z-loss in the objective.", 0, 1e6,
                         AT(train.router_z_loss_coef)));
+  keys.push_back(number("train.router_bias_update_rate",
+                        "After each update, added to the choosing bias of experts with fewer "
+                        "tokens than the mean, and subtracted from that of busier ones. 0: the "
+                        "biases stay.",
+                        0, 1e6, AT(train.router_bias_update_rate)));
 }
 
 void add_optimizer_keys(std::vector<ConfigKey>& keys) {

@@ -48,6 +48,7 @@ struct RunConfig {
     static constexpr double kCoefOfModel = -1;        // router_aux_loss_coef of config.json
     double balance_coef = kCoefOfModel;
     double router_z_loss_coef = 0.0;
+    double router_bias_update_rate = 0.0;
   } train;
   struct Optimizer {
     std::string name = "adamw";

@@ -36,6 +36,12 @@ void require_experts(const RunConfig& run, const model::ModelConfig& config) {
   };
   require("train.balance_coef", std::max(run.train.balance_coef, 0.0));
   require("train.router_z_loss_coef", run.train.router_z_loss_coef);
+  const model::Moe* moe = model::first_moe(config.spec);
+  ANABATIC_REQUIRE(
+      run.train.router_bias_update_rate == 0 || (moe != nullptr && moe->router.form.has_bias),
+      "[train] train.router_bias_update_rate: expected a model whose routers have a bias of the "
+      "choice, got {} without one ({})",
+      config.model_type, run.train.router_bias_update_rate);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@
 #include "train/open_dataset.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
+#include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
@@ -258,6 +259,8 @@ struct Trainer::Impl {
       // An update by a norm that is not finite leaves all as it was.
       is_sound = program->executor->has_action(spec::Action::kUpdate);
       require_finite_gradients(*program, step, metrics.grad_norm);
+      is_sound = false;
+      update_router_biases(session.store(), expert_counts, run.train.router_bias_update_rate);
     }
     add_expert_metrics(metrics);
     is_sound = true;

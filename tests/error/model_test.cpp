@@ -36,7 +36,7 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
       unsupported(R"({"model_type": "gpt2"})"),
-      HasSubstr("expected one of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, got \"gpt2\""));
+      HasSubstr("expected one of llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, got \"gpt2\""));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -80,6 +80,8 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"mixtral", R"("norm_topk_prob": false)"},
       {"mixtral", R"("mlp_only_layers": [1])"},
       {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
+      {"qwen2_moe", R"("mlp_bias": true)"},
+      {"qwen2_moe", R"("scoring_func": "sigmoid")"},
       {"qwen3_moe", R"("mlp_bias": true)"},
       {"qwen3_moe", R"("use_qk_norm": false)"},
       {"qwen3", R"("use_qk_norm": false)"},

@@ -349,6 +349,14 @@ TEST(RouterGradient, PassesNothingThroughBarredExperts) {
   EXPECT_EQ(got.data, (std::vector<double>{0, 0, 0, 0}));
 }
 
+TEST(GateRowsGradient, MatchesFiniteDifferences) {
+  const Values x = random({4, 5}, 0), gate = random({4, 1}, 1), dy = random({4, 5}, 2);
+  const OpCall forward{"gate_rows", {}, {x, gate}, {dy.type}};
+  for (std::size_t i = 0; i < 2; ++i)
+    expect_gradient(forward, i, {dy.data},
+                    gradient("gate_rows_gradient", {}, {x, gate, dy}, {x.type, gate.type}, i));
+}
+
 TEST(PermuteGradient, MatchesFiniteDifferences) {
   const Values x = random({3, 4}, 0), dy = random({6, 4}, 1);
   const Values row_map = integers({5, 0, 3, 2, 4, 1}), slots = integers({1, 5, 3, 2, 4, 0});

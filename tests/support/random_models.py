@@ -20,6 +20,12 @@ COMMON = {
 }
 MIXTRAL = COMMON | {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN3 = COMMON | {"head_dim": 8}
+QWEN2_MOE = COMMON | {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 36,
+}
 QWEN3_MOE = QWEN3 | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 
 
@@ -73,6 +79,47 @@ MODELS = {
             "tie_word_embeddings": True,
             "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
         },
+    ),
+    "qwen2_moe_plain": ("qwen2_moe", QWEN2_MOE | {"shared_expert_intermediate_size": 48}),
+    "qwen2_moe_odd": (
+        "qwen2_moe",
+        QWEN2_MOE
+        | {
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+            "shared_expert_intermediate_size": 20,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 4,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "max_window_layers": 3,
+            "mlp_only_layers": [1],
+            "tie_word_embeddings": True,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+        },
+    ),
+    "qwen2_moe_sparse_step": (
+        "qwen2_moe",
+        QWEN2_MOE
+        | {
+            "qkv_bias": False,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "hidden_size": 36,
+            "head_dim": 10,
+            "num_experts": 3,
+            "num_experts_per_tok": 1,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
+    "qwen2_moe_all_experts": (
+        "qwen2_moe",
+        QWEN2_MOE | {"num_experts_per_tok": 6, "hidden_act": "gelu", "output_router_logits": True},
     ),
     "qwen3_plain": ("qwen3", QWEN3),
     "qwen3_odd": (
@@ -159,7 +206,7 @@ def router_margins(model, input_ids):
 
 
 def is_moe(config):
-    return config.model_type in ("mixtral", "qwen3_moe")
+    return config.model_type in ("mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def make_tokens(model, num_rows, length, seed=1, margin=0.0, padding_id=None):

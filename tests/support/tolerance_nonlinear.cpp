@@ -296,6 +296,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op.find("linear_activation") != std::string_view::npos) return linear_activation_bounds(call);
   if (op == "router_z_loss" || op == "router_z_loss_gradient") return z_loss_bounds(call);
   if (op.find("balanc") != std::string_view::npos) return balance_bounds(wants);
+  if (op.starts_with("gate_rows")) return gate_rows_bounds(call);
   if (op == "router") return router_bounds(call, wants);
   if (op == "router_gradient") return router_gradient_bounds(call);
   if (op == "optimizer_step") return adamw_bounds(call, wants);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of routers. Which experts are chosen has none: data where a rounding
+// Bounds of routers and gates of rows. Which experts are chosen has none: data where a rounding
 // could decide is refused, but for ties that are exact in f32 as well.
 #include <algorithm>
 #include <cmath>
@@ -179,6 +179,30 @@ std::vector<Bound> router_gradient_bounds(const OpCall& call) {
     }
   }
   return {bound};
+}
+
+// dgate: a sum over a row, and two sigmoids. x: what it multiplies.
+std::vector<Bound> gate_rows_bounds(const OpCall& call) {
+  const Values &x = call.inputs[0], &gate = call.inputs[1];
+  const std::size_t width = columns(x);
+  const bool backward = call.op == "gate_rows_gradient";
+  std::vector<Bound> bounds(backward ? 2 : 1);
+  for (std::size_t t = 0; t < rows(x); ++t) {
+    const double share = sigmoid(gate.data[t]), tail = sigmoid(-gate.data[t]);
+    double sum = 0;
+    for (std::size_t i = t * width; i < (t + 1) * width; ++i) {
+      const double value = std::abs(backward ? call.inputs[2].data[i] : x.data[i]);
+      bounds[0].errors.push_back((g(sigmoid_roundings(gate.data[t])) * share + kUnderflow) * value);
+      sum += value * std::abs(x.data[i]);
+    }
+    if (backward)
+      bounds[1].errors.push_back(
+          (g(2 * sigmoid_roundings(gate.data[t]) + row_roundings(static_cast<double>(width))) *
+               share * tail +
+           kUnderflow) *
+          sum);
+  }
+  return bounds;
 }
 
 }  // namespace anabatic::testing

@@ -50,6 +50,8 @@ std::vector<OpSample> make_samples() {
       {"embedding", {"x[11,4]", "i32[6]"}, {}},
       {"embedding_weight_gradient", {"i32[6]", "x[6,4]"}, {{"rows", 11}}},
       {"fill", {}, {{"type", "f32[3,4]"}, {"value", 0.0}}, {}},
+      {"gate_rows", {"x[6,5]", "w[6,1]"}, {}},
+      {"gate_rows_gradient", {"x[6,5]", "w[6,1]", "x[6,5]"}, {}},
       {"global_norm", {"f64[]", "f64[]"}, {}},
       {"grouped_linear", {"x[12,8]", "x[3,5,8]", "i32[4]"}, {}},
       {"grouped_linear_input_gradient", {"x[12,5]", "x[3,5,8]", "i32[4]"}, {}},

@@ -255,6 +255,8 @@ constexpr OpRows kOps[] = {
     scalar("embedding", cpu::embedding, nullptr, cpu::prepare_stream),
     vector(variants::embedding_weight_gradient(), cpu::embedding_gradient_workspace_bytes),
     scalar<kF64Outputs>("fill", cpu::fill),
+    vector(variants::gate_rows()),
+    vector(variants::gate_rows_gradient()),
     scalar<kF64Inputs>("global_norm", cpu::global_norm),
     engines<LinearRows>("grouped_linear", kForward),
     activation("grouped_linear_activation", kForward),

@@ -40,6 +40,9 @@ ANABATIC_VECTOR_KERNEL(activation)
 ANABATIC_VECTOR_KERNEL(activation_gradient)
 // embedding.cpp
 ANABATIC_VECTOR_KERNEL(embedding_weight_gradient)
+// gate_rows.cpp
+ANABATIC_VECTOR_KERNEL(gate_rows)
+ANABATIC_VECTOR_KERNEL(gate_rows_gradient)
 // join_heads.cpp
 ANABATIC_VECTOR_KERNEL(join_heads)
 ANABATIC_VECTOR_KERNEL(join_heads_gradient)

@@ -16,6 +16,8 @@ std::int64_t checked_row(const TensorView& indices, std::int64_t t, std::int64_t
   return row;
 }
 
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
 }  // namespace
 
 void add(const Arguments& args) {
@@ -27,6 +29,27 @@ void scale(const Arguments& args) {
   const double factor = spec::get_double(*args.attributes, "factor");
   for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
     store(args.outputs[0], i, factor * load(args.inputs[0], i));
+}
+
+void gate_rows(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &gate = args.inputs[1];
+  for (std::int64_t i = 0; i < size(x); ++i)
+    store(args.outputs[0], i, sigmoid(load(gate, i / columns(x))) * load(x, i));
+}
+
+void gate_rows_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &gate = args.inputs[1], &dy = args.inputs[2];
+  const std::int64_t width = columns(x);
+  for (std::int64_t t = 0; t < rows(x); ++t) {
+    const double share = sigmoid(load(gate, t));
+    double sum = 0;
+    for (std::int64_t i = t * width; i < (t + 1) * width; ++i) {
+      const double gradient = load(dy, i);
+      sum += gradient * load(x, i);
+      store(args.outputs[0], i, share * gradient);
+    }
+    store(args.outputs[1], t, share * sigmoid(-load(gate, t)) * sum);
+  }
 }
 
 void fill(const Arguments& args) {

@@ -13,6 +13,8 @@ void reload(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);
 void fill(const Arguments& args);
+void gate_rows(const Arguments& args);
+void gate_rows_gradient(const Arguments& args);
 void pack(const Arguments& args);
 void scale(const Arguments& args);
 void sum_rows(const Arguments& args);

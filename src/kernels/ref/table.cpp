@@ -50,6 +50,8 @@ constexpr Kernel kRows[] = {
     row("ref:embedding", ref::embedding),
     row("ref:embedding_weight_gradient", ref::embedding_weight_gradient),
     row("ref:fill", ref::fill),
+    row("ref:gate_rows", ref::gate_rows),
+    row("ref:gate_rows_gradient", ref::gate_rows_gradient),
     row("ref:global_norm", ref::global_norm),
     row("ref:grouped_linear", ref::grouped_linear),
     row("ref:grouped_linear_activation", ref::grouped_linear_activation),

@@ -3,6 +3,7 @@
 // [T, hidden]. Its input x [T, hidden] is normalised.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/model_builder.h"
@@ -22,6 +23,7 @@ struct LayerInputs {
 // Values of one MoE layer for auxiliary losses and metrics.
 struct RouterOutputs {
   std::int64_t layer = 0, top_k = 0;
+  bool chooses_by_softmax = true;               // and by nothing else: no bias, no groups
   ir::ValueId logits = ir::kNoValue;            // [T, E]
   ir::ValueId probabilities = ir::kNoValue;     // [T, E]
   ir::ValueId experts = ir::kNoValue;           // i32[T, k]
@@ -38,6 +40,10 @@ ir::ValueId add_attention(ModelBuilder& builder, const Mla& spec, ir::ValueId x,
 // Writes rows [T, width] to the layer's cache of that name. Returns the cache after that.
 ir::ValueId add_to_cache(ModelBuilder& builder, ir::ValueId rows, const char* key,
                          std::int64_t width, const LayerInputs& inputs);
+
+// gate, up and down projections as parameters NAME.gate, ..., and FILE.gate_proj, ... in files.
+ir::ValueId add_mlp(ModelBuilder& builder, const Mlp& spec, ir::ValueId x, const std::string& name,
+                    const std::string& file);
 
 ir::ValueId add_feed_forward(ModelBuilder& builder, const Mlp& spec, ir::ValueId x,
                              const LayerInputs& inputs, std::vector<RouterOutputs>& routers);

@@ -14,20 +14,42 @@ Routing add_router(ModelBuilder& b, const Moe& spec, ir::ValueId x, const LayerI
                                           .file = {"mlp.gate"},
                                           .out = spec.num_experts,
                                           .in = b.spec().hidden_size,
+                                          .bias = spec.router.bias,
                                           .in_flops = false});
+  spec::RouterForm form = spec.router.form;
+  form.top_k = spec.top_k;
   std::vector<ir::ValueId> router_inputs{logits};
+  if (form.has_bias)
+    router_inputs.push_back(b.parameter({.key = kCorrectionBias,
+                                         .file = {"mlp.gate.e_score_correction_bias"},
+                                         .shape = {spec.num_experts},
+                                         .is_trainable = false,
+                                         .in_flops = false}));
   if (inputs.documents != ir::kNoValue) router_inputs.push_back(inputs.documents);
   const auto [weights, experts, probabilities, counts, probability_sums] =
-      b.ops<5>("router", std::move(router_inputs),
-               {{"normalize", spec.normalizes_weights}, {"top_k", spec.top_k}});
-  routers.push_back({.layer = b.layer(),
-                     .top_k = spec.top_k,
-                     .logits = logits,
-                     .probabilities = probabilities,
-                     .experts = experts,
-                     .counts = counts,
-                     .probability_sums = probability_sums});
+      b.ops<5>("router", std::move(router_inputs), spec::to_attributes(form));
+  routers.push_back(
+      {.layer = b.layer(),
+       .top_k = spec.top_k,
+       .chooses_by_softmax = form.score == spec::RouterScore::kSoftmax && form.chooses_by_logits(),
+       .logits = logits,
+       .probabilities = probabilities,
+       .experts = experts,
+       .counts = counts,
+       .probability_sums = probability_sums});
   return {weights, experts};
+}
+
+// What every token gets in addition to its experts.
+ir::ValueId add_shared_expert(ModelBuilder& b, const SharedExpert& spec, ir::ValueId x) {
+  b.begin("mlp");
+  const ir::ValueId rows = add_mlp(b, spec.mlp, x, "shared_expert", "mlp.shared_expert");
+  if (!spec.is_gated) return rows;
+  const ir::ValueId gate = b.linear(x, {.name = "shared_expert.row_gate",
+                                        .file = {"mlp.shared_expert_gate"},
+                                        .out = 1,
+                                        .in = b.spec().hidden_size});
+  return b.op("gate_rows", {rows, gate}, {}, "shared_expert.output");
 }
 
 }  // namespace
@@ -56,7 +78,10 @@ ir::ValueId add_feed_forward(ModelBuilder& b, const Moe& spec, ir::ValueId x,
       linear(inner, "experts.down", "mlp.experts.{}.down_proj.weight", hidden, spec.width);
 
   b.begin("combine");
-  return b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  const ir::ValueId output =
+      b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  if (!spec.shared) return output;
+  return b.op("add", {output, add_shared_expert(b, *spec.shared, x)}, {}, "experts.sum");
 }
 
 }  // namespace anabatic::model

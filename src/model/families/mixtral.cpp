@@ -21,7 +21,7 @@ void read_mixtral(ConfigReader& reader, const CommonFields& fields, ModelConfig&
                          {.num_experts = 8, .top_k = 2, .width = fields.intermediate_size});
   if (!reader.boolean("norm_topk_prob", true))
     reader.unsupported("norm_topk_prob", "expected true, mixtral renormalises its weights");
-  moe.normalizes_weights = true;
+  moe.router.form.normalizes = true;
   if (moe.num_experts == 0)
     reader.invalid("num_local_experts", "expected at least one expert, got 0");
   if (reader.number("router_jitter_noise", 0.0, 0.0, 1.0) > 0)

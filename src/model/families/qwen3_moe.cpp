@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen3-MoE: qwen3 attention; layers are sparse by decoder_sparse_step unless mlp_only_layers lists
 // them.
-#include <algorithm>
-
 #include "model/family.h"
 
 namespace anabatic::model {
@@ -19,18 +17,12 @@ void read_qwen3_moe(ConfigReader& reader, const CommonFields& fields, ModelConfi
   if (uses_window) attention.window = read_sliding_window(reader, 4096);
   Moe moe = read_experts(reader, fields, config, "num_experts", "num_local_experts",
                          {.num_experts = 128, .top_k = 8});
-  moe.normalizes_weights = reader.boolean("norm_topk_prob", false);
+  moe.router.form.normalizes = reader.boolean("norm_topk_prob", false);
   moe.width = reader.integer("moe_intermediate_size", 768, {1, Limits::kWidth});
-  const std::int64_t step = reader.integer("decoder_sparse_step", 1, {1, Limits::kPositions});
-  const std::vector<std::int64_t> dense =
-      reader.integers("mlp_only_layers", {-Limits::kPositions, Limits::kPositions});
-  for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i) {
-    const bool is_sparse = moe.num_experts > 0 && (i + 1) % step == 0 &&
-                           std::find(dense.begin(), dense.end(), i) == dense.end();
+  for (const bool is_sparse : read_sparse_layers(reader, fields, moe))
     config.spec.layers.push_back(
         {.attention = attention,
          .feed_forward = is_sparse ? FeedForward(moe) : FeedForward(fields.mlp())});
-  }
   config.spec.spellings.push_back(fused_experts("mlp"));
 }
 

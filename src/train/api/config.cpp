@@ -40,6 +40,7 @@ void add(Settings& all, const Config::Train& train) {
       values(train.balance_loss, {"layer", "sequence", "all_layers", "none"});
   all["train.balance_coef"] = values(train.balance_coef, "auto");
   all["train.router_z_loss_coef"] = values(train.router_z_loss_coef);
+  all["train.router_bias_update_rate"] = values(train.router_bias_update_rate);
 }
 
 void add(Settings& all, const Config::Optimizer& optimizer) {

@@ -20,6 +20,7 @@
 #include "train/expert_balance.h"
 #include "train/generate.h"
 #include "train/nonfinite.h"
+#include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"
 
@@ -168,6 +169,8 @@ struct Session::Impl {
     // An update by a norm that is not finite leaves all as it was, unless it is in the backward.
     is_sound = program->executor->has_action(spec::Action::kUpdate);
     require_finite_gradients(*program, step + 1, result.gradient_norm);
+    is_sound = false;
+    train::update_router_biases(model->store(), experts, run.train.router_bias_update_rate);
     is_sound = is_updated = true;
     ++step;
     result.experts = experts.balance();

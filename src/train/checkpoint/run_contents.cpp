@@ -159,6 +159,7 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "train.balance_loss",
                                                        "train.balance_coef",
                                                        "train.router_z_loss_coef",
+                                                       "train.router_bias_update_rate",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

@@ -48,6 +48,9 @@ const std::vector<std::string>& variants() {
       small_json("mixtral"),
       small_json("mixtral", R"("sliding_window": 4, "tie_word_embeddings": true)"),
       small_json("mixtral", R"("num_local_experts": 1, "num_experts_per_tok": 1)"),
+      small_json("qwen2_moe"),
+      small_json("qwen2_moe", R"("qkv_bias": false, "norm_topk_prob": true, "mlp_only_layers": [1],
+                                 "use_sliding_window": true, "sliding_window": 3)"),
       small_json("qwen3_moe"),
       small_json("qwen3_moe", R"("decoder_sparse_step": 2, "norm_topk_prob": true)"),
       small_json("qwen3_moe", R"("mlp_only_layers": [1], "attention_bias": true,
@@ -111,6 +114,61 @@ TEST(BuildGraph, NamesInputsAndOutputs) {
       names_of(graph, graph.outputs),
       ElementsAre("loss", "aux_loss", "z_loss", "expert_load.1", "expert_load.3", "logits"));
   EXPECT_TRUE(graph.objective.has_value());
+}
+
+// No family needed: the block takes any form.
+ModelConfig with_router(const Router& router) {
+  ModelConfig config = config_from(small_json("qwen2_moe"));
+  for (LayerSpec& layer : config.spec.layers) {
+    Moe& moe = std::get<Moe>(layer.feed_forward);
+    moe.router = router;
+    moe.shared->is_gated = false;
+  }
+  return config;
+}
+
+TEST(BuildGraph, GivesRoutersTheirFormAndACorrectionBiasThatIsNotTrained) {
+  const Router router{.form = {.score = spec::RouterScore::kSigmoid,
+                               .has_bias = true,
+                               .groups = 2,
+                               .group_top_k = 1,
+                               .group_score = spec::GroupScore::kTop2,
+                               .normalizes = true,
+                               .epsilon = 1e-20,
+                               .scale = 2.5},
+                      .bias = true};
+  const ModelConfig config = with_router(router);
+  for (const bool with_loss : {true, false}) {
+    const ir::Graph graph = build_graph(
+        config, {.num_tokens = 3, .with_loss = with_loss, .with_logits = true, .balance_coef = 1});
+    ir::verify(graph);
+    const ir::Node& node = *first_node(graph, "router");
+    spec::RouterForm form = router.form;
+    form.top_k = 3;
+    EXPECT_EQ(spec::router_of(node.attributes), form);
+    EXPECT_EQ(node.inputs.size(), with_loss ? 3u : 2u);
+    const ir::State* bias = graph.find_state(intern("layers.0.router.correction_bias"));
+    ASSERT_NE(bias, nullptr);
+    EXPECT_EQ(node.inputs[form.bias()], bias->before);
+    EXPECT_FALSE(bias->is_trainable);
+    EXPECT_TRUE(graph.find_state(intern("layers.0.router.bias"))->is_trainable);
+    EXPECT_EQ(count_ops(graph).count("gate_rows"), 0u);
+  }
+}
+
+// Which counts the top-k of softmax(logits), whatever was chosen.
+TEST(BuildGraph, AddsTransformersLoadWhereRoutersChooseOtherwise) {
+  const Router router{.form = {.score = spec::RouterScore::kSigmoid, .has_bias = true}};
+  for (const auto kind : {BalanceLoss::kLayer, BalanceLoss::kAllLayers}) {
+    const ir::Graph graph = build_graph(with_router(router),
+                                        {.num_tokens = 3, .balance_loss = kind, .balance_coef = 1});
+    ir::verify(graph);
+    const bool is_transformers = kind == BalanceLoss::kAllLayers;
+    EXPECT_EQ(count_ops(graph).at("router"), is_transformers ? 6 : 3);
+    const ir::Node& loss = *first_node(graph, "load_balancing_loss");
+    const ir::Node& counted = graph.node(graph.value(loss.inputs[1]).producer);
+    EXPECT_EQ(spec::router_of(counted.attributes).chooses_by_logits(), is_transformers);
+  }
 }
 
 TEST(BuildGraph, ComputesAnglesOnce) {

@@ -54,7 +54,7 @@ TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   EXPECT_EQ(experts.top_k, 2);
   EXPECT_EQ(experts.width, 14336);
   EXPECT_EQ(experts.activation, spec::Activation{});
-  EXPECT_TRUE(experts.normalizes_weights);
+  EXPECT_TRUE(experts.router.form.normalizes);
   EXPECT_EQ(mixtral.router_aux_loss_coef, 0.001);
   EXPECT_THAT(windows_of(mixtral), Each(0));
 
@@ -63,9 +63,33 @@ TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   EXPECT_EQ(many.num_experts, 128);
   EXPECT_EQ(many.top_k, 8);
   EXPECT_EQ(many.width, 768);
-  EXPECT_FALSE(many.normalizes_weights);
+  EXPECT_FALSE(many.router.form.normalizes);
   EXPECT_EQ(gqa_of(qwen3_moe).num_kv_heads, 4);
   EXPECT_EQ(gqa_of(qwen3_moe).head_dim, 64);
+}
+
+TEST(Config, ReadsSharedExpertsAndWindowsOfQwen2Moe) {
+  const ModelConfig plain = config_from(R"({"model_type": "qwen2_moe"})");
+  const Moe& moe = *first_moe(plain.spec);
+  EXPECT_EQ(moe.num_experts, 60);
+  EXPECT_EQ(moe.top_k, 4);
+  EXPECT_EQ(moe.width, 1408);
+  EXPECT_FALSE(moe.router.form.normalizes);
+  ASSERT_TRUE(moe.shared.has_value());
+  EXPECT_EQ(moe.shared->mlp.width, 5632);
+  EXPECT_TRUE(moe.shared->is_gated);
+  EXPECT_TRUE(gqa_of(plain).qkv_bias);
+  EXPECT_FALSE(gqa_of(plain).output_bias);
+  EXPECT_THAT(windows_of(plain), Each(0));
+  EXPECT_THAT(sparse_layers(plain), Each(true));
+
+  const ModelConfig odd =
+      config_from(small_json("qwen2_moe", R"("num_hidden_layers": 6, "use_sliding_window": true,
+                 "sliding_window": 3, "max_window_layers": 4, "decoder_sparse_step": 2,
+                 "mlp_only_layers": [3], "qkv_bias": false)"));
+  EXPECT_THAT(windows_of(odd), ElementsAre(3, 0, 3, 0, 0, 0));
+  EXPECT_THAT(sparse_layers(odd), ElementsAre(false, true, false, false, false, true));
+  EXPECT_FALSE(gqa_of(odd).qkv_bias);
 }
 
 TEST(Config, HasTheActivationOfHiddenAct) {

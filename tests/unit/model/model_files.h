@@ -41,6 +41,9 @@ inline ModelConfig config_from(const std::string& json) {
 inline std::string small_json(const std::string& model_type, const std::string& members = "") {
   const std::string experts =
       model_type == "mixtral"     ? R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"
+      : model_type == "qwen2_moe" ? R"(, "num_experts": 6, "num_experts_per_tok": 3,
+                                       "moe_intermediate_size": 5,
+                                       "shared_expert_intermediate_size": 7)"
       : model_type == "qwen3_moe" ? R"(, "num_experts": 6, "num_experts_per_tok": 3,
                                        "moe_intermediate_size": 5)"
                                   : "";
