@@ -12,9 +12,9 @@
 namespace anabatic::analysis {
 namespace {
 
-constexpr std::array<std::string_view, 9> kActivations{"add",       "add_rms_norm", "embedding",
-                                                       "permute",   "rms_norm",     "rope",
-                                                       "rope_pair", "activation",   "unpermute"};
+constexpr std::array<std::string_view, 11> kActivations{
+    "activation", "add",  "add_rms_norm", "clamp", "embedding", "permute",
+    "rms_norm",   "rope", "rope_pair",    "scale", "unpermute"};
 
 bool makes_activation(const ir::Node& node, ir::ValueId value) {
   const std::string_view op = node.op->name;

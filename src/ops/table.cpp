@@ -43,6 +43,8 @@ const ir::OpSchema* const kTable[] = {
     &kAttentionGradient,
     &kCacheWrite,
     &kCast,
+    &kClamp,
+    &kClampGradient,
     &kClipFactor,
     &kCrossEntropy,
     &kCrossEntropyGradient,
