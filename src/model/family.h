@@ -22,6 +22,8 @@ struct FamilyDefaults {
   double rms_norm_eps;
   double rope_theta;
   std::int64_t bos_token_id, eos_token_id;  // -1: none
+  std::int64_t pad_token_id = -1;
+  double partial_rotary_factor = 0;  // 0: whole heads rotate, whatever a config says
 };
 
 // Fields that every family has.
@@ -66,6 +68,7 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
 Spelling fused_experts(const std::string& block);
 
 // rope_theta + rope_scaling, or rope_parameters.
-spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double default_theta);
+spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
+                     const FamilyDefaults& defaults);
 
 }  // namespace anabatic::model

@@ -3,6 +3,7 @@
 // counts follow from it.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,12 +13,22 @@
 
 namespace anabatic::model {
 
+// What a norm of queries and keys covers.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHead,     // each head, all with one weight [head_dim]
+  kAllHeads  // all heads together
+};
+
 // Grouped-query attention: consecutive query heads share a head of keys and values.
 struct Gqa {
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool qkv_bias = false, output_bias = false;
-  bool qk_norm = false;     // each head of queries and keys is normalised before it rotates
-  std::int64_t window = 0;  // keys that a query sees; 0: all before it
+  QkNorm qk_norm = QkNorm::kNone;
+  bool norms_after_rope = false;          // those of queries and keys
+  double clip_qkv = 0;                    // elements are kept within ±clip_qkv; 0: no limit
+  std::optional<double> softmax_scale{};  // of scores; absent: head_dim^-1/2
+  std::int64_t window = 0;                // keys that a query sees; 0: all before it
 };
 
 struct Mlp {
@@ -26,12 +37,18 @@ struct Mlp {
   bool bias = false;
 };
 
+// An MLP that every token passes through, next to the experts.
+struct SharedExpert {
+  Mlp mlp{};
+};
+
 // A router sends each token to `top_k` of the experts, which are MLPs without biases.
 struct Moe {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t width = 0;  // of one expert
   spec::Activation activation{};
   bool normalizes_weights = true;  // the chosen experts' weights add up to 1
+  std::optional<SharedExpert> shared{};
 };
 
 // A new kind of block is an alternative here, with a function in model/blocks.
@@ -40,7 +57,9 @@ using FeedForward = std::variant<Mlp, Moe>;
 
 // Where the norms of a layer's two blocks are.
 enum class NormPlacement : std::uint8_t {
-  kBefore  // hidden + block(norm(hidden))
+  kBefore,  // hidden + block(norm(hidden))
+  kAfter,   // hidden + norm(block(hidden))
+  kBoth     // hidden + norm(block(norm(hidden)))
 };
 
 struct LayerSpec {
@@ -74,6 +93,9 @@ struct ModelSpec {
   std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none
   double norm_epsilon = 1e-6;
   double initializer_range = 0.02;  // standard deviation of initial matrices
+  double embedding_multiplier = 1;  // of the embedding's rows
+  double residual_multiplier = 1;   // of what a block adds to the hidden state
+  double logits_divisor = 1;
   spec::Rope rope{};
   std::vector<LayerSpec> layers{};
   HeadSpec head{};

@@ -3,6 +3,7 @@
 // [T, hidden]. Its input x [T, hidden] is normalised.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "model/model_builder.h"
@@ -31,6 +32,10 @@ struct RouterOutputs {
 
 ir::ValueId add_attention(ModelBuilder& builder, const Gqa& spec, ir::ValueId x,
                           const LayerInputs& inputs);
+
+// gate, up and down projections as parameters NAME.gate, ..., and FILE.gate_proj, ... in files.
+ir::ValueId add_mlp(ModelBuilder& builder, const Mlp& spec, ir::ValueId x, const std::string& name,
+                    const std::string& file);
 
 ir::ValueId add_feed_forward(ModelBuilder& builder, const Mlp& spec, ir::ValueId x,
                              const LayerInputs& inputs, std::vector<RouterOutputs>& routers);

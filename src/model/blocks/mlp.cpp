@@ -3,17 +3,25 @@
 
 namespace anabatic::model {
 
+ir::ValueId add_mlp(ModelBuilder& b, const Mlp& spec, ir::ValueId x, const std::string& name,
+                    const std::string& file) {
+  const std::int64_t hidden = b.spec().hidden_size;
+  const auto linear = [&](ir::ValueId input, const char* part, std::int64_t out, std::int64_t in) {
+    return b.linear(input, {.name = name + "." + part,
+                            .file = {file + "." + part + "_proj"},
+                            .out = out,
+                            .in = in,
+                            .bias = spec.bias});
+  };
+  const ir::ValueId gate = linear(x, "gate", spec.width, hidden);
+  const ir::ValueId up = linear(x, "up", spec.width, hidden);
+  const ir::ValueId inner = b.activate(spec.activation, gate, up, name + ".activation");
+  return linear(inner, "down", hidden, spec.width);
+}
+
 ir::ValueId add_feed_forward(ModelBuilder& b, const Mlp& spec, ir::ValueId x, const LayerInputs&,
                              std::vector<RouterOutputs>&) {
-  const std::int64_t hidden = b.spec().hidden_size;
-  const auto linear = [&](ir::ValueId input, const char* name, const char* file, std::int64_t out,
-                          std::int64_t in) {
-    return b.linear(input, {.name = name, .file = {file}, .out = out, .in = in, .bias = spec.bias});
-  };
-  const ir::ValueId gate = linear(x, "mlp.gate", "mlp.gate_proj", spec.width, hidden);
-  const ir::ValueId up = linear(x, "mlp.up", "mlp.up_proj", spec.width, hidden);
-  const ir::ValueId inner = b.activate(spec.activation, gate, up, "mlp.activation");
-  return linear(inner, "mlp.down", "mlp.down_proj", hidden, spec.width);
+  return add_mlp(b, spec, x, "mlp", "mlp");
 }
 
 }  // namespace anabatic::model

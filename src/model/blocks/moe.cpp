@@ -30,6 +30,12 @@ Routing add_router(ModelBuilder& b, const Moe& spec, ir::ValueId x, const LayerI
   return {weights, experts};
 }
 
+// What every token gets in addition to its experts.
+ir::ValueId add_shared_expert(ModelBuilder& b, const SharedExpert& spec, ir::ValueId x) {
+  b.begin("mlp");
+  return add_mlp(b, spec.mlp, x, "shared_expert", "mlp.shared_expert");
+}
+
 }  // namespace
 
 ir::ValueId add_feed_forward(ModelBuilder& b, const Moe& spec, ir::ValueId x,
@@ -56,7 +62,10 @@ ir::ValueId add_feed_forward(ModelBuilder& b, const Moe& spec, ir::ValueId x,
       linear(inner, "experts.down", "mlp.experts.{}.down_proj.weight", hidden, spec.width);
 
   b.begin("combine");
-  return b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  const ir::ValueId output =
+      b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  if (!spec.shared) return output;
+  return b.op("add", {output, add_shared_expert(b, *spec.shared, x)}, {}, "experts.sum");
 }
 
 }  // namespace anabatic::model

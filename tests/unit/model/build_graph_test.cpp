@@ -175,6 +175,53 @@ TEST(BuildGraph, TiedHeadReadsTheEmbedding) {
   EXPECT_EQ(graph.find_state(intern("head.weight")), nullptr);
 }
 
+// The values that a node reads first, from `value` back to an input or a node of another op.
+std::vector<std::string> chain_to(const ir::Graph& graph, ir::ValueId value) {
+  std::vector<std::string> ops;
+  while (graph.value(value).producer != ir::kNoNode) {
+    const ir::Node& node = graph.node(graph.value(value).producer);
+    ops.emplace_back(node.op->name);
+    if (node.op->name == "linear") break;
+    value = node.inputs[0];
+  }
+  return ops;
+}
+
+TEST(BuildGraph, RotatesAPartOfAHead) {
+  ModelConfig config = config_from(small_json("llama", R"("head_dim": 10)"));
+  config.spec.rope.rotary_dim = 4;
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  ir::verify(graph);
+  EXPECT_EQ(graph.value(first_node(graph, "rope_table")->outputs[0]).type.dim(1), 4);
+  EXPECT_EQ(spec::get_int(first_node(graph, "rope")->attributes, "head_dim"), 10);
+}
+
+TEST(BuildGraph, PutsNormsBeforeOrAfterBlocksOrBoth) {
+  ModelConfig config = config_from(small_json("llama", R"("num_hidden_layers": 1)"));
+  const auto norms = [&](NormPlacement placement) {
+    config.spec.layers[0].norms = placement;
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+    ir::verify(graph);
+    std::vector<std::string> names;
+    for (const Parameter& parameter : declare(config.spec).parameters)
+      if (parameter.shape.size() == 1 && parameter.layer == 0)
+        names.push_back(parameter.file.tensor);
+    return names;
+  };
+  EXPECT_THAT(norms(NormPlacement::kBefore),
+              ElementsAre("input_layernorm.weight", "post_attention_layernorm.weight"));
+  EXPECT_THAT(norms(NormPlacement::kAfter),
+              ElementsAre("post_attention_layernorm.weight", "post_feedforward_layernorm.weight"));
+  EXPECT_THAT(norms(NormPlacement::kBoth),
+              ElementsAre("input_layernorm.weight", "post_attention_layernorm.weight",
+                          "pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"));
+  config.spec.layers[0].norms = NormPlacement::kAfter;
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  const ir::Node& sum = *first_node(graph, "add");
+  EXPECT_EQ(graph.node(graph.value(sum.inputs[0]).producer).op->name, "embedding");
+  EXPECT_THAT(chain_to(graph, sum.inputs[1]), ElementsAre("rms_norm", "linear"));
+}
+
 TEST(BuildGraph, GivesTheWindowToItsLayersOnly) {
   const ir::Graph graph = build_graph(
       config_from(small_json("qwen3", R"("use_sliding_window": true, "sliding_window": 2,

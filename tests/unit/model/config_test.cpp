@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/log.h"
+#include "model/family.h"
 #include "unit/model/model_files.h"
 
 namespace anabatic::model {
@@ -35,12 +38,13 @@ TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   const ModelConfig qwen2 = config_from(R"({"model_type": "qwen2", "attention_bias": false})");
   EXPECT_EQ(gqa_of(qwen2).head_dim, 128);
   EXPECT_TRUE(gqa_of(qwen2).qkv_bias);  // transformers reads no such field
-  EXPECT_FALSE(gqa_of(qwen2).output_bias || gqa_of(qwen2).qk_norm);
+  EXPECT_FALSE(gqa_of(qwen2).output_bias);
+  EXPECT_EQ(gqa_of(qwen2).qk_norm, QkNorm::kNone);
 
   const ModelConfig qwen3 = config_from(R"({"model_type": "qwen3", "hidden_size": 1024})");
   EXPECT_EQ(gqa_of(qwen3).head_dim, 128);
   EXPECT_EQ(qwen3.spec.vocab_size, 151936);
-  EXPECT_TRUE(gqa_of(qwen3).qk_norm);
+  EXPECT_EQ(gqa_of(qwen3).qk_norm, QkNorm::kHead);
   EXPECT_THAT(windows_of(qwen3), Each(0));
   EXPECT_TRUE(qwen3.eos_token_ids.empty());
 }
@@ -66,6 +70,31 @@ TEST(Config, TakesTheDefaultsOfTransformersForExperts) {
   EXPECT_FALSE(many.normalizes_weights);
   EXPECT_EQ(gqa_of(qwen3_moe).num_kv_heads, 4);
   EXPECT_EQ(gqa_of(qwen3_moe).head_dim, 64);
+}
+
+// No family of the table has it yet.
+TEST(Config, ReadsThePartOfAHeadThatRotates) {
+  const auto columns = [](const std::string& members, double fallback) {
+    const nlohmann::json json = nlohmann::json::parse("{" + members + "}");
+    ConfigReader reader(JsonNode(json, ""));
+    FamilyDefaults defaults = find_family("llama")->defaults;
+    defaults.partial_rotary_factor = fallback;
+    const CommonFields fields{.head_dim = 20, .max_position_embeddings = 32};
+    const spec::Rope rope = read_rope(reader, fields, defaults);
+    const bool is_fine = reader.invalid_problems().empty() && reader.unsupported_problems().empty();
+    return is_fine ? rope.rotary_dim : -1;
+  };
+  EXPECT_EQ(columns("", 0), 20);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.5)", 0), -1);
+  EXPECT_EQ(columns("", 0.5), 10);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.25)", 0.5), -1);  // 5 columns
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.3)", 0.5), 6);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.3, "rope_parameters":
+                       {"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.8})",
+                    0.5),
+            16);
+  EXPECT_EQ(columns(R"("rope_parameters": {"rope_type": "default"})", 0.5), 10);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.0)", 0.5), -1);
 }
 
 TEST(Config, HasTheActivationOfHiddenAct) {
