@@ -47,7 +47,8 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe;
+extern const Family kFlexOlmo, kGraniteMoe, kGraniteMoeShared, kLlama, kMistral, kMixtral, kOlmo2,
+    kOlmoe, kQwen2, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
@@ -61,9 +62,12 @@ std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback);
 // max_window_layers on.
 std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields);
 // An MoE block. Also sets the default losses of routers in `config`. `other_key` is another name of
-// `key`.
+// `key`, or null.
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
-                 const char* key, const char* other_key, const Moe& defaults);
+                 const char* key, const char* other_key, const Moe& defaults,
+                 double aux_loss_coef = 0.001);
+// A problem where a family whose layers all have experts has none.
+void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
 Spelling fused_experts(const std::string& block);
 

@@ -23,9 +23,16 @@ States empty_like(const States& states) {
 
 const std::vector<std::string>& models() {
   static const std::vector<std::string> list{
-      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"), small_json("qwen2"),
-      small_json("qwen3", R"("tie_word_embeddings": true)"), small_json("mixtral"),
-      small_json("qwen3_moe", R"("mlp_only_layers": [1])")};
+      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"),
+      small_json("qwen2"),
+      small_json("qwen3", R"("tie_word_embeddings": true)"),
+      small_json("mixtral"),
+      small_json("qwen3_moe", R"("mlp_only_layers": [1])"),
+      small_json("flex_olmo"),
+      small_json("granitemoe"),
+      small_json("granitemoeshared", R"("tie_word_embeddings": true)"),
+      small_json("olmo2"),
+      small_json("olmoe", R"("attention_bias": true)")};
   return list;
 }
 
@@ -67,6 +74,18 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   auto fused = names("qwen3_moe", 1);
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.gate_up_proj"), (Shape{6, 10, 12}));
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.down_proj"), (Shape{6, 12, 5}));
+  auto granite = names("granitemoeshared", 0);
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.input_linear.weight"), (Shape{4, 20, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.output_linear.weight"), (Shape{4, 12, 10}));
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.router.layer.weight"), (Shape{4, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.shared_mlp.input_linear.weight"), (Shape{14, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.shared_mlp.output_linear.weight"), (Shape{12, 7}));
+  auto flex = names("flex_olmo", 1);
+  EXPECT_EQ(flex.at("model.layers.2.mlp.experts.gate_up_proj"), (Shape{5, 20, 12}));
+  EXPECT_EQ(flex.at("model.layers.2.self_attn.q_norm.weight"), (Shape{24}));
+  EXPECT_EQ(flex.at("model.layers.2.self_attn.k_norm.weight"), (Shape{8}));
+  EXPECT_EQ(flex.at("model.layers.2.post_feedforward_layernorm.weight"), (Shape{12}));
+  EXPECT_EQ(flex.count("model.layers.2.input_layernorm.weight"), 0u);
   EXPECT_EQ(names("mixtral", 1).count("model.layers.0.block_sparse_moe.experts.gate_up_proj"), 1u);
   EXPECT_EQ(names("mixtral", 2).count("model.layers.0.mlp.experts.3.w3.weight"), 1u);
 }
