@@ -72,12 +72,28 @@ struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
 };
 
+// The rows of each head in files, where their order is not that of the parameter. The parameter
+// has the rotated rows first, in the half form: row i rotates with row i + rotated / 2. A file has
+// them last, and perhaps in pairs: row 2i rotates with row 2i + 1.
+struct HeadRows {
+  std::int64_t rows = 0;     // of a head; 0: files have the parameter's order
+  std::int64_t rotated = 0;  // even
+  bool in_pairs = false;
+  bool operator==(const HeadRows&) const = default;
+
+  // The parameter's row that a file has as its row `in_file`.
+  std::int64_t own_row(std::int64_t in_file) const;
+};
+
 // The file tensor of a parameter: row-major, of the same shape, named within the layer. "{}" stands
 // for an expert's number where each expert has a tensor. Parameters of a layer that name one tensor
 // share it: their rows follow one another, in order of declaration, in each expert's matrix.
 // Another layout in files would be a field here, which weight_map.cpp reads.
 struct FileView {
   std::string tensor;
+  HeadRows heads{};
+  std::int64_t rows_in_turn = 0;  // those that share the tensor give so many rows in turn; 0: all
+  bool is_transposed = false;     // files have each matrix [in, out]; all that share it say so
 };
 
 // A file's name for a parameter, in place of the one that is declared with it.

@@ -44,25 +44,48 @@ class MapBuilder {
         add_matrix(*parameter, expert, parameter->num_elements() / experts);
   }
 
-  WeightMap take() { return std::move(map_); }
+  WeightMap take() {
+    for (FileTensor& tensor : map_.tensors) {
+      check_turns(tensor);
+      if (tensor.is_transposed) std::swap(tensor.shape.back(), *(tensor.shape.end() - 2));
+    }
+    return std::move(map_);
+  }
 
  private:
   // The matrix of one expert, or the whole parameter where there are no experts.
   void add_matrix(const Parameter& parameter, std::int64_t expert, std::int64_t count) {
     std::vector<std::int64_t> shape = parameter.shape;
-    const bool is_alone = has_tensor_per_expert(view_of(parameter, names_));
+    const FileView& view = view_of(parameter, names_);
+    const bool is_alone = has_tensor_per_expert(view);
     if (is_alone) shape.erase(shape.begin());
     const std::size_t rows = shape.size() - std::min<std::size_t>(2, shape.size());
     std::string name = file_tensor(parameter, names_, expert);
     const auto [place, is_new] = places_.try_emplace(name, map_.tensors.size());
-    if (is_new) map_.tensors.push_back({std::move(name), dtype_, shape, {}});
+    if (is_new)
+      map_.tensors.push_back({.name = std::move(name),
+                              .dtype = dtype_,
+                              .shape = shape,
+                              .pieces = {},
+                              .is_transposed = view.is_transposed && shape.size() > 1});
     FileTensor& tensor = map_.tensors[place->second];
-    if (!is_new && expert == 0) tensor.shape[rows] += shape[rows];
-    add_piece(tensor, {parameter.name(), expert * count, count});
+    if (!is_new && expert == 0) {
+      tensor.shape[rows] += shape[rows];
+      if (view.rows_in_turn > 0) ++tensor.num_alternating;
+    }
+    add_piece(tensor, {.state = parameter.name(),
+                       .offset = expert * count,
+                       .count = count,
+                       .row_elements = parameter.shape.size() > 1 ? parameter.shape.back() : 1,
+                       .heads = view.heads,
+                       .rows_in_turn = view.rows_in_turn});
   }
 
   // Merges the piece with the previous one where it continues that.
   static void add_piece(FileTensor& tensor, WeightPiece piece) {
+    const std::int64_t head = piece.heads.rows * piece.row_elements;
+    ANABATIC_CHECK(head == 0 || piece.count % head == 0,
+                   "[weights] {}: expected whole heads of {} rows", piece.state, piece.heads.rows);
     if (!tensor.pieces.empty()) {
       WeightPiece& last = tensor.pieces.back();
       if (last.state == piece.state && last.offset + last.count == piece.offset) {
@@ -71,6 +94,20 @@ class MapBuilder {
       }
     }
     tensor.pieces.push_back(std::move(piece));
+  }
+
+  // Pieces that alternate have equally many turns, all of them whole.
+  static void check_turns(const FileTensor& tensor) {
+    if (tensor.num_alternating == 1) return;
+    const auto turn = [](const WeightPiece& piece) {
+      return piece.rows_in_turn * piece.row_elements;
+    };
+    const WeightPiece& first = tensor.pieces.front();
+    for (const WeightPiece& piece : tensor.pieces)
+      ANABATIC_CHECK(turn(piece) > 0 && piece.count % turn(piece) == 0 &&
+                         piece.count / turn(piece) == first.count / turn(first),
+                     "[weights] {}: expected {} to have as many turns as {}", tensor.name,
+                     piece.state, first.state);
   }
 
   const Spelling& names_;
