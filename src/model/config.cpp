@@ -57,8 +57,10 @@ void read_head_dim(ConfigReader& reader, CommonFields& fields, const FamilyDefau
 }
 
 // torch reads a negative padding index from the end of the vocabulary.
-std::int64_t read_padding_token(ConfigReader& reader, std::int64_t vocab_size) {
-  const auto pad = reader.optional_integer("pad_token_id", std::nullopt,
+std::int64_t read_padding_token(ConfigReader& reader, std::int64_t vocab_size,
+                                std::int64_t fallback) {
+  const auto pad = reader.optional_integer("pad_token_id",
+                                           fallback >= 0 ? std::optional(fallback) : std::nullopt,
                                            {-Limits::kPositions, Limits::kPositions});
   if (!pad) return -1;
   const std::int64_t id = *pad < 0 ? *pad + vocab_size : *pad;
@@ -121,7 +123,7 @@ CommonFields read_common(ConfigReader& reader, ModelConfig& config,
   config.dtype = reader.string("dtype", reader.string("torch_dtype", ""));
   config.max_position_embeddings = fields.max_position_embeddings;
   read_tokens(reader, config, defaults);
-  spec.padding_token = read_padding_token(reader, fields.vocab_size);
+  spec.padding_token = read_padding_token(reader, fields.vocab_size, defaults.pad_token_id);
   fields.activation = read_activation(reader);
   return fields;
 }
@@ -204,7 +206,7 @@ ModelConfig load_config(const std::filesystem::path& directory_or_file) {
   ConfigReader reader(JsonNode(json, ""));
   ModelConfig config{.model_type = std::string(family.model_type)};
   const CommonFields fields = read_common(reader, config, family.defaults);
-  config.spec.rope = read_rope(reader, fields, family.defaults.rope_theta);
+  config.spec.rope = read_rope(reader, fields, family.defaults);
   config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
   family.read(reader, fields, config);
   check_unread_fields(reader, json, fields, config);

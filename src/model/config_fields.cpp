@@ -23,15 +23,16 @@ struct NeutralField {
 // Properties of this model that unread fields must agree with.
 struct Computed {
   const CommonFields& fields;
+  std::int64_t rotary_dim = 0;
   bool qk_norm = false, has_window = false;
   std::vector<std::int64_t> windows{};  // of each layer
 };
 
 Computed computed_by(const CommonFields& fields, const ModelSpec& spec) {
-  Computed computed{.fields = fields};
+  Computed computed{.fields = fields, .rotary_dim = spec.rope.rotary_dim};
   for (const LayerSpec& layer : spec.layers) {
     const auto* gqa = std::get_if<Gqa>(&layer.attention);
-    computed.qk_norm |= gqa != nullptr && gqa->qk_norm;
+    computed.qk_norm |= gqa != nullptr && gqa->qk_norm != QkNorm::kNone;
     computed.windows.push_back(gqa != nullptr ? gqa->window : 0);
     computed.has_window |= computed.windows.back() > 0;
   }
@@ -113,7 +114,7 @@ std::vector<NeutralField> model_fields(const Computed& computed) {
           {"rope_interleave", {false}},
           {"rope_interleaved", {false}},
           {"rope_pct", {1}},
-          {"rotary_dim", {fields.head_dim}},
+          {"rotary_dim", {computed.rotary_dim}},
           {"rotary_pct", {1}},
           {"sliding_window", {0}},
           {"use_alibi", {false}},
@@ -144,6 +145,7 @@ std::vector<NeutralField> expert_fields(const Computed&) {
           {"router_jitter_noise", {0}},
           {"scoring_func", {"softmax"}},
           {"shared_expert_intermediate_size", {0}},
+          {"shared_intermediate_size", {0}},
           {"topk_group", {0, 1}},
           {"topk_method", {"greedy"}},
           {"use_router_bias", {false}}};

@@ -10,8 +10,9 @@
 namespace anabatic::model {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlama,    &kMistral, &kMixtral, &kQwen2,
-                                        &kQwen2Moe, &kQwen3,   &kQwen3Moe};
+  static constexpr std::array kFamilies{
+      &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared, &kLlama, &kMistral, &kMixtral, &kOlmo2,
+      &kOlmoe,    &kQwen2,      &kQwen2Moe,         &kQwen3, &kQwen3Moe};
   return kFamilies;
 }
 
@@ -40,13 +41,15 @@ std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback) {
 }
 
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
-                 const char* key, const char* other_key, const Moe& defaults) {
+                 const char* key, const char* other_key, const Moe& defaults,
+                 double aux_loss_coef) {
   const Range range{0, Limits::kExperts};
   Moe moe{.width = defaults.width, .activation = fields.activation};
-  const auto other = reader.optional_integer(other_key, std::nullopt, range);
-  const bool both = reader.has(key) && reader.has(other_key);
+  const auto other =
+      other_key != nullptr ? reader.optional_integer(other_key, std::nullopt, range) : std::nullopt;
+  const bool both = reader.has(key) && other;
   moe.num_experts = reader.integer(key, other.value_or(defaults.num_experts), range);
-  if (both && other && *other != moe.num_experts)
+  if (both && *other != moe.num_experts)
     reader.invalid(
         key, fmt::format("expected what {} says, {}, got {}", other_key, *other, moe.num_experts));
   moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, {1, Limits::kExperts});
@@ -54,8 +57,12 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
     reader.invalid("num_experts_per_tok",
                    fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
   config.output_router_logits = reader.boolean("output_router_logits", false);
-  config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
+  config.router_aux_loss_coef = reader.number("router_aux_loss_coef", aux_loss_coef, 0.0, 1e6);
   return moe;
+}
+
+void require_experts(ConfigReader& reader, const char* key, const Moe& moe) {
+  if (moe.num_experts == 0) reader.invalid(key, "expected at least one expert, got 0");
 }
 
 std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields,

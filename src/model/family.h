@@ -23,6 +23,8 @@ struct FamilyDefaults {
   double rope_theta;
   std::int64_t bos_token_id, eos_token_id;  // -1: none
   const char* head_dim_key = "head_dim";
+  std::int64_t pad_token_id = -1;
+  double partial_rotary_factor = 0;  // 0: whole heads rotate, whatever a config says
 };
 
 // Fields that every family has.
@@ -46,7 +48,8 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kLlama, kMistral, kMixtral, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kFlexOlmo, kGraniteMoe, kGraniteMoeShared, kLlama, kMistral, kMixtral, kOlmo2,
+    kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
@@ -68,13 +71,17 @@ std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonF
 std::vector<bool> read_sparse_layers(ConfigReader& reader, const CommonFields& fields,
                                      const Moe& moe);
 // An MoE block. Also sets the default losses of routers in `config`. `other_key` is another name of
-// `key`.
+// `key`, or null.
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
-                 const char* key, const char* other_key, const Moe& defaults);
+                 const char* key, const char* other_key, const Moe& defaults,
+                 double aux_loss_coef = 0.001);
+// A problem where a family whose layers all have experts has none.
+void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
 Spelling fused_experts(const std::string& block);
 
 // rope_theta + rope_scaling, or rope_parameters.
-spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double default_theta);
+spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
+                     const FamilyDefaults& defaults);
 
 }  // namespace anabatic::model

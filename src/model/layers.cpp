@@ -4,51 +4,62 @@
 namespace anabatic::model {
 namespace {
 
-// Names of a kind of block: its first segment, its norm and its residual sum.
+// Names of a kind of block: its first segment, its norms before and after, its residual sum.
 struct BlockNames {
-  std::string_view segment, norm, norm_file, residual;
+  std::string_view segment;
+  Norm before, after;
+  std::string_view residual;
 };
 
-BlockNames names_of(const Attention&) {
-  return {"attention", "attention_norm", "input_layernorm", "attention.residual"};
+BlockNames names_of(const Attention&, NormPlacement) {
+  return {.segment = "attention",
+          .before = {.name = "attention_norm", .file = {"input_layernorm"}},
+          .after = {.name = "attention_post_norm", .file = {"post_attention_layernorm"}},
+          .residual = "attention.residual"};
 }
 
-BlockNames names_of(const FeedForward& feed_forward) {
-  constexpr const char* kNormFile = "post_attention_layernorm";
-  if (std::holds_alternative<Moe>(feed_forward))
-    return {"router", "mlp_norm", kNormFile, "experts.residual"};
-  return {"mlp", "mlp_norm", kNormFile, "mlp.residual"};
+// Files call the second norm of a layer post_attention_layernorm, whatever it is.
+BlockNames names_of(const FeedForward& feed_forward, NormPlacement placement) {
+  const char* before =
+      placement == NormPlacement::kBoth ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+  const bool is_moe = std::holds_alternative<Moe>(feed_forward);
+  return {.segment = is_moe ? "router" : "mlp",
+          .before = {.name = "mlp_norm", .file = {before}},
+          .after = {.name = "mlp_post_norm", .file = {"post_feedforward_layernorm"}},
+          .residual = is_moe ? "experts.residual" : "mlp.residual"};
 }
 
-// A block with its norm and residual connection.
+ir::ValueId scaled(ModelBuilder& b, ir::ValueId x, double factor, std::string_view name) {
+  return factor == 1 ? x : b.op("scale", {x}, {{"factor", factor}}, name);
+}
+
+// A block with its norms and residual connection.
 template <class Block>
-ir::ValueId add_block(ModelBuilder& b, NormPlacement placement, const BlockNames& names,
+ir::ValueId add_block(ModelBuilder& b, NormPlacement placement, BlockNames names,
                       ir::ValueId hidden, Block&& block) {
   b.begin(names.segment);
-  ir::ValueId result = hidden;
-  switch (placement) {
-    case NormPlacement::kBefore: {
-      const ir::ValueId normed = b.norm(hidden, {.name = names.norm,
-                                                 .file = {std::string(names.norm_file)},
-                                                 .width = b.spec().hidden_size});
-      result = b.op("add", {hidden, block(normed)}, {}, names.residual);
-      break;
-    }
-  }
-  return result;
+  names.before.width = names.after.width = b.spec().hidden_size;
+  ir::ValueId x = hidden;
+  if (placement != NormPlacement::kAfter) x = b.norm(x, names.before);
+  x = block(x);
+  if (placement != NormPlacement::kBefore) x = b.norm(x, names.after);
+  x = scaled(b, x, b.spec().residual_multiplier, {});
+  return b.op("add", {hidden, x}, {}, names.residual);
 }
 
 ir::ValueId add_layer(ModelBuilder& b, const LayerSpec& layer, ir::ValueId hidden,
                       const LayerInputs& inputs, std::vector<RouterOutputs>& routers) {
-  hidden = add_block(b, layer.norms, names_of(layer.attention), hidden, [&](ir::ValueId x) {
-    return std::visit([&](const auto& spec) { return add_attention(b, spec, x, inputs); },
-                      layer.attention);
-  });
-  return add_block(b, layer.norms, names_of(layer.feed_forward), hidden, [&](ir::ValueId x) {
-    return std::visit(
-        [&](const auto& spec) { return add_feed_forward(b, spec, x, inputs, routers); },
-        layer.feed_forward);
-  });
+  hidden =
+      add_block(b, layer.norms, names_of(layer.attention, layer.norms), hidden, [&](ir::ValueId x) {
+        return std::visit([&](const auto& spec) { return add_attention(b, spec, x, inputs); },
+                          layer.attention);
+      });
+  return add_block(
+      b, layer.norms, names_of(layer.feed_forward, layer.norms), hidden, [&](ir::ValueId x) {
+        return std::visit(
+            [&](const auto& spec) { return add_feed_forward(b, spec, x, inputs, routers); },
+            layer.feed_forward);
+      });
 }
 
 ir::ValueId embedding_weight(ModelBuilder& b) {
@@ -75,7 +86,9 @@ ir::ValueId add_head(ModelBuilder& b, ir::ValueId hidden, ir::ValueId embedding)
                              .file = {"lm_head.weight"},
                              .shape = {spec.vocab_size, spec.hidden_size},
                              .init = b.normal()});
-  return b.op("linear", {normed, embedding}, {}, "logits");
+  // Rows are scaled rather than logits, which are many more.
+  const ir::ValueId rows = scaled(b, normed, 1 / spec.logits_divisor, "norm.scaled");
+  return b.op("linear", {rows, embedding}, {}, "logits");
 }
 
 }  // namespace
@@ -88,6 +101,7 @@ ir::ValueId add_model(ModelBuilder& b, LayerInputs inputs, std::vector<RouterOut
   if (spec.padding_token >= 0) padding["padding"] = spec.padding_token;
   ir::ValueId hidden =
       b.op("embedding", {embedding, inputs.tokens}, std::move(padding), "embedding.output");
+  hidden = scaled(b, hidden, spec.embedding_multiplier, "embedding.scaled");
   inputs.rope_table =
       b.op("rope_table", {inputs.positions}, spec::to_attributes(spec.rope), "rope_table");
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {

@@ -14,12 +14,22 @@
 
 namespace anabatic::model {
 
+// What a norm of queries and keys covers.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHead,     // each head, all with one weight [head_dim]
+  kAllHeads  // all heads together
+};
+
 // Grouped-query attention: consecutive query heads share a head of keys and values.
 struct Gqa {
   std::int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool qkv_bias = false, output_bias = false;
-  bool qk_norm = false;     // each head of queries and keys is normalised before it rotates
-  std::int64_t window = 0;  // keys that a query sees; 0: all before it
+  QkNorm qk_norm = QkNorm::kNone;
+  bool norms_after_rope = false;          // those of queries and keys
+  double clip_qkv = 0;                    // elements are kept within ±clip_qkv; 0: no limit
+  std::optional<double> softmax_scale{};  // of scores; absent: head_dim^-1/2
+  std::int64_t window = 0;                // keys that a query sees; 0: all before it
 };
 
 // Multi-head latent attention (DeepSeek-V2): keys and values are products of one latent row a
@@ -73,7 +83,9 @@ using FeedForward = std::variant<Mlp, Moe>;
 
 // Where the norms of a layer's two blocks are.
 enum class NormPlacement : std::uint8_t {
-  kBefore  // hidden + block(norm(hidden))
+  kBefore,  // hidden + block(norm(hidden))
+  kAfter,   // hidden + norm(block(hidden))
+  kBoth     // hidden + norm(block(norm(hidden)))
 };
 
 struct LayerSpec {
@@ -86,12 +98,17 @@ struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
 };
 
-// A parameter whose rows lie in another order in the file, or among those of others. From row
-// `first` on, the file has groups of `group` rows (a head, say). Row i of the parameter's group g
-// is row first + g * group + rows[i].
-struct RowOrder {
-  std::int64_t first = 0, group = 0;
-  std::vector<std::int64_t> rows;
+// The rows of each head in files, where their order is not that of the parameter. The parameter
+// has the rotated rows first, in the half form: row i rotates with row i + rotated / 2. A file has
+// them last, and perhaps in pairs: row 2i rotates with row 2i + 1.
+struct HeadRows {
+  std::int64_t rows = 0;     // of a head; 0: files have the parameter's order
+  std::int64_t rotated = 0;  // even
+  bool in_pairs = false;
+  bool operator==(const HeadRows&) const = default;
+
+  // The parameter's row that a file has as its row `in_file`.
+  std::int64_t own_row(std::int64_t in_file) const;
 };
 
 // The file tensor of a parameter: row-major, of the same shape, named within the layer. "{}" stands
@@ -100,7 +117,9 @@ struct RowOrder {
 // Another layout in files would be a field here, which weight_map.cpp reads.
 struct FileView {
   std::string tensor;
-  std::optional<RowOrder> order{};  // none: the rows of the parameter, in its order
+  HeadRows heads{};
+  std::int64_t rows_in_turn = 0;  // those that share the tensor give so many rows in turn; 0: all
+  bool is_transposed = false;     // files have each matrix [in, out]; all that share it say so
 };
 
 // A file's name for a parameter, in place of the one that is declared with it.
@@ -116,6 +135,9 @@ struct ModelSpec {
   std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none
   double norm_epsilon = 1e-6;
   double initializer_range = 0.02;  // standard deviation of initial matrices
+  double embedding_multiplier = 1;  // of the embedding's rows
+  double residual_multiplier = 1;   // of what a block adds to the hidden state
+  double logits_divisor = 1;
   spec::Rope rope{};
   std::vector<LayerSpec> layers{};
   HeadSpec head{};

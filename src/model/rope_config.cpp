@@ -72,10 +72,24 @@ void read_variant(ConfigReader& reader, spec::Rope& rope,
   read_yarn(reader, rope);
 }
 
-void require_full_rotation(ConfigReader& reader) {
-  const auto part = reader.optional_number("partial_rotary_factor", 0.0, 1.0);
-  if (part.value_or(1.0) != 1.0)
-    reader.unsupported("partial_rotary_factor", fmt::format("expected 1, got {}", *part));
+// The share of a head that rotates, `part` where the field is absent. A family whose default is 0
+// rotates whole heads only.
+double read_rotated_part(ConfigReader& reader, const FamilyDefaults& defaults, double part) {
+  const auto read = reader.optional_number("partial_rotary_factor", 0.0, 1.0);
+  if (defaults.partial_rotary_factor > 0) return read.value_or(part);
+  if (read.value_or(1.0) != 1.0)
+    reader.unsupported("partial_rotary_factor", fmt::format("expected 1, got {}", *read));
+  return 1.0;
+}
+
+// As transformers, which rounds down.
+std::int64_t rotated_columns(ConfigReader& reader, std::int64_t head_dim, double part) {
+  const auto columns = static_cast<std::int64_t>(static_cast<double>(head_dim) * part);
+  if (columns >= 2 && columns % 2 == 0) return columns;
+  reader.invalid(
+      "partial_rotary_factor",
+      fmt::format("expected an even part of head_dim {}, got {} columns", head_dim, columns));
+  return head_dim;
 }
 
 // The object that describes the rope. As in transformers, rope_scaling, the older name, comes
@@ -91,19 +105,24 @@ std::optional<JsonNode> rope_object(ConfigReader& reader) {
 
 }  // namespace
 
-spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields, double default_theta) {
-  spec::Rope rope{.rotary_dim = fields.head_dim, .max_position = fields.max_position_embeddings};
+spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
+                     const FamilyDefaults& defaults) {
+  spec::Rope rope{.max_position = fields.max_position_embeddings};
   constexpr double kSmallest = std::numeric_limits<double>::min();
-  rope.theta = reader.number("rope_theta", default_theta, kSmallest, kLargest);
-  require_full_rotation(reader);
+  rope.theta = reader.number("rope_theta", defaults.rope_theta, kSmallest, kLargest);
+  const double part = read_rotated_part(reader, defaults, defaults.partial_rotary_factor);
   const auto outer_original = reader.optional_integer("original_max_position_embeddings",
                                                       std::nullopt, {1, Limits::kPositions});
   const std::optional<JsonNode> object = rope_object(reader);
-  if (!object) return rope;
+  if (!object) {
+    rope.rotary_dim = rotated_columns(reader, fields.head_dim, part);
+    return rope;
+  }
 
   ConfigReader nested(*object);
   rope.theta = nested.optional_number("rope_theta", kSmallest, kLargest).value_or(rope.theta);
-  require_full_rotation(nested);
+  rope.rotary_dim =
+      rotated_columns(nested, fields.head_dim, read_rotated_part(nested, defaults, part));
   const std::string old_name = nested.string("type", "default");
   rope.variant = nested.string("rope_type", old_name);
   static const std::vector<std::string> known{"default", "linear", "dynamic", "yarn", "llama3"};

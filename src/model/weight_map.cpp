@@ -25,31 +25,6 @@ const FileView& view_of(const Parameter& parameter, const Spelling& names) {
   return renamed == names.end() ? parameter.file : renamed->file;
 }
 
-// A piece and its first element in the file tensor.
-struct Placed {
-  std::int64_t at = 0;
-  WeightPiece piece;
-};
-
-// In the order of the file tensor. Pieces that continue one another become one.
-std::vector<WeightPiece> in_file_order(std::vector<Placed> placed, const std::string& tensor) {
-  std::stable_sort(placed.begin(), placed.end(),
-                   [](const Placed& a, const Placed& b) { return a.at < b.at; });
-  std::vector<WeightPiece> pieces;
-  std::int64_t end = 0;
-  for (Placed& next : placed) {
-    ANABATIC_CHECK(next.at == end, "[weights] {}: expected element {} next, got {}", tensor, end,
-                   next.at);
-    end += next.piece.count;
-    if (!pieces.empty() && pieces.back().state == next.piece.state &&
-        pieces.back().offset + pieces.back().count == next.piece.offset)
-      pieces.back().count += next.piece.count;
-    else
-      pieces.push_back(std::move(next.piece));
-  }
-  return pieces;
-}
-
 // Every element of every parameter has one place in the files.
 void require_all_elements(const WeightMap& map, const Declarations& declared) {
   std::map<std::string_view, std::vector<const WeightPiece*>> pieces;
@@ -87,55 +62,75 @@ class MapBuilder {
   }
 
   WeightMap take() {
-    for (std::size_t i = 0; i < map_.tensors.size(); ++i)
-      map_.tensors[i].pieces = in_file_order(std::move(placed_[i]), map_.tensors[i].name);
+    for (FileTensor& tensor : map_.tensors) {
+      check_turns(tensor);
+      if (tensor.is_transposed) std::swap(tensor.shape.back(), *(tensor.shape.end() - 2));
+    }
     return std::move(map_);
   }
 
  private:
   // The matrix of one expert, or the whole parameter where there are no experts.
   void add_matrix(const Parameter& parameter, std::int64_t expert, std::int64_t count) {
-    const FileView& view = view_of(parameter, names_);
     std::vector<std::int64_t> shape = parameter.shape;
-    if (has_tensor_per_expert(parameter, names_)) shape.erase(shape.begin());
+    const FileView& view = view_of(parameter, names_);
+    const bool is_alone = has_tensor_per_expert(parameter, names_);
+    if (is_alone) shape.erase(shape.begin());
     const std::size_t rows = shape.size() - std::min<std::size_t>(2, shape.size());
     std::string name = file_tensor(parameter, names_, expert);
     const auto [place, is_new] = places_.try_emplace(name, map_.tensors.size());
-    if (is_new) {
-      map_.tensors.push_back({std::move(name), dtype_, shape, {}});
-      placed_.emplace_back();
-    }
+    if (is_new)
+      map_.tensors.push_back({.name = std::move(name),
+                              .dtype = dtype_,
+                              .shape = shape,
+                              .pieces = {},
+                              .is_transposed = view.is_transposed && shape.size() > 1});
     FileTensor& tensor = map_.tensors[place->second];
-    if (!is_new && expert == 0) tensor.shape[rows] += shape[rows];
-    add_pieces(placed_[place->second], view, {parameter.name(), expert * count, count},
-               shape[rows]);
+    if (!is_new && expert == 0) {
+      tensor.shape[rows] += shape[rows];
+      if (view.rows_in_turn > 0) ++tensor.num_alternating;
+    }
+    add_piece(tensor, {.state = parameter.name(),
+                       .offset = expert * count,
+                       .count = count,
+                       .row_elements = parameter.shape.size() > 1 ? parameter.shape.back() : 1,
+                       .heads = view.heads,
+                       .rows_in_turn = view.rows_in_turn});
   }
 
-  // Rows follow those that are there, or go where their order says.
-  static void add_pieces(std::vector<Placed>& placed, const FileView& view,
-                         const WeightPiece& matrix, std::int64_t num_rows) {
-    if (!view.order) {
-      const std::int64_t end = placed.empty() ? 0 : placed.back().at + placed.back().piece.count;
-      placed.push_back({end, matrix});
-      return;
+  // Merges the piece with the previous one where it continues that.
+  static void add_piece(FileTensor& tensor, WeightPiece piece) {
+    const std::int64_t head = piece.heads.rows * piece.row_elements;
+    ANABATIC_CHECK(head == 0 || piece.count % head == 0,
+                   "[weights] {}: expected whole heads of {} rows", piece.state, piece.heads.rows);
+    if (!tensor.pieces.empty()) {
+      WeightPiece& last = tensor.pieces.back();
+      if (last.state == piece.state && last.offset + last.count == piece.offset) {
+        last.count += piece.count;
+        return;
+      }
     }
-    const RowOrder& order = *view.order;
-    const std::int64_t width = matrix.count / num_rows;
-    const auto group_rows = static_cast<std::int64_t>(order.rows.size());
-    ANABATIC_CHECK(num_rows % group_rows == 0, "[weights] {}: {} rows in groups of {}",
-                   matrix.state, num_rows, group_rows);
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-      const std::int64_t to = order.first + row / group_rows * order.group +
-                              order.rows[static_cast<std::size_t>(row % group_rows)];
-      placed.push_back({to * width, {matrix.state, matrix.offset + row * width, width}});
-    }
+    tensor.pieces.push_back(std::move(piece));
+  }
+
+  // Pieces that alternate have equally many turns, all of them whole.
+  static void check_turns(const FileTensor& tensor) {
+    if (tensor.num_alternating == 1) return;
+    const auto turn = [](const WeightPiece& piece) {
+      return piece.rows_in_turn * piece.row_elements;
+    };
+    const WeightPiece& first = tensor.pieces.front();
+    for (const WeightPiece& piece : tensor.pieces)
+      ANABATIC_CHECK(turn(piece) > 0 && piece.count % turn(piece) == 0 &&
+                         piece.count / turn(piece) == first.count / turn(first),
+                     "[weights] {}: expected {} to have as many turns as {}", tensor.name,
+                     piece.state, first.state);
   }
 
   const Spelling& names_;
   DType dtype_;
   std::int64_t layer_ = -1;
   std::map<std::string, std::size_t> places_;  // of a layer's tensors in the map
-  std::vector<std::vector<Placed>> placed_;    // of each tensor
   WeightMap map_;
 };
 

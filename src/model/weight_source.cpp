@@ -20,11 +20,15 @@ WeightSource::WeightSource(const ModelConfig& config, const std::filesystem::pat
       map_(match_weight_map(config, files_, directory)) {
   require_equal_repeats(config, map_, files_, directory);
   for (const FileTensor& tensor : map_.tensors) {
-    std::int64_t at = 0;
-    for (const WeightPiece& piece : tensor.pieces) {
-      parts_[piece.state].push_back({piece.offset, piece.count, at, files_.find(tensor.name)});
-      at += piece.count;
-    }
+    const io::TensorEntry* const entry = files_.find(tensor.name);
+    for_runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
+                         std::int64_t count) {
+      std::vector<Part>& parts = parts_.try_emplace(std::string(state)).first->second;
+      if (!parts.empty() && parts.back().continues_at(in_state, at, entry))
+        parts.back().count += count;
+      else
+        parts.push_back({in_state, count, at, entry, tensor.is_transposed});
+    });
   }
   for (auto& [state, parts] : parts_)
     std::sort(parts.begin(), parts.end(),
@@ -43,15 +47,31 @@ void WeightSource::read(std::string_view state, std::int64_t first, std::span<fl
                    "[weights] {}: no element {}", state, first);
     const std::int64_t count =
         std::min(part->offset + part->count - first, static_cast<std::int64_t>(values.size()));
-    const DType dtype = *part->tensor->dtype;
-    const auto size = static_cast<std::size_t>(size_bytes(dtype));
-    const std::span<const std::byte> bytes =
-        part->tensor->data.subspan(static_cast<std::size_t>(part->at + first - part->offset) * size,
-                                   static_cast<std::size_t>(count) * size);
-    to_floats(dtype, bytes, values.first(static_cast<std::size_t>(count)));
-    if (bytes.size() >= kLeastReleased) files_.release(bytes);
+    read_part(*part, first - part->offset, values.first(static_cast<std::size_t>(count)));
     values = values.subspan(static_cast<std::size_t>(count));
     first += count;
+  }
+}
+
+void WeightSource::read_part(const Part& part, std::int64_t first, std::span<float> values) const {
+  const DType dtype = *part.tensor->dtype;
+  const auto size = static_cast<std::size_t>(size_bytes(dtype));
+  const std::int64_t begin = part.at + first;
+  if (!part.is_transposed) {
+    const auto bytes =
+        part.tensor->data.subspan(static_cast<std::size_t>(begin) * size, values.size() * size);
+    to_floats(dtype, bytes, values);
+    if (bytes.size() >= kLeastReleased) files_.release(bytes);
+    return;
+  }
+  // Of matrices [rows, columns] files have [columns, rows].
+  const std::vector<std::int64_t>& shape = part.tensor->shape;
+  const std::int64_t rows = shape.back(), columns = *(shape.end() - 2), matrix = rows * columns;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::int64_t at = begin + static_cast<std::int64_t>(i), in_matrix = at % matrix;
+    const std::int64_t in_file = at - in_matrix + in_matrix % columns * rows + in_matrix / columns;
+    to_floats(dtype, part.tensor->data.subspan(static_cast<std::size_t>(in_file) * size, size),
+              values.subspan(i, 1));
   }
 }
 

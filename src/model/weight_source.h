@@ -27,11 +27,21 @@ class WeightSource {
   void read(std::string_view state, std::int64_t first, std::span<float> values) const;
 
  private:
-  // Elements [offset, offset + count) of a state are those from `at` on of the tensor.
+  // Elements [offset, offset + count) of a state are those from `at` on of the tensor, before any
+  // transposition.
   struct Part {
     std::int64_t offset = 0, count = 0, at = 0;
     const io::TensorEntry* tensor = nullptr;
+    bool is_transposed = false;
+
+    bool continues_at(std::int64_t in_state, std::int64_t in_tensor,
+                      const io::TensorEntry* entry) const {
+      return offset + count == in_state && at + count == in_tensor && tensor == entry;
+    }
   };
+
+  // Elements from `first` on of a part.
+  void read_part(const Part& part, std::int64_t first, std::span<float> values) const;
 
   io::SafetensorsDirectory files_;
   WeightMap map_;

@@ -29,37 +29,128 @@ DType most_of(const std::map<DType, std::int64_t>& elements) {
       ->first;
 }
 
+// Contiguous parts of states, in the order of a tensor's elements before any transposition.
+class Runs {
+ public:
+  // body(state, its first element, the first of `values`, count) for the tensor's elements from
+  // `first` on that correspond to `count` values.
+  using Body = std::function<void(std::string_view state, std::int64_t in_state, std::int64_t at,
+                                  std::int64_t count)>;
+
+  Runs(const FileTensor& tensor, Body body) : tensor_(tensor), body_(std::move(body)) {}
+
+  void visit(std::int64_t first, std::int64_t count) {
+    at_ = 0;
+    std::int64_t begin = 0;  // of a group of pieces
+    const std::span<const WeightPiece> pieces(tensor_.pieces);
+    for (std::size_t p = 0; p < pieces.size() && at_ < count; p += tensor_.num_alternating) {
+      const auto group = pieces.subspan(p, tensor_.num_alternating);
+      std::int64_t size = 0;
+      for (const WeightPiece& piece : group) size += piece.count;
+      const std::int64_t from = first + at_ - begin;
+      if (from < size) visit_group(group, from, std::min(size - from, count - at_));
+      begin += size;
+    }
+  }
+
+ private:
+  void visit_group(std::span<const WeightPiece> group, std::int64_t first, std::int64_t count) {
+    if (group.size() == 1) return visit_piece(group[0], first, count);
+    std::int64_t of_all = 0;
+    for (const WeightPiece& piece : group) of_all += piece.rows_in_turn * piece.row_elements;
+    for (const std::int64_t end = first + count; first < end;) {
+      const std::int64_t turn = first / of_all;
+      std::int64_t place = first % of_all;
+      std::size_t p = 0;
+      for (; place >= group[p].rows_in_turn * group[p].row_elements; ++p)
+        place -= group[p].rows_in_turn * group[p].row_elements;
+      const std::int64_t own = group[p].rows_in_turn * group[p].row_elements,
+                         length = std::min(own - place, end - first);
+      visit_piece(group[p], turn * own + place, length);
+      first += length;
+    }
+  }
+
+  void visit_piece(const WeightPiece& piece, std::int64_t first, std::int64_t count) {
+    if (piece.heads.rows == 0) return emit(piece, first, count);
+    const std::int64_t width = piece.row_elements;
+    for (const std::int64_t end = first + count; first < end;) {
+      const std::int64_t row = first / width, column = first % width,
+                         length = std::min(width - column, end - first);
+      emit(piece, piece.heads.own_row(row) * width + column, length);
+      first += length;
+    }
+  }
+
+  void emit(const WeightPiece& piece, std::int64_t first, std::int64_t count) {
+    body_(piece.state, piece.offset + first, at_, count);
+    at_ += count;
+  }
+
+  const FileTensor& tensor_;
+  Body body_;
+  std::int64_t at_ = 0;
+};
+
+std::span<float> part(std::span<float> values, std::int64_t at, std::int64_t count) {
+  return values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
+}
+
+void write_elements(const FileTensor& tensor, std::int64_t first, std::span<float> values,
+                    const StateWriter& write) {
+  Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
+                   std::int64_t count) {
+    write(state, in_state, part(values, at, count));
+  }).visit(first, static_cast<std::int64_t>(values.size()));
+}
+
+void read_elements(const FileTensor& tensor, std::int64_t first, std::span<float> values,
+                   const StateReader& read) {
+  Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
+                   std::int64_t count) {
+    read(state, in_state, part(values, at, count));
+  }).visit(first, static_cast<std::int64_t>(values.size()));
+}
+
+// to[c, r] = from[r, c], by square blocks that stay in a cache.
+void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns,
+               std::span<float> to) {
+  constexpr std::int64_t kSquare = 32;
+  for (std::int64_t r0 = 0; r0 < rows; r0 += kSquare)
+    for (std::int64_t c0 = 0; c0 < columns; c0 += kSquare)
+      for (std::int64_t r = r0; r < std::min(rows, r0 + kSquare); ++r)
+        for (std::int64_t c = c0; c < std::min(columns, c0 + kSquare); ++c)
+          to[static_cast<std::size_t>(c * rows + r)] =
+              from[static_cast<std::size_t>(r * columns + c)];
+}
+
+// What is converted at a time: a block, or a matrix of a tensor that is transposed.
+std::int64_t elements_at_once(const FileTensor& tensor) {
+  return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kBlock;
+}
+
 // Reads blocks and releases their pages, so that little memory is needed in addition to the states.
-void read_piece(const io::SafetensorsDirectory& files, DType dtype, std::span<const std::byte> data,
-                const WeightPiece& piece, const StateWriter& write, std::vector<float>& scratch,
-                io::Checksum& sum) {
-  for (std::int64_t done = 0; done < piece.count; done += kBlock) {
-    const std::int64_t count = std::min(kBlock, piece.count - done);
-    const auto block = data.first(static_cast<std::size_t>(count * size_bytes(dtype)));
-    scratch.resize(static_cast<std::size_t>(count));
+// Returns the checksum of the bytes.
+std::uint64_t import_tensor(const io::SafetensorsDirectory& files, const FileTensor& tensor,
+                            std::span<const std::byte> data, const StateWriter& write) {
+  io::Checksum sum;
+  std::vector<float> values, turned;
+  const std::int64_t total = tensor.num_elements(), step = elements_at_once(tensor);
+  for (std::int64_t done = 0; done < total; done += step) {
+    const std::int64_t count = std::min(step, total - done);
+    const auto block = data.first(static_cast<std::size_t>(count * size_bytes(tensor.dtype)));
+    values.resize(static_cast<std::size_t>(count));
     sum.add(block);
-    to_floats(dtype, block, scratch);
-    write(piece.state, piece.offset + done, scratch);
+    to_floats(tensor.dtype, block, values);
+    if (tensor.is_transposed) {
+      turned.resize(values.size());
+      transpose(values, *(tensor.shape.end() - 2), tensor.shape.back(), turned);
+    }
+    write_elements(tensor, done, tensor.is_transposed ? turned : values, write);
     files.release(block);
     data = data.subspan(block.size());
   }
-}
-
-// Converts blocks, so that little memory is needed in addition to the states.
-void write_piece(io::SafetensorsWriter& writer, const std::string& name, DType dtype,
-                 const WeightPiece& piece, const StateReader& read, std::vector<float>& values,
-                 std::vector<std::byte>& bytes) {
-  for (std::int64_t done = 0; done < piece.count; done += kBlock) {
-    values.resize(static_cast<std::size_t>(std::min(kBlock, piece.count - done)));
-    read(piece.state, piece.offset + done, values);
-    if (dtype == DType::kFloat32) {
-      writer.write(name, std::as_bytes(std::span(values)));
-      continue;
-    }
-    bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
-    from_floats(dtype, values, bytes);
-    writer.write(name, bytes);
-  }
+  return sum.value();
 }
 
 // The checksums of a checkpoint's files, which are stored next to them.
@@ -105,23 +196,43 @@ class WrittenChecksums {
 
 }  // namespace
 
+std::int64_t FileTensor::num_elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+void for_runs(const FileTensor& tensor,
+              const std::function<void(std::string_view state, std::int64_t in_state,
+                                       std::int64_t at, std::int64_t count)>& body) {
+  Runs(tensor, body).visit(0, tensor.num_elements());
+}
+
+// Blocks, so that little memory is needed in addition to the states.
+void read_in_file_order(const FileTensor& tensor, const StateReader& read,
+                        const std::function<void(std::span<const float>)>& take) {
+  std::vector<float> values, turned;
+  const std::int64_t total = tensor.num_elements(), step = elements_at_once(tensor);
+  for (std::int64_t done = 0; done < total; done += step) {
+    values.resize(static_cast<std::size_t>(std::min(step, total - done)));
+    read_elements(tensor, done, values, read);
+    if (tensor.is_transposed) {
+      turned.resize(values.size());
+      transpose(values, tensor.shape.back(), *(tensor.shape.end() - 2), turned);
+    }
+    take(tensor.is_transposed ? turned : values);
+  }
+}
+
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write) {
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
   require_equal_repeats(config, map, files, directory);
   WrittenChecksums checksums(directory);
-  std::vector<float> scratch;
   for (const FileTensor& tensor : map.tensors) {
     const io::TensorEntry& entry = *files.find(tensor.name);
-    std::span<const std::byte> data = entry.data;
-    io::Checksum sum;
-    for (const WeightPiece& piece : tensor.pieces) {
-      const auto num_bytes = static_cast<std::size_t>(piece.count * size_bytes(tensor.dtype));
-      read_piece(files, tensor.dtype, data.first(num_bytes), piece, write, scratch, sum);
-      data = data.subspan(num_bytes);
-    }
-    checksums.compare(entry, sum.value());
+    checksums.compare(entry, import_tensor(files, tensor, entry.data, write));
   }
   return map;
 }
@@ -129,8 +240,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 DType dominant_dtype(const WeightMap& map, SaveDType dtype) {
   std::map<DType, std::int64_t> elements;
   for (const FileTensor& tensor : map.tensors)
-    for (const WeightPiece& piece : tensor.pieces)
-      elements[saved_dtype(tensor, dtype)] += piece.count;
+    elements[saved_dtype(tensor, dtype)] += tensor.num_elements();
   return most_of(elements);
 }
 
@@ -166,11 +276,15 @@ io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem:
   for (const FileTensor& tensor : map.tensors)
     infos.push_back({tensor.name, saved_dtype(tensor, dtype), tensor.shape});
   io::SafetensorsWriter writer(directory, std::move(infos), options);
-  std::vector<float> values;
   std::vector<std::byte> bytes;
   for (const FileTensor& tensor : map.tensors)
-    for (const WeightPiece& piece : tensor.pieces)
-      write_piece(writer, tensor.name, saved_dtype(tensor, dtype), piece, read, values, bytes);
+    read_in_file_order(tensor, read, [&](std::span<const float> values) {
+      const DType saved = saved_dtype(tensor, dtype);
+      if (saved == DType::kFloat32) return writer.write(tensor.name, std::as_bytes(values));
+      bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(saved)));
+      from_floats(saved, values, bytes);
+      writer.write(tensor.name, bytes);
+    });
   return writer.finish();
 }
 

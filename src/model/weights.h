@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps file tensors to parts of states, and imports and exports by that map. A file tensor is
-// always a sequence of contiguous pieces of states, so one map serves import, export and gradients.
+// Maps file tensors to parts of states, and imports and exports by that map. One map serves import,
+// export and gradients: whatever the order of a file's rows, each row is a contiguous part of one
+// state, or a column of it where the file has matrices transposed.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -21,14 +22,23 @@ namespace anabatic::model {
 struct WeightPiece {
   std::string state;
   std::int64_t offset = 0, count = 0;
+  // What follows matters where files have the rows in another order.
+  std::int64_t row_elements = 0;
+  HeadRows heads{};
+  std::int64_t rows_in_turn = 0;  // where pieces alternate
 };
 
-// A file tensor: its pieces, one after the other, are its elements in row-major order.
+// A file tensor: the elements of its pieces, one after the other, are its elements in row-major
+// order.
 struct FileTensor {
   std::string name;
   DType dtype = DType::kFloat32;  // in the source
   std::vector<std::int64_t> shape;
   std::vector<WeightPiece> pieces;
+  std::size_t num_alternating = 1;  // of so many pieces the file has some rows of each in turn
+  bool is_transposed = false;       // that order is of the transposed matrices
+
+  std::int64_t num_elements() const;
 };
 
 struct WeightMap {
@@ -54,6 +64,16 @@ using StateWriter =
     std::function<void(std::string_view state, std::int64_t first, std::span<const float> values)>;
 using StateReader =
     std::function<void(std::string_view state, std::int64_t first, std::span<float> values)>;
+
+// Calls body(state, first element in it, place of that among the tensor's elements before any
+// transposition, count) for the contiguous parts of states that a tensor holds, in its order.
+void for_runs(const FileTensor& tensor,
+              const std::function<void(std::string_view state, std::int64_t in_state,
+                                       std::int64_t at, std::int64_t count)>& body);
+
+// The elements of a tensor as files have them, block by block.
+void read_in_file_order(const FileTensor& tensor, const StateReader& read,
+                        const std::function<void(std::span<const float>)>& take);
 
 // Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
 // `lm_head.weight` in the files must equal the embedding, or be there instead of it. A tensor that

@@ -45,6 +45,8 @@ const ir::OpSchema* const kTable[] = {
     &kAttentionGradient,
     &kCacheWrite,
     &kCast,
+    &kClamp,
+    &kClampGradient,
     &kClipFactor,
     &kCrossEntropy,
     &kCrossEntropyGradient,

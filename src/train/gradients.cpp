@@ -83,12 +83,13 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(output, infos);
   writer.write("loss", bytes_of(std::span<const float>(&loss, 1)));
   writer.write("logits", bytes_of(std::span<const float>(kept)));
+  const auto read = [&](std::string_view state, std::int64_t first, std::span<float> part) {
+    std::copy_n(gradient_of(state).begin() + first, part.size(), part.begin());
+  };
   for (const auto& tensor : tensors)
-    for (const auto& piece : tensor.pieces)
-      writer.write("grad." + tensor.name,
-                   bytes_of(gradient_of(piece.state)
-                                .subspan(static_cast<std::size_t>(piece.offset),
-                                         static_cast<std::size_t>(piece.count))));
+    model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
+      writer.write("grad." + tensor.name, bytes_of(values));
+    });
   writer.finish();
 }
 

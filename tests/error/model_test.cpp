@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the readers of configs and weights say when the files are wrong.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,13 +31,14 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
   constexpr std::size_t kDeep = 200'000;
   EXPECT_THAT(invalid(std::string(kDeep, '[') + std::string(kDeep, ']')),
               HasSubstr("expected a JSON object, got a list of 1 entries"));
-  EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of llama, mistral"));
+  EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of flex_olmo, granitemoe"));
 }
 
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
       unsupported(R"({"model_type": "gpt2"})"),
-      HasSubstr("expected one of llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, got \"gpt2\""));
+      AllOf(HasSubstr("expected one of flex_olmo, granitemoe, granitemoeshared, llama, mistral, "),
+            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -65,6 +67,33 @@ TEST(ConfigErrors, RefuseAbsurdSizes) {
               HasSubstr("hidden_size: expected a multiple of num_attention_heads 12"));
 }
 
+TEST(ConfigErrors, RefuseValuesThatAFamilyCannotHave) {
+  EXPECT_THAT(
+      invalid(small_json("olmoe", R"("head_dim": 4)")),
+      HasSubstr("head_dim: expected hidden_size / num_attention_heads, 12 / 6, the width of "
+                "olmoe's norms, got 4"));
+  EXPECT_THAT(invalid(small_json("flex_olmo", R"("pad_token_id": 11)")),
+              HasSubstr("pad_token_id: expected an id below vocab_size 11, got 11"));
+  EXPECT_THAT(invalid(R"({"model_type": "flex_olmo", "vocab_size": 100})"),
+              HasSubstr("pad_token_id: expected an id below vocab_size 100, got 100277"));
+  for (const char* family : {"flex_olmo", "olmoe"})
+    EXPECT_THAT(invalid(small_json(family, R"("num_experts": 0)")),
+                HasSubstr("num_experts: expected at least one expert, got 0"));
+  for (const char* value : {"0", "-8.0", "1e31", "\"8\""})
+    EXPECT_THAT(invalid(small_json("olmoe", std::string(R"("clip_qkv": )") + value)),
+                HasSubstr("clip_qkv: expected a number"))
+        << value;
+  for (const char* key :
+       {"attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"})
+    for (const char* value : {"0", "-1", "null"})
+      EXPECT_THAT(invalid(small_json("granitemoe", fmt::format("\"{}\": {}", key, value))),
+                  HasSubstr(fmt::format("{}: expected a number", key)));
+  EXPECT_THAT(invalid(small_json("granitemoeshared", R"("shared_intermediate_size": -1)")),
+              HasSubstr("shared_intermediate_size: expected an integer from 0"));
+  EXPECT_THAT(invalid(small_json("granitemoe", R"("num_local_experts": 0)")),
+              HasSubstr("num_local_experts: expected at least one expert, got 0"));
+}
+
 TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
   const std::pair<const char*, const char*> cases[] = {
       {"llama", R"("hidden_act": "relu")"},
@@ -75,6 +104,29 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"llama", R"("sliding_window": 128)"},
       {"llama", R"("attn_logit_softcapping": 50.0)"},
       {"llama", R"("num_experts": 8)"},
+      {"olmoe", R"("sliding_window": 8)"},
+      {"olmoe", R"("shared_expert_intermediate_size": 8)"},
+      {"olmoe", R"("partial_rotary_factor": 0.5)"},
+      {"olmoe", R"("qk_norm": false)"},
+      {"olmoe", R"("moe_intermediate_size": 5)"},
+      {"olmo2", R"("clip_qkv": 8.0)"},
+      {"olmo2", R"("num_experts": 4)"},
+      {"olmo2", R"("mlp_bias": true)"},
+      {"olmo2", R"("layer_types": ["sliding_attention", "full_attention", "full_attention"])"},
+      {"flex_olmo", R"("clip_qkv": 8.0)"},
+      {"flex_olmo", R"("routed_scaling_factor": 2.0)"},
+      {"flex_olmo", R"("n_group": 2)"},
+      {"granitemoe", R"("shared_intermediate_size": 64)"},
+      {"granitemoe", R"("num_experts": 5)"},
+      {"granitemoe", R"("norm_topk_prob": false)"},
+      {"granitemoe", R"("clip_qkv": 8.0)"},
+      {"granitemoeshared", R"("position_embedding_type": "nope")"},
+      {"granitemoeshared", R"("mlp_bias": true)"},
+      {"llama", R"("clip_qkv": 8.0)"},
+      {"llama", R"("embedding_multiplier": 12)"},
+      {"mixtral", R"("logits_scaling": 8)"},
+      {"mixtral", R"("residual_multiplier": 0.22)"},
+      {"mixtral", R"("shared_intermediate_size": 64)"},
       {"mistral", R"("attention_bias": true)"},
       {"mixtral", R"("router_jitter_noise": 0.1)"},
       {"mixtral", R"("norm_topk_prob": false)"},

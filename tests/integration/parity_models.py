@@ -2,7 +2,7 @@
 """Logits and every gradient of `anabatic gradients` against transformers and torch, on small random models of every
 family, in fp32 and bf16 and in both spellings of expert weights.
 
-usage: parity_models.py BINARY [MODEL_NAME...]
+usage: parity_models.py BINARY [--slow | MODEL_NAME...]
 """
 
 import json
@@ -46,11 +46,22 @@ def run_torch(model, input_ids, labels, autocast, **more):
 EXPERT = re.compile(r"(.*)\.(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)\.weight")
 
 
+# What files call the parameters of granitemoe.
+GRANITE = {
+    ".block_sparse_moe.input_linear.weight": ".block_sparse_moe.experts.gate_up_proj",
+    ".block_sparse_moe.output_linear.weight": ".block_sparse_moe.experts.down_proj",
+    ".block_sparse_moe.router.layer.weight": ".block_sparse_moe.router.weight",
+}
+
+
 def gradient_of_file_tensor(name, gradients):
     """The gradient of a tensor in a model file, from those of the module's parameters, where experts are fused."""
+    for end, parameter in GRANITE.items():
+        if name.endswith(end):
+            return gradients[name.removesuffix(end) + parameter]
     expert = EXPERT.fullmatch(name)
     if not expert:
-        return gradients[name.replace(".block_sparse_moe.", ".mlp.")]
+        return gradients[name if name in gradients else name.replace(".block_sparse_moe.", ".mlp.")]
     fused, index = f"{expert[1]}.mlp.experts.", int(expert[2])
     if expert[3] in ("w2", "down_proj"):
         return gradients[fused + "down_proj"][index]
@@ -156,9 +167,10 @@ def check_model(binary, folder, name, report):
     )
     if models.is_moe(model.config):
         check_fused(binary, folder, name, model, tokens, exact, report)
-    if name in ("llama_llama3", "mixtral_plain", "qwen3_moe_plain"):
+    if name in ("llama_llama3", "mixtral_plain", "qwen3_moe_plain", "olmoe_plain", "granitemoe_plain"):
         check_old_config(binary, directory, tokens, exact, report)
-    if name in ("llama_plain", "mistral_window", "qwen3_plain", "mixtral_plain", "qwen3_moe_odd"):
+    given = ("llama_plain", "mistral_window", "qwen3_plain", "mixtral_plain", "qwen3_moe_odd", "olmoe_odd")
+    if name in given or name in ("flex_olmo_plain", "granitemoeshared_plain"):
         check_given(binary, folder, name, model, input_ids, labels, names, report)
 
 
@@ -238,7 +250,11 @@ def check_old_config(binary, directory, tokens, exact, report):
 
 
 def main():
-    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or list(models.MODELS)
+    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
+    if not chosen:
+        chosen = [name for name in models.MODELS if name not in models.SLOW]
+    elif chosen == ["--slow"]:
+        chosen = [name for name in models.MODELS if name in models.SLOW]
     torch.set_num_threads(1)
     report = Report()
     with tempfile.TemporaryDirectory() as folder:

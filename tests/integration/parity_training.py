@@ -90,7 +90,7 @@ def train_torch(model, stream):
             total += loss.item()
             if moe:
                 config = model.config
-                aux = load_balancing_loss_func(result.router_logits, config.num_experts, config.num_experts_per_tok)
+                aux = load_balancing_loss_func(result.router_logits, config.num_local_experts, config.num_experts_per_tok)
                 loss = loss + config.router_aux_loss_coef / ACCUMULATION * aux
             loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())

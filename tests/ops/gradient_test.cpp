@@ -134,6 +134,22 @@ TEST(EmbeddingGradient, MatchesFiniteDifferencesWithRepeatedAndUnseenTokens) {
                            {table.type}));
 }
 
+TEST(ClampGradient, MatchesFiniteDifferencesAwayFromTheBounds) {
+  const Values x = random({4, 6}, 0), dy = random({4, 6}, 1);
+  const spec::Attributes attributes{{"limit", 0.75}};
+  const Values dx = gradient("clamp_gradient", attributes, {x, dy}, {x.type});
+  EXPECT_GT(std::count(dx.data.begin(), dx.data.end(), 0.0), 2);
+  EXPECT_LT(std::count(dx.data.begin(), dx.data.end(), 0.0), 22);
+  expect_gradient({"clamp", attributes, {x}, {x.type}}, 0, {dy.data}, dx, true);
+}
+
+TEST(ClampGradient, PassesWhatIsOnTheBound) {
+  const Values x{doubles({1, 5}), {-0.75, 0.75, 0.0, -0.8, 0.8}},
+      dy{doubles({1, 5}), {1, 2, 3, 4, 5}};
+  EXPECT_EQ(gradient("clamp_gradient", {{"limit", 0.75}}, {x, dy}, {x.type}).data,
+            (std::vector<double>{1, 2, 3, 0, 0}));
+}
+
 TEST(RmsNormGradient, MatchesFiniteDifferencesPlainAndPerHead) {
   for (const std::int64_t groups : {1, 3}) {
     const std::int64_t width = 5;

@@ -27,6 +27,18 @@ QWEN2_MOE = COMMON | {
     "shared_expert_intermediate_size": 36,
 }
 QWEN3_MOE = QWEN3 | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+OLMO2 = COMMON | {"pad_token_id": None}
+OLMOE = OLMO2 | {"num_experts": 6, "num_experts_per_tok": 3}
+AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
+ALL_OF_FIVE = {"num_experts": 5, "num_experts_per_tok": 5}
+NARROW = {"hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 3}
+ODD_ATTENTION = {"num_key_value_heads": 1, "attention_bias": True, "tie_word_embeddings": True}
+GRANITE = MIXTRAL | {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 6.0,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 3.0,
+}
 
 
 def rope(rope_type, **parameters):
@@ -150,6 +162,55 @@ MODELS = {
     ),
     "mixtral_gelu_tanh": ("mixtral", MIXTRAL | {"hidden_act": "gelu_pytorch_tanh"}),
     "mixtral_relu2": ("mixtral", MIXTRAL | {"hidden_act": "relu2"}),
+    "olmo2_plain": ("olmo2", OLMO2),
+    "olmo2_odd": ("olmo2", OLMO2 | ODD_ATTENTION | {"head_dim": 10, "rope_parameters": rope("linear", factor=3.0)}),
+    "olmo2_padding": ("olmo2", OLMO2 | NARROW | {"pad_token_id": 5, "hidden_act": "gelu", "rms_norm_eps": 1e-2}),
+    "olmoe_plain": ("olmoe", OLMOE | AUX),
+    "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
+    "olmoe_one": (
+        "olmoe",
+        OLMOE
+        | NARROW
+        | {
+            "num_experts_per_tok": 1,
+            "clip_qkv": 3.5,
+            "pad_token_id": 5,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
+    "flex_olmo_plain": ("flex_olmo", OLMOE | AUX),
+    "flex_olmo_odd": ("flex_olmo", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "head_dim": 10}),
+    # The norm after the block takes the weight of a single expert away: the router has the auxiliary loss alone.
+    "flex_olmo_one": (
+        "flex_olmo",
+        OLMOE
+        | NARROW
+        | AUX
+        | {"num_experts_per_tok": 1, "pad_token_id": 5, "rope_parameters": rope("dynamic", factor=2.0)},
+    ),
+    "granitemoe_plain": ("granitemoe", GRANITE),
+    "granitemoe_odd": (
+        "granitemoe",
+        MIXTRAL | ODD_ATTENTION | AUX | {"num_local_experts": 5, "num_experts_per_tok": 5, "head_dim": 12},
+    ),
+    "granitemoe_one": (
+        "granitemoe",
+        GRANITE
+        | NARROW
+        | AUX
+        | {
+            "num_experts_per_tok": 1,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
+    "granitemoeshared_plain": ("granitemoeshared", GRANITE | AUX | {"shared_intermediate_size": 24}),
+    "granitemoeshared_odd": (
+        "granitemoeshared",
+        GRANITE
+        | ODD_ATTENTION
+        | {"num_local_experts": 5, "num_experts_per_tok": 5, "shared_intermediate_size": 7, "hidden_act": "gelu"},
+    ),
+    "granitemoeshared_none": ("granitemoeshared", GRANITE | NARROW | {"pad_token_id": 5}),
     "qwen3_moe_plain": ("qwen3_moe", QWEN3_MOE | {"norm_topk_prob": True}),
     "qwen3_moe_odd": (
         "qwen3_moe",
@@ -170,6 +231,21 @@ MODELS = {
 }
 
 
+# Run by the slow suite only.
+SLOW = {
+    "flex_olmo_one",
+    "flex_olmo_plain",
+    "granitemoe_one",
+    "granitemoe_plain",
+    "granitemoeshared_none",
+    "granitemoeshared_plain",
+    "olmo2_padding",
+    "olmo2_plain",
+    "olmoe_one",
+    "olmoe_plain",
+}
+
+
 def build(model_type, config, seed=0, eager=True):
     """A model in fp32 whose every parameter matters: weights well above the usual start, norms and biases random."""
     made = transformers.AutoConfig.for_model(model_type, **config)
@@ -184,7 +260,7 @@ def build(model_type, config, seed=0, eager=True):
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * noise)
             else:
-                parameter.copy_(noise * (1.5 if "gate.weight" in name else 1.0) / parameter.shape[-1] ** 0.5)
+                parameter.copy_(noise * (1.5 if "gate.weight" in name or "router" in name else 1.0) / parameter.shape[-1] ** 0.5)
     return model
 
 
@@ -205,21 +281,42 @@ def router_margins(model, input_ids):
     return margins
 
 
+def clip_margins(model, input_ids):
+    """For every row of tokens the smallest relative distance of a query, key or value from the limit that clips it;
+    infinite for models without a limit. Beyond the limit there is no gradient."""
+    margins = torch.full((input_ids.shape[0],), float("inf"))
+    limit = getattr(model.config, "clip_qkv", None)
+    if limit is None:
+        return margins
+
+    def measure(module, arguments, output):
+        distance = ((output.abs() - limit).abs() / limit).flatten(1).min(dim=1).values
+        margins.copy_(torch.minimum(margins, distance))
+
+    clipped = [m for name, m in model.named_modules() if name.endswith(("q_norm", "k_norm", "v_proj"))]
+    hooks = [module.register_forward_hook(measure) for module in clipped]
+    with torch.no_grad():
+        model(input_ids)
+    for hook in hooks:
+        hook.remove()
+    return margins
+
+
 def is_moe(config):
-    return config.model_type in ("mixtral", "qwen2_moe", "qwen3_moe")
+    return hasattr(config, "num_experts_per_tok")
 
 
 def make_tokens(model, num_rows, length, seed=1, margin=0.0, padding_id=None):
-    """input_ids and labels [num_rows, length], int64, some labels -100. Rows are chosen among many so that the router's
-    decisions have `margin`: two implementations must agree on them before anything else can be compared."""
+    """input_ids and labels [num_rows, length], int64, some labels -100. Rows are chosen among many so that decisions of
+    routers and limits have `margin`: two implementations must agree on them before anything else can be compared."""
     generator = torch.Generator().manual_seed(seed)
     candidates = torch.randint(0, model.config.vocab_size, (200 * num_rows, length), generator=generator)
     if padding_id is not None:
         candidates[:, 3] = padding_id
-    margins = router_margins(model, candidates)
+    margins = torch.minimum(router_margins(model, candidates), clip_margins(model, candidates))
     best = margins.argsort(descending=True, stable=True)[:num_rows].sort().values
     if margins[best].min() < margin:
-        raise SystemExit(f"no {num_rows} rows with a routing margin of {margin}: best {margins.max():.4f}")
+        raise SystemExit(f"no {num_rows} rows with a margin of {margin}: best {margins.max():.4f}")
     input_ids = candidates[best]
     labels = input_ids.clone()
     labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100

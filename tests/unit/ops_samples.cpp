@@ -41,6 +41,8 @@ std::vector<OpSample> make_samples() {
        kHeads},
       {"cache_write", {"x[9,4]", "x[2,4]", "i32[1]"}, {}},
       {"cast", {"x[3,4]"}, {{"dtype", "bf16"}, {"rounding", "even"}}},
+      {"clamp", {"x[3,4]"}, {{"limit", 0.5}}},
+      {"clamp_gradient", {"x[3,4]", "x[3,4]"}, {{"limit", 0.5}}},
       {"clip_factor", {"f32[]"}, {{"max_norm", 1.0}}},
       {"cross_entropy", {"x[6,11]", "i32[6]", "f32[]"}, {}},
       {"cross_entropy_gradient",

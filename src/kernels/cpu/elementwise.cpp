@@ -162,6 +162,31 @@ void cast(const Arguments& args) {
   });
 }
 
+void clamp(const Arguments& args) {
+  const Floats limit = broadcast(static_cast<float>(spec::get_double(*args.attributes, "limit")));
+  with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
+    const T* x = args.inputs[0].as<const T>();
+    T* y = args.outputs[0].as<T>();
+    for_elements(args, size(args.outputs[0]), [=](std::int64_t i, int n) {
+      const Floats value = load(x + i, n), low = value < -limit ? -limit : value;
+      store(y + i, low > limit ? limit : low, n);
+    });
+  });
+}
+
+void clamp_gradient(const Arguments& args) {
+  const Floats limit = broadcast(static_cast<float>(spec::get_double(*args.attributes, "limit")));
+  with_float_type(args.outputs[0].type->dtype, [&]<class T>(T*) {
+    const T *x = args.inputs[0].as<const T>(), *dy = args.inputs[1].as<const T>();
+    T* dx = args.outputs[0].as<T>();
+    for_elements(args, size(args.outputs[0]), [=](std::int64_t i, int n) {
+      const Floats value = load(x + i, n), zero{};
+      const Floats above = value >= -limit ? load(dy + i, n) : zero;
+      store(dx + i, value <= limit ? above : zero, n);
+    });
+  });
+}
+
 void dequantize(const Arguments& args) {
   const TensorView& to = args.outputs[0];
   const TensorView& from = args.inputs[0];

@@ -246,6 +246,8 @@ constexpr OpRows kOps[] = {
     vector(variants::attention_gradient(), cpu::attention_gradient_workspace_bytes),
     scalar("cache_write", cpu::cache_write),
     vector(variants::cast()),
+    vector(variants::clamp()),
+    vector(variants::clamp_gradient()),
     scalar("clip_factor", cpu::clip_factor),
     vector(variants::cross_entropy(), cpu::row_doubles_workspace_bytes),
     vector(variants::cross_entropy_gradient()),

@@ -52,6 +52,21 @@ void gate_rows_gradient(const Arguments& args) {
   }
 }
 
+void clamp(const Arguments& args) {
+  const double limit = spec::get_double(*args.attributes, "limit");
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i) {
+    const double x = load(args.inputs[0], i);
+    store(args.outputs[0], i, x > limit ? limit : x < -limit ? -limit : x);
+  }
+}
+
+void clamp_gradient(const Arguments& args) {
+  const double limit = spec::get_double(*args.attributes, "limit");
+  for (std::int64_t i = 0; i < size(args.outputs[0]); ++i)
+    store(args.outputs[0], i,
+          std::abs(load(args.inputs[0], i)) <= limit ? load(args.inputs[1], i) : 0.0);
+}
+
 void fill(const Arguments& args) {
   const auto found = args.attributes->find("value");
   ANABATIC_REQUIRE(found != args.attributes->end(), "[fill] expected 'value' (a number), got none");

@@ -9,6 +9,8 @@ namespace anabatic::kernels::ref {
 void add(const Arguments& args);
 void cache_write(const Arguments& args);
 void cast(const Arguments& args);
+void clamp(const Arguments& args);
+void clamp_gradient(const Arguments& args);
 void reload(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);

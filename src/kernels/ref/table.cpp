@@ -43,6 +43,8 @@ constexpr Kernel kRows[] = {
     row("ref:attention_gradient", ref::attention_gradient, ref::attention_gradient_workspace_bytes),
     row("ref:cache_write", ref::cache_write),
     row("ref:cast", ref::cast),
+    row("ref:clamp", ref::clamp),
+    row("ref:clamp_gradient", ref::clamp_gradient),
     row("ref:clip_factor", ref::clip_factor),
     row("ref:cross_entropy", ref::cross_entropy),
     row("ref:cross_entropy_gradient", ref::cross_entropy_gradient),

@@ -17,38 +17,76 @@ ir::ValueId add_to_cache(ModelBuilder& b, ir::ValueId rows, const char* key, std
   return after;
 }
 
+namespace {
+
+struct Qkv {
+  ir::ValueId q = ir::kNoValue, k = ir::kNoValue, v = ir::kNoValue;
+};
+
+Qkv project(ModelBuilder& b, const Gqa& spec, ir::ValueId x) {
+  const auto linear = [&](const char* name, const char* file, std::int64_t num_heads) {
+    return b.linear(x, {.name = name,
+                        .file = {file},
+                        .out = num_heads * spec.head_dim,
+                        .in = b.spec().hidden_size,
+                        .bias = spec.qkv_bias});
+  };
+  Qkv rows;
+  rows.q = linear("attention.q", "self_attn.q_proj", spec.num_heads);
+  rows.k = linear("attention.k", "self_attn.k_proj", spec.num_kv_heads);
+  rows.v = linear("attention.v", "self_attn.v_proj", spec.num_kv_heads);
+  return rows;
+}
+
+void normalise(ModelBuilder& b, const Gqa& spec, Qkv& rows) {
+  const auto width = [&](std::int64_t num_heads) {
+    return spec.qk_norm == QkNorm::kHead ? spec.head_dim : num_heads * spec.head_dim;
+  };
+  rows.q = b.norm(rows.q, {"attention.q_norm", {"self_attn.q_norm"}, width(spec.num_heads)});
+  rows.k = b.norm(rows.k, {"attention.k_norm", {"self_attn.k_norm"}, width(spec.num_kv_heads)});
+}
+
+void clip(ModelBuilder& b, const Gqa& spec, Qkv& rows) {
+  const spec::Attributes limit{{"limit", spec.clip_qkv}};
+  rows.q = b.op("clamp", {rows.q}, limit, "attention.q_clip");
+  rows.k = b.op("clamp", {rows.k}, limit, "attention.k_clip");
+  rows.v = b.op("clamp", {rows.v}, limit, "attention.v_clip");
+}
+
+void rotate(ModelBuilder& b, const Gqa& spec, ir::ValueId table, Qkv& rows) {
+  const spec::Attributes rotation{{"head_dim", spec.head_dim}, {"inverse", false}};
+  rows.q = b.op("rope", {rows.q, table}, rotation, "attention.q_rope");
+  rows.k = b.op("rope", {rows.k, table}, rotation, "attention.k_rope");
+}
+
+}  // namespace
+
 ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
                           const LayerInputs& inputs) {
-  const std::int64_t hidden = b.spec().hidden_size, q_width = spec.num_heads * spec.head_dim,
-                     kv_width = spec.num_kv_heads * spec.head_dim;
-  const auto project = [&](const char* name, const char* file, std::int64_t out) {
-    return b.linear(
-        x, {.name = name, .file = {file}, .out = out, .in = hidden, .bias = spec.qkv_bias});
-  };
-  ir::ValueId q = project("attention.q", "self_attn.q_proj", q_width);
-  ir::ValueId k = project("attention.k", "self_attn.k_proj", kv_width);
-  ir::ValueId v = project("attention.v", "self_attn.v_proj", kv_width);
-  if (spec.qk_norm) {
-    q = b.norm(q, {"attention.q_norm", {"self_attn.q_norm"}, spec.head_dim});
-    k = b.norm(k, {"attention.k_norm", {"self_attn.k_norm"}, spec.head_dim});
-  }
-  const spec::Attributes rotation{{"head_dim", spec.head_dim}, {"inverse", false}};
-  q = b.op("rope", {q, inputs.rope_table}, rotation, "attention.q_rope");
-  k = b.op("rope", {k, inputs.rope_table}, rotation, "attention.k_rope");
+  Qkv rows = project(b, spec, x);
+  const bool has_norms = spec.qk_norm != QkNorm::kNone;
+  if (has_norms && !spec.norms_after_rope) normalise(b, spec, rows);
+  if (spec.clip_qkv > 0) clip(b, spec, rows);
+  rotate(b, spec, inputs.rope_table, rows);
+  if (has_norms && spec.norms_after_rope) normalise(b, spec, rows);
   if (inputs.cache_first != ir::kNoValue) {
-    k = add_to_cache(b, k, "attention.k_cache", kv_width, inputs);
-    v = add_to_cache(b, v, "attention.v_cache", kv_width, inputs);
+    const std::int64_t kv_width = spec.num_kv_heads * spec.head_dim;
+    rows.k = add_to_cache(b, rows.k, "attention.k_cache", kv_width, inputs);
+    rows.v = add_to_cache(b, rows.v, "attention.v_cache", kv_width, inputs);
   }
   b.count_attention(spec.num_heads, 2 * spec.head_dim, spec.window);
-  const auto [mixed] = b.ops<1>("attention", {q, k, v, inputs.key_begin, inputs.key_end},
-                                {{"num_heads", spec.num_heads},
-                                 {"num_kv_heads", spec.num_kv_heads},
-                                 {"scale", 1.0 / std::sqrt(static_cast<double>(spec.head_dim))},
-                                 {"window", spec.window}});
+  const double scale =
+      spec.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
+  const auto [mixed] =
+      b.ops<1>("attention", {rows.q, rows.k, rows.v, inputs.key_begin, inputs.key_end},
+               {{"num_heads", spec.num_heads},
+                {"num_kv_heads", spec.num_kv_heads},
+                {"scale", scale},
+                {"window", spec.window}});
   return b.linear(mixed, {.name = "attention.o",
                           .file = {"self_attn.o_proj"},
-                          .out = hidden,
-                          .in = q_width,
+                          .out = b.spec().hidden_size,
+                          .in = spec.num_heads * spec.head_dim,
                           .bias = spec.output_bias});
 }
 

@@ -5,35 +5,20 @@
 namespace anabatic::model {
 namespace {
 
-// Rows [begin, begin + count), of which files that rotate pairs have the evens and odds in turn.
-void add_rotated(std::vector<std::int64_t>& rows, std::int64_t begin, std::int64_t count,
-                 bool in_pairs) {
-  for (std::int64_t i = 0; i < count; ++i)
-    rows.push_back(begin + (in_pairs ? 2 * i % count + 2 * i / count : i));
-}
-
-std::vector<std::int64_t> consecutive(std::int64_t begin, std::int64_t count) {
-  std::vector<std::int64_t> rows;
-  for (std::int64_t i = 0; i < count; ++i) rows.push_back(begin + i);
-  return rows;
-}
-
-// A head of queries in files: the columns that do not rotate, then those that do.
-RowOrder order_of_queries(const Mla& spec) {
-  RowOrder order{.group = spec.nope_dim + spec.rope_dim, .rows = {}};
-  add_rotated(order.rows, spec.nope_dim, spec.rope_dim, spec.rotates_pairs);
-  for (const std::int64_t row : consecutive(0, spec.nope_dim)) order.rows.push_back(row);
-  return order;
+// Files have the columns of a head that rotate behind the others.
+HeadRows rotated_heads(const Mla& spec, std::int64_t nope_dim) {
+  return {
+      .rows = nope_dim + spec.rope_dim, .rotated = spec.rope_dim, .in_pairs = spec.rotates_pairs};
 }
 
 ir::ValueId add_queries(ModelBuilder& b, const Mla& spec, ir::ValueId x) {
   const std::int64_t hidden = b.spec().hidden_size,
                      width = spec.num_heads * (spec.nope_dim + spec.rope_dim);
-  const RowOrder order = order_of_queries(spec);
+  const HeadRows heads = rotated_heads(spec, spec.nope_dim);
   if (spec.q_rank == 0)
     return b.linear(
         x,
-        {.name = "attention.q", .file = {"self_attn.q_proj", order}, .out = width, .in = hidden});
+        {.name = "attention.q", .file = {"self_attn.q_proj", heads}, .out = width, .in = hidden});
   const ir::ValueId latent = b.linear(x, {.name = "attention.q_a",
                                           .file = {"self_attn.q_a_proj"},
                                           .out = spec.q_rank,
@@ -44,7 +29,7 @@ ir::ValueId add_queries(ModelBuilder& b, const Mla& spec, ir::ValueId x) {
                                              .width = spec.q_rank,
                                              .epsilon = spec.latent_epsilon});
   return b.linear(normed, {.name = "attention.q_b",
-                           .file = {"self_attn.q_b_proj", order},
+                           .file = {"self_attn.q_b_proj", heads},
                            .out = width,
                            .in = spec.q_rank});
 }
@@ -61,13 +46,12 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
                                     .out = spec.kv_rank,
                                     .in = hidden,
                                     .bias = spec.bias});
-  RowOrder behind_latent{.first = spec.kv_rank, .group = spec.rope_dim, .rows = {}};
-  add_rotated(behind_latent.rows, 0, spec.rope_dim, spec.rotates_pairs);
-  ir::ValueId k_rope = b.linear(x, {.name = "attention.k_rope",
-                                    .file = {"self_attn.kv_a_proj_with_mqa", behind_latent},
-                                    .out = spec.rope_dim,
-                                    .in = hidden,
-                                    .bias = spec.bias});
+  ir::ValueId k_rope =
+      b.linear(x, {.name = "attention.k_rope",
+                   .file = {"self_attn.kv_a_proj_with_mqa", rotated_heads(spec, 0)},
+                   .out = spec.rope_dim,
+                   .in = hidden,
+                   .bias = spec.bias});
   latent = b.norm(latent, {.name = "attention.kv_a_norm",
                            .file = {"self_attn.kv_a_layernorm"},
                            .width = spec.kv_rank,
@@ -81,16 +65,15 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
     latent = add_to_cache(b, latent, "attention.latent_cache", spec.kv_rank, inputs);
     k_rope = add_to_cache(b, k_rope, "attention.k_rope_cache", spec.rope_dim, inputs);
   }
-  const auto heads_of_latent = [&](const char* name, std::int64_t begin, std::int64_t width) {
-    return b.linear(latent,
-                    {.name = name,
-                     .file = {"self_attn.kv_b_proj", RowOrder{.group = spec.nope_dim + spec.v_dim,
-                                                              .rows = consecutive(begin, width)}},
-                     .out = heads * width,
-                     .in = spec.kv_rank});
+  // Files have the rows of keys and of values in turn, head by head.
+  const auto heads_of_latent = [&](const char* name, std::int64_t width) {
+    return b.linear(latent, {.name = name,
+                             .file = {.tensor = "self_attn.kv_b_proj", .rows_in_turn = width},
+                             .out = heads * width,
+                             .in = spec.kv_rank});
   };
-  const ir::ValueId k_nope = heads_of_latent("attention.k_b", 0, spec.nope_dim);
-  const ir::ValueId v = heads_of_latent("attention.v_b", spec.nope_dim, spec.v_dim);
+  const ir::ValueId k_nope = heads_of_latent("attention.k_b", spec.nope_dim);
+  const ir::ValueId v = heads_of_latent("attention.v_b", spec.v_dim);
   const ir::ValueId k = b.op("join_heads", {k_rope, k_nope}, {{"num_heads", heads}}, "attention.k");
   b.count_attention(heads, head_dim + spec.v_dim, 0);
   const auto [mixed] = b.ops<1>("attention", {q, k, v, inputs.key_begin, inputs.key_end},

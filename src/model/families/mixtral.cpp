@@ -22,8 +22,7 @@ void read_mixtral(ConfigReader& reader, const CommonFields& fields, ModelConfig&
   if (!reader.boolean("norm_topk_prob", true))
     reader.unsupported("norm_topk_prob", "expected true, mixtral renormalises its weights");
   moe.router.form.normalizes = true;
-  if (moe.num_experts == 0)
-    reader.invalid("num_local_experts", "expected at least one expert, got 0");
+  require_experts(reader, "num_local_experts", moe);
   if (reader.number("router_jitter_noise", 0.0, 0.0, 1.0) > 0)
     reader.unsupported("router_jitter_noise", "expected 0, got noise in training");
   reader.expect("decoder_sparse_step", 1);

@@ -8,7 +8,7 @@ namespace {
 void read_qwen3(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
   read_attention_bias(reader, attention);
-  attention.qk_norm = true;
+  attention.qk_norm = QkNorm::kHead;
   for (const std::int64_t window : read_layer_windows(reader, fields)) {
     attention.window = window;
     config.spec.layers.push_back({.attention = attention, .feed_forward = fields.mlp()});

@@ -9,7 +9,7 @@ namespace {
 void read_qwen3_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
   read_attention_bias(reader, attention);
-  attention.qk_norm = true;
+  attention.qk_norm = QkNorm::kHead;
   const bool uses_window = reader.boolean("use_sliding_window", false);
   // Files have both fields, but max_window_layers has no effect: all layers have the window or
   // none.

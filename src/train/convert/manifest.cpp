@@ -24,22 +24,21 @@ namespace fs = std::filesystem;
 constexpr int kFormat = 1;
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
 
-// Pieces of one parameter are one part: rows in another order are too many to list.
+std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece& piece) {
+  if (tensor.is_transposed) return "transpose";
+  return piece.heads.rows > 0 || tensor.num_alternating > 1 ? "reorder rows" : "copy";
+}
+
+// What experts of one parameter give is one part.
 std::vector<ManifestPart> parts_of(const model::FileTensor& tensor) {
   std::vector<ManifestPart> parts;
   std::map<std::string_view, std::size_t> places;
-  std::int64_t end = 0;
   for (const model::WeightPiece& piece : tensor.pieces) {
     const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
-    if (is_new) {
-      parts.push_back({piece.state, piece.offset, piece.count});
-    } else {
-      ManifestPart& part = parts[place->second];
-      part.reorders_rows |= piece.offset != part.offset + part.count;
-      part.offset = std::min(part.offset, piece.offset);
-      part.count += piece.count;
-    }
-    end += piece.count;
+    if (is_new)
+      parts.push_back({piece.state, piece.offset, piece.count, std::string(op_of(tensor, piece))});
+    else
+      parts[place->second].count += piece.count;
   }
   return parts;
 }
@@ -64,7 +63,7 @@ OrderedJson to_json(const ManifestTensor& tensor) {
     json["parts"].push_back({{"parameter", part.parameter},
                              {"offset", part.offset},
                              {"count", part.count},
-                             {"op", part.reorders_rows ? "reorder rows" : "copy"}});
+                             {"op", part.op}});
   return json;
 }
 
@@ -100,10 +99,8 @@ ManifestTensor parse_tensor(const JsonNode& node) {
     tensor.shape.push_back(size.as_integer(0, std::int64_t{1} << 40));
   if (const auto parts = node.find("parts"))
     for (const JsonNode& part : parts->items()) {
-      const std::string op = part.at("op").as_string();
-      if (op != "copy" && op != "reorder rows") part.at("op").refuse("copy or reorder rows");
       tensor.parts.push_back({part.at("parameter").as_string(), part.at("offset").as_integer(0),
-                              part.at("count").as_integer(0), op != "copy"});
+                              part.at("count").as_integer(0), part.at("op").as_string()});
     }
   return tensor;
 }
@@ -210,35 +207,30 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
 
 std::vector<std::string> differing_values(const model::WeightSource& source,
                                           const model::WeightSource& result) {
-  constexpr std::int64_t kBlock = std::int64_t{1} << 18;
   std::vector<std::string> lines;
-  std::vector<float> values, found;
   std::vector<std::byte> rounded;
+  const auto read = [&](std::string_view state, std::int64_t first, std::span<float> values) {
+    source.read(state, first, values);
+  };
   for (const model::FileTensor& tensor : result.map().tensors) {
     const io::TensorEntry& entry = *result.files().find(tensor.name);
     const auto size = static_cast<std::size_t>(size_bytes(tensor.dtype));
-    std::size_t at = 0;
-    std::int64_t num_different = 0;
+    std::size_t at = 0, num_different = 0;
     std::string first;
-    for (const model::WeightPiece& piece : tensor.pieces)
-      for (std::int64_t done = 0; done < piece.count; done += kBlock) {
-        const auto count = static_cast<std::size_t>(std::min(kBlock, piece.count - done));
-        values.resize(count);
-        rounded.resize(count * size);
-        source.read(piece.state, piece.offset + done, values);
-        model::from_floats(tensor.dtype, values, rounded);
-        const auto stored = entry.data.subspan(at, rounded.size());
-        for (std::size_t i = 0; i < count; ++i) {
-          if (std::memcmp(stored.data() + i * size, rounded.data() + i * size, size) == 0) continue;
-          if (num_different++ > 0) continue;
-          found.resize(1);
-          model::to_floats(tensor.dtype, stored.subspan(i * size, size), found);
-          first = fmt::format("element {} ({} of {}): expected {}, found {}", at / size + i,
-                              piece.offset + done + static_cast<std::int64_t>(i), piece.state,
-                              values[i], found[0]);
-        }
-        at += rounded.size();
+    model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
+      rounded.resize(values.size() * size);
+      model::from_floats(tensor.dtype, values, rounded);
+      const auto stored = entry.data.subspan(at * size, rounded.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        if (std::memcmp(stored.data() + i * size, rounded.data() + i * size, size) == 0) continue;
+        if (num_different++ > 0) continue;
+        float found = 0;
+        model::to_floats(tensor.dtype, stored.subspan(i * size, size), std::span(&found, 1));
+        first = fmt::format("element {}: expected {}, found {}", at + i, values[i], found);
       }
+      result.files().release(stored);
+      at += values.size();
+    });
     if (num_different > 0)
       lines.push_back(fmt::format("{}: {} of {} elements differ from the source, first {}",
                                   tensor.name, num_different, entry.num_elements(), first));

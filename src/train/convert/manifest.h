@@ -20,7 +20,7 @@ inline constexpr const char* kManifestFile = "anabatic.manifest.json";
 struct ManifestPart {
   std::string parameter;
   std::int64_t offset = 0, count = 0;  // the least element of the parameter, and how many
-  bool reorders_rows = false;          // rows lie in another order than in the parameter
+  std::string op;                      // "copy", "reorder rows" or "transpose"
   bool operator==(const ManifestPart&) const = default;
 };
 

@@ -66,6 +66,10 @@ std::vector<std::string> whole_configs() {
           small_json("mistral", R"("sliding_window": 16, "eos_token_id": [2, 3])"),
           small_json("qwen3", R"("use_sliding_window": true, "layer_types":
               ["full_attention", "sliding_attention", "full_attention"])"),
+          small_json("flex_olmo", R"("norm_topk_prob": true, "tie_word_embeddings": true)"),
+          small_json("granitemoeshared", R"("attention_multiplier": 0.5, "logits_scaling": 8,
+              "embedding_multiplier": 12, "residual_multiplier": 0.25)"),
+          small_json("olmoe", R"("clip_qkv": 8.0, "pad_token_id": 1)"),
           small_json("mixtral", R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4,
                                    "factor": 2})"),
           small_json("qwen3_moe", R"("mlp_only_layers": [1], "decoder_sparse_step": 1)")};

@@ -34,6 +34,12 @@ std::vector<std::string> names_of(const ir::Graph& graph, const std::vector<ir::
 
 const std::vector<std::string>& variants() {
   static const std::vector<std::string> list{
+      small_json("flex_olmo", R"("num_key_value_heads": 3, "norm_topk_prob": true)"),
+      small_json("granitemoe", R"("attention_multiplier": 0.5, "residual_multiplier": 0.25)"),
+      small_json("granitemoeshared", R"("embedding_multiplier": 2, "logits_scaling": 4,
+                                        "tie_word_embeddings": true)"),
+      small_json("olmo2", R"("attention_bias": true)"),
+      small_json("olmoe", R"("clip_qkv": 0.5, "attention_bias": true)"),
       small_json("llama"),
       small_json("llama", R"("attention_bias": true, "mlp_bias": true, "head_dim": 6)"),
       small_json("llama", R"("tie_word_embeddings": true, "num_key_value_heads": 6)"),
@@ -231,6 +237,128 @@ TEST(BuildGraph, TiedHeadReadsTheEmbedding) {
   const ir::Node& head = graph.node(graph.value(*graph.find_output("logits")).producer);
   EXPECT_EQ(head.inputs[1], graph.find_state(intern("embedding.weight"))->before);
   EXPECT_EQ(graph.find_state(intern("head.weight")), nullptr);
+}
+
+// The values that a node reads first, from `value` back to an input or a node of another op.
+std::vector<std::string> chain_to(const ir::Graph& graph, ir::ValueId value) {
+  std::vector<std::string> ops;
+  while (graph.value(value).producer != ir::kNoNode) {
+    const ir::Node& node = graph.node(graph.value(value).producer);
+    ops.emplace_back(node.op->name);
+    if (node.op->name == "linear") break;
+    value = node.inputs[0];
+  }
+  return ops;
+}
+
+TEST(BuildGraph, NormalisesAndClipsQueriesBeforeOrAfterTheyRotate) {
+  ModelConfig config = config_from(small_json("olmoe", R"("clip_qkv": 0.5)"));
+  const auto queries = [&] {
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+    ir::verify(graph);
+    return chain_to(graph, first_node(graph, "attention")->inputs[0]);
+  };
+  EXPECT_THAT(queries(), ElementsAre("rope", "clamp", "rms_norm", "linear"));
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  EXPECT_EQ(count_ops(graph).at("clamp"), 9);
+  EXPECT_EQ(spec::get_double(first_node(graph, "clamp")->attributes, "limit"), 0.5);
+  Gqa& gqa = std::get<Gqa>(config.spec.layers[0].attention);
+  gqa.norms_after_rope = true;
+  EXPECT_THAT(queries(), ElementsAre("rms_norm", "rope", "clamp", "linear"));
+  gqa.clip_qkv = 0;
+  gqa.qk_norm = QkNorm::kHead;
+  EXPECT_THAT(queries(), ElementsAre("rms_norm", "rope", "linear"));
+}
+
+TEST(BuildGraph, NormsOfQueriesAndKeysHaveTheirWidths) {
+  ModelConfig config = config_from(small_json("olmo2"));
+  const auto widths = [&] {
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+    std::vector<std::int64_t> list;
+    for (const char* name :
+         {"layers.0.attention.q_norm.weight", "layers.0.attention.k_norm.weight"})
+      list.push_back(graph.value(graph.find_state(intern(name))->before).type.dim(0));
+    return list;
+  };
+  EXPECT_THAT(widths(), ElementsAre(24, 8));
+  std::get<Gqa>(config.spec.layers[0].attention).qk_norm = QkNorm::kHead;
+  EXPECT_THAT(widths(), ElementsAre(4, 4));
+}
+
+TEST(BuildGraph, RotatesAPartOfAHead) {
+  ModelConfig config = config_from(small_json("llama", R"("head_dim": 10)"));
+  config.spec.rope.rotary_dim = 4;
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  ir::verify(graph);
+  EXPECT_EQ(graph.value(first_node(graph, "rope_table")->outputs[0]).type.dim(1), 4);
+  EXPECT_EQ(spec::get_int(first_node(graph, "rope")->attributes, "head_dim"), 10);
+}
+
+TEST(BuildGraph, PutsNormsBeforeOrAfterBlocksOrBoth) {
+  ModelConfig config = config_from(small_json("llama", R"("num_hidden_layers": 1)"));
+  const auto norms = [&](NormPlacement placement) {
+    config.spec.layers[0].norms = placement;
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+    ir::verify(graph);
+    std::vector<std::string> names;
+    for (const Parameter& parameter : declare(config.spec).parameters)
+      if (parameter.shape.size() == 1 && parameter.layer == 0)
+        names.push_back(parameter.file.tensor);
+    return names;
+  };
+  EXPECT_THAT(norms(NormPlacement::kBefore),
+              ElementsAre("input_layernorm.weight", "post_attention_layernorm.weight"));
+  EXPECT_THAT(norms(NormPlacement::kAfter),
+              ElementsAre("post_attention_layernorm.weight", "post_feedforward_layernorm.weight"));
+  EXPECT_THAT(norms(NormPlacement::kBoth),
+              ElementsAre("input_layernorm.weight", "post_attention_layernorm.weight",
+                          "pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight"));
+  config.spec.layers[0].norms = NormPlacement::kAfter;
+  const ir::Graph graph = build_graph(config, {.num_tokens = 3});
+  const ir::Node& sum = *first_node(graph, "add");
+  EXPECT_EQ(graph.node(graph.value(sum.inputs[0]).producer).op->name, "embedding");
+  EXPECT_THAT(chain_to(graph, sum.inputs[1]), ElementsAre("rms_norm", "linear"));
+}
+
+TEST(BuildGraph, MultipliesWhereTheSpecSays) {
+  const auto factors = [](const std::string& members) {
+    const ir::Graph graph = build_graph(config_from(small_json("granitemoe", members)),
+                                        {.num_tokens = 3, .with_loss = false, .with_logits = true});
+    std::vector<double> list;
+    for (const ir::Node& node : graph.nodes)
+      if (node.op->name == "scale") list.push_back(spec::get_double(node.attributes, "factor"));
+    return list;
+  };
+  EXPECT_THAT(factors(R"("num_hidden_layers": 1)"), ElementsAre());
+  EXPECT_THAT(factors(R"("num_hidden_layers": 1, "embedding_multiplier": 12,
+                         "residual_multiplier": 0.25, "logits_scaling": 8)"),
+              ElementsAre(12.0, 0.25, 0.25, 0.125));
+}
+
+TEST(BuildGraph, ScalesScoresByTheSpecOrByTheHead) {
+  const auto scale = [](const std::string& json) {
+    const ir::Graph graph = build_graph(config_from(json), {.num_tokens = 3});
+    return spec::get_double(first_node(graph, "attention")->attributes, "scale");
+  };
+  EXPECT_EQ(scale(small_json("llama")), 0.5);
+  EXPECT_EQ(scale(small_json("granitemoe")), 1.0);
+  EXPECT_EQ(scale(small_json("granitemoe", R"("attention_multiplier": 0.125)")), 0.125);
+}
+
+TEST(BuildGraph, AddsASharedExpertToWhatTheExpertsGive) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("granitemoeshared")), {.num_tokens = 3});
+  const auto unpermute = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    return node.op->name == "unpermute";
+  });
+  const auto sum = std::find_if(unpermute, graph.nodes.end(),
+                                [](const ir::Node& node) { return node.op->name == "add"; });
+  ASSERT_NE(sum, graph.nodes.end());
+  EXPECT_EQ(sum->inputs[0], unpermute->outputs[0]);
+  EXPECT_THAT(chain_to(graph, sum->inputs[1]), ElementsAre("linear"));
+  const ModelConfig none =
+      config_from(small_json("granitemoeshared", R"("shared_intermediate_size": 0)"));
+  EXPECT_FALSE(first_moe(none.spec)->shared.has_value());
 }
 
 TEST(BuildGraph, GivesTheWindowToItsLayersOnly) {

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/log.h"
+#include "model/family.h"
 #include "unit/model/model_files.h"
 
 namespace anabatic::model {
@@ -35,12 +38,13 @@ TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   const ModelConfig qwen2 = config_from(R"({"model_type": "qwen2", "attention_bias": false})");
   EXPECT_EQ(gqa_of(qwen2).head_dim, 128);
   EXPECT_TRUE(gqa_of(qwen2).qkv_bias);  // transformers reads no such field
-  EXPECT_FALSE(gqa_of(qwen2).output_bias || gqa_of(qwen2).qk_norm);
+  EXPECT_FALSE(gqa_of(qwen2).output_bias);
+  EXPECT_EQ(gqa_of(qwen2).qk_norm, QkNorm::kNone);
 
   const ModelConfig qwen3 = config_from(R"({"model_type": "qwen3", "hidden_size": 1024})");
   EXPECT_EQ(gqa_of(qwen3).head_dim, 128);
   EXPECT_EQ(qwen3.spec.vocab_size, 151936);
-  EXPECT_TRUE(gqa_of(qwen3).qk_norm);
+  EXPECT_EQ(gqa_of(qwen3).qk_norm, QkNorm::kHead);
   EXPECT_THAT(windows_of(qwen3), Each(0));
   EXPECT_TRUE(qwen3.eos_token_ids.empty());
 }
@@ -90,6 +94,75 @@ TEST(Config, ReadsSharedExpertsAndWindowsOfQwen2Moe) {
   EXPECT_THAT(windows_of(odd), ElementsAre(3, 0, 3, 0, 0, 0));
   EXPECT_THAT(sparse_layers(odd), ElementsAre(false, true, false, false, false, true));
   EXPECT_FALSE(gqa_of(odd).qkv_bias);
+}
+
+TEST(Config, TakesTheDefaultsOfTransformersForOlmo) {
+  const ModelConfig olmoe = config_from(R"({"model_type": "olmoe"})");
+  EXPECT_EQ(olmoe.spec.padding_token, 1);
+  EXPECT_EQ(olmoe.spec.norm_epsilon, 1e-5);
+  EXPECT_EQ(olmoe.router_aux_loss_coef, 0.01);
+  EXPECT_EQ(gqa_of(olmoe).qk_norm, QkNorm::kAllHeads);
+  EXPECT_EQ(gqa_of(olmoe).clip_qkv, 0);
+  EXPECT_EQ(first_moe(olmoe.spec)->num_experts, 64);
+  EXPECT_EQ(first_moe(olmoe.spec)->top_k, 8);
+  EXPECT_FALSE(first_moe(olmoe.spec)->router.form.normalizes);
+  EXPECT_EQ(olmoe.spec.layers[0].norms, NormPlacement::kBefore);
+  EXPECT_EQ(config_from(R"({"model_type": "olmoe", "pad_token_id": null})").spec.padding_token, -1);
+
+  const ModelConfig flex = config_from(R"({"model_type": "flex_olmo"})");
+  EXPECT_EQ(flex.spec.padding_token, 100277);
+  EXPECT_EQ(flex.spec.norm_epsilon, 1e-6);
+  EXPECT_EQ(flex.spec.rope.theta, 5e5);
+  EXPECT_EQ(first_moe(flex.spec)->num_experts, 7);
+  EXPECT_EQ(first_moe(flex.spec)->top_k, 5);
+  EXPECT_EQ(flex.spec.layers[0].norms, NormPlacement::kAfter);
+
+  const ModelConfig olmo2 = config_from(R"({"model_type": "olmo2"})");
+  EXPECT_EQ(olmo2.spec.padding_token, 1);
+  EXPECT_EQ(olmo2.spec.norm_epsilon, 1e-5);
+  EXPECT_EQ(gqa_of(olmo2).qk_norm, QkNorm::kAllHeads);
+  EXPECT_EQ(olmo2.spec.layers[0].norms, NormPlacement::kAfter);
+}
+
+TEST(Config, ReadsTheMultipliersOfGranite) {
+  const ModelConfig plain = config_from(R"({"model_type": "granitemoeshared"})");
+  EXPECT_EQ(gqa_of(plain).softmax_scale, 1.0);  // not 1 / sqrt(head_dim)
+  EXPECT_EQ(plain.spec.logits_divisor, 1);
+  EXPECT_FALSE(first_moe(plain.spec)->shared.has_value());
+  EXPECT_TRUE(first_moe(plain.spec)->router.form.normalizes);
+  const ModelConfig config = config_from(small_json(
+      "granitemoeshared", R"("attention_multiplier": 0.015625, "embedding_multiplier": 12.0,
+                             "residual_multiplier": 0.22, "logits_scaling": 6)"));
+  EXPECT_EQ(gqa_of(config).softmax_scale, 0.015625);
+  EXPECT_EQ(config.spec.embedding_multiplier, 12);
+  EXPECT_EQ(config.spec.residual_multiplier, 0.22);
+  EXPECT_EQ(config.spec.logits_divisor, 6);
+  EXPECT_EQ(first_moe(config.spec)->shared->mlp.width, 7);
+}
+
+// No family of the table has it yet.
+TEST(Config, ReadsThePartOfAHeadThatRotates) {
+  const auto columns = [](const std::string& members, double fallback) {
+    const nlohmann::json json = nlohmann::json::parse("{" + members + "}");
+    ConfigReader reader(JsonNode(json, ""));
+    FamilyDefaults defaults = find_family("llama")->defaults;
+    defaults.partial_rotary_factor = fallback;
+    const CommonFields fields{.head_dim = 20, .max_position_embeddings = 32};
+    const spec::Rope rope = read_rope(reader, fields, defaults);
+    const bool is_fine = reader.invalid_problems().empty() && reader.unsupported_problems().empty();
+    return is_fine ? rope.rotary_dim : -1;
+  };
+  EXPECT_EQ(columns("", 0), 20);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.5)", 0), -1);
+  EXPECT_EQ(columns("", 0.5), 10);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.25)", 0.5), -1);  // 5 columns
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.3)", 0.5), 6);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.3, "rope_parameters":
+                       {"rope_type": "linear", "factor": 2, "partial_rotary_factor": 0.8})",
+                    0.5),
+            16);
+  EXPECT_EQ(columns(R"("rope_parameters": {"rope_type": "default"})", 0.5), 10);
+  EXPECT_EQ(columns(R"("partial_rotary_factor": 0.0)", 0.5), -1);
 }
 
 TEST(Config, HasTheActivationOfHiddenAct) {
@@ -254,6 +327,11 @@ TEST(Config, TakesEachFamilysNeutralValues) {
                    "sliding_window": 16, "use_sliding_window": false, "max_window_layers": 28,
                    "no_rope_layers": [1, 1, 1], "rotary_pct": 1.0, "logit_scale": 1,
                    "layer_types": ["full_attention", "full_attention", "full_attention"])"},
+      {"olmoe", R"("clip_qkv": null, "use_qk_norm": true, "moe_intermediate_size": 10,
+                   "sliding_window": null)"},
+      {"olmo2", R"("clip_qkv": null, "qk_norm": true, "num_experts": 0)"},
+      {"granitemoe", R"("num_experts": 4, "norm_topk_prob": true, "shared_intermediate_size": 0,
+                        "position_embedding_type": "rope")"},
       {"mistral", R"("sliding_window": 16, "use_sliding_window": true, "max_window_layers": 0,
                      "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention"])"},
       {"mixtral", R"("decoder_sparse_step": 1, "moe_intermediate_size": 10, "mlp_only_layers": [],

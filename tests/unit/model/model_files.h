@@ -39,14 +39,18 @@ inline ModelConfig config_from(const std::string& json) {
 // "{"model_type": TYPE, small sizes, MEMBERS}"; a member replaces a size of the same name (JSON
 // keeps the last).
 inline std::string small_json(const std::string& model_type, const std::string& members = "") {
-  const std::string experts =
-      model_type == "mixtral"     ? R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"
-      : model_type == "qwen2_moe" ? R"(, "num_experts": 6, "num_experts_per_tok": 3,
-                                       "moe_intermediate_size": 5,
-                                       "shared_expert_intermediate_size": 7)"
-      : model_type == "qwen3_moe" ? R"(, "num_experts": 6, "num_experts_per_tok": 3,
-                                       "moe_intermediate_size": 5)"
-                                  : "";
+  static const std::map<std::string, std::string> more{
+      {"flex_olmo", R"(, "num_experts": 5, "num_experts_per_tok": 2, "pad_token_id": null)"},
+      {"granitemoe", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
+      {"granitemoeshared", R"(, "num_local_experts": 4, "num_experts_per_tok": 2,
+                               "shared_intermediate_size": 7)"},
+      {"mixtral", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
+      {"olmoe", R"(, "num_experts": 5, "num_experts_per_tok": 2, "head_dim": 2)"},
+      {"qwen2_moe", R"(, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5,
+                          "shared_expert_intermediate_size": 7)"},
+      {"qwen3_moe", R"(, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5)"}};
+  const auto found = more.find(model_type);
+  const std::string experts = found == more.end() ? "" : found->second;
   return R"({"vocab_size": 11, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 3,
              "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4,
              "max_position_embeddings": 32, "model_type": ")" +

@@ -23,9 +23,16 @@ States empty_like(const States& states) {
 
 const std::vector<std::string>& models() {
   static const std::vector<std::string> list{
-      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"), small_json("qwen2"),
-      small_json("qwen3", R"("tie_word_embeddings": true)"), small_json("mixtral"),
-      small_json("qwen3_moe", R"("mlp_only_layers": [1])")};
+      small_json("llama", R"("attention_bias": true, "mlp_bias": true)"),
+      small_json("qwen2"),
+      small_json("qwen3", R"("tie_word_embeddings": true)"),
+      small_json("mixtral"),
+      small_json("qwen3_moe", R"("mlp_only_layers": [1])"),
+      small_json("flex_olmo"),
+      small_json("granitemoe"),
+      small_json("granitemoeshared", R"("tie_word_embeddings": true)"),
+      small_json("olmo2"),
+      small_json("olmoe", R"("attention_bias": true)")};
   return list;
 }
 
@@ -67,6 +74,18 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   auto fused = names("qwen3_moe", 1);
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.gate_up_proj"), (Shape{6, 10, 12}));
   EXPECT_EQ(fused.at("model.layers.0.mlp.experts.down_proj"), (Shape{6, 12, 5}));
+  auto granite = names("granitemoeshared", 0);
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.input_linear.weight"), (Shape{4, 20, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.output_linear.weight"), (Shape{4, 12, 10}));
+  EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.router.layer.weight"), (Shape{4, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.shared_mlp.input_linear.weight"), (Shape{14, 12}));
+  EXPECT_EQ(granite.at("model.layers.0.shared_mlp.output_linear.weight"), (Shape{12, 7}));
+  auto flex = names("flex_olmo", 1);
+  EXPECT_EQ(flex.at("model.layers.2.mlp.experts.gate_up_proj"), (Shape{5, 20, 12}));
+  EXPECT_EQ(flex.at("model.layers.2.self_attn.q_norm.weight"), (Shape{24}));
+  EXPECT_EQ(flex.at("model.layers.2.self_attn.k_norm.weight"), (Shape{8}));
+  EXPECT_EQ(flex.at("model.layers.2.post_feedforward_layernorm.weight"), (Shape{12}));
+  EXPECT_EQ(flex.count("model.layers.2.input_layernorm.weight"), 0u);
   EXPECT_EQ(names("mixtral", 1).count("model.layers.0.block_sparse_moe.experts.gate_up_proj"), 1u);
   EXPECT_EQ(names("mixtral", 2).count("model.layers.0.mlp.experts.3.w3.weight"), 1u);
 }
@@ -95,48 +114,152 @@ TEST(Weights, ParametersOfOneTensorHaveItsRowsInTurn) {
   EXPECT_EQ(got, states);
 }
 
-// Heads of 4 rows whose file has evens and odds in turn, and keys and values interleaved by head.
-TEST(Weights, RowsGoWhereTheirOrderSays) {
-  ModelConfig config = config_from(small_json("qwen2"));
-  const RowOrder in_pairs{.group = 4, .rows = {0, 2, 1, 3}};
-  const RowOrder keys{.group = 8, .rows = {0, 1, 2, 3}}, values{.group = 8, .rows = {4, 5, 6, 7}};
-  config.spec.spellings = {{{"attention.q.weight", {"self_attn.q_proj.weight", in_pairs}},
-                            {"attention.q.bias", {"self_attn.q_proj.bias", in_pairs}},
-                            {"attention.k.weight", {"self_attn.kv.weight", keys}},
-                            {"attention.v.weight", {"self_attn.kv.weight", values}}}};
-  const States states = random_states(config, 3);
-  const io::TempDirectory folder;
-  export_weights(make_weight_map(config), folder.path(), SaveDType::kSource, values_of(states));
-  States got = empty_like(states);
-  import_weights(config, folder.path(), buffers_of(got));
-  EXPECT_EQ(got, states);
-
-  const auto files = io::SafetensorsDirectory::open(folder.path());
-  const auto expect_row = [&](const char* tensor, std::size_t row, const char* state,
-                              std::size_t state_row, std::size_t width) {
-    const io::TensorEntry* entry = files.find(std::string("model.layers.1.self_attn.") + tensor);
-    ASSERT_NE(entry, nullptr) << tensor;
-    std::vector<float> all(static_cast<std::size_t>(entry->num_elements()));
-    to_floats(DType::kFloat32, entry->data, all);
-    const std::vector<float>& own = states.at(std::string("layers.1.attention.") + state);
-    for (std::size_t i = 0; i < width; ++i)
-      EXPECT_EQ(all[row * width + i], own[state_row * width + i]) << tensor << " row " << row;
-  };
-  expect_row("q_proj.weight", 5, "q.weight", 6, 12);
-  expect_row("q_proj.weight", 6, "q.weight", 5, 12);
-  expect_row("q_proj.bias", 22, "q.bias", 21, 1);
-  expect_row("kv.weight", 3, "k.weight", 3, 12);
-  expect_row("kv.weight", 4, "v.weight", 0, 12);
-  expect_row("kv.weight", 8, "k.weight", 4, 12);
-  expect_row("kv.weight", 15, "v.weight", 7, 12);
+// The elements of a tensor in the files of a folder.
+std::vector<float> elements_of(const std::filesystem::path& folder, std::string_view name) {
+  const auto files = io::SafetensorsDirectory::open(folder);
+  const io::TensorEntry* entry = files.find(name);
+  if (entry == nullptr) return {};
+  std::vector<float> values(static_cast<std::size_t>(entry->num_elements()));
+  to_floats(DType::kFloat32, entry->data, values);
+  return values;
 }
 
-TEST(Weights, RowsThatLeaveAGapAreAnError) {
+// Exports by the map of `config` and imports again; what the files hold is in `folder`.
+void expect_round_trip(const ModelConfig& config, const States& states,
+                       const std::filesystem::path& folder) {
+  export_weights(make_weight_map(config), folder, SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  import_weights(config, folder, buffers_of(got));
+  EXPECT_EQ(got, states);
+}
+
+TEST(Weights, HeadRowsGiveEachRowOnceInTheOrderOfFiles) {
+  const auto order = [](const HeadRows& heads, std::int64_t count) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < count; ++row) rows.push_back(heads.own_row(row));
+    return rows;
+  };
+  using Rows = std::vector<std::int64_t>;
+  EXPECT_EQ(order({}, 3), (Rows{0, 1, 2}));
+  EXPECT_EQ(order({.rows = 4, .rotated = 4, .in_pairs = true}, 8), (Rows{0, 2, 1, 3, 4, 6, 5, 7}));
+  EXPECT_EQ(order({.rows = 7, .rotated = 4, .in_pairs = true}, 14),
+            (Rows{4, 5, 6, 0, 2, 1, 3, 11, 12, 13, 7, 9, 8, 10}));
+  EXPECT_EQ(order({.rows = 5, .rotated = 2}, 5), (Rows{2, 3, 4, 0, 1}));
+}
+
+TEST(Weights, RowsThatRotateInPairsAreInTheHalfForm) {
+  ModelConfig config = config_from(small_json("qwen2"));  // heads of 4 rows
+  const HeadRows pairs{.rows = 4, .rotated = 4, .in_pairs = true};
+  Spelling names;
+  for (const std::string part : {"q", "k"})
+    for (const std::string end : {".weight", ".bias"})
+      names.push_back({"attention." + part + end, {"self_attn." + part + "_proj" + end, pairs}});
+  config.spec.spellings = {names};
+  const States states = random_states(config, 3);
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
+  const std::size_t width = 12, head = 4 * width;
+  const auto got = elements_of(folder.path(), "model.layers.1.self_attn.q_proj.weight");
+  const std::vector<float>& own = states.at("layers.1.attention.q.weight");
+  ASSERT_EQ(got.size(), 6 * head);
+  for (std::size_t h = 0; h < 6; ++h)
+    for (std::size_t i = 0; i < 2; ++i)
+      for (std::size_t c = 0; c < width; ++c) {
+        ASSERT_EQ(got[h * head + 2 * i * width + c], own[h * head + i * width + c]);
+        ASSERT_EQ(got[h * head + (2 * i + 1) * width + c], own[h * head + (i + 2) * width + c]);
+      }
+  const auto bias = elements_of(folder.path(), "model.layers.1.self_attn.k_proj.bias");
+  const std::vector<float>& own_bias = states.at("layers.1.attention.k.bias");
+  EXPECT_EQ(bias, (std::vector<float>{own_bias[0], own_bias[2], own_bias[1], own_bias[3],
+                                      own_bias[4], own_bias[6], own_bias[5], own_bias[7]}));
+}
+
+// As MLA's keys and values, which alternate head by head.
+TEST(Weights, ParametersTakeTurnsInATensor) {
   ModelConfig config = config_from(small_json("qwen2"));
-  config.spec.spellings = {
-      {{"attention.k.weight",
-        {"self_attn.k_proj.weight", RowOrder{.group = 8, .rows = {0, 1, 2, 3}}}}}};
-  EXPECT_THROW(make_weight_map(config), InternalError);
+  const FileView joined{.tensor = "self_attn.kv.weight", .rows_in_turn = 4};
+  config.spec.spellings = {{{"attention.k.weight", joined}, {"attention.v.weight", joined}}};
+  const States states = random_states(config, 3);
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
+  const auto got = elements_of(folder.path(), "model.layers.2.self_attn.kv.weight");
+  const std::size_t head = 4 * 12;
+  ASSERT_EQ(got.size(), 4 * head);
+  const std::vector<float>&k = states.at("layers.2.attention.k.weight"),
+        &v = states.at("layers.2.attention.v.weight");
+  for (std::size_t h = 0; h < 2; ++h)
+    for (std::size_t i = 0; i < head; ++i) {
+      ASSERT_EQ(got[2 * h * head + i], k[h * head + i]);
+      ASSERT_EQ(got[(2 * h + 1) * head + i], v[h * head + i]);
+    }
+}
+
+TEST(Weights, TurnsHaveHeadsInTheirOrder) {
+  ModelConfig config = config_from(small_json("qwen2"));
+  FileView joined{.tensor = "self_attn.kv.bias", .rows_in_turn = 4};
+  Spelling names{{"attention.k.bias", joined}, {"attention.v.bias", joined}};
+  names[0].file.heads = {.rows = 4, .rotated = 2, .in_pairs = true};
+  config.spec.spellings = {names};
+  States states = random_states(config, 3);
+  std::vector<float>&k = states.at("layers.0.attention.k.bias"),
+  &v = states.at("layers.0.attention.v.bias");
+  for (std::size_t i = 0; i < 8; ++i)
+    k[i] = static_cast<float>(i), v[i] = static_cast<float>(10 + i);
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
+  EXPECT_EQ(elements_of(folder.path(), "model.layers.0.self_attn.kv.bias"),
+            (std::vector<float>{2, 3, 0, 1, 10, 11, 12, 13, 6, 7, 4, 5, 14, 15, 16, 17}));
+}
+
+// As GPT-2's queries, keys and values, and the experts of gpt_oss, whose columns are gate and up in
+// turn.
+TEST(Weights, TransposedMatricesHaveTheRowsAsColumns) {
+  ModelConfig config = config_from(small_json("mixtral"));
+  Spelling names;
+  for (const char* part : {"attention.q.weight", "attention.k.weight", "attention.v.weight"})
+    names.push_back({part, {.tensor = "attn.c_attn", .is_transposed = true}});
+  for (const char* part : {"experts.gate.weight", "experts.up.weight"})
+    names.push_back(
+        {part, {.tensor = "experts.gate_up", .rows_in_turn = 1, .is_transposed = true}});
+  names.push_back({"experts.down.weight", {.tensor = "experts.down", .is_transposed = true}});
+  names.push_back({"attention.o.weight", {.tensor = "attn.c_proj", .is_transposed = true}});
+  config.spec.spellings = {names};
+  const States states = random_states(config, 3);
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
+  const auto files = io::SafetensorsDirectory::open(folder.path());
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(files.find("model.layers.1.attn.c_attn")->shape, (Shape{12, 24 + 8 + 8}));
+  EXPECT_EQ(files.find("model.layers.1.experts.gate_up")->shape, (Shape{4, 12, 20}));
+  EXPECT_EQ(files.find("model.layers.1.experts.down")->shape, (Shape{4, 10, 12}));
+  const auto joined = elements_of(folder.path(), "model.layers.1.attn.c_attn");
+  const auto gate_up = elements_of(folder.path(), "model.layers.1.experts.gate_up");
+  const auto& k = states.at("layers.1.attention.k.weight");
+  const auto& up = states.at("layers.1.experts.up.weight");
+  for (std::size_t in = 0; in < 12; ++in) {
+    for (std::size_t out = 0; out < 8; ++out)
+      ASSERT_EQ(joined[in * 40 + 24 + out], k[out * 12 + in]);
+    for (std::size_t expert = 0; expert < 4; ++expert)
+      for (std::size_t out = 0; out < 10; ++out)
+        ASSERT_EQ(gate_up[(expert * 12 + in) * 20 + 2 * out + 1],
+                  up[(expert * 10 + out) * 12 + in]);
+  }
+}
+
+// Larger than what is converted at a time.
+TEST(Weights, RowsKeepTheirOrderAcrossBlocks) {
+  ModelConfig config = config_from(
+      small_json("qwen2", R"("hidden_size": 500, "num_attention_heads": 20, "head_dim": 30,
+                             "num_key_value_heads": 4, "num_hidden_layers": 1)"));
+  const HeadRows pairs{.rows = 30, .rotated = 30, .in_pairs = true};
+  const FileView joined{.tensor = "self_attn.kv.weight", .rows_in_turn = 30};
+  config.spec.spellings = {{{"attention.q.weight", {"self_attn.q_proj.weight", pairs}},
+                            {"attention.k.weight", joined},
+                            {"attention.v.weight", joined}}};
+  const States states = random_states(config, 3);
+  ASSERT_GT(states.at("layers.0.attention.q.weight").size(), std::size_t{1} << 18);
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
 }
 
 TEST(Weights, FusedRowsHoldGateThenUpOfEachExpert) {
