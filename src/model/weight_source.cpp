@@ -64,7 +64,7 @@ void WeightSource::read_part(const Part& part, std::int64_t first, std::span<flo
     if (bytes.size() >= kLeastReleased) files_.release(bytes);
     return;
   }
-  // Of matrices [rows, columns] files have [columns, rows].
+  // Files have a matrix [rows, columns] as [columns, rows].
   const std::vector<std::int64_t>& shape = part.tensor->shape;
   const std::int64_t rows = shape.back(), columns = *(shape.end() - 2), matrix = rows * columns;
   for (std::size_t i = 0; i < values.size(); ++i) {

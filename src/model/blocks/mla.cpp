@@ -5,7 +5,7 @@
 namespace anabatic::model {
 namespace {
 
-// Files have the columns of a head that rotate behind the others.
+// Files have the columns of a head that rotate after the others.
 HeadRows rotated_heads(const Mla& spec, std::int64_t nope_dim) {
   return {
       .rows = nope_dim + spec.rope_dim, .rotated = spec.rope_dim, .in_pairs = spec.rotates_pairs};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/load_balancing_loss.h"
+#include "ops/losses/load_balancing_loss.h"
 
 #include <string>
 

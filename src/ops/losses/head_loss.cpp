@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/head_loss.h"
+#include "ops/losses/head_loss.h"
 
 #include "ops/build.h"
 #include "ops/check.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cross_entropy.h"
+#include "ops/losses/cross_entropy.h"
 
 #include <string>
 

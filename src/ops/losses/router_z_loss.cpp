@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/router_z_loss.h"
+#include "ops/losses/router_z_loss.h"
 
 #include "ops/build.h"
 #include "ops/check.h"
