@@ -11,8 +11,9 @@ namespace anabatic::model {
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{
-      &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared, &kLlama, &kMistral, &kMixtral, &kOlmo2,
-      &kOlmoe,    &kQwen2,      &kQwen2Moe,         &kQwen3, &kQwen3Moe};
+      &kDeepseekV2, &kDeepseekV3, &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared,
+      &kLlama,      &kMistral,    &kMixtral,  &kOlmo2,      &kOlmoe,
+      &kQwen2,      &kQwen2Moe,   &kQwen3,    &kQwen3Moe};
   return kFamilies;
 }
 

@@ -48,8 +48,8 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kFlexOlmo, kGraniteMoe, kGraniteMoeShared, kLlama, kMistral, kMixtral, kOlmo2,
-    kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kFlexOlmo, kGraniteMoe, kGraniteMoeShared, kLlama,
+    kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.

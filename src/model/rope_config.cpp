@@ -46,7 +46,6 @@ void read_yarn(ConfigReader& reader, spec::Rope& rope) {
   rope.beta_fast = truthy("beta_fast", 32.0);
   rope.beta_slow = truthy("beta_slow", 1.0);
   rope.mscale = truthy("mscale", 0.0);
-  rope.mscale_all_dim = truthy("mscale_all_dim", 0.0);
   rope.truncate = reader.boolean("truncate", true);
   if (rope.beta_fast < rope.beta_slow)
     reader.invalid("beta_fast", fmt::format("expected at least beta_slow {}, got {}",
@@ -57,6 +56,8 @@ void read_variant(ConfigReader& reader, spec::Rope& rope,
                   std::optional<std::int64_t> outer_original) {
   const std::string& variant = rope.variant;
   if (variant == "default") return;
+  // Latent attention scales by it under every variant.
+  rope.mscale_all_dim = reader.optional_number("mscale_all_dim", 0.0, kLargest).value_or(0.0);
   if (variant == "linear" || variant == "dynamic") return read_factor(reader, rope, true);
   const auto own = reader.optional_integer("original_max_position_embeddings", std::nullopt,
                                            {1, Limits::kPositions});

@@ -21,7 +21,7 @@ enum class BarredExperts : std::uint8_t { kExcluded, kZero };
 struct RouterForm {
   std::int64_t top_k = 0;
   RouterScore score = RouterScore::kSoftmax;
-  bool has_bias = false;  // an input [E] behind the logits, which moves the choice alone
+  bool has_bias = false;  // an input [E] after the logits, which moves the choice alone
   std::int64_t groups = 1, group_top_k = 1;
   GroupScore group_score = GroupScore::kMax;
   BarredExperts barred = BarredExperts::kExcluded;

@@ -37,7 +37,7 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
       unsupported(R"({"model_type": "gpt2"})"),
-      AllOf(HasSubstr("expected one of flex_olmo, granitemoe, granitemoeshared, llama, mistral, "),
+      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, flex_olmo, granitemoe, granitemoeshared, llama, mistral, "),
             HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 

@@ -70,11 +70,12 @@ def gradient_of_file_tensor(name, gradients):
 
 
 def tensor_names(directory):
+    """Those that have gradients."""
     names = set()
     for file in directory.glob("*.safetensors"):
         with safe_open(file, "pt") as opened:
             names |= set(opened.keys())
-    return names
+    return {name for name in names if not name.endswith("e_score_correction_bias")}
 
 
 class Report:

@@ -27,6 +27,19 @@ QWEN2_MOE = COMMON | {
     "shared_expert_intermediate_size": 36,
 }
 QWEN3_MOE = QWEN3 | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+DEEPSEEK = COMMON | {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 12,
+    "kv_lora_rank": 10,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 OLMO2 = COMMON | {"pad_token_id": None}
 OLMOE = OLMO2 | {"num_experts": 6, "num_experts_per_tok": 3}
 AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
@@ -165,6 +178,52 @@ MODELS = {
     "olmo2_plain": ("olmo2", OLMO2),
     "olmo2_odd": ("olmo2", OLMO2 | ODD_ATTENTION | {"head_dim": 10, "rope_parameters": rope("linear", factor=3.0)}),
     "olmo2_padding": ("olmo2", OLMO2 | NARROW | {"pad_token_id": 5, "hidden_act": "gelu", "rms_norm_eps": 1e-2}),
+    "deepseek_v2_plain": ("deepseek_v2", DEEPSEEK | {"n_shared_experts": 2}),
+    "deepseek_v2_groups": (
+        "deepseek_v2",
+        DEEPSEEK
+        | {
+            "q_lora_rank": None,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.7,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(
+                "yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.9
+            ),
+        },
+    ),
+    "deepseek_v3_plain": ("deepseek_v3", DEEPSEEK | {"n_group": 3, "topk_group": 2}),
+    "deepseek_v3_odd": (
+        "deepseek_v3",
+        DEEPSEEK
+        | {
+            "n_group": 2,
+            "topk_group": 1,
+            "n_shared_experts": 2,
+            "attention_bias": True,
+            "rope_interleave": False,
+            "norm_topk_prob": False,
+            "qk_nope_head_dim": 10,
+            "v_head_dim": 6,
+            "rope_parameters": rope("linear", factor=3.0, mscale_all_dim=1.2),
+        },
+    ),
+    "deepseek_v3_no_latent_query": (
+        "deepseek_v3",
+        DEEPSEEK
+        | {
+            "q_lora_rank": None,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 1,
+            "first_k_dense_replace": 0,
+            "tie_word_embeddings": True,
+        },
+    ),
     "olmoe_plain": ("olmoe", OLMOE | AUX),
     "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
     "olmoe_one": (
@@ -233,6 +292,9 @@ MODELS = {
 
 # Run by the slow suite only.
 SLOW = {
+    "deepseek_v2_plain",
+    "deepseek_v3_no_latent_query",
+    "deepseek_v3_plain",
     "flex_olmo_one",
     "flex_olmo_plain",
     "granitemoe_one",
@@ -261,23 +323,52 @@ def build(model_type, config, seed=0, eager=True):
                 parameter.copy_(0.2 * noise)
             else:
                 parameter.copy_(noise * (1.5 if "gate.weight" in name or "router" in name else 1.0) / parameter.shape[-1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 
 
+def choice_values(logits, bias):
+    """What a router compares, per expert, in units of logits: a score by sigmoid moves at most a quarter as far."""
+    return logits if bias is None else 4 * (logits.sigmoid() + bias)
+
+
+def group_values(config, values, bias):
+    """The values of groups of experts, and `values` with those outside the chosen groups barred; nothing without groups."""
+    groups, chosen = getattr(config, "n_group", None) or 1, getattr(config, "topk_group", None) or 1
+    if groups == chosen or getattr(config, "topk_method", "") == "greedy":
+        return None, values
+    grouped = values.unflatten(-1, (groups, -1))
+    of_groups = grouped.topk(min(2, grouped.shape[-1])).values.sum(-1) / 2 if bias is not None else grouped.max(-1).values
+    barred = torch.ones_like(of_groups).scatter(-1, of_groups.topk(chosen).indices, 0).bool()
+    return of_groups, grouped.masked_fill(barred[..., None], float("-inf")).flatten(-2)
+
+
+def gap_behind(values, k):
+    """The distance between the k-th largest value and the next; infinite where there is none."""
+    ordered = values.sort(dim=-1, descending=True).values
+    if k == ordered.shape[-1]:
+        return torch.full(ordered.shape[:-1], float("inf"))
+    return ordered[..., k - 1] - ordered[..., k]
+
+
 def router_margins(model, input_ids):
-    """For every row of tokens the smallest relative distance between the last chosen expert and the next; infinite for
-    dense models."""
+    """For every row of tokens the smallest relative distance between the last chosen expert, or group of experts, and the
+    next; infinite for dense models."""
     config = model.config
     with torch.no_grad():
-        logits = model(input_ids, **({"output_router_logits": True} if is_moe(config) else {}))
+        outputs = model(input_ids, **({"output_router_logits": True} if is_moe(config) else {}))
     margins = torch.full((input_ids.shape[0],), float("inf"))
-    for layer in getattr(logits, "router_logits", None) or ():
-        ordered = layer.view(*input_ids.shape, -1).float().sort(dim=-1, descending=True).values
-        k = config.num_experts_per_tok
-        if k == ordered.shape[-1]:
-            continue
-        gap = (ordered[..., k - 1] - ordered[..., k]) / ordered.norm(dim=-1)
-        margins = torch.minimum(margins, gap.flatten(1).min(dim=1).values)
+    layers = getattr(outputs, "router_logits", None) or ()
+    biases = [m.e_score_correction_bias for m in model.modules() if hasattr(m, "e_score_correction_bias")]
+    for layer, bias in zip(layers, biases or [None] * len(layers), strict=True):
+        logits = layer.view(*input_ids.shape, -1).float()
+        of_groups, values = group_values(config, choice_values(logits, bias), bias)
+        gap = gap_behind(values, config.num_experts_per_tok)
+        if of_groups is not None:
+            gap = torch.minimum(gap, gap_behind(of_groups, config.topk_group))
+        margins = torch.minimum(margins, (gap / logits.norm(dim=-1)).flatten(1).min(dim=1).values)
     return margins
 
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -14,6 +15,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(Config, TakesTheDefaultsOfTransformersForWhatIsAbsent) {
   const ModelConfig llama = config_from(R"({"model_type": "llama"})");
@@ -138,6 +140,51 @@ TEST(Config, ReadsTheMultipliersOfGranite) {
   EXPECT_EQ(config.spec.residual_multiplier, 0.22);
   EXPECT_EQ(config.spec.logits_divisor, 6);
   EXPECT_EQ(first_moe(config.spec)->shared->mlp.width, 7);
+}
+
+TEST(Config, ReadsLatentAttentionAndGroupsOfDeepseek) {
+  const ModelConfig v3 = config_from(R"({"model_type": "deepseek_v3"})");
+  const Mla& mla = std::get<Mla>(v3.spec.layers.at(0).attention);
+  EXPECT_EQ(mla.num_heads, 128);
+  EXPECT_EQ(mla.q_rank, 1536);
+  EXPECT_EQ(mla.rope_dim, 64);
+  EXPECT_DOUBLE_EQ(mla.scale, 1.0 / std::sqrt(192.0));
+  EXPECT_EQ(v3.spec.rope.rotary_dim, 64);
+  const spec::RouterForm& router = first_moe(v3.spec)->router.form;
+  EXPECT_EQ(router.groups, 8);
+  EXPECT_EQ(router.group_top_k, 4);
+  EXPECT_EQ(router.scale, 2.5);
+  EXPECT_EQ(router.epsilon, 1e-20);
+  EXPECT_TRUE(std::holds_alternative<Mlp>(v3.spec.layers.at(2).feed_forward));
+  EXPECT_TRUE(std::holds_alternative<Moe>(v3.spec.layers.at(3).feed_forward));
+
+  const auto yarn = R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0,
+                       "mscale_all_dim": 1.0, "original_max_position_embeddings": 16})";
+  const ModelConfig stretched = config_from(small_json("deepseek_v2", yarn));
+  const double mscale = 0.1 * std::log(40.0) + 1;
+  EXPECT_DOUBLE_EQ(std::get<Mla>(stretched.spec.layers.at(0).attention).scale,
+                   mscale * mscale / std::sqrt(7.0));
+}
+
+TEST(Config, RefusesWhatDeepseekCannotMean) {
+  const auto problem = [](const std::string& type, const std::string& members) {
+    const std::string json = small_json(type, members);
+    const std::string text = message_of<InvalidArgument>([&] { config_from(json); });
+    return text.empty() ? message_of<Unsupported>([&] { config_from(json); }) : text;
+  };
+  EXPECT_THAT(problem("deepseek_v3", R"("num_key_value_heads": 3)"),
+              HasSubstr("num_key_value_heads: expected num_attention_heads 6"));
+  EXPECT_THAT(problem("deepseek_v3", R"("topk_group": 4)"),
+              HasSubstr("topk_group: expected at most n_group 3, got 4"));
+  EXPECT_THAT(problem("deepseek_v3", R"("n_group": 4)"),
+              HasSubstr("n_group: expected a divisor of 6 experts, got 4"));
+  EXPECT_THAT(problem("deepseek_v3", R"("topk_group": 1)"),
+              HasSubstr("expected at most the 2 experts of 1 groups, got 3"));
+  EXPECT_THAT(problem("deepseek_v2", R"("norm_topk_prob": true)"),
+              HasSubstr("norm_topk_prob: expected false"));
+  EXPECT_THAT(problem("deepseek_v2", R"("topk_method": "noaux_tc")"), HasSubstr("topk_method"));
+  EXPECT_THAT(problem("deepseek_v2", R"("num_experts_per_tok": null)"),
+              HasSubstr("num_experts_per_tok"));
 }
 
 // No family of the table has it yet.

@@ -40,6 +40,15 @@ inline ModelConfig config_from(const std::string& json) {
 // keeps the last).
 inline std::string small_json(const std::string& model_type, const std::string& members = "") {
   static const std::map<std::string, std::string> more{
+      {"deepseek_v2", R"(, "num_key_value_heads": 6, "q_lora_rank": 5, "kv_lora_rank": 7,
+                           "qk_rope_head_dim": 4, "qk_nope_head_dim": 3, "v_head_dim": 6,
+                           "n_routed_experts": 6, "num_experts_per_tok": 3,
+                           "moe_intermediate_size": 5)"},
+      {"deepseek_v3", R"(, "num_key_value_heads": 6, "q_lora_rank": 5, "kv_lora_rank": 7,
+                           "qk_rope_head_dim": 4, "qk_nope_head_dim": 3, "v_head_dim": 6,
+                           "n_routed_experts": 6, "num_experts_per_tok": 3,
+                           "moe_intermediate_size": 5, "n_group": 3, "topk_group": 2,
+                           "first_k_dense_replace": 1)"},
       {"flex_olmo", R"(, "num_experts": 5, "num_experts_per_tok": 2, "pad_token_id": null)"},
       {"granitemoe", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
       {"granitemoeshared", R"(, "num_local_experts": 4, "num_experts_per_tok": 2,

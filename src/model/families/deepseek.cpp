@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSeek-V2 and V3: latent attention, dense layers first, then experts in groups next to shared
+// ones. They differ in how the router scores and weighs.
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "model/family.h"
+
+namespace anabatic::model {
+namespace {
+
+constexpr Range kAnyWidth{1, Limits::kWidth};
+
+// transformers multiplies the softmax scale by mscale², for every rope type but the default.
+double scale_of_scores(const spec::Rope& rope, std::int64_t head_dim) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  if (rope.variant == "default" || rope.mscale_all_dim == 0 || rope.factor <= 1) return scale;
+  const double mscale = 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1.0;
+  return scale * mscale * mscale;
+}
+
+Mla read_attention(ConfigReader& reader, const CommonFields& fields, const spec::Rope& rope) {
+  Mla mla{.num_heads = fields.num_attention_heads, .rope_dim = fields.head_dim};
+  if (fields.num_key_value_heads != fields.num_attention_heads)
+    reader.invalid("num_key_value_heads",
+                   fmt::format("expected num_attention_heads {}, as latent attention has, got {}",
+                               fields.num_attention_heads, fields.num_key_value_heads));
+  mla.q_rank = reader.optional_integer("q_lora_rank", 1536, kAnyWidth).value_or(0);
+  mla.kv_rank = reader.integer("kv_lora_rank", 512, kAnyWidth);
+  mla.nope_dim = reader.integer("qk_nope_head_dim", 128, {1, Limits::kHeads});
+  mla.v_dim = reader.integer("v_head_dim", 128, {1, Limits::kHeads});
+  mla.bias = reader.boolean("attention_bias", false);
+  mla.scale = scale_of_scores(rope, mla.nope_dim + mla.rope_dim);
+  reader.expect("qk_head_dim", mla.nope_dim + mla.rope_dim);
+  return mla;
+}
+
+Moe read_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
+             const Moe& defaults, std::int64_t shared_experts, const char* other_key) {
+  Moe moe = read_experts(reader, fields, config, "n_routed_experts", other_key, defaults, 0.0);
+  require_experts(reader, "n_routed_experts", moe);
+  config.output_router_logits = false;  // transformers adds no loss of routers here
+  moe.width = reader.integer("moe_intermediate_size", defaults.width, kAnyWidth);
+  const std::int64_t shared =
+      reader.integer("n_shared_experts", shared_experts, {1, Limits::kExperts});
+  moe.shared = {.mlp = {.width = moe.width * shared, .activation = fields.activation}};
+  return moe;
+}
+
+// `n_group` groups of experts, of which `topk_group` are open to a token.
+void read_groups(ConfigReader& reader, Moe& moe, std::int64_t groups, std::int64_t chosen) {
+  spec::RouterForm& form = moe.router.form;
+  form.groups = reader.integer("n_group", groups, {1, Limits::kExperts});
+  form.group_top_k = reader.integer("topk_group", chosen, {1, Limits::kExperts});
+  if (moe.num_experts % form.groups != 0)
+    reader.invalid("n_group", fmt::format("expected a divisor of {} experts, got {}",
+                                          moe.num_experts, form.groups));
+  if (form.group_top_k > form.groups)
+    reader.invalid("topk_group", fmt::format("expected at most n_group {}, got {}", form.groups,
+                                             form.group_top_k));
+  else if (moe.top_k > moe.num_experts / form.groups * form.group_top_k)
+    reader.invalid(
+        "num_experts_per_tok",
+        fmt::format("expected at most the {} experts of {} groups, got {}",
+                    moe.num_experts / form.groups * form.group_top_k, form.group_top_k, moe.top_k));
+}
+
+void require_text(ConfigReader& reader, const char* key, const std::string& expected) {
+  if (const std::string found = reader.string(key, expected); found != expected)
+    reader.unsupported(key, fmt::format("expected {}, got '{}'", expected, found));
+}
+
+void add_layers(ConfigReader& reader, const CommonFields& fields, const Mla& attention,
+                const Moe& moe, const Mlp& dense, std::int64_t first_sparse, ModelConfig& config) {
+  first_sparse = reader.integer("first_k_dense_replace", first_sparse, {0, Limits::kLayers});
+  for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
+    config.spec.layers.push_back(
+        {.attention = attention,
+         .feed_forward = i < first_sparse ? FeedForward(dense) : FeedForward(moe)});
+  Spelling shared, fused = fused_experts("mlp");
+  for (const std::string part : {"gate", "up", "down"})
+    for (const std::string end : {".weight", ".bias"})
+      shared.push_back(
+          {"shared_expert." + part + end, {"mlp.shared_experts." + part + "_proj" + end}});
+  fused.insert(fused.end(), shared.begin(), shared.end());
+  config.spec.spellings = {shared, fused};
+}
+
+void read_deepseek_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  Mla attention = read_attention(reader, fields, config.spec.rope);
+  Moe moe = read_moe(reader, fields, config, {.num_experts = 64, .top_k = 1, .width = 1407}, 2,
+                     "num_experts");
+  if (!reader.has("num_experts_per_tok"))
+    reader.invalid("num_experts_per_tok", "expected a number, got none");
+  Mlp dense = fields.mlp();
+  dense.bias = moe.shared->mlp.bias = reader.boolean("mlp_bias", false);
+  spec::RouterForm& form = moe.router.form;
+  form.normalizes = false;
+  form.scale = reader.number("routed_scaling_factor", 1.0, 0.0, 1e6);
+  const std::string method = reader.string("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    read_groups(reader, moe, 1, 1);
+    form.barred = spec::BarredExperts::kZero;
+  } else if (method == "greedy") {
+    reader.know({"n_group", "topk_group"});
+  } else {
+    reader.unsupported("topk_method",
+                       fmt::format("expected greedy or group_limited_greedy, got '{}'", method));
+  }
+  // The original model normalises then, transformers does not.
+  if (reader.boolean("norm_topk_prob", false))
+    reader.unsupported("norm_topk_prob", "expected false, for transformers ignores true");
+  require_text(reader, "scoring_func", "softmax");
+  add_layers(reader, fields, attention, moe, dense, 0, config);
+}
+
+void read_deepseek_v3(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  Mla attention = read_attention(reader, fields, config.spec.rope);
+  attention.rotates_pairs = reader.boolean("rope_interleave", true);
+  Moe moe = read_moe(reader, fields, config, {.num_experts = 256, .top_k = 8, .width = 2048}, 1,
+                     "num_local_experts");
+  read_groups(reader, moe, 8, 4);
+  spec::RouterForm& form = moe.router.form;
+  form.score = spec::RouterScore::kSigmoid;
+  form.has_bias = true;
+  form.group_score = spec::GroupScore::kTop2;
+  form.normalizes = reader.boolean("norm_topk_prob", true);
+  form.epsilon = form.normalizes ? 1e-20 : 0;
+  form.scale = reader.number("routed_scaling_factor", 2.5, 0.0, 1e6);
+  require_text(reader, "scoring_func", "sigmoid");
+  require_text(reader, "topk_method", "noaux_tc");
+  // Files without layers of multi-token prediction may name them: transformers writes so.
+  reader.know({"num_nextn_predict_layers"});
+  add_layers(reader, fields, attention, moe, fields.mlp(), 3, config);
+}
+
+}  // namespace
+
+const Family kDeepseekV2{.model_type = "deepseek_v2",
+                         .defaults = {.vocab_size = 102400,
+                                      .hidden_size = 4096,
+                                      .intermediate_size = 11008,
+                                      .num_hidden_layers = 32,
+                                      .num_attention_heads = 32,
+                                      .num_key_value_heads = 0,
+                                      .head_dim = 64,
+                                      .max_position_embeddings = 2048,
+                                      .rms_norm_eps = 1e-6,
+                                      .rope_theta = 10000.0,
+                                      .bos_token_id = 1,
+                                      .eos_token_id = 2,
+                                      .head_dim_key = "qk_rope_head_dim"},
+                         .read = read_deepseek_v2};
+
+const Family kDeepseekV3{.model_type = "deepseek_v3",
+                         .defaults = {.vocab_size = 129280,
+                                      .hidden_size = 7168,
+                                      .intermediate_size = 18432,
+                                      .num_hidden_layers = 61,
+                                      .num_attention_heads = 128,
+                                      .num_key_value_heads = 128,
+                                      .head_dim = 64,
+                                      .max_position_embeddings = 4096,
+                                      .rms_norm_eps = 1e-6,
+                                      .rope_theta = 10000.0,
+                                      .bos_token_id = 0,
+                                      .eos_token_id = 1,
+                                      .head_dim_key = "qk_rope_head_dim"},
+                         .read = read_deepseek_v3};
+
+}  // namespace anabatic::model
