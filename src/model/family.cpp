@@ -11,9 +11,9 @@ namespace anabatic::model {
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{
-      &kDeepseekV2, &kDeepseekV3, &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared,
-      &kLlama,      &kMistral,    &kMixtral,  &kOlmo2,      &kOlmoe,
-      &kQwen2,      &kQwen2Moe,   &kQwen3,    &kQwen3Moe};
+      &kDeepseekV2, &kDeepseekV3, &kDots1,   &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared,
+      &kLlama,      &kMistral,    &kMixtral, &kOlmo2,    &kOlmoe,      &kQwen2,
+      &kQwen2Moe,   &kQwen3,      &kQwen3Moe};
   return kFamilies;
 }
 
@@ -40,6 +40,32 @@ std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback) {
                         {1, Limits::kPositions})
       .value_or(0);
 }
+
+namespace {
+
+// What the op refuses as well, by the names of config.json.
+void check_router(ConfigReader& reader, const Moe& moe) {
+  const spec::RouterForm& form = moe.router.form;
+  const std::int64_t in_group = moe.num_experts / std::max<std::int64_t>(form.groups, 1);
+  if (moe.num_experts < 1)
+    return reader.invalid("n_routed_experts", "expected at least one expert, got none");
+  if (moe.top_k < 1)
+    return reader.invalid("num_experts_per_tok", "expected at least one expert a token, got none");
+  if (moe.num_experts % form.groups != 0 || in_group < 2)
+    return reader.invalid("n_group",
+                          fmt::format("expected groups of {} experts with at least 2 each, got {}",
+                                      moe.num_experts, form.groups));
+  if (form.group_top_k > form.groups)
+    return reader.invalid("topk_group", fmt::format("expected at most n_group, {}, got {}",
+                                                    form.groups, form.group_top_k));
+  if (moe.top_k > in_group * form.group_top_k)
+    reader.invalid("num_experts_per_tok",
+                   fmt::format("expected at most {} experts in {} groups, got {}",
+                               in_group * form.group_top_k, form.group_top_k, moe.top_k));
+  if (form.scale == 0) reader.invalid("routed_scaling_factor", "expected more than 0, got 0");
+}
+
+}  // namespace
 
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
                  const char* key, const char* other_key, const Moe& defaults,
@@ -69,10 +95,16 @@ void require_experts(ConfigReader& reader, const char* key, const Moe& moe) {
 std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields,
                                              SlidesByDefault slides) {
   const bool uses_window = reader.boolean("use_sliding_window", false);
-  const std::int64_t max_window_layers =
-      reader.integer("max_window_layers", 28, {0, Limits::kPositions});
   reader.know({"sliding_window"});
   const std::int64_t window = uses_window ? read_sliding_window(reader, 4096) : 0;
+  return layer_windows(reader, fields, window, 28, slides);
+}
+
+std::vector<std::int64_t> layer_windows(ConfigReader& reader, const CommonFields& fields,
+                                        std::int64_t window, std::int64_t max_window_layers,
+                                        SlidesByDefault slides) {
+  max_window_layers =
+      reader.integer("max_window_layers", max_window_layers, {0, Limits::kPositions});
   const std::vector<std::string> types = reader.strings("layer_types");
   const auto num_layers = static_cast<std::size_t>(fields.num_hidden_layers);
   std::vector<std::int64_t> windows(num_layers, 0);
@@ -114,6 +146,49 @@ std::vector<bool> read_sparse_layers(ConfigReader& reader, const CommonFields& f
     is_sparse.push_back(moe.num_experts > 0 && (i + 1) % step == 0 &&
                         std::find(dense.begin(), dense.end(), i) == dense.end());
   return is_sparse;
+}
+
+Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const Moe& defaults,
+                        std::int64_t shared_experts) {
+  Moe moe = defaults;
+  moe.activation = fields.activation;
+  const Range experts{1, Limits::kExperts};
+  moe.num_experts =
+      reader.integer("n_routed_experts",
+                     reader.optional_integer("num_local_experts", std::nullopt, experts)
+                         .value_or(defaults.num_experts),
+                     experts);
+  moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, experts);
+  moe.width = reader.integer("moe_intermediate_size", defaults.width, {1, Limits::kWidth});
+  spec::RouterForm& form = moe.router.form;
+  form.score = spec::RouterScore::kSigmoid;
+  form.has_bias = true;
+  form.group_score = spec::GroupScore::kTop2;
+  form.groups = reader.integer("n_group", form.groups, experts);
+  form.group_top_k = reader.integer("topk_group", form.group_top_k, experts);
+  form.normalizes = reader.boolean("norm_topk_prob", form.normalizes);
+  form.epsilon = form.normalizes ? 1e-20 : 0;
+  form.scale = reader.number("routed_scaling_factor", form.scale, 0.0, 1e6);
+  for (const auto& [key, only] :
+       {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")})
+    if (const std::string word = reader.string(key, only); word != only)
+      reader.unsupported(key, fmt::format("expected {}, got {}", only, word));
+  check_router(reader, moe);
+  Mlp shared = fields.mlp();
+  shared.width =
+      moe.width * reader.integer("n_shared_experts", shared_experts, {0, Limits::kExperts});
+  if (shared.width == 0)
+    reader.invalid("n_shared_experts", "expected at least one shared expert, got none");
+  moe.shared = SharedExpert{.mlp = shared};
+  return moe;
+}
+
+std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings) {
+  for (Spelling& names : spellings)
+    for (const char* part : {"gate", "up", "down"})
+      names.push_back({fmt::format("shared_expert.{}.weight", part),
+                       {fmt::format("mlp.shared_experts.{}_proj.weight", part)}});
+  return spellings;
 }
 
 Spelling fused_experts(const std::string& block) {

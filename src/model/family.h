@@ -48,8 +48,8 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kFlexOlmo, kGraniteMoe, kGraniteMoeShared, kLlama,
-    kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kFlexOlmo, kGraniteMoe, kGraniteMoeShared,
+    kLlama, kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.
@@ -64,7 +64,12 @@ using SlidesByDefault = bool (*)(std::int64_t layer, std::int64_t max_window_lay
 inline bool slides_from(std::int64_t layer, std::int64_t max_window_layers) {
   return layer >= max_window_layers;
 }
-// Each layer's window by `use_sliding_window`, for the layers of `layer_types`, or by default.
+// Each layer's window: `window` (0: none has one) for the layers of `layer_types`, or by default.
+// max_window_layers has this default.
+std::vector<std::int64_t> layer_windows(ConfigReader& reader, const CommonFields& fields,
+                                        std::int64_t window, std::int64_t max_window_layers,
+                                        SlidesByDefault slides);
+// The same by `use_sliding_window`, for the layers of `layer_types`, or by default.
 std::vector<std::int64_t> read_layer_windows(ConfigReader& reader, const CommonFields& fields,
                                              SlidesByDefault slides = slides_from);
 // Whether each layer has experts, by decoder_sparse_step unless mlp_only_layers lists it.
@@ -77,6 +82,13 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
                  double aux_loss_coef = 0.001);
 // A problem where a family whose layers all have experts has none.
 void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
+// The MoE block of deepseek_v3 and its relatives: sigmoids, a correction bias, groups by their two
+// best experts, and shared experts in one MLP. `defaults`: experts, width, top_k, the router's
+// form.
+Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const Moe& defaults,
+                        std::int64_t shared_experts = 0);
+// These spellings where files call the MLP of shared experts `shared_experts`.
+std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings);
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
 Spelling fused_experts(const std::string& block);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/scale.h"
 
+#include <string>
+
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -47,6 +49,45 @@ ir::Cost clamp_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&
   return elementwise_cost(inputs, outputs, 2);
 }
 
+// x [T,W] and gate [T,1], which are the first inputs of both ops.
+Operand check_operands(const Check& check) {
+  const Operand x = check.floating(0, "x", 2), gate = check.wide(1, "gate", 2);
+  if (gate.dtype() != wide_dtype(x.dtype()))
+    check.fail("expected gate to be " + std::string(to_string(wide_dtype(x.dtype()))) + ", got " +
+               to_string(*gate.type));
+  check.same_dim(gate, 0, x, 0);
+  check.size(gate, 1, 1);
+  return x;
+}
+
+std::vector<TensorType> infer_gate(ir::Types inputs, const spec::Attributes& attributes) {
+  return {*check_operands(Check("gate_rows", inputs, attributes)).type};
+}
+
+std::vector<TensorType> infer_gate_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("gate_rows_gradient", inputs, attributes);
+  const Operand x = check_operands(check);
+  check.same_type(check.floating(2, "dy", 2), x);
+  return {*x.type, inputs[1]};
+}
+
+ir::Gradients gate_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                            OutputGradients of_outputs) {
+  if (!of_outputs[0]) return ir::Gradients(2);
+  const auto d =
+      builder.add("gate_rows_gradient", {node.inputs[0], node.inputs[1], *of_outputs[0]});
+  return {d[0], d[1]};
+}
+
+ir::Cost gate_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 1);
+}
+
+// The product with the sigmoid, and a multiply-add for the gate.
+ir::Cost gate_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, 3);
+}
+
 }  // namespace
 
 const ir::OpSchema kClamp{.name = "clamp",
@@ -74,5 +115,25 @@ const ir::OpSchema kScale{.name = "scale",
                           .gradient = gradient,
                           .cost = cost,
                           .may_alias = ir::always<0>};
+
+const ir::OpSchema kGateRows{.name = "gate_rows",
+                             .min_inputs = 2,
+                             .max_inputs = 2,
+                             .signature = "(x [T,W], gate f32[T,1]) -> like x",
+                             .infer = infer_gate,
+                             .gradient = gate_gradient,
+                             .cost = gate_cost,
+                             .may_alias = ir::always<0>};
+
+const ir::OpSchema kGateRowsGradient{.name = "gate_rows_gradient",
+                                     .min_inputs = 3,
+                                     .max_inputs = 3,
+                                     .num_outputs = 2,
+                                     .signature =
+                                         "(x [T,W], gate f32[T,1], dy like x) -> dx like x, dgate "
+                                         "f32[T,1]",
+                                     .infer = infer_gate_gradient,
+                                     .cost = gate_gradient_cost,
+                                     .may_alias = ir::always<2>};
 
 }  // namespace anabatic::ops

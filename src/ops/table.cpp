@@ -12,7 +12,6 @@
 #include "ops/clip_factor.h"
 #include "ops/embedding.h"
 #include "ops/fill.h"
-#include "ops/gate_rows.h"
 #include "ops/global_norm.h"
 #include "ops/join_heads.h"
 #include "ops/linear.h"

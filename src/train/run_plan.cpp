@@ -44,7 +44,17 @@ void require_experts(const RunConfig& run, const model::ModelConfig& config) {
       config.model_type, run.train.router_bias_update_rate);
 }
 
+double balance_coef_of(const RunConfig& run, const model::ModelConfig& config) {
+  return run.train.balance_coef == RunConfig::Train::kCoefOfModel ? config.router_aux_loss_coef
+                                                                  : run.train.balance_coef;
+}
+
 }  // namespace
+
+bool balances_experts(const RunConfig& run, const model::ModelConfig& config) {
+  return model::num_experts(config.spec) == 0 || run.train.router_bias_update_rate != 0 ||
+         (balance_loss_of(run) != model::BalanceLoss::kNone && balance_coef_of(run, config) != 0);
+}
 
 ModelSession::CompileRequest training_request(const RunConfig& run,
                                               const model::ModelConfig& config) {
@@ -52,9 +62,7 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
   return {.name = "training",
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
                     .balance_loss = balance_loss_of(run),
-                    .balance_coef = run.train.balance_coef == RunConfig::Train::kCoefOfModel
-                                        ? config.router_aux_loss_coef
-                                        : run.train.balance_coef,
+                    .balance_coef = balance_coef_of(run, config),
                     .z_loss_coef = run.train.router_z_loss_coef},
           .training = true,
           .with_update = true,

@@ -111,6 +111,9 @@ struct Trainer::Impl {
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
     warn_of_long_samples(run, session.config());
+    if (!balances_experts(run, session.config()))
+      say("nothing balances the experts: train.balance_coef is 0 or train.balance_loss none, and "
+          "train.router_bias_update_rate is 0");
     if (!run.data.validation.empty())
       validation.emplace(open_dataset(run.data.validation, run, session.config()));
     data_bytes = std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0);

@@ -31,14 +31,14 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
   constexpr std::size_t kDeep = 200'000;
   EXPECT_THAT(invalid(std::string(kDeep, '[') + std::string(kDeep, ']')),
               HasSubstr("expected a JSON object, got a list of 1 entries"));
-  EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of flex_olmo, granitemoe"));
+  EXPECT_THAT(invalid("{}"), HasSubstr("model_type: expected one of deepseek_v2, deepseek_v3"));
 }
 
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
-  EXPECT_THAT(
-      unsupported(R"({"model_type": "gpt2"})"),
-      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, flex_olmo, granitemoe, granitemoeshared, llama, mistral, "),
-            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
+  EXPECT_THAT(unsupported(R"({"model_type": "gpt2"})"),
+              AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, flex_olmo, "
+                              "granitemoe, granitemoeshared, llama, mistral, "),
+                    HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -51,6 +51,20 @@ TEST(ConfigErrors, ShowEveryProblemAtOnce) {
             HasSubstr("not supported: hidden_act: expected silu, swish, gelu, gelu_new, "
                       "gelu_pytorch_tanh, relu2, got 'relu'"),
             HasSubstr("num_experts_per_tok: expected at most 4 experts, got 9")));
+}
+
+TEST(ConfigErrors, RefuseGroupsThatDoNotHoldTheExperts) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("n_group": 4)", "n_group: expected groups of 6 experts with at least 2 each, got 4"},
+      {R"("n_group": 6)", "n_group: expected groups of 6 experts with at least 2 each, got 6"},
+      {R"("n_group": 3, "topk_group": 4)", "topk_group: expected at most n_group, 3, got 4"},
+      {R"("n_group": 3, "topk_group": 1, "num_experts_per_tok": 3)",
+       "num_experts_per_tok: expected at most 2 experts in 1 groups, got 3"},
+      {R"("num_experts_per_tok": 7)", "expected at most 6 experts in 1 groups, got 7"},
+      {R"("n_shared_experts": 0)", "n_shared_experts: expected at least one shared expert"},
+      {R"("routed_scaling_factor": 0)", "routed_scaling_factor: expected more than 0"}};
+  for (const auto& [member, message] : cases)
+    EXPECT_THAT(invalid(small_json("dots1", member)), HasSubstr(message)) << member;
 }
 
 TEST(ConfigErrors, RefuseAbsurdSizes) {
@@ -132,6 +146,8 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"mixtral", R"("norm_topk_prob": false)"},
       {"mixtral", R"("mlp_only_layers": [1])"},
       {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
+      {"dots1", R"("scoring_func": "softmax")"},
+      {"dots1", R"("topk_method": "greedy")"},
       {"qwen2_moe", R"("mlp_bias": true)"},
       {"qwen2_moe", R"("scoring_func": "sigmoid")"},
       {"qwen3_moe", R"("mlp_bias": true)"},

@@ -70,7 +70,7 @@ def gradient_of_file_tensor(name, gradients):
 
 
 def tensor_names(directory):
-    """Those that have gradients."""
+    """Those that have gradients: no buffers."""
     names = set()
     for file in directory.glob("*.safetensors"):
         with safe_open(file, "pt") as opened:

@@ -26,6 +26,14 @@ QWEN2_MOE = COMMON | {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 36,
 }
+DOTS1 = COMMON | {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "sliding_window": None,
+}
 QWEN3_MOE = QWEN3 | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 DEEPSEEK = COMMON | {
     "num_key_value_heads": 4,
@@ -60,6 +68,35 @@ def rope(rope_type, **parameters):
 
 # name -> (model_type, config). Each family has a plain one and odd ones.
 MODELS = {
+    "dots1_plain": ("dots1", DOTS1 | {"norm_topk_prob": True, "routed_scaling_factor": 2.5}),
+    "dots1_groups": (
+        "dots1",
+        DOTS1
+        | {
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "num_experts_per_tok": 3,
+            "n_shared_experts": 2,
+            "norm_topk_prob": True,
+            "num_hidden_layers": 3,
+            "sliding_window": 5,
+            "max_window_layers": 1,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "dots1_bare_scores": (
+        "dots1",
+        DOTS1
+        | {
+            "num_key_value_heads": 1,
+            "routed_scaling_factor": 0.7,
+            "num_experts_per_tok": 1,
+            "head_dim": 12,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
     "llama_plain": ("llama", COMMON),
     "llama_odd": (
         "llama",

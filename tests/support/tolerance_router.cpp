@@ -110,7 +110,7 @@ std::vector<Bound> router_bounds(const OpCall& call, std::span<const Values> wan
     const Scores scores(form, logits, t);
     require_margin(form, call, scores);
     const double worst = *std::max_element(scores.factors.begin(), scores.factors.end());
-    // Sigmoids are divided by the sum of all.
+    // Probabilities of sigmoids are quotients by the sum of all.
     const bool is_quotient = form.score == spec::RouterScore::kSigmoid;
     const double of_sum =
         is_quotient ? worst + g(row_roundings(static_cast<double>(width)) + 2) : 0.0;

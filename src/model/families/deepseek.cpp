@@ -36,23 +36,24 @@ Mla read_attention(ConfigReader& reader, const CommonFields& fields, const spec:
   return mla;
 }
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
-             const Moe& defaults, std::int64_t shared_experts, const char* other_key) {
-  Moe moe = read_experts(reader, fields, config, "n_routed_experts", other_key, defaults, 0.0);
+Moe read_moe_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+  Moe moe = read_experts(reader, fields, config, "n_routed_experts", "num_experts",
+                         {.num_experts = 64, .top_k = 1}, 0.0);
   require_experts(reader, "n_routed_experts", moe);
+  if (!reader.has("num_experts_per_tok"))
+    reader.invalid("num_experts_per_tok", "expected a number, got none");
   config.output_router_logits = false;  // transformers adds no loss of routers here
-  moe.width = reader.integer("moe_intermediate_size", defaults.width, kAnyWidth);
-  const std::int64_t shared =
-      reader.integer("n_shared_experts", shared_experts, {1, Limits::kExperts});
+  moe.width = reader.integer("moe_intermediate_size", 1407, kAnyWidth);
+  const std::int64_t shared = reader.integer("n_shared_experts", 2, {1, Limits::kExperts});
   moe.shared = {.mlp = {.width = moe.width * shared, .activation = fields.activation}};
   return moe;
 }
 
 // `n_group` groups of experts, of which `topk_group` are open to a token.
-void read_groups(ConfigReader& reader, Moe& moe, std::int64_t groups, std::int64_t chosen) {
+void read_groups(ConfigReader& reader, Moe& moe) {
   spec::RouterForm& form = moe.router.form;
-  form.groups = reader.integer("n_group", groups, {1, Limits::kExperts});
-  form.group_top_k = reader.integer("topk_group", chosen, {1, Limits::kExperts});
+  form.groups = reader.integer("n_group", 1, {1, Limits::kExperts});
+  form.group_top_k = reader.integer("topk_group", 1, {1, Limits::kExperts});
   if (moe.num_experts % form.groups != 0)
     reader.invalid("n_group", fmt::format("expected a divisor of {} experts, got {}",
                                           moe.num_experts, form.groups));
@@ -66,11 +67,6 @@ void read_groups(ConfigReader& reader, Moe& moe, std::int64_t groups, std::int64
                     moe.num_experts / form.groups * form.group_top_k, form.group_top_k, moe.top_k));
 }
 
-void require_text(ConfigReader& reader, const char* key, const std::string& expected) {
-  if (const std::string found = reader.string(key, expected); found != expected)
-    reader.unsupported(key, fmt::format("expected {}, got '{}'", expected, found));
-}
-
 void add_layers(ConfigReader& reader, const CommonFields& fields, const Mla& attention,
                 const Moe& moe, const Mlp& dense, std::int64_t first_sparse, ModelConfig& config) {
   first_sparse = reader.integer("first_k_dense_replace", first_sparse, {0, Limits::kLayers});
@@ -78,21 +74,12 @@ void add_layers(ConfigReader& reader, const CommonFields& fields, const Mla& att
     config.spec.layers.push_back(
         {.attention = attention,
          .feed_forward = i < first_sparse ? FeedForward(dense) : FeedForward(moe)});
-  Spelling shared, fused = fused_experts("mlp");
-  for (const std::string part : {"gate", "up", "down"})
-    for (const std::string end : {".weight", ".bias"})
-      shared.push_back(
-          {"shared_expert." + part + end, {"mlp.shared_experts." + part + "_proj" + end}});
-  fused.insert(fused.end(), shared.begin(), shared.end());
-  config.spec.spellings = {shared, fused};
+  config.spec.spellings = with_shared_experts({Spelling{}, fused_experts("mlp")});
 }
 
 void read_deepseek_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Mla attention = read_attention(reader, fields, config.spec.rope);
-  Moe moe = read_moe(reader, fields, config, {.num_experts = 64, .top_k = 1, .width = 1407}, 2,
-                     "num_experts");
-  if (!reader.has("num_experts_per_tok"))
-    reader.invalid("num_experts_per_tok", "expected a number, got none");
+  Moe moe = read_moe_v2(reader, fields, config);
   Mlp dense = fields.mlp();
   dense.bias = moe.shared->mlp.bias = reader.boolean("mlp_bias", false);
   spec::RouterForm& form = moe.router.form;
@@ -100,7 +87,7 @@ void read_deepseek_v2(ConfigReader& reader, const CommonFields& fields, ModelCon
   form.scale = reader.number("routed_scaling_factor", 1.0, 0.0, 1e6);
   const std::string method = reader.string("topk_method", "greedy");
   if (method == "group_limited_greedy") {
-    read_groups(reader, moe, 1, 1);
+    read_groups(reader, moe);
     form.barred = spec::BarredExperts::kZero;
   } else if (method == "greedy") {
     reader.know({"n_group", "topk_group"});
@@ -111,27 +98,17 @@ void read_deepseek_v2(ConfigReader& reader, const CommonFields& fields, ModelCon
   // The original model normalises then, transformers does not.
   if (reader.boolean("norm_topk_prob", false))
     reader.unsupported("norm_topk_prob", "expected false, for transformers ignores true");
-  require_text(reader, "scoring_func", "softmax");
   add_layers(reader, fields, attention, moe, dense, 0, config);
 }
 
 void read_deepseek_v3(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Mla attention = read_attention(reader, fields, config.spec.rope);
   attention.rotates_pairs = reader.boolean("rope_interleave", true);
-  Moe moe = read_moe(reader, fields, config, {.num_experts = 256, .top_k = 8, .width = 2048}, 1,
-                     "num_local_experts");
-  read_groups(reader, moe, 8, 4);
-  spec::RouterForm& form = moe.router.form;
-  form.score = spec::RouterScore::kSigmoid;
-  form.has_bias = true;
-  form.group_score = spec::GroupScore::kTop2;
-  form.normalizes = reader.boolean("norm_topk_prob", true);
-  form.epsilon = form.normalizes ? 1e-20 : 0;
-  form.scale = reader.number("routed_scaling_factor", 2.5, 0.0, 1e6);
-  require_text(reader, "scoring_func", "sigmoid");
-  require_text(reader, "topk_method", "noaux_tc");
+  const Router router{.form = {.groups = 8, .group_top_k = 4, .normalizes = true, .scale = 2.5}};
+  const Moe moe = read_biased_experts(
+      reader, fields, {.num_experts = 256, .top_k = 8, .width = 2048, .router = router}, 1);
   // Files without layers of multi-token prediction may name them: transformers writes so.
-  reader.know({"num_nextn_predict_layers"});
+  reader.know({"num_nextn_predict_layers", "output_router_logits"});
   add_layers(reader, fields, attention, moe, fields.mlp(), 3, config);
 }
 

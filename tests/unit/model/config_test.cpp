@@ -175,11 +175,11 @@ TEST(Config, RefusesWhatDeepseekCannotMean) {
   EXPECT_THAT(problem("deepseek_v3", R"("num_key_value_heads": 3)"),
               HasSubstr("num_key_value_heads: expected num_attention_heads 6"));
   EXPECT_THAT(problem("deepseek_v3", R"("topk_group": 4)"),
-              HasSubstr("topk_group: expected at most n_group 3, got 4"));
+              HasSubstr("topk_group: expected at most n_group, 3, got 4"));
   EXPECT_THAT(problem("deepseek_v3", R"("n_group": 4)"),
-              HasSubstr("n_group: expected a divisor of 6 experts, got 4"));
+              HasSubstr("n_group: expected groups of 6 experts with at least 2 each, got 4"));
   EXPECT_THAT(problem("deepseek_v3", R"("topk_group": 1)"),
-              HasSubstr("expected at most the 2 experts of 1 groups, got 3"));
+              HasSubstr("expected at most 2 experts in 1 groups, got 3"));
   EXPECT_THAT(problem("deepseek_v2", R"("norm_topk_prob": true)"),
               HasSubstr("norm_topk_prob: expected false"));
   EXPECT_THAT(problem("deepseek_v2", R"("topk_method": "noaux_tc")"), HasSubstr("topk_method"));
@@ -210,6 +210,27 @@ TEST(Config, ReadsThePartOfAHeadThatRotates) {
             16);
   EXPECT_EQ(columns(R"("rope_parameters": {"rope_type": "default"})", 0.5), 10);
   EXPECT_EQ(columns(R"("partial_rotary_factor": 0.0)", 0.5), -1);
+}
+
+TEST(Config, ReadsRoutersOfDots1) {
+  const ModelConfig config =
+      config_from(small_json("dots1", R"("n_group": 3, "topk_group": 2, "norm_topk_prob": true,
+                 "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "sliding_window": 4,
+                 "max_window_layers": 2, "output_router_logits": true)"));
+  const Moe& moe = *first_moe(config.spec);
+  EXPECT_EQ(moe.router.form, (spec::RouterForm{.score = spec::RouterScore::kSigmoid,
+                                               .has_bias = true,
+                                               .groups = 3,
+                                               .group_top_k = 2,
+                                               .group_score = spec::GroupScore::kTop2,
+                                               .normalizes = true,
+                                               .epsilon = 1e-20,
+                                               .scale = 2.5}));
+  EXPECT_EQ(moe.shared->mlp.width, 10);
+  EXPECT_FALSE(moe.shared->is_gated);
+  EXPECT_THAT(sparse_layers(config), ElementsAre(false, true, true));
+  EXPECT_THAT(windows_of(config), ElementsAre(0, 0, 4));
+  EXPECT_EQ(config.router_aux_loss_coef, 0);  // its model has no such loss
 }
 
 TEST(Config, HasTheActivationOfHiddenAct) {

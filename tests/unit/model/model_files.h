@@ -49,6 +49,8 @@ inline std::string small_json(const std::string& model_type, const std::string& 
                            "n_routed_experts": 6, "num_experts_per_tok": 3,
                            "moe_intermediate_size": 5, "n_group": 3, "topk_group": 2,
                            "first_k_dense_replace": 1)"},
+      {"dots1", R"(, "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5,
+                     "n_shared_experts": 2, "first_k_dense_replace": 1, "sliding_window": null)"},
       {"flex_olmo", R"(, "num_experts": 5, "num_experts_per_tok": 2, "pad_token_id": null)"},
       {"granitemoe", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
       {"granitemoeshared", R"(, "num_local_experts": 4, "num_experts_per_tok": 2,
