@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a weight file's types to f32 and back, for parity_block_types.py; files are raw bytes.
+// Blocks of a weight file's types to f32 and back, and GGUF files, for parity_block_types.py
+// and parity_gguf.py. Blocks and values are files of raw bytes.
 //   convert_blocks dequantise TYPE BLOCKS VALUES
 //   convert_blocks quantise TYPE VALUES BLOCKS
 //   convert_blocks mxfp4_pairs BLOCKS SCALES VALUES
 //   convert_blocks f8_e4m3 COLUMNS ELEMENTS SCALES VALUES
+//   convert_blocks copy GGUF GGUF: all keys and tensors of one, written as another
 //   convert_blocks speed TYPE...: GB/s of one thread, of values and of blocks that fit no cache
 #include <fmt/core.h>
 
@@ -18,6 +20,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "io/block_types.h"
+#include "io/gguf.h"
+#include "io/gguf_writer.h"
 
 namespace {
 
@@ -83,6 +87,20 @@ void f8_e4m3(const Arguments& arguments) {
   save(arguments.at(4), values);
 }
 
+void copy(const Arguments& arguments) {
+  const io::GgufFiles files = io::GgufFiles::open(arguments.at(1));
+  io::GgufKeys keys;
+  for (const auto& [key, value] : files.metadata().entries())
+    if (key != "general.alignment" && !key.starts_with("split.")) keys.add(key, value);
+  std::vector<io::GgufTensorInfo> infos;
+  for (const auto& [name, tensor] : files.tensors())
+    infos.push_back({name, tensor.type, tensor.shape});
+  io::GgufWriter writer(arguments.at(2), std::move(keys), std::move(infos),
+                        files.metadata().integer("general.alignment").value_or(32));
+  for (const auto& [name, tensor] : files.tensors()) writer.write(name, tensor.data);
+  writer.finish();
+}
+
 // The shortest of some runs, in seconds.
 template <class Run>
 double seconds_of(Run&& run) {
@@ -127,6 +145,7 @@ int main(int argc, char** argv) {
     if (verb == "quantise") quantise(arguments);
     if (verb == "mxfp4_pairs") mxfp4_pairs(arguments);
     if (verb == "f8_e4m3") f8_e4m3(arguments);
+    if (verb == "copy") copy(arguments);
     if (verb == "speed") speed(arguments);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
