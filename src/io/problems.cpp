@@ -15,17 +15,21 @@ std::string shown(std::string_view name) {
   return name.size() > 200 ? text + "..." : text;
 }
 
-void throw_if_any(std::string_view format, std::string_view where,
-                  const std::vector<std::string>& problems) {
+std::string problem_text(std::string_view format, std::string_view where,
+                         const std::vector<std::string>& problems) {
   constexpr std::size_t kMaxListed = 50;
-  if (problems.empty()) return;
   const std::size_t listed = std::min(problems.size(), kMaxListed);
   std::string text = fmt::format("[{}] {}: {} problem{}", format, where, problems.size(),
                                  problems.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < listed; ++i) text += "\n  " + problems[i];
   if (listed < problems.size())
     text += fmt::format("\n  ... and {} more", problems.size() - listed);
-  throw InvalidArgument(text);
+  return text;
+}
+
+void throw_if_any(std::string_view format, std::string_view where,
+                  const std::vector<std::string>& problems) {
+  if (!problems.empty()) throw InvalidArgument(problem_text(format, where, problems));
 }
 
 }  // namespace anabatic::io

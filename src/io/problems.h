@@ -11,7 +11,10 @@ namespace anabatic::io {
 // A name from a file, short and without control characters.
 std::string shown(std::string_view name);
 
-// InvalidArgument "[FORMAT] WHERE: N problems" with the first fifty of them, if there is any.
+// "[FORMAT] WHERE: N problems" with the first fifty of them, a line each.
+std::string problem_text(std::string_view format, std::string_view where,
+                         const std::vector<std::string>& problems);
+// InvalidArgument with that text, if there is any problem.
 void throw_if_any(std::string_view format, std::string_view where,
                   const std::vector<std::string>& problems);
 
