@@ -10,13 +10,13 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/problems.h"
 
 namespace anabatic::io {
 namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 constexpr std::int64_t kMaxIndexBytes = 100'000'000;
-constexpr std::size_t kMaxListedProblems = 50;
 constexpr int kMaxDepth = 8;  // of values in a header
 
 struct DTypeRow {
@@ -39,30 +39,11 @@ const DTypeRow* find_dtype(std::string_view name) {
   return row == std::end(kDTypes) ? nullptr : row;
 }
 
-void throw_if_any(const std::string& where, const std::vector<std::string>& problems) {
-  if (problems.empty()) return;
-  const std::size_t shown = std::min(problems.size(), kMaxListedProblems);
-  std::string text = fmt::format("[safetensors] {}: {} problem{}", where, problems.size(),
-                                 problems.size() == 1 ? "" : "s");
-  for (std::size_t i = 0; i < shown; ++i) text += "\n  " + problems[i];
-  if (shown < problems.size()) text += fmt::format("\n  ... and {} more", problems.size() - shown);
-  throw InvalidArgument(text);
-}
-
 // As std::filesystem::is_regular_file, but false where that throws (such as a name that is too
 // long).
 bool is_file(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored);
-}
-
-// Names that come from files are shown short and without control characters.
-std::string shown(std::string_view name) {
-  std::string text(name.substr(0, 200));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return name.size() > 200 ? text + "..." : text;
 }
 
 // A non-negative integer that fits int64.
@@ -226,7 +207,7 @@ std::vector<TensorEntry> parse_safetensors(std::span<const std::byte> bytes,
     if (entries[i].name == entries[i - 1].name)
       problems.push_back(fmt::format("the name {} appears twice", shown(entries[i].name)));
   if (problems.empty()) check_coverage(entries, data, problems);
-  throw_if_any(where, problems);
+  throw_if_any("safetensors", where, problems);
   return entries;
 }
 
@@ -313,7 +294,7 @@ SafetensorsDirectory SafetensorsDirectory::open(const std::filesystem::path& pat
         "[safetensors] {}: expected a .safetensors file or a folder with {} or {}, found neither",
         path.string(), single.filename().string(), index.filename().string()));
   }
-  throw_if_any(path.string(), problems);
+  throw_if_any("safetensors", path.string(), problems);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "model/config_fields.h"
 #include "model/declarations.h"
+#include "model/gguf_model.h"
 
 namespace anabatic::model {
 namespace {
@@ -189,19 +190,28 @@ const Family& required_family(const nlohmann::json& json, const std::filesystem:
 
 }  // namespace
 
-ModelConfig load_config(const std::filesystem::path& directory_or_file) {
+std::string config_text(const std::filesystem::path& directory_or_file) {
+  if (io::is_gguf(directory_or_file)) return gguf_config(io::GgufFiles::open(directory_or_file));
   std::error_code ignored;
   const std::filesystem::path file = std::filesystem::is_directory(directory_or_file, ignored)
                                          ? directory_or_file / "config.json"
                                          : directory_or_file;
   if (!std::filesystem::exists(file, ignored))
     throw ResourceError(
-        fmt::format("[config] {}: expected a model directory with a config.json, or such a file "
-                    "(model.path), found {}",
+        fmt::format("[config] {}: expected a model directory with a config.json, such a file or a "
+                    "GGUF file (model.path), found {}",
                     directory_or_file.string(),
                     file == directory_or_file ? "nothing of that name" : "no config.json in it"));
+  return read_file(file, kLargestFile);
+}
+
+ModelConfig load_config(const std::filesystem::path& directory_or_file) {
+  std::error_code ignored;
+  const std::filesystem::path file = std::filesystem::is_directory(directory_or_file, ignored)
+                                         ? directory_or_file / "config.json"
+                                         : directory_or_file;
   const nlohmann::json json =
-      parse_json_object(read_file(file, kLargestFile), fmt::format("[config] {}", file.string()));
+      parse_json_object(config_text(directory_or_file), fmt::format("[config] {}", file.string()));
   const Family& family = required_family(json, file);
   ConfigReader reader(JsonNode(json, ""));
   ModelConfig config{.model_type = std::string(family.model_type)};

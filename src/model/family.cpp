@@ -186,8 +186,9 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
 std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings) {
   for (Spelling& names : spellings)
     for (const char* part : {"gate", "up", "down"})
-      names.push_back({fmt::format("shared_expert.{}.weight", part),
-                       {fmt::format("mlp.shared_experts.{}_proj.weight", part)}});
+      for (const char* end : {"weight", "bias"})
+        names.push_back({fmt::format("shared_expert.{}.{}", part, end),
+                         {fmt::format("mlp.shared_experts.{}_proj.{}", part, end)}});
   return spellings;
 }
 

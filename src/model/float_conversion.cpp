@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/float_conversion.h"
 
-#include <bit>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
+#include "tensor/half.h"
 
 namespace anabatic::model {
 namespace {
@@ -29,33 +27,6 @@ void store(std::byte* bytes, std::size_t i, T value) {
 bool is_weight_dtype(DType dtype) {
   return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kBFloat16 ||
          dtype == DType::kFloat16;
-}
-
-float half_to_float(std::uint16_t bits) {
-  const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
-  const std::uint32_t exponent = (bits >> 10) & 0x1Fu, mantissa = bits & 0x3FFu;
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
-  if (exponent != 0)
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
-  return sign != 0 ? -magnitude : magnitude;
-}
-
-std::uint16_t float_to_half(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u);
-  constexpr std::uint32_t kOverflow = 0x477FF000u;  // 65520: rounds to 2^16
-  if (magnitude >= kOverflow) return static_cast<std::uint16_t>(sign | 0x7C00u);
-  constexpr std::uint32_t kSmallestNormal = 0x38800000u;  // 2^-14
-  if (magnitude < kSmallestNormal) {
-    // Subnormals count in units of 2^-24; the default rounding mode is to nearest even.
-    const float units = std::nearbyint(std::ldexp(std::bit_cast<float>(magnitude), 24));
-    return static_cast<std::uint16_t>(sign | static_cast<std::uint16_t>(units));
-  }
-  const std::uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
-  return static_cast<std::uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
 }
 
 void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {

@@ -2,7 +2,6 @@
 // Converts values of weight files (f64, f32, bf16, f16) to and from f32.
 #pragma once
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "tensor/dtype.h"
@@ -10,10 +9,6 @@
 namespace anabatic::model {
 
 bool is_weight_dtype(DType dtype);
-
-// IEEE 754 binary16. Rounds to nearest even, and to infinity beyond its range.
-float half_to_float(std::uint16_t bits);
-std::uint16_t float_to_half(float value);
 
 // `bytes` holds values.size() elements of `dtype`, at any alignment.
 void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> values);

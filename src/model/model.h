@@ -40,7 +40,11 @@ struct ModelConfig {
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
 };
 
-// Reads DIR/config.json or a config.json itself. InvalidArgument / Unsupported list every offending
+// The text of DIR/config.json or of a config.json itself, or what the metadata of a GGUF file stand
+// for.
+std::string config_text(const std::filesystem::path& directory_or_file);
+
+// Reads that text. InvalidArgument / Unsupported list every offending
 // field at once: missing, mistyped, inconsistent, and any that changes the maths and is not
 // supported.
 ModelConfig load_config(const std::filesystem::path& directory_or_file);

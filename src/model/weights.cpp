@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "io/file.h"
 #include "model/float_conversion.h"
+#include "model/gguf_model.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -226,6 +227,7 @@ void read_in_file_order(const FileTensor& tensor, const StateReader& read,
 
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write) {
+  if (io::is_gguf(directory)) return import_gguf(config, directory, write);
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
   require_equal_repeats(config, map, files, directory);

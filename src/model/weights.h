@@ -75,9 +75,9 @@ void for_runs(const FileTensor& tensor,
 void read_in_file_order(const FileTensor& tensor, const StateReader& read,
                         const std::function<void(std::span<const float>)>& take);
 
-// Fills every parameter from the files; errors as read_weight_map. With tied embeddings an
-// `lm_head.weight` in the files must equal the embedding, or be there instead of it. A tensor that
-// differs from the directory's checksums is an error.
+// Fills every parameter from the files, or from a GGUF file; errors as read_weight_map. With tied
+// embeddings an `lm_head.weight` in the files must equal the embedding, or be there instead of it.
+// A tensor that differs from the directory's checksums is an error.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write);
 

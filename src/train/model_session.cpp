@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/topology.h"
+#include "io/gguf.h"
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
@@ -173,8 +174,8 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
 
 void ModelSession::take_precision_of_files() {
   const std::filesystem::path directory = model_directory(run_.model.path);
-  const bool is_random = run_.model.init == "random";
-  const auto stored = is_random ? std::nullopt : model::stored_dtype(directory);
+  const bool has_no_directory = run_.model.init == "random" || io::is_gguf(run_.model.path);
+  const auto stored = has_no_directory ? std::nullopt : model::stored_dtype(directory);
   const std::string dtype(stored ? model::config_name(*stored) : config_.dtype);
   run_.train.precision = dtype == "bfloat16" ? "bf16" : "fp32";
   const std::string why = stored          ? fmt::format("the weights of it are {}", dtype)
@@ -265,8 +266,10 @@ void ModelSession::load_parameters() {
     has_parameters_ = true;
     return;
   }
-  const std::filesystem::path directory = model_directory(run_.model.path);
-  if (!std::filesystem::exists(directory / "model.safetensors") &&
+  const bool is_gguf = io::is_gguf(run_.model.path);
+  const std::filesystem::path directory =
+      is_gguf ? std::filesystem::path(run_.model.path) : model_directory(run_.model.path);
+  if (!is_gguf && !std::filesystem::exists(directory / "model.safetensors") &&
       !std::filesystem::exists(directory / "model.safetensors.index.json"))
     throw ResourceError(
         fmt::format("[model] {}: expected weights, model.safetensors or "

@@ -30,8 +30,10 @@ io::SpecialTokens special_tokens_of(const RunConfig& run, const io::Tokenizer* t
                                     std::vector<std::int64_t> default_eos) {
   const std::filesystem::path path = run.model.path;
   const std::filesystem::path directory = model_directory(run.model.path);
+  const bool is_file = path != directory && std::filesystem::exists(path);
+  std::string config = is_file ? model::config_text(path) : "";
   return io::resolve_special_tokens({.directory = directory,
-                                     .config_file = path == directory ? "" : path,
+                                     .config_text = std::move(config),
                                      .tokenizer = tokenizer,
                                      .add_bos = run.data.add_bos,
                                      .append_eos = run.data.append_eos,

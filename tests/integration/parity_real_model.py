@@ -125,6 +125,11 @@ def main(binary):
         subprocess.run([binary, "gradients", directory, "--tokens", work / "tokens.safetensors", "--output",
                         work / "gradients.safetensors", "--precision", "fp32"], check=True)
         ours = load_file(work / "gradients.safetensors")
+        subprocess.run([binary, "gradients", find_gguf(), "--tokens", work / "tokens.safetensors", "--output",
+                        work / "gguf.safetensors", "--precision", "fp32"], check=True)
+        for name, gradient in load_file(work / "gguf.safetensors").items():
+            if not torch.equal(gradient, ours[name]):
+                sys.exit(f"{name}: the GGUF file gives another value than the directory")
         wanted = torch_gradients(directory, ids, torch.float64)
         ours = {name: ours[f"grad.{name}"] for name in wanted}
         print(f"{len(wanted)} gradients of {ids.shape[0]} x {ids.shape[1]} tokens, against double")

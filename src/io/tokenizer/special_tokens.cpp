@@ -44,8 +44,9 @@ class Resolver {
       : request_(request),
         tokenizer_config_(read(kTokenizerConfig)),
         tokens_map_(read(kTokensMap)),
-        model_config_(request.config_file.empty() ? read(kModelConfig)
-                                                  : read_object(request.config_file)),
+        model_config_(request.config_text.empty()
+                          ? read(kModelConfig)
+                          : parse_json_object(request.config_text, "[special tokens] the config")),
         generation_config_(read(kGenerationConfig)) {}
 
   SpecialTokens resolve() {

@@ -28,8 +28,8 @@
 namespace anabatic::io {
 
 struct SpecialTokenRequest {
-  std::filesystem::path directory;      // of the model; each of its files may be missing
-  std::filesystem::path config_file{};  // empty: config.json of that directory
+  std::filesystem::path directory;  // of the model; each of its files may be missing
+  std::string config_text{};        // in place of config.json of that directory, where it is not ""
   // Of that directory; null: ids of config.json and generation_config.json are all there is.
   const Tokenizer* tokenizer = nullptr;
   AddToken add_bos = AddToken::kAuto;

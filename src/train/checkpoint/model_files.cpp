@@ -9,6 +9,7 @@
 #include "base/json_edit.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/gguf.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
 
@@ -98,7 +99,8 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
     const fs::path file =
         is_config && !fs::is_directory(run.model.path) ? fs::path(run.model.path) : source_ / name;
     if (!fs::exists(file)) continue;
-    files_.push_back({name, read_file(file, kLargestFile)});
+    files_.push_back({name, is_config && io::is_gguf(file) ? model::config_text(file)
+                                                           : read_file(file, kLargestFile)});
     files_.back().text = with_special_tokens(files_.back());
   }
 }

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "io/data/fingerprint.h"
 #include "io/data/indexed_file.h"
+#include "io/gguf.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -46,7 +47,9 @@ Json read_object(const fs::path& file) {
 
 Json config_contents(const RunConfig& run) {
   const fs::path path = run.model.path;
-  const Json config = read_object(fs::is_directory(path) ? path / "config.json" : path);
+  const Json config = io::is_gguf(path)
+                          ? parse_json(model::config_text(path))
+                          : read_object(fs::is_directory(path) ? path / "config.json" : path);
   Json kept = Json::object();
   for (const auto& [name, value] : config.items())
     if (!fields_without_maths().contains(name) && !value.is_null()) kept[name] = value;

@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/block_types.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/rounding.h"
+#include "tensor/dtype.h"
+#include "tensor/half.h"
+
+namespace anabatic::io {
+namespace {
+
+constexpr int kSmall = 32, kSuper = 256;  // elements of blocks
+
+template <class T>
+T load(const std::uint8_t* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+float load_half(const std::uint8_t* bytes) { return half_to_float(load<std::uint16_t>(bytes)); }
+
+void store_half(std::uint8_t* bytes, float value) {
+  const std::uint16_t bits = float_to_half(value);
+  std::memcpy(bytes, &bits, sizeof(bits));
+}
+
+// A function of one block as the function of many that a BlockType holds.
+template <int kElements, int kBytes, void (*kBlock)(const std::uint8_t*, float*)>
+void dequantise_each(const std::byte* blocks, std::int64_t num_blocks, float* values) {
+  const auto* from = reinterpret_cast<const std::uint8_t*>(blocks);
+  for (std::int64_t i = 0; i < num_blocks; ++i) kBlock(from + i * kBytes, values + i * kElements);
+}
+
+template <int kElements, int kBytes, void (*kBlock)(const float*, std::uint8_t*)>
+void quantise_each(const float* values, std::int64_t num_blocks, std::byte* blocks) {
+  auto* to = reinterpret_cast<std::uint8_t*>(blocks);
+  for (std::int64_t i = 0; i < num_blocks; ++i) kBlock(values + i * kElements, to + i * kBytes);
+}
+
+template <int kBytes, void (*kElement)(const std::uint8_t*, float*)>
+constexpr auto kElementwise = dequantise_each<1, kBytes, kElement>;
+
+// Values of elements: groups of kGroup elements share a factor.
+template <int kCount, int kGroup>
+void scale_groups(const std::int8_t* elements, const float* factors, float* values) {
+  for (int g = 0; g < kCount / kGroup; ++g)
+    for (int i = 0; i < kGroup; ++i)
+      values[g * kGroup + i] = factors[g] * static_cast<float>(elements[g * kGroup + i]);
+}
+
+template <int kCount, int kGroup>
+void scale_and_shift_groups(const std::int8_t* elements, const float* factors, const float* minima,
+                            float* values) {
+  for (int g = 0; g < kCount / kGroup; ++g)
+    for (int i = 0; i < kGroup; ++i)
+      values[g * kGroup + i] =
+          factors[g] * static_cast<float>(elements[g * kGroup + i]) - minima[g];
+}
+
+// The lower 4 bits of kCount bytes, then the upper ones.
+template <int kCount>
+void split_nibbles(const std::uint8_t* bytes, std::int8_t* elements) {
+  for (int i = 0; i < kCount; ++i) {
+    elements[i] = static_cast<std::int8_t>(bytes[i] & 15);
+    elements[kCount + i] = static_cast<std::int8_t>(bytes[i] >> 4);
+  }
+}
+
+// ---- Types without scales.
+
+void dequantise_f32(const std::byte* blocks, std::int64_t count, float* values) {
+  if (count > 0) std::memcpy(values, blocks, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+void quantise_f32(const float* values, std::int64_t count, std::byte* blocks) {
+  if (count > 0) std::memcpy(blocks, values, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+void f16_element(const std::uint8_t* bytes, float* value) { *value = load_half(bytes); }
+void bf16_element(const std::uint8_t* bytes, float* value) {
+  *value = to_float(BFloat16{load<std::uint16_t>(bytes)});
+}
+void f64_element(const std::uint8_t* bytes, float* value) {
+  *value = static_cast<float>(load<double>(bytes));
+}
+void to_f16_element(const float* value, std::uint8_t* bytes) { store_half(bytes, *value); }
+void to_bf16_element(const float* value, std::uint8_t* bytes) {
+  const BFloat16 rounded = to_bfloat16(*value);
+  std::memcpy(bytes, &rounded.bits, sizeof(rounded.bits));
+}
+
+// ---- Blocks of 32: a scale, for some a minimum, and elements i and i + 16 in byte i.
+
+void q8_0_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block);
+  std::array<std::int8_t, kSmall> elements;
+  std::memcpy(elements.data(), block + 2, kSmall);
+  scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
+}
+
+void q4_0_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block);
+  std::array<std::int8_t, kSmall> elements;
+  split_nibbles<16>(block + 2, elements.data());
+  for (std::int8_t& element : elements) element = static_cast<std::int8_t>(element - 8);
+  scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
+}
+
+void q4_1_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block), minimum = load_half(block + 2);
+  std::array<std::int8_t, kSmall> elements;
+  split_nibbles<16>(block + 4, elements.data());
+  for (int i = 0; i < kSmall; ++i)
+    values[i] = scale * static_cast<float>(elements[static_cast<std::size_t>(i)]) + minimum;
+}
+
+// Elements of 5 bits: `upper` has the highest one of each.
+void five_bits(const std::uint8_t* upper, const std::uint8_t* bytes, std::int8_t* elements) {
+  split_nibbles<16>(bytes, elements);
+  const auto bits = load<std::uint32_t>(upper);
+  for (int i = 0; i < kSmall; ++i)
+    elements[i] = static_cast<std::int8_t>(elements[i] | ((bits >> i) & 1u) << 4);
+}
+
+void q5_0_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block);
+  std::array<std::int8_t, kSmall> elements;
+  five_bits(block + 2, block + 6, elements.data());
+  for (std::int8_t& element : elements) element = static_cast<std::int8_t>(element - 16);
+  scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
+}
+
+void q5_1_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block), minimum = load_half(block + 2);
+  std::array<std::int8_t, kSmall> elements;
+  five_bits(block + 4, block + 8, elements.data());
+  for (int i = 0; i < kSmall; ++i)
+    values[i] = scale * static_cast<float>(elements[static_cast<std::size_t>(i)]) + minimum;
+}
+
+constexpr std::int8_t kNonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
+// Twice the values of a float4 (E2M1), so that they are integers.
+constexpr std::int8_t kFloat4Doubled[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                            0, -1, -2, -3, -4, -6, -8, -12};
+
+template <int kCount>
+void look_up(const std::int8_t (&table)[16], std::int8_t* elements) {
+  for (int i = 0; i < kCount; ++i) elements[i] = table[elements[i]];
+}
+
+void iq4_nl_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block);
+  std::array<std::int8_t, kSmall> elements;
+  split_nibbles<16>(block + 2, elements.data());
+  look_up<kSmall>(kNonlinear, elements.data());
+  scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
+}
+
+// 2^(scale - 128), for the doubled values: subnormal for the two smallest.
+float half_of_e8m0(std::uint8_t scale) {
+  return std::bit_cast<float>(scale < 2 ? 0x00200000u << scale : (scale - 1u) << 23);
+}
+
+void mxfp4_block(const std::uint8_t* block, float* values) {
+  const float scale = half_of_e8m0(block[0]);
+  std::array<std::int8_t, kSmall> elements;
+  split_nibbles<16>(block + 1, elements.data());
+  look_up<kSmall>(kFloat4Doubled, elements.data());
+  scale_groups<kSmall, kSmall>(elements.data(), &scale, values);
+}
+
+// ---- Blocks of 256 with scales of their own for groups of 16 or 32.
+
+// Elements of 2 bits: in each half of the block, byte i holds elements i, i + 32, i + 64, i + 96.
+void two_bits(const std::uint8_t* bytes, std::int8_t* elements) {
+  for (int half = 0; half < 2; ++half)
+    for (int pair = 0; pair < 4; ++pair)
+      for (int i = 0; i < 32; ++i)
+        elements[half * 128 + pair * 32 + i] =
+            static_cast<std::int8_t>((bytes[half * 32 + i] >> (2 * pair)) & 3);
+}
+
+void q2_k_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block + 80), minimum = load_half(block + 82);
+  std::array<float, 16> factors, minima;
+  for (std::size_t g = 0; g < 16; ++g) {
+    factors[g] = scale * static_cast<float>(block[g] & 15);
+    minima[g] = minimum * static_cast<float>(block[g] >> 4);
+  }
+  std::array<std::int8_t, kSuper> elements;
+  two_bits(block + 16, elements.data());
+  scale_and_shift_groups<kSuper, 16>(elements.data(), factors.data(), minima.data(), values);
+}
+
+void q3_k_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block + 108);
+  const std::uint8_t* scales = block + 96;  // 16 of 6 bits: the lower four, then the upper two
+  std::array<float, 16> factors;
+  for (std::size_t g = 0; g < 16; ++g) {
+    const int lower = (scales[g % 8] >> (g < 8 ? 0 : 4)) & 15;
+    const int upper = (scales[8 + g % 4] >> (2 * (g / 4))) & 3;
+    factors[g] = scale * static_cast<float>((lower | upper << 4) - 32);
+  }
+  std::array<std::int8_t, kSuper> elements;
+  two_bits(block + 32, elements.data());
+  // A bit that is not set subtracts 4.
+  for (int group = 0; group < 8; ++group)
+    for (int i = 0; i < 32; ++i) {
+      std::int8_t& element = elements[static_cast<std::size_t>(group * 32 + i)];
+      element = static_cast<std::int8_t>(element + ((block[i] >> group) & 1) * 4 - 4);
+    }
+  scale_groups<kSuper, 16>(elements.data(), factors.data(), values);
+}
+
+// Factors and minima of the 8 groups of Q4_K and Q5_K, from 12 bytes of 6-bit numbers.
+void unpack_factors(const std::uint8_t* block, float* factors, float* minima) {
+  const float scale = load_half(block), minimum = load_half(block + 2);
+  const std::uint8_t* packed = block + 4;
+  for (int g = 0; g < 4; ++g) {
+    const std::uint8_t first = packed[g], second = packed[4 + g], third = packed[8 + g];
+    factors[g] = scale * static_cast<float>(first & 63);
+    minima[g] = minimum * static_cast<float>(second & 63);
+    factors[4 + g] = scale * static_cast<float>((third & 15) | (first >> 6) << 4);
+    minima[4 + g] = minimum * static_cast<float>((third >> 4) | (second >> 6) << 4);
+  }
+}
+
+// Byte i of 32 holds elements i and i + 32.
+void four_bits(const std::uint8_t* bytes, std::int8_t* elements) {
+  for (int pair = 0; pair < 4; ++pair) split_nibbles<32>(bytes + pair * 32, elements + pair * 64);
+}
+
+void q4_k_block(const std::uint8_t* block, float* values) {
+  std::array<float, 8> factors, minima;
+  unpack_factors(block, factors.data(), minima.data());
+  std::array<std::int8_t, kSuper> elements;
+  four_bits(block + 16, elements.data());
+  scale_and_shift_groups<kSuper, 32>(elements.data(), factors.data(), minima.data(), values);
+}
+
+void q5_k_block(const std::uint8_t* block, float* values) {
+  std::array<float, 8> factors, minima;
+  unpack_factors(block, factors.data(), minima.data());
+  std::array<std::int8_t, kSuper> elements;
+  four_bits(block + 48, elements.data());
+  const std::uint8_t* upper = block + 16;
+  for (int group = 0; group < 8; ++group)
+    for (int i = 0; i < 32; ++i) {
+      std::int8_t& element = elements[static_cast<std::size_t>(group * 32 + i)];
+      element = static_cast<std::int8_t>(element | ((upper[i] >> group) & 1) << 4);
+    }
+  scale_and_shift_groups<kSuper, 32>(elements.data(), factors.data(), minima.data(), values);
+}
+
+void q6_k_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block + 208);
+  std::array<float, 16> factors;
+  for (std::size_t g = 0; g < 16; ++g)
+    factors[g] = scale * static_cast<float>(static_cast<std::int8_t>(block[192 + g]));
+  std::array<std::int8_t, kSuper> elements;
+  for (int half = 0; half < 2; ++half)
+    split_nibbles<64>(block + half * 64, elements.data() + half * 128);
+  const std::uint8_t* upper = block + 128;
+  for (int half = 0; half < 2; ++half)
+    for (int pair = 0; pair < 4; ++pair)
+      for (int i = 0; i < 32; ++i) {
+        std::int8_t& element = elements[static_cast<std::size_t>(half * 128 + pair * 32 + i)];
+        const int bits = (upper[half * 32 + i] >> (2 * pair)) & 3;
+        element = static_cast<std::int8_t>((element | bits << 4) - 32);
+      }
+  scale_groups<kSuper, 16>(elements.data(), factors.data(), values);
+}
+
+void iq4_xs_block(const std::uint8_t* block, float* values) {
+  const float scale = load_half(block);
+  const auto upper = load<std::uint16_t>(block + 2);
+  std::array<float, 8> factors;
+  std::array<std::int8_t, kSuper> elements;
+  for (int g = 0; g < 8; ++g) {
+    const int lower = (block[4 + g / 2] >> (4 * (g % 2))) & 15;
+    const int bits = (upper >> (2 * g)) & 3;
+    factors[static_cast<std::size_t>(g)] = scale * static_cast<float>((lower | bits << 4) - 32);
+    split_nibbles<16>(block + 8 + g * 16, elements.data() + g * 32);
+  }
+  look_up<kSuper>(kNonlinear, elements.data());
+  scale_groups<kSuper, 32>(elements.data(), factors.data(), values);
+}
+
+// ---- Quantisation.
+
+// By bits, which order magnitudes and whose largest is found in a loop that vectorises.
+float largest_magnitude(const float* values) {
+  std::int32_t largest = 0;
+  for (int i = 0; i < kSmall; ++i)
+    largest = std::max(largest, std::bit_cast<std::int32_t>(values[i]) & 0x7FFFFFFF);
+  return std::bit_cast<float>(largest);
+}
+
+float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
+
+// Towards zero. 0 for what is not a number or beyond every element: the inverse of a scale may be
+// infinite, and the scale is 0 as a binary16 then.
+int to_integer(float value) { return static_cast<int>(std::abs(value) < 256.0f ? value : 0.0f); }
+
+void to_q8_0_block(const float* values, std::uint8_t* block) {
+  const float scale = largest_magnitude(values) / 127.0f, inverse = inverse_of(scale);
+  store_half(block, scale);
+  for (int i = 0; i < kSmall; ++i) {
+    // The nearest integer, ties away from zero: not by adding a half, which is rounded.
+    const float scaled = values[i] * inverse;
+    const int whole = to_integer(scaled);
+    const int twice_rest = to_integer((scaled - static_cast<float>(whole)) * 2.0f);
+    block[2 + i] = static_cast<std::uint8_t>(whole + twice_rest);
+  }
+}
+
+void to_q4_0_block(const float* values, std::uint8_t* block) {
+  const float largest = largest_magnitude(values);
+  const float* extreme = std::find_if(values, values + kSmall - 1, [&](float value) {
+    return std::abs(value) == largest;
+  });  // the first of the largest magnitude
+  const float scale = *extreme / -8.0f, inverse = inverse_of(scale);
+  store_half(block, scale);
+  std::array<std::uint8_t, kSmall> elements;
+  for (std::size_t i = 0; i < kSmall; ++i)
+    elements[i] =
+        static_cast<std::uint8_t>(std::clamp(to_integer(values[i] * inverse + 8.5f), 0, 15));
+  for (std::size_t i = 0; i < 16; ++i)
+    block[2 + i] = static_cast<std::uint8_t>(elements[i] | elements[16 + i] << 4);
+}
+
+// The exponent is that of the largest magnitude less 2, by a logarithm rounded to f32: a value just
+// below a power of two counts as that power, which the format has, and the value below it has not.
+std::uint8_t e8m0_of(float largest) {
+  if (!(largest > 0.0f)) return 0;
+  const double exponent = std::floor(static_cast<float>(std::log2(static_cast<double>(largest))));
+  return static_cast<std::uint8_t>(std::clamp(exponent + 125.0, 0.0, 252.0));
+}
+
+// The nearest float4, ties to the smaller magnitude. Zero has no sign.
+std::uint8_t nearest_float4(float value, float scale) {
+  constexpr float kMidpoints[7] = {0.5f, 1.5f, 2.5f, 3.5f, 5.0f, 7.0f, 10.0f};  // of doubled values
+  int element = 0;
+  for (const float midpoint : kMidpoints) element += std::abs(value) > midpoint * scale ? 1 : 0;
+  return static_cast<std::uint8_t>(value < 0.0f && element > 0 ? element + 8 : element);
+}
+
+void to_mxfp4_block(const float* values, std::uint8_t* block) {
+  block[0] = e8m0_of(largest_magnitude(values));
+  const float scale = half_of_e8m0(block[0]);
+  for (int i = 0; i < 16; ++i)
+    block[1 + i] = static_cast<std::uint8_t>(nearest_float4(values[i], scale) |
+                                             nearest_float4(values[16 + i], scale) << 4);
+}
+
+template <int kBytes, void (*kFrom)(const std::uint8_t*, float*),
+          void (*kTo)(const float*, std::uint8_t*) = nullptr>
+constexpr BlockType small_type(std::string_view name, std::uint32_t id) {
+  BlockType type{name, id, kSmall, kBytes, dequantise_each<kSmall, kBytes, kFrom>, nullptr};
+  if constexpr (kTo != nullptr) type.quantise = quantise_each<kSmall, kBytes, kTo>;
+  return type;
+}
+
+template <int kBytes, void (*kFrom)(const std::uint8_t*, float*)>
+constexpr BlockType super_type(std::string_view name, std::uint32_t id) {
+  return {name, id, kSuper, kBytes, dequantise_each<kSuper, kBytes, kFrom>, nullptr};
+}
+
+constexpr BlockType kBlockTypes[] = {
+    {"F32", 0, 1, 4, dequantise_f32, quantise_f32},
+    {"F16", 1, 1, 2, kElementwise<2, f16_element>, quantise_each<1, 2, to_f16_element>},
+    small_type<18, q4_0_block, to_q4_0_block>("Q4_0", 2),
+    small_type<20, q4_1_block>("Q4_1", 3),
+    small_type<22, q5_0_block>("Q5_0", 6),
+    small_type<24, q5_1_block>("Q5_1", 7),
+    small_type<34, q8_0_block, to_q8_0_block>("Q8_0", 8),
+    {"Q8_1", 9, 32, 40},
+    super_type<84, q2_k_block>("Q2_K", 10),
+    super_type<110, q3_k_block>("Q3_K", 11),
+    super_type<144, q4_k_block>("Q4_K", 12),
+    super_type<176, q5_k_block>("Q5_K", 13),
+    super_type<210, q6_k_block>("Q6_K", 14),
+    {"Q8_K", 15, 256, 292},
+    {"IQ2_XXS", 16, 256, 66},
+    {"IQ2_XS", 17, 256, 74},
+    {"IQ3_XXS", 18, 256, 98},
+    {"IQ1_S", 19, 256, 50},
+    small_type<18, iq4_nl_block>("IQ4_NL", 20),
+    {"IQ3_S", 21, 256, 110},
+    {"IQ2_S", 22, 256, 82},
+    super_type<136, iq4_xs_block>("IQ4_XS", 23),
+    {"I8", 24, 1, 1},
+    {"I16", 25, 1, 2},
+    {"I32", 26, 1, 4},
+    {"I64", 27, 1, 8},
+    {"F64", 28, 1, 8, kElementwise<8, f64_element>},
+    {"IQ1_M", 29, 256, 56},
+    {"BF16", 30, 1, 2, kElementwise<2, bf16_element>, quantise_each<1, 2, to_bf16_element>},
+    {"TQ1_0", 34, 256, 54},
+    {"TQ2_0", 35, 256, 66},
+    small_type<17, mxfp4_block, to_mxfp4_block>("MXFP4", 39),
+    {"NVFP4", 40, 64, 36},
+    {"Q1_0", 41, 128, 18},
+};
+
+// The blocks of so many values.
+std::int64_t blocks_of(const BlockType& type, std::size_t num_bytes, std::size_t num_values) {
+  const auto blocks = static_cast<std::int64_t>(num_bytes) / type.bytes;
+  ANABATIC_CHECK(blocks * type.bytes == static_cast<std::int64_t>(num_bytes) &&
+                     blocks * type.elements == static_cast<std::int64_t>(num_values),
+                 "[block types] {} bytes of {} for {} values", num_bytes, type.name, num_values);
+  return blocks;
+}
+
+}  // namespace
+
+std::span<const BlockType> block_types() { return kBlockTypes; }
+
+const BlockType* find_block_type(std::uint32_t id) {
+  const auto* type = std::ranges::lower_bound(kBlockTypes, id, {}, &BlockType::id);
+  return type == std::end(kBlockTypes) || type->id != id ? nullptr : type;
+}
+
+const BlockType* find_block_type(std::string_view name) {
+  const auto* type = std::ranges::find(kBlockTypes, name, &BlockType::name);
+  return type == std::end(kBlockTypes) ? nullptr : type;
+}
+
+void dequantise(const BlockType& type, std::span<const std::byte> blocks, std::span<float> values) {
+  ANABATIC_CHECK(type.dequantise != nullptr, "[block types] {} is not read", type.name);
+  type.dequantise(blocks.data(), blocks_of(type, blocks.size(), values.size()), values.data());
+}
+
+void quantise(const BlockType& type, std::span<const float> values, std::span<std::byte> blocks) {
+  ANABATIC_CHECK(type.quantise != nullptr, "[block types] {} is not written", type.name);
+  type.quantise(values.data(), blocks_of(type, blocks.size(), values.size()), blocks.data());
+}
+
+void dequantise_mxfp4_pairs(std::span<const std::byte> blocks, std::span<const std::byte> scales,
+                            std::span<float> values) {
+  ANABATIC_CHECK(blocks.size() == 16 * scales.size() && values.size() == 32 * scales.size(),
+                 "[block types] {} bytes of MXFP4 and {} scales for {} values", blocks.size(),
+                 scales.size(), values.size());
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks.data());
+  for (std::size_t group = 0; group < scales.size(); ++group) {
+    const float scale = half_of_e8m0(std::to_integer<std::uint8_t>(scales[group]));
+    for (std::size_t i = 0; i < 16; ++i) {
+      const std::uint8_t pair = bytes[group * 16 + i];
+      values[group * 32 + 2 * i] = scale * static_cast<float>(kFloat4Doubled[pair & 15]);
+      values[group * 32 + 2 * i + 1] = scale * static_cast<float>(kFloat4Doubled[pair >> 4]);
+    }
+  }
+}
+
+float f8_e4m3_to_float(std::uint8_t bits) {
+  const std::uint32_t magnitude = bits & 0x7Fu, sign = std::uint32_t{bits & 0x80u} << 24;
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-9f;
+  const std::uint32_t finite =
+      magnitude < 8 ? std::bit_cast<std::uint32_t>(subnormal) : (magnitude << 20) + (120u << 23);
+  return std::bit_cast<float>(sign | (magnitude == 0x7F ? 0x7FC00000u : finite));
+}
+
+void dequantise_f8_e4m3(std::span<const std::byte> elements, std::int64_t columns,
+                        std::int64_t first_row, std::span<const float> scales,
+                        std::span<float> values) {
+  constexpr std::int64_t kBlock = 128;
+  const std::int64_t rows = columns > 0 ? static_cast<std::int64_t>(values.size()) / columns : 0;
+  const std::int64_t blocks_a_row = ceil_div(columns, kBlock);
+  ANABATIC_CHECK(elements.size() == values.size() &&
+                     rows * columns == static_cast<std::int64_t>(values.size()) &&
+                     ceil_div(first_row + rows, kBlock) * blocks_a_row <=
+                         static_cast<std::int64_t>(scales.size()),
+                 "[block types] {} bytes of F8_E4M3 and {} scales for {} rows of {} from row {}",
+                 elements.size(), scales.size(), rows, columns, first_row);
+  static const std::array<float, 256> table = [] {
+    std::array<float, 256> all;
+    for (std::size_t bits = 0; bits < 256; ++bits)
+      all[bits] = f8_e4m3_to_float(static_cast<std::uint8_t>(bits));
+    return all;
+  }();
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(elements.data());
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t block = 0; block < blocks_a_row; ++block) {
+      const float scale =
+          scales[static_cast<std::size_t>((first_row + row) / kBlock * blocks_a_row + block)];
+      const std::int64_t end = std::min((block + 1) * kBlock, columns);
+      for (std::int64_t column = block * kBlock; column < end; ++column) {
+        const auto i = static_cast<std::size_t>(row * columns + column);
+        values[i] = table[bytes[i]] * scale;
+      }
+    }
+}
+
+}  // namespace anabatic::io
