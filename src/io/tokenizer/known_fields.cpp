@@ -39,6 +39,7 @@ constexpr std::array kComponents{
     Row{"Metaspace", "replacement str_rep prepend_scheme add_prefix_space split "},
     Row{"FixedLength", "length "},
     Row{"Replace", "pattern content "},
+    Row{"Precompiled", "precompiled_charsmap "},
     Row{"Prepend", "prepend "},
     Row{"Strip", "strip_left strip_right content start stop "},
     Row{"TemplateProcessing", "single pair special_tokens "},
