@@ -115,12 +115,19 @@ void Precompiled::apply(std::string& text) const {
   const auto is_ascii = [&](std::size_t i) {
     return (static_cast<unsigned char>(text[i]) & 0x80) == 0;
   };
+  // Of ASCII characters only CR and LF make a cluster.
+  const auto stands_alone = [&](std::size_t i) {
+    return is_ascii(i) && text[i] != '\r' && (i + 1 == text.size() || is_ascii(i + 1));
+  };
+  const std::string_view all = text;
   for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
-    // Of ASCII characters only CR and LF make a cluster.
-    const bool is_alone =
-        is_ascii(at) && text[at] != '\r' && (at + 1 == text.size() || is_ascii(at + 1));
-    end = is_alone ? at + 1 : grapheme_end(text, at);
-    append_mapped(std::string_view(text).substr(at, end - at), result);
+    while (end < text.size() && stands_alone(end) && is_kept_[static_cast<std::size_t>(text[end])])
+      ++end;
+    result += all.substr(at, end - at);
+    if (end == text.size()) break;
+    at = end;
+    end = stands_alone(at) ? at + 1 : grapheme_end(text, at);
+    append_mapped(all.substr(at, end - at), result);
   }
   text = std::move(result);
 }

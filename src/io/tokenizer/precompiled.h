@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The character map of SentencePiece (precompiled_charsmap), applied as Hugging Face applies it.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ class Precompiled {
   void append_mapped(std::string_view cluster, std::string& result) const;
 
   CharacterMap map_;
+  std::array<bool, 128> is_kept_{};  // ASCII characters without a replacement
 };
 
 }  // namespace anabatic::io::tokenizer

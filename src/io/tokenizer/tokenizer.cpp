@@ -15,6 +15,7 @@
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/post_processor.h"
 #include "io/tokenizer/pre_tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 
 namespace anabatic::io {
 
@@ -35,14 +36,6 @@ struct EncodeScratch {
 Normalizers normalizers_of(const JsonNode& root) {
   const auto node = root.find("normalizer");
   return node ? load_normalizers(*node) : Normalizers();
-}
-
-nlohmann::json parse_json(std::string_view text, std::string_view name) {
-  try {
-    return anabatic::parse_json(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(fmt::format("[tokenizer] {}: expected JSON: {}", name, error.what()));
-  }
 }
 
 }  // namespace
@@ -158,15 +151,20 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
-  const nlohmann::json document = parse_json(json, name);
-  return Tokenizer(std::make_unique<Impl>(JsonNode(document, fmt::format("[tokenizer] {}", name))));
+  return of_document(parse_document(json, name), name);
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(folder_or_file, error);
-  const auto file = is_folder ? folder_or_file / "tokenizer.json" : folder_or_file;
-  return parse(read_file(file), file.string());
+  const auto found = is_folder ? find_tokenizer_file(folder_or_file) : folder_or_file;
+  // A folder without any is told of the first.
+  const auto file = found ? *found : folder_or_file / "tokenizer.json";
+  return of_document(read_document(file), file.string());
+}
+
+Tokenizer Tokenizer::of_document(const nlohmann::json& document, std::string_view name) {
+  return Tokenizer(std::make_unique<Impl>(JsonNode(document, fmt::format("[tokenizer] {}", name))));
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {

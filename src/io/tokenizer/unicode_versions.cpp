@@ -49,7 +49,7 @@ constexpr Range kUnknownMarks[] = {
     {0x1E4EC, 0x1E4EF},
 };
 
-// Of category M here and not in the tables of Hugging Face, which follow Unicode 10.
+// The marks (category M) that the tables of Hugging Face, from Unicode 10, do not know.
 constexpr Range kUnknownMarkCategory[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
     {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},

@@ -47,7 +47,7 @@ void Unigram::load_vocabulary(const JsonNode& node) {
   std::vector<PrefixTrie::Word> words;
   for (std::int32_t id = 0; id < end_id(); ++id)
     words.emplace_back(tokens_[static_cast<std::size_t>(id)], id);
-  // Of tokens that are there twice the last counts.
+  // The last of equal tokens counts.
   for (auto word = words.rbegin(); word != words.rend(); ++word)
     ids_.insert(word->first, word->second);
   trie_ = PrefixTrie(std::move(words));
