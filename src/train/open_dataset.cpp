@@ -17,6 +17,7 @@
 #include "io/data/fingerprint.h"
 #include "io/data/token_files.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
 
@@ -95,7 +96,9 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
     callback = tokenize_callback(*tokenizer);
     options = tokenize_options(
         *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads(run));
-    fingerprint = io::content_hash(read_file(directory / "tokenizer.json"));
+    const auto file = io::find_tokenizer_file(directory);
+    ANABATIC_CHECK(file.has_value(), "[data] {} lost its tokenizer", directory.string());
+    fingerprint = io::content_hash(read_file(*file));
     cache = cache_of(run);
   }
   const auto packing = io::packing_from_string(run.data.packing);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -18,7 +19,7 @@ io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer) {
 }
 
 std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory) {
-  if (!std::filesystem::exists(directory / "tokenizer.json")) return std::nullopt;
+  if (!io::find_tokenizer_file(directory)) return std::nullopt;
   try {
     return io::Tokenizer::load(directory);
   } catch (const Unsupported&) {

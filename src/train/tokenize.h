@@ -16,8 +16,8 @@ namespace anabatic::train {
 // Appends ids without special tokens. `tokenizer` must outlive the callback.
 io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer);
 
-// The tokenizer.json of a model directory. Nothing if there is none, or if it is of an unsupported
-// kind and the data are tokens already.
+// The tokenizer of a model directory. Nothing if there is none, or if it is of an unsupported kind
+// and the data are tokens already.
 std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory);
 
 // The special tokens of run.model.path, with data.add_bos and data.append_eos. `tokenizer` may be

@@ -10,35 +10,23 @@
 #include <vector>
 
 #include "io/tokenizer/flat_map.h"
-#include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/merge.h"
-#include "io/tokenizer/word_cache.h"
+#include "io/tokenizer/model.h"
 
 namespace anabatic::io::tokenizer {
 
-struct WordScratch {
-  WordCache words;  // by text
-  WordCache runs;   // by symbols
-  MergeScratch merge;
-  std::vector<std::int32_t> symbols;
-  std::string mapped;
-  std::string character;
-};
-
-class Bpe {
+class Bpe final : public Model {
  public:
   explicit Bpe(const JsonNode& model);
 
-  // Words are then raw bytes that stand for their byte-level symbols.
-  void take_raw_bytes() { takes_raw_bytes_ = true; }
+  void take_raw_bytes() override { takes_raw_bytes_ = true; }
+  void encode(std::string_view word, WordScratch& scratch,
+              std::vector<std::int32_t>& ids) const override;
 
-  // Appends the ids of one word (not empty, valid UTF-8).
-  void encode(std::string_view word, WordScratch& scratch, std::vector<std::int32_t>& ids) const;
-
-  std::int32_t num_tokens() const { return static_cast<std::int32_t>(vocabulary_.size()); }
-  std::int32_t end_id() const { return static_cast<std::int32_t>(tokens_.size()); }
-  std::optional<std::int32_t> id_of(std::string_view token) const;
-  const std::string* token(std::int32_t id) const;  // null if none
+  std::int32_t num_tokens() const override { return static_cast<std::int32_t>(vocabulary_.size()); }
+  std::int32_t end_id() const override { return static_cast<std::int32_t>(tokens_.size()); }
+  std::optional<std::int32_t> id_of(std::string_view token) const override;
+  const std::string* token(std::int32_t id) const override;
 
  private:
   void load_options(const JsonNode& model);

@@ -35,8 +35,6 @@ bool StringMap::insert(std::string_view text, std::int32_t id) {
 }
 
 Bpe::Bpe(const JsonNode& model) {
-  const std::string type = type_of(model);
-  if (!type.empty() && type != "BPE") model.unsupported(fmt::format("the model `{}`", type));
   load_options(model);
   load_vocabulary(model.at("vocab"));
   unk_id_ = unk_token_.empty() ? -1 : vocabulary_.find(unk_token_);

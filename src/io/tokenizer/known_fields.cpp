@@ -23,7 +23,7 @@ constexpr std::array kParts{
     Row{"added_tokens", "id content single_word lstrip rstrip normalized special "},
     Row{"model",
         "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
-        "byte_fallback ignore_merges vocab merges "}};
+        "byte_fallback ignore_merges vocab merges unk_id "}};
 
 // Fields of normalizers, pre-tokenizers, post-processors and decoders, in addition to `type`.
 // trim_offsets, the add_prefix_space of a post-processor and str_rep concern offsets or repeat
@@ -39,6 +39,7 @@ constexpr std::array kComponents{
     Row{"Metaspace", "replacement str_rep prepend_scheme add_prefix_space split "},
     Row{"FixedLength", "length "},
     Row{"Replace", "pattern content "},
+    Row{"Precompiled", "precompiled_charsmap "},
     Row{"Prepend", "prepend "},
     Row{"Strip", "strip_left strip_right content start stop "},
     Row{"TemplateProcessing", "single pair special_tokens "},

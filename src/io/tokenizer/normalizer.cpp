@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "io/tokenizer/precompiled.h"
 #include "io/tokenizer/unicode.h"
 #include "io/tokenizer/unicode_versions.h"
 
@@ -115,9 +116,9 @@ class Prepend final : public Normalizer {
 class ReplaceAll final : public Normalizer {
  public:
   explicit ReplaceAll(const JsonNode& node) : replace_(node) {}
-  bool apply(std::string& text, bool, RegexScratch& scratch) const override {
+  bool apply(std::string& text, bool is_continuation, RegexScratch& scratch) const override {
     std::string result;
-    const bool keeps_start = replace_.apply(text, scratch, result);
+    const bool keeps_start = replace_.apply(text, scratch, result, is_continuation);
     text = std::move(result);
     return keeps_start;
   }
@@ -145,6 +146,55 @@ class Strip final : public Normalizer {
   bool left_;
   bool right_;
 };
+
+class CharacterMapping final : public Normalizer {
+ public:
+  explicit CharacterMapping(const JsonNode& node) : map_(node) {}
+  bool apply(std::string& text, bool, RegexScratch&) const override {
+    map_.apply(text);
+    return true;
+  }
+
+ private:
+  Precompiled map_;
+};
+
+// Keeps, drops or replaces each character: `change` gives the new one, 0 to drop it.
+class CharacterFilter final : public Normalizer {
+ public:
+  explicit CharacterFilter(char32_t (*change)(char32_t)) : change_(change) {}
+  bool apply(std::string& text, bool, RegexScratch&) const override {
+    std::string result;
+    result.reserve(text.size());
+    bool keeps_start = true;
+    std::size_t length = 0;
+    for (std::size_t at = 0; at < text.size(); at += length) {
+      const char32_t c = decode_utf8(text, at, length);
+      // NUL stays: no filter drops it.
+      const char32_t changed = c == 0 ? 0 : change_(c);
+      if (changed != 0 || c == 0)
+        append_utf8(result, changed);
+      else if (at == 0)
+        keeps_start = false;
+    }
+    text = std::move(result);
+    return keeps_start;
+  }
+
+ private:
+  char32_t (*change_)(char32_t);
+};
+
+// The rules that neural machine translation at Google began with.
+char32_t change_for_nmt(char32_t c) {
+  const auto is_in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+  if (is_in(1, 8) || c == 0xB || is_in(0xE, 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return 0;
+  const bool is_space = is_in(9, 0xD) || c == 0x1680 || is_in(0x200B, 0x200F) || c == 0x2028 ||
+                        c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+  return is_space ? U' ' : c;
+}
+
+char32_t drop_mark(char32_t c) { return c >= 0x300 && is_mark_of_unicode_10(c) ? 0 : c; }
 
 class ByteLevelSymbols final : public Normalizer {
  public:
@@ -181,6 +231,12 @@ void append_normalizers(const JsonNode& node, int depth, Normalizers& chain) {
     add(std::make_unique<ReplaceAll>(node));
   } else if (type == "Strip") {
     add(std::make_unique<Strip>(node.at("strip_left").as_bool(), node.at("strip_right").as_bool()));
+  } else if (type == "Precompiled") {
+    add(std::make_unique<CharacterMapping>(node));
+  } else if (type == "Nmt") {
+    add(std::make_unique<CharacterFilter>(change_for_nmt));
+  } else if (type == "StripAccents") {
+    add(std::make_unique<CharacterFilter>(drop_mark));
   } else if (type == "ByteLevel") {
     add(std::make_unique<ByteLevelSymbols>());
   } else {
@@ -201,7 +257,8 @@ Replace::Replace(const JsonNode& node) : content_(node.at("content").as_string()
   if (!regex_ && literal_.empty()) pattern.unsupported("an empty string to replace");
 }
 
-bool Replace::apply(std::string_view text, RegexScratch& scratch, std::string& result) const {
+bool Replace::apply(std::string_view text, RegexScratch& scratch, std::string& result,
+                    bool is_continuation) const {
   bool keeps_start = true;
   const auto take = [&](std::size_t begin, std::size_t end, std::size_t& copied) {
     if (begin == 0) {
@@ -215,7 +272,8 @@ bool Replace::apply(std::string_view text, RegexScratch& scratch, std::string& r
   std::size_t copied = 0;
   if (regex_) {
     MatchCursor matches(*regex_, text, scratch);
-    for (Match match; matches.next(match);) take(match.begin, match.end, copied);
+    for (Match match; matches.next(match);)
+      if (match.end > 0 || !is_continuation) take(match.begin, match.end, copied);
   } else {
     for (std::size_t at = text.find(literal_); at != std::string_view::npos;
          at = text.find(literal_, copied))

@@ -16,8 +16,10 @@ class Replace {
  public:
   explicit Replace(const JsonNode& node);
 
-  // True if the first character of the result stems from the first of `text`.
-  bool apply(std::string_view text, RegexScratch& scratch, std::string& result) const;
+  // True if the first character of the result stems from the first of `text`. A `is_continuation`
+  // gets nothing in front where the pattern matches no character.
+  bool apply(std::string_view text, RegexScratch& scratch, std::string& result,
+             bool is_continuation = false) const;
 
  private:
   std::string literal_;

@@ -9,12 +9,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/tokenizer/added_vocabulary.h"
-#include "io/tokenizer/bpe.h"
 #include "io/tokenizer/decoder.h"
 #include "io/tokenizer/known_fields.h"
+#include "io/tokenizer/model.h"
 #include "io/tokenizer/normalizer.h"
 #include "io/tokenizer/post_processor.h"
 #include "io/tokenizer/pre_tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 
 namespace anabatic::io {
 
@@ -37,20 +38,12 @@ Normalizers normalizers_of(const JsonNode& root) {
   return node ? load_normalizers(*node) : Normalizers();
 }
 
-nlohmann::json parse_json(std::string_view text, std::string_view name) {
-  try {
-    return anabatic::parse_json(text);
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(fmt::format("[tokenizer] {}: expected JSON: {}", name, error.what()));
-  }
-}
-
 }  // namespace
 
 struct Tokenizer::Impl {
   Normalizers normalizers;
   PreTokenizers pre_tokenizers;
-  Bpe model;
+  std::unique_ptr<Model> model;
   AddedVocabulary added;
   PostProcessor post_processor;
   bool has_decoder = false;
@@ -63,17 +56,17 @@ struct Tokenizer::Impl {
 
   explicit Impl(const JsonNode& root)
       : normalizers(normalizers_of(root)),
-        model(root.at("model")),
+        model(load_model(root.at("model"))),
         added(
-            root.find("added_tokens"), model.num_tokens(),
-            [this](const std::string& token) { return model.id_of(token); }, normalizers) {
+            root.find("added_tokens"), model->num_tokens(),
+            [this](const std::string& token) { return model->id_of(token); }, normalizers) {
     if (const auto version = root.find("version"); version && version->as_string() != "1.0")
       version->unsupported(fmt::format("version {}", version->as_string()));
     for (const char* key : {"truncation", "padding"}) {
       if (const auto node = root.find(key)) log_warning("{}: is not applied", node->place());
     }
     if (const auto node = root.find("pre_tokenizer")) pre_tokenizers = PreTokenizers(*node);
-    if (pre_tokenizers.gives_raw_bytes()) model.take_raw_bytes();
+    if (pre_tokenizers.gives_raw_bytes()) model->take_raw_bytes();
     if (const auto node = root.find("post_processor")) {
       post_processor = load_post_processor(*node);
       for (const auto* ids : {&post_processor.before, &post_processor.after})
@@ -105,7 +98,7 @@ struct Tokenizer::Impl {
   void encode_text(std::string_view text, Start start, EncodeScratch& scratch,
                    std::vector<std::int32_t>& ids) const {
     const NextStage::TakeWord take_word = [&](std::string_view word) {
-      model.encode(word, scratch.words, ids);
+      model->encode(word, scratch.words, ids);
     };
     added.split_raw(text, scratch.cut.regex, scratch.raw_parts);
     for (const TextPart& raw : scratch.raw_parts) {
@@ -148,7 +141,7 @@ struct Tokenizer::Impl {
 
   const std::string* token_text(std::int32_t id) const {
     const std::string* text = added.text_of(id);
-    return text ? text : model.token(id);
+    return text ? text : model->token(id);
   }
 };
 
@@ -158,15 +151,20 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
-  const nlohmann::json document = parse_json(json, name);
-  return Tokenizer(std::make_unique<Impl>(JsonNode(document, fmt::format("[tokenizer] {}", name))));
+  return of_document(parse_document(json, name), name);
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(folder_or_file, error);
-  const auto file = is_folder ? folder_or_file / "tokenizer.json" : folder_or_file;
-  return parse(read_file(file), file.string());
+  const auto found = is_folder ? find_tokenizer_file(folder_or_file) : folder_or_file;
+  // A folder without any is told of the first.
+  const auto file = found ? *found : folder_or_file / "tokenizer.json";
+  return of_document(read_document(file), file.string());
+}
+
+Tokenizer Tokenizer::of_document(const nlohmann::json& document, std::string_view name) {
+  return Tokenizer(std::make_unique<Impl>(JsonNode(document, fmt::format("[tokenizer] {}", name))));
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
@@ -211,12 +209,12 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
 }
 
 std::int32_t Tokenizer::vocabulary_size() const {
-  return std::max(impl_->model.end_id(), impl_->added.end_id());
+  return std::max(impl_->model->end_id(), impl_->added.end_id());
 }
 
 std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const {
   const auto id = impl_->added.id_of(token);
-  return id ? id : impl_->model.id_of(token);
+  return id ? id : impl_->model->id_of(token);
 }
 
 std::string Tokenizer::id_to_token(std::int32_t id) const {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back, as a Hugging Face `tokenizer.json` with a BPE model says.
+// Text to token ids and back, as a Hugging Face `tokenizer.json` with a BPE or Unigram model says.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,7 +21,7 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 // many threads at once. `truncation` and `padding` of the file are not applied.
 class Tokenizer {
  public:
-  // A folder with tokenizer.json or that file itself. InvalidArgument names the place of a bad
+  // A model directory or its file (tokenizer_file.h). InvalidArgument names the place of a bad
   // field, Unsupported the component or field that nothing here implements.
   static Tokenizer load(const std::filesystem::path& folder_or_file);
 
@@ -60,6 +61,7 @@ class Tokenizer {
  private:
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
+  static Tokenizer of_document(const nlohmann::json& document, std::string_view name);
   std::unique_ptr<Impl> impl_;
 };
 

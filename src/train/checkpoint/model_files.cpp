@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/gguf.h"
+#include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
 
@@ -24,8 +25,9 @@ constexpr std::int64_t kLargestFile = std::int64_t{1} << 26;
 constexpr const char* kChangeable[] = {"config.json", "generation_config.json",
                                        "tokenizer_config.json", "special_tokens_map.json"};
 // Files that are copied, so that a checkpoint is a model directory of its own.
-constexpr const char* kCopied[] = {"tokenizer.json", "tokenizer.model",   "vocab.json",
-                                   "merges.txt",     "added_tokens.json", "chat_template.jinja"};
+constexpr const char* kCopied[] = {"tokenizer.json",     "tokenizer.model", "tekken.json",
+                                   "vocab.json",         "merges.txt",      "added_tokens.json",
+                                   "chat_template.jinja"};
 
 std::string ids_text(const std::vector<std::int64_t>& ids) {
   return dump_json(ids.size() == 1 ? Json(ids[0]) : Json(ids));
@@ -92,6 +94,8 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
     if (special_.eos) eos_text_ = tokenizer->id_to_token(*special_.eos);
     if (special_.post_processor_lacks_prefix)
       prefix_text_ = tokenizer->id_to_token(special_.document.prefix.front());
+    if (!fs::exists(source_ / "tokenizer.json"))
+      converted_ = io::tokenizer_json(*io::find_tokenizer_file(source_));
   }
   for (const char* name : kChangeable) {
     const bool is_config = std::string_view(name) == "config.json";
@@ -130,7 +134,7 @@ std::string ModelFiles::with_special_tokens(const File& file) const {
 }
 
 std::int64_t ModelFiles::num_bytes() const {
-  std::int64_t bytes = 0;
+  auto bytes = static_cast<std::int64_t>(converted_.size());
   for (const File& file : files_) bytes += static_cast<std::int64_t>(file.text.size());
   for (const char* copied : kCopied) {
     std::error_code absent;
@@ -157,6 +161,7 @@ void ModelFiles::write(const fs::path& directory, const model::WeightMap& map,
   for (const char* copied : kCopied)
     if (fs::exists(source_ / copied))
       fs::copy_file(source_ / copied, directory / copied, fs::copy_options::overwrite_existing);
+  if (!converted_.empty()) write_file_atomically(directory / "tokenizer.json", converted_);
   if (!prefix_text_.empty()) {
     const fs::path file = directory / "tokenizer.json";
     const std::string text = read_file(file);

@@ -35,8 +35,8 @@ constexpr const char* kTokenFields[] = {"add_bos_token",  "add_eos_token", "bos_
                                         "tokenizer_class"};
 constexpr const char* kTokenFieldFiles[] = {"tokenizer_config.json", "special_tokens_map.json",
                                             "generation_config.json"};
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
-                                           "merges.txt", "added_tokens.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tekken.json", "tokenizer.model",
+                                           "vocab.json",     "merges.txt",  "added_tokens.json"};
 
 Json read_object(const fs::path& file) {
   std::error_code ignored;

@@ -5,11 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <new>
 #include <random>
 
 #include "anabatic/error.h"
+#include "base/json.h"
+#include "base/text.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 
 namespace {
 
@@ -51,6 +56,11 @@ const char* const kDocuments[] = {
   "behavior": "MergedWithNext", "invert": false}, {"type": "ByteLevel", "add_prefix_space": true, "use_regex": true}]},
  "post_processor": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"},
  "model": {"vocab": {"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "Ã": 5}, "merges": ["a b", "Ġ ab"]}})",
+    R"({"version": "1.0", "added_tokens": [],
+ "normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}, {"type": "StripAccents"}]},
+ "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false},
+ "model": {"type": "Unigram", "unk_id": 0, "byte_fallback": true,
+  "vocab": [["<unk>", 0], ["▁", -3.5], ["a", -4], ["b", -5], ["▁ab", -2.5], ["bb", -6], ["<0x41>", 0]]}})",
 };
 
 // Loading either fails with one of our errors or gives something that encodes and decodes.
@@ -85,7 +95,7 @@ TEST(TokenizerFuzz, FlippedBitsAndBytes) {
   std::mt19937 random(kSeed);
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
   for (int round = 0; round < 6000; ++round) {
-    std::string json = kDocuments[round % 2];
+    std::string json = kDocuments[static_cast<std::size_t>(round) % std::size(kDocuments)];
     for (unsigned i = 0; i <= random() % 3; ++i) {
       char& byte = json[random() % json.size()];
       byte = random() % 2 ? static_cast<char>(byte ^ 1 << random() % 8)
@@ -119,6 +129,31 @@ TEST(TokenizerFuzz, DeepNesting) {
                                   R"(,"model":{"vocab":{},"merges":[]}})"),
                  Unsupported);
   }
+}
+
+TEST(TokenizerFuzz, FlippedBitsOfSentencePieceModels) {
+  const std::filesystem::path corpus =
+      ANABATIC_SOURCE_DIR "/tests/fuzz/tokenizer/sentencepiece_corpus/accepted";
+  std::mt19937 random(13);
+  int num_read = 0, num_refused = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
+    const std::string good = read_file(entry.path());
+    for (int round = 0; round < 300; ++round) {
+      std::string bytes = good;
+      for (unsigned i = 0; i <= random() % 3; ++i)
+        bytes[random() % bytes.size()] ^= static_cast<char>(1u << random() % 8);
+      if (random() % 4 == 0) bytes.resize(random() % bytes.size());
+      try {
+        try_document(dump_json(tokenizer::convert_sentencepiece(bytes, "tokenizer.model", true)));
+        ++num_read;
+      } catch (const Error& error) {
+        EXPECT_TRUE(std::string(error.what()).starts_with("[tokenizer] tokenizer.model"));
+        ++num_refused;
+      }
+    }
+  }
+  EXPECT_GT(num_read, 100);
+  EXPECT_GT(num_refused, 100);
 }
 
 TEST(TokenizerFuzz, RandomBytesAreEncodedOrRefused) {

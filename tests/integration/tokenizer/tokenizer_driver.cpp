@@ -2,6 +2,7 @@
 // Speaks with tokenizer_parity.py: one JSON request a line on standard input, one answer a line.
 //   tokenizer_driver TOKENIZER                 serve encode / decode / stream requests
 //   tokenizer_driver TOKENIZER --speed FILE    print the MB of FILE encoded in a second of CPU time
+//   tokenizer_driver TOKENIZER --json          print the tokenizer.json that it is equal to
 //   tokenizer_driver --train FOLDER VOCAB THREADS FILES...
 #include <fmt/core.h>
 
@@ -19,6 +20,7 @@
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/regex.h"
 #include "io/tokenizer/tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 #include "io/tokenizer/unicode.h"
 
 namespace {
@@ -137,6 +139,8 @@ int main(int argc, char** argv) {
           arguments[1]);
     } else if (arguments.size() == 3 && arguments[1] == "--speed") {
       measure(Tokenizer::load(arguments[0]), arguments[2]);
+    } else if (arguments.size() == 2 && arguments[1] == "--json") {
+      std::cout << anabatic::io::tokenizer_json(arguments[0]);
     } else if (arguments.size() == 1) {
       serve(Tokenizer::load(arguments[0]));
     } else {

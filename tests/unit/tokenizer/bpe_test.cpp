@@ -85,8 +85,8 @@ TEST(Bpe, NamesWhatIsWrongInTheModel) {
               ThrowsMessage<InvalidArgument>(HasSubstr("expected distinct ids, got 1 for both")));
   EXPECT_THAT(parse(bpe(R"({"a": 0})", "[]", R"(, "dropout": 0.1)")),
               ThrowsMessage<Unsupported>(HasSubstr("model.dropout")));
-  EXPECT_THAT(parse(R"({"type": "Unigram", "vocab": []})"),
-              ThrowsMessage<Unsupported>(HasSubstr("the model `Unigram`")));
+  EXPECT_THAT(parse(R"({"type": "WordPiece", "vocab": {}})"),
+              ThrowsMessage<Unsupported>(HasSubstr("the model `WordPiece`")));
 }
 
 // The row of symbols merged pair by pair in the plainest way.

@@ -134,8 +134,8 @@ TEST(Normalizers, PrependReplaceAndStrip) {
 }
 
 TEST(Normalizers, NameWhatTheyDoNotKnow) {
-  EXPECT_THAT([] { normalized(R"({"type": "Precompiled"})", "a"); },
-              ThrowsMessage<Unsupported>(HasSubstr("normalizer: the normalizer `Precompiled`")));
+  EXPECT_THAT([] { normalized(R"({"type": "BertNormalizer"})", "a"); },
+              ThrowsMessage<Unsupported>(HasSubstr("normalizer: the normalizer `BertNormalizer`")));
 }
 
 }  // namespace
