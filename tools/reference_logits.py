@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Logits of a model directory as transformers computes them in fp32, for `anabatic check manifest --reference`.
+
+usage: reference_logits.py MODEL_DIR OUTPUT.safetensors [--tokens N]
+"""
+import argparse
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("output")
+    parser.add_argument("--tokens", type=int, default=64)
+    arguments = parser.parse_args()
+    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+    ids = (torch.arange(1, arguments.tokens + 1) * 7919 % model.config.vocab_size)[None]
+    with torch.no_grad():
+        logits = model(ids).logits.float()
+    save_file({"input_ids": ids, "logits": logits.contiguous()}, arguments.output)
+
+
+if __name__ == "__main__":
+    main()
