@@ -10,10 +10,23 @@
 namespace anabatic::model {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{
-      &kDeepseekV2, &kDeepseekV3, &kDots1,   &kFlexOlmo, &kGraniteMoe, &kGraniteMoeShared,
-      &kLlama,      &kMistral,    &kMixtral, &kOlmo2,    &kOlmoe,      &kQwen2,
-      &kQwen2Moe,   &kQwen3,      &kQwen3Moe};
+  static constexpr std::array kFamilies{&kDeepseekV2,
+                                        &kDeepseekV3,
+                                        &kDots1,
+                                        &kFlexOlmo,
+                                        &kGlm4Moe,
+                                        &kGraniteMoe,
+                                        &kGraniteMoeShared,
+                                        &kLlama,
+                                        &kMinimaxM2,
+                                        &kMistral,
+                                        &kMixtral,
+                                        &kOlmo2,
+                                        &kOlmoe,
+                                        &kQwen2,
+                                        &kQwen2Moe,
+                                        &kQwen3,
+                                        &kQwen3Moe};
   return kFamilies;
 }
 

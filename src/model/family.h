@@ -48,8 +48,9 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kDots1, kFlexOlmo, kGraniteMoe, kGraniteMoeShared,
-    kLlama, kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kFlexOlmo, kGlm4Moe, kGraniteMoe,
+    kGraniteMoeShared, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe,
+    kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Null when there is no family of that name.

@@ -35,10 +35,11 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 }
 
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
-  EXPECT_THAT(unsupported(R"({"model_type": "gpt2"})"),
-              AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, flex_olmo, "
-                              "granitemoe, granitemoeshared, llama, mistral, "),
-                    HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
+  EXPECT_THAT(
+      unsupported(R"({"model_type": "gpt2"})"),
+      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, "
+                      "granitemoe, granitemoeshared, llama, minimax_m2, mistral, "),
+            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {

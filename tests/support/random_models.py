@@ -48,6 +48,9 @@ DEEPSEEK = COMMON | {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
+GLM4_MOE = DOTS1 | {"n_group": 2, "topk_group": 1, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}
+del GLM4_MOE["sliding_window"]
+MINIMAX_M2 = MIXTRAL | {"num_local_experts": 6, "head_dim": 8}
 OLMO2 = COMMON | {"pad_token_id": None}
 OLMOE = OLMO2 | {"num_experts": 6, "num_experts_per_tok": 3}
 AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
@@ -257,9 +260,37 @@ MODELS = {
             "n_group": 1,
             "topk_group": 1,
             "num_experts_per_tok": 1,
+            "norm_topk_prob": False,
             "first_k_dense_replace": 0,
             "tie_word_embeddings": True,
         },
+    ),
+    "glm4_moe_plain": ("glm4_moe", GLM4_MOE),
+    "glm4_moe_odd": (
+        "glm4_moe",
+        GLM4_MOE
+        | {
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "head_dim": 12,
+            "partial_rotary_factor": 0.34,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 1.6,
+        },
+    ),
+    "glm4_moe_bare": (
+        "glm4_moe",
+        GLM4_MOE
+        | {"n_group": 1, "num_experts_per_tok": 1, "norm_topk_prob": False, "tie_word_embeddings": True, "first_k_dense_replace": 0},
+    ),
+    "minimax_m2_plain": ("minimax_m2", MINIMAX_M2),
+    "minimax_m2_odd": (
+        "minimax_m2",
+        MINIMAX_M2 | AUX | {"num_key_value_heads": 1, "head_dim": 12, "rotary_dim": 4, "num_experts_per_tok": 3},
+    ),
+    "minimax_m2_tied": (
+        "minimax_m2",
+        MINIMAX_M2 | NARROW | {"head_dim": 10, "rotary_dim": 6, "tie_word_embeddings": True, "pad_token_id": 5},
     ),
     "olmoe_plain": ("olmoe", OLMOE | AUX),
     "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
@@ -329,6 +360,12 @@ MODELS = {
 
 # Run by the slow suite only.
 SLOW = {
+    "glm4_moe_bare",
+    "glm4_moe_plain",
+    "minimax_m2_plain",
+    "minimax_m2_tied",
+    "dots1_bare_scores",
+    "dots1_plain",
     "deepseek_v2_plain",
     "deepseek_v3_no_latent_query",
     "deepseek_v3_plain",

@@ -182,7 +182,7 @@ TEST(GgufModel, ReadsTheConfig) {
   EXPECT_THAT(config.eos_token_ids, ElementsAre(3));
   EXPECT_EQ(config.bos_token_id, -1);
   EXPECT_EQ(config.dtype, "float32");
-  EXPECT_TRUE(first_moe(config.spec)->normalizes_weights) << "as llama.cpp computes it";
+  EXPECT_TRUE(first_moe(config.spec)->router.form.normalizes) << "as llama.cpp computes it";
   model.type = "BF16";
   model.floats["rope.scaling.factor"] = 4.0f;
   model.write(folder / "a.gguf");

@@ -25,6 +25,8 @@ const std::vector<std::string>& models() {
       small_json("mixtral"),
       small_json("qwen3_moe", R"("mlp_only_layers": [1])"),
       small_json("deepseek_v2", R"("mlp_bias": true, "attention_bias": true)"),
+      small_json("minimax_m2"),
+      small_json("glm4_moe", R"("use_qk_norm": true)"),
       small_json("deepseek_v3", R"("q_lora_rank": null)"),
       small_json("flex_olmo"),
       small_json("granitemoe"),
