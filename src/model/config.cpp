@@ -171,6 +171,17 @@ void finish(ConfigReader& reader, const CommonFields& fields, ModelConfig& confi
   throw InvalidArgument(text);
 }
 
+// By the class of transformers that a config names. Null where it names none that is known.
+const Family* family_of_class(const nlohmann::json& json) {
+  const auto classes = json.find("architectures");
+  if (classes == json.end() || !classes->is_array()) return nullptr;
+  for (const nlohmann::json& name : *classes)
+    if (const Family* family =
+            name.is_string() ? find_family_of_class(name.get<std::string>()) : nullptr)
+      return family;
+  return nullptr;
+}
+
 const Family& required_family(const nlohmann::json& json, const std::filesystem::path& file) {
   const auto supported = [] {
     std::vector<std::string_view> names;
@@ -182,6 +193,7 @@ const Family& required_family(const nlohmann::json& json, const std::filesystem:
                    "[config] {}: model_type: expected one of {}, got {}", file.string(),
                    supported(), found == json.end() ? "none" : show_json_briefly(*found));
   const Family* family = find_family(found->get<std::string>());
+  if (family == nullptr) family = family_of_class(json);
   if (family == nullptr)
     throw Unsupported(fmt::format("[config] {}: model_type: expected one of {}, got {}",
                                   file.string(), supported(), show_json_briefly(*found)));

@@ -36,6 +36,12 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
+const Family* find_family_of_class(std::string_view architecture) {
+  for (const Family* family : families())
+    if (!family->architecture.empty() && family->architecture == architecture) return family;
+  return nullptr;
+}
+
 Gqa CommonFields::attention() const {
   return {
       .num_heads = num_attention_heads, .num_kv_heads = num_key_value_heads, .head_dim = head_dim};

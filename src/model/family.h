@@ -45,6 +45,8 @@ struct Family {
   // Reads the other fields and fills spec.layers and spec.spellings. What common fields fill in
   // `config` is there already.
   void (*read)(ConfigReader& reader, const CommonFields& fields, ModelConfig& config);
+  // Configs of another model_type that name this class under `architectures` are of the family too.
+  std::string_view architecture = "";
 };
 
 // One file each, in families/.
@@ -53,8 +55,9 @@ extern const Family kDeepseekV2, kDeepseekV3, kDots1, kFlexOlmo, kGlm4Moe, kGran
     kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
-// Null when there is no family of that name.
+// Both null when there is none.
 const Family* find_family(std::string_view model_type);
+const Family* find_family_of_class(std::string_view architecture);
 
 // Shared by families.
 void read_attention_bias(ConfigReader& reader, Gqa& attention);

@@ -2,6 +2,7 @@
 #include "model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -225,6 +226,21 @@ void read_in_file_order(const FileTensor& tensor, const StateReader& read,
   }
 }
 
+namespace {
+
+// A bias that is not finite would silently bar experts, or choose one for every token.
+void require_finite_biases(const FileTensor& tensor, const std::filesystem::path& directory,
+                           std::span<const float> values) {
+  if (!tensor.pieces.front().state.ends_with(kCorrectionBias)) return;
+  const auto bad = std::find_if(values.begin(), values.end(),
+                                [](float value) { return !std::isfinite(value); });
+  ANABATIC_REQUIRE(bad == values.end(),
+                   "[weights] {}: {}: expected finite biases of experts, found {} for expert {}",
+                   directory.string(), tensor.name, *bad, bad - values.begin());
+}
+
+}  // namespace
+
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write) {
   if (io::is_gguf(directory)) return import_gguf(config, directory, write);
@@ -234,7 +250,12 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
   WrittenChecksums checksums(directory);
   for (const FileTensor& tensor : map.tensors) {
     const io::TensorEntry& entry = *files.find(tensor.name);
-    checksums.compare(entry, import_tensor(files, tensor, entry.data, write));
+    const auto checked = [&](std::string_view state, std::int64_t first,
+                             std::span<const float> values) {
+      require_finite_biases(tensor, directory, values);
+      write(state, first, values);
+    };
+    checksums.compare(entry, import_tensor(files, tensor, entry.data, checked));
   }
   return map;
 }

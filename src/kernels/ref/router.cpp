@@ -118,8 +118,11 @@ void router(const Arguments& args) {
   const TensorView* documents =
       args.inputs.size() > form.documents() ? &args.inputs[form.documents()] : nullptr;
   const std::int64_t num_experts = columns(logits);
-  Row counts(static_cast<std::size_t>(num_experts), 0.0), sums = counts;
-  Choice row;
+  // Kept from call to call, so that a step allocates nothing.
+  thread_local Row counts, sums;
+  thread_local Choice row;
+  counts.assign(static_cast<std::size_t>(num_experts), 0.0);
+  sums = counts;
   for (std::int64_t t = 0; t < rows(logits); ++t) {
     score(form, logits, t, row.scores);
     const bool is_counted = documents == nullptr || load_index(*documents, t) >= 0;
@@ -161,7 +164,9 @@ void router_gradient(const Arguments& args) {
   const TensorView* dprobabilities = args.inputs.size() > 4 ? &args.inputs[4] : nullptr;
   const TensorView* documents = args.inputs.size() > 5 ? &args.inputs[5] : nullptr;
   const std::int64_t num_experts = columns(first), top_k = columns(experts);
-  Row scores(static_cast<std::size_t>(num_experts)), dscores(scores.size());
+  thread_local Row scores, dscores;  // as above
+  scores.resize(static_cast<std::size_t>(num_experts));
+  dscores.resize(scores.size());
   for (std::int64_t t = 0; t < rows(first); ++t) {
     if (is_sigmoid) score(form, first, t, scores);
     for (std::int64_t e = 0; !is_sigmoid && e < num_experts; ++e)

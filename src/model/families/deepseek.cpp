@@ -144,6 +144,7 @@ const Family kDeepseekV3{.model_type = "deepseek_v3",
                                       .bos_token_id = 0,
                                       .eos_token_id = 1,
                                       .head_dim_key = "qk_rope_head_dim"},
-                         .read = read_deepseek_v3};
+                         .read = read_deepseek_v3,
+                         .architecture = "DeepseekV3ForCausalLM"};
 
 }  // namespace anabatic::model

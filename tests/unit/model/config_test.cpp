@@ -184,6 +184,13 @@ TEST(Config, ReadsPartialRotationOfGlmAndMinimax) {
               HasSubstr("rotary_dim: expected the 32 columns"));
 }
 
+TEST(Config, TakesAConfigThatNamesTheClassOfAFamily) {
+  const std::string json = small_json("deepseek_v3", R"("model_type": "kimi_k2",
+                                                        "architectures": ["DeepseekV3ForCausalLM"])");
+  EXPECT_EQ(config_from(json).model_type, "deepseek_v3");
+  EXPECT_THROW(config_from(small_json("deepseek_v3", R"("model_type": "kimi_k2")")), Unsupported);
+}
+
 TEST(Config, RefusesWhatDeepseekCannotMean) {
   const auto problem = [](const std::string& type, const std::string& members) {
     const std::string json = small_json(type, members);

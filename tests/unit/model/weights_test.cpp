@@ -262,6 +262,19 @@ TEST(Weights, RowsKeepTheirOrderAcrossBlocks) {
   expect_round_trip(config, states, folder.path());
 }
 
+TEST(Weights, ACorrectionBiasHasToBeFinite) {
+  const ModelConfig config = config_from(small_json("minimax_m2"));
+  States states = random_states(config, 3);
+  states.at("layers.1.router.correction_bias")[2] = std::numeric_limits<float>::infinity();
+  const io::TempDirectory folder;
+  export_weights(make_weight_map(config), folder.path(), SaveDType::kSource, values_of(states));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                import_weights(config, folder.path(), buffers_of(states));
+              }),
+              HasSubstr("model.layers.1.block_sparse_moe.e_score_correction_bias: expected finite "
+                        "biases of experts, found inf for expert 2"));
+}
+
 TEST(Weights, FusedRowsHoldGateThenUpOfEachExpert) {
   const ModelConfig config = config_from(small_json("mixtral"));
   const States states = random_states(config, 5);
