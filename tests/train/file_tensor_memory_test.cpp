@@ -34,11 +34,16 @@ void release(void* memory) {
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// std::stable_sort takes this one.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   void* memory = std::malloc(size == 0 ? 1 : size);
-  if (memory == nullptr) throw std::bad_alloc();
-  add(static_cast<std::int64_t>(malloc_usable_size(memory)) + kBytesBesideABlock);
+  if (memory != nullptr)
+    add(static_cast<std::int64_t>(malloc_usable_size(memory)) + kBytesBesideABlock);
   return memory;
+}
+void* operator new(std::size_t size) {
+  if (void* memory = operator new(size, std::nothrow)) return memory;
+  throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }

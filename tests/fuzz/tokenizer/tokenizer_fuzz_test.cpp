@@ -22,9 +22,13 @@ constexpr std::size_t kMaxAllocation_bytes = std::size_t{512} << 20;
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// std::stable_sort takes this one.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   if (size > kMaxAllocation_bytes) std::abort();
-  if (void* memory = std::malloc(size)) return memory;
+  return std::malloc(size);
+}
+void* operator new(std::size_t size) {
+  if (void* memory = operator new(size, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept { std::free(memory); }

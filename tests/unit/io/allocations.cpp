@@ -12,12 +12,16 @@ std::atomic<std::size_t> largest = 0;
 
 }  // namespace
 
-void* operator new(std::size_t size) {
+// std::stable_sort takes this one.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++count;
   std::size_t seen = largest;
   while (size > seen && !largest.compare_exchange_weak(seen, size)) {
   }
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  return std::malloc(size == 0 ? 1 : size);
+}
+void* operator new(std::size_t size) {
+  if (void* memory = operator new(size, std::nothrow)) return memory;
   throw std::bad_alloc();
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
