@@ -232,8 +232,8 @@ namespace {
 void require_finite_biases(const FileTensor& tensor, const std::filesystem::path& directory,
                            std::span<const float> values) {
   if (!tensor.pieces.front().state.ends_with(kCorrectionBias)) return;
-  const auto bad = std::find_if(values.begin(), values.end(),
-                                [](float value) { return !std::isfinite(value); });
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
   ANABATIC_REQUIRE(bad == values.end(),
                    "[weights] {}: {}: expected finite biases of experts, found {} for expert {}",
                    directory.string(), tensor.name, *bad, bad - values.begin());

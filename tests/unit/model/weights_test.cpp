@@ -268,9 +268,8 @@ TEST(Weights, ACorrectionBiasHasToBeFinite) {
   states.at("layers.1.router.correction_bias")[2] = std::numeric_limits<float>::infinity();
   const io::TempDirectory folder;
   export_weights(make_weight_map(config), folder.path(), SaveDType::kSource, values_of(states));
-  EXPECT_THAT(message_of<InvalidArgument>([&] {
-                import_weights(config, folder.path(), buffers_of(states));
-              }),
+  EXPECT_THAT(message_of<InvalidArgument>(
+                  [&] { import_weights(config, folder.path(), buffers_of(states)); }),
               HasSubstr("model.layers.1.block_sparse_moe.e_score_correction_bias: expected finite "
                         "biases of experts, found inf for expert 2"));
 }
