@@ -286,7 +286,7 @@ MODELS = {
     "minimax_m2_plain": ("minimax_m2", MINIMAX_M2),
     "minimax_m2_odd": (
         "minimax_m2",
-        MINIMAX_M2 | AUX | {"num_key_value_heads": 1, "head_dim": 12, "rotary_dim": 4, "num_experts_per_tok": 3},
+        MINIMAX_M2 | AUX | {"num_key_value_heads": 1, "head_dim": 12, "rotary_dim": 4, "num_experts_per_tok": 5},
     ),
     "minimax_m2_tied": (
         "minimax_m2",
@@ -440,6 +440,9 @@ def router_margins(model, input_ids):
         logits = layer.view(*input_ids.shape, -1).float()
         of_groups, values = group_values(config, choice_values(logits, bias), bias)
         gap = gap_behind(values, config.num_experts_per_tok)
+        if bias is not None and getattr(config, "output_router_logits", False):
+            # The auxiliary loss counts the best of the bare scores.
+            gap = torch.minimum(gap, gap_behind(logits, config.num_experts_per_tok))
         if of_groups is not None:
             gap = torch.minimum(gap, gap_behind(of_groups, config.topk_group))
         margins = torch.minimum(margins, (gap / logits.norm(dim=-1)).flatten(1).min(dim=1).values)
