@@ -120,7 +120,7 @@ CommonFields read_common(ConfigReader& reader, ModelConfig& config,
   // transformers reads 0 as "not set".
   spec.initializer_range = reader.number("initializer_range", 0.02, 0.0, 1e6);
   if (spec.initializer_range == 0) spec.initializer_range = 0.02;
-  spec.head.is_tied = reader.boolean("tie_word_embeddings", false);
+  spec.head.is_tied = reader.boolean("tie_word_embeddings", defaults.is_tied);
   config.dtype = reader.string("dtype", reader.string("torch_dtype", ""));
   config.max_position_embeddings = fields.max_position_embeddings;
   read_tokens(reader, config, defaults);

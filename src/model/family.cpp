@@ -10,23 +10,12 @@
 namespace anabatic::model {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kDeepseekV2,
-                                        &kDeepseekV3,
-                                        &kDots1,
-                                        &kFlexOlmo,
-                                        &kGlm4Moe,
-                                        &kGraniteMoe,
-                                        &kGraniteMoeShared,
-                                        &kLlama,
-                                        &kMinimaxM2,
-                                        &kMistral,
-                                        &kMixtral,
-                                        &kOlmo2,
-                                        &kOlmoe,
-                                        &kQwen2,
-                                        &kQwen2Moe,
-                                        &kQwen3,
-                                        &kQwen3Moe};
+  static constexpr std::array kFamilies{
+      &kDeepseekV2,   &kDeepseekV3, &kDots1,      &kErnie45Moe,
+      &kFlexOlmo,     &kGlm4Moe,    &kGraniteMoe, &kGraniteMoeShared,
+      &kHunyuanV1Moe, &kLlama,      &kMinimaxM2,  &kMistral,
+      &kMixtral,      &kOlmo2,      &kOlmoe,      &kQwen2,
+      &kQwen2Moe,     &kQwen3,      &kQwen3Moe};
   return kFamilies;
 }
 
@@ -51,6 +40,16 @@ Mlp CommonFields::mlp() const { return {.width = intermediate_size, .activation 
 
 void read_attention_bias(ConfigReader& reader, Gqa& attention) {
   attention.qkv_bias = attention.output_bias = reader.boolean("attention_bias", false);
+}
+
+std::int64_t read_either(ConfigReader& reader, const char* key, const char* other_key,
+                         std::int64_t fallback, Range range) {
+  const auto other = reader.optional_integer(other_key, std::nullopt, range);
+  const bool both = reader.has(key) && other;
+  const std::int64_t value = reader.integer(key, other.value_or(fallback), range);
+  if (both && *other != value)
+    reader.invalid(key, fmt::format("expected what {} says, {}, got {}", other_key, *other, value));
+  return value;
 }
 
 std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback) {
@@ -91,13 +90,9 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
                  double aux_loss_coef) {
   const Range range{0, Limits::kExperts};
   Moe moe{.width = defaults.width, .activation = fields.activation};
-  const auto other =
-      other_key != nullptr ? reader.optional_integer(other_key, std::nullopt, range) : std::nullopt;
-  const bool both = reader.has(key) && other;
-  moe.num_experts = reader.integer(key, other.value_or(defaults.num_experts), range);
-  if (both && *other != moe.num_experts)
-    reader.invalid(
-        key, fmt::format("expected what {} says, {}, got {}", other_key, *other, moe.num_experts));
+  moe.num_experts = other_key != nullptr
+                        ? read_either(reader, key, other_key, defaults.num_experts, range)
+                        : reader.integer(key, defaults.num_experts, range);
   moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, {1, Limits::kExperts});
   if (moe.num_experts > 0 && moe.top_k > moe.num_experts)
     reader.invalid("num_experts_per_tok",
@@ -202,12 +197,13 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
   return moe;
 }
 
-std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings) {
+std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings,
+                                          const std::string& file) {
   for (Spelling& names : spellings)
     for (const char* part : {"gate", "up", "down"})
       for (const char* end : {"weight", "bias"})
         names.push_back({fmt::format("shared_expert.{}.{}", part, end),
-                         {fmt::format("mlp.shared_experts.{}_proj.{}", part, end)}});
+                         {fmt::format("{}.{}_proj.{}", file, part, end)}});
   return spellings;
 }
 

@@ -25,6 +25,8 @@ struct FamilyDefaults {
   const char* head_dim_key = "head_dim";
   std::int64_t pad_token_id = -1;
   double partial_rotary_factor = 0;  // 0: whole heads rotate, whatever a config says
+  bool is_tied = false;              // tie_word_embeddings
+  bool has_rope_alpha = false;       // rope type dynamic may have `alpha`
 };
 
 // Fields that every family has.
@@ -50,9 +52,9 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kDots1, kFlexOlmo, kGlm4Moe, kGraniteMoe,
-    kGraniteMoeShared, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2, kOlmoe, kQwen2, kQwen2Moe,
-    kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGraniteMoe,
+    kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2, kOlmoe,
+    kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Both null when there is none.
@@ -61,6 +63,9 @@ const Family* find_family_of_class(std::string_view architecture);
 
 // Shared by families.
 void read_attention_bias(ConfigReader& reader, Gqa& attention);
+// A field that files call by either name; a problem where both differ.
+std::int64_t read_either(ConfigReader& reader, const char* key, const char* other_key,
+                         std::int64_t fallback, Range range);
 // `sliding_window`; null or absent means the fallback (0: none).
 std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback);
 // Whether a layer has a window where no `layer_types` says so, by max_window_layers.
@@ -91,8 +96,9 @@ void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
 // form.
 Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const Moe& defaults,
                         std::int64_t shared_experts = 0);
-// These spellings where files call the MLP of shared experts `shared_experts`.
-std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings);
+// These spellings where files call the MLP of shared experts so.
+std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings,
+                                          const std::string& file = "mlp.shared_experts");
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
 Spelling fused_experts(const std::string& block);
 

@@ -27,6 +27,7 @@ struct Gqa {
   bool qkv_bias = false, output_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool norms_after_rope = false;          // those of queries and keys
+  bool rotates_pairs = false;             // files rotate columns (2i, 2i + 1) of a whole head
   double clip_qkv = 0;                    // elements are kept within ±clip_qkv; 0: no limit
   std::optional<double> softmax_scale{};  // of scores; absent: head_dim^-1/2
   std::int64_t window = 0;                // keys that a query sees; 0: all before it
@@ -120,6 +121,7 @@ struct FileView {
   HeadRows heads{};
   std::int64_t rows_in_turn = 0;  // those that share the tensor give so many rows in turn; 0: all
   bool is_transposed = false;     // files have each matrix [in, out]; all that share it say so
+  bool has_leading_one = false;   // files have an axis of size 1 before the others
 };
 
 // A file's name for a parameter, in place of the one that is declared with it.

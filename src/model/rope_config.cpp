@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/json.h"
@@ -73,6 +74,16 @@ void read_variant(ConfigReader& reader, spec::Rope& rope,
   read_yarn(reader, rope);
 }
 
+// With an alpha other than 0, `dynamic` is a larger base, whatever the length of a text. Other
+// types ignore it.
+void read_alpha(ConfigReader& reader, spec::Rope& rope) {
+  const double alpha = reader.optional_number("alpha", 0.0, kLargest).value_or(0.0);
+  if (rope.variant != "dynamic" || alpha == 0) return;
+  const auto dim = static_cast<double>(rope.rotary_dim);
+  if (rope.rotary_dim > 2) rope.theta *= std::pow(alpha, dim / (dim - 2));
+  rope.variant = "default";
+}
+
 // The share of a head that rotates, `part` where the field is absent. A family whose default is 0
 // rotates whole heads only.
 double read_rotated_part(ConfigReader& reader, const FamilyDefaults& defaults, double part) {
@@ -137,11 +148,13 @@ spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
     nested.know({"factor", "original_max_position_embeddings", "low_freq_factor",
                  "high_freq_factor", "attention_factor", "beta_fast", "beta_slow", "mscale",
                  "mscale_all_dim", "truncate", "finetuned"});
+    if (defaults.has_rope_alpha) nested.know({"alpha"});
     for (const std::string& name : nested.unknown_keys())
       reader.unsupported(name, fmt::format("is not a parameter of rope type {}", rope.variant));
   }
   if (rope.variant == "dynamic" && rope.rotary_dim <= 2)
     nested.invalid("rope_type", "dynamic expects head_dim above 2");
+  if (defaults.has_rope_alpha) read_alpha(nested, rope);
   if (rope.variant == "yarn" && rope.theta == 1.0)
     nested.invalid("rope_theta", "yarn expects a base other than 1");
   reader.absorb(nested);

@@ -76,6 +76,7 @@ class MapBuilder {
     const FileView& view = view_of(parameter, names_);
     const bool is_alone = has_tensor_per_expert(parameter, names_);
     if (is_alone) shape.erase(shape.begin());
+    if (view.has_leading_one) shape.insert(shape.begin(), 1);
     const std::size_t rows = shape.size() - std::min<std::size_t>(2, shape.size());
     std::string name = file_tensor(parameter, names_, expert);
     const auto [place, is_new] = places_.try_emplace(name, map_.tensors.size());

@@ -37,9 +37,10 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
       unsupported(R"({"model_type": "gpt2"})"),
-      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, "
-                      "granitemoe, granitemoeshared, llama, minimax_m2, mistral, "),
-            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
+      AllOf(
+          HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
+                    "glm4_moe, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, minimax_m2, "),
+          HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -66,6 +67,21 @@ TEST(ConfigErrors, RefuseGroupsThatDoNotHoldTheExperts) {
       {R"("routed_scaling_factor": 0)", "routed_scaling_factor: expected more than 0"}};
   for (const auto& [member, message] : cases)
     EXPECT_THAT(invalid(small_json("dots1", member)), HasSubstr(message)) << member;
+}
+
+TEST(ConfigErrors, NameTheFieldsOfHunyuanAndErnie) {
+  EXPECT_THAT(invalid(small_json("hunyuan_v1_moe", R"("moe_topk": 6)")),
+              HasSubstr("moe_topk: expected at most 5 experts, got 6"));
+  EXPECT_THAT(invalid(small_json("hunyuan_v1_moe", R"("moe_topk": [2, 2])")),
+              HasSubstr("moe_topk: expected 3 entries (num_hidden_layers), got 2"));
+  EXPECT_THAT(invalid(small_json("hunyuan_v1_moe", R"("num_experts_per_tok": 1)")),
+              HasSubstr("moe_topk: expected what num_experts_per_tok says, 1, got 2"));
+  EXPECT_THAT(invalid(small_json("ernie4_5_moe", R"("moe_k": 7)")),
+              HasSubstr("moe_k: expected at most 6 experts, got 7"));
+  EXPECT_THAT(invalid(small_json("ernie4_5_moe", R"("num_experts": 4)")),
+              HasSubstr("moe_num_experts: expected what num_experts says, 4, got 6"));
+  EXPECT_THAT(invalid(small_json("ernie4_5_moe", R"("moe_layer_interval": 0)")),
+              HasSubstr("moe_layer_interval: expected an integer from 1"));
 }
 
 TEST(ConfigErrors, RefuseAbsurdSizes) {
@@ -149,6 +165,14 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
       {"dots1", R"("scoring_func": "softmax")"},
       {"dots1", R"("topk_method": "greedy")"},
+      {"ernie4_5_moe", R"("use_bias": true)"},
+      {"hunyuan_v1_moe", R"("moe_topk": [2, 1, 2])"},
+      {"hunyuan_v1_moe", R"("num_experts": [5, 5, 4])"},
+      {"hunyuan_v1_moe", R"("moe_intermediate_size": 7)"},
+      {"hunyuan_v1_moe", R"("num_shared_expert": [2, 2, 2])"},
+      {"hunyuan_v1_moe", R"("norm_topk_prob": false)"},
+      {"hunyuan_v1_moe", R"("use_cla": true)"},
+      {"hunyuan_v1_moe", R"("group_limited_greedy": true)"},
       {"qwen2_moe", R"("mlp_bias": true)"},
       {"qwen2_moe", R"("scoring_func": "sigmoid")"},
       {"qwen3_moe", R"("mlp_bias": true)"},

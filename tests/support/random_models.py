@@ -51,6 +51,14 @@ DEEPSEEK = COMMON | {
 GLM4_MOE = DOTS1 | {"n_group": 2, "topk_group": 1, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}
 del GLM4_MOE["sliding_window"]
 MINIMAX_M2 = MIXTRAL | {"num_local_experts": 6, "head_dim": 8}
+HUNYUAN = COMMON | {"num_experts": 6, "moe_topk": 2, "head_dim": 8, "pad_token_id": None}
+ERNIE = COMMON | {
+    "moe_num_experts": 6,
+    "moe_k": 3,
+    "moe_intermediate_size": 24,
+    "moe_num_shared_experts": 1,
+    "pad_token_id": None,
+}
 OLMO2 = COMMON | {"pad_token_id": None}
 OLMOE = OLMO2 | {"num_experts": 6, "num_experts_per_tok": 3}
 AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
@@ -292,6 +300,62 @@ MODELS = {
         "minimax_m2",
         MINIMAX_M2 | NARROW | {"head_dim": 10, "rotary_dim": 6, "tie_word_embeddings": True, "pad_token_id": 5},
     ),
+    "hunyuan_v1_moe_plain": ("hunyuan_v1_moe", HUNYUAN),
+    "hunyuan_v1_moe_odd": (
+        "hunyuan_v1_moe",
+        HUNYUAN
+        | ODD_ATTENTION
+        | {
+            "num_experts": 5,
+            "moe_topk": 3,
+            "head_dim": 12,
+            "rope_parameters": rope("dynamic", factor=1.0, alpha=50.0),
+        },
+    ),
+    # A context that is shorter than the tokens, so that a rope without alpha depends on their number.
+    "hunyuan_v1_moe_all_experts": (
+        "hunyuan_v1_moe",
+        HUNYUAN
+        | NARROW
+        | {
+            "num_experts": 4,
+            "moe_topk": 4,
+            "hidden_act": "gelu",
+            "pad_token_id": 5,
+            "max_position_embeddings": 16,
+            "rope_parameters": rope("dynamic", factor=2.0),
+        },
+    ),
+    "ernie4_5_moe_plain": ("ernie4_5_moe", ERNIE | AUX),
+    "ernie4_5_moe_odd": (
+        "ernie4_5_moe",
+        ERNIE
+        | AUX
+        | {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "tie_word_embeddings": False,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 2,
+            "moe_layer_interval": 2,
+            "moe_num_shared_experts": 2,
+            "moe_norm_min": 0.6,
+            "rope_parameters": rope("linear", factor=3.0),
+        },
+    ),
+    "ernie4_5_moe_one": (
+        "ernie4_5_moe",
+        ERNIE
+        | NARROW
+        | {
+            "moe_k": 1,
+            "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 0,
+            "moe_norm_min": 0.9,
+            "pad_token_id": 5,
+        },
+    ),
     "olmoe_plain": ("olmoe", OLMOE | AUX),
     "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
     "olmoe_one": (
@@ -360,6 +424,10 @@ MODELS = {
 
 # Run by the slow suite only.
 SLOW = {
+    "ernie4_5_moe_one",
+    "ernie4_5_moe_plain",
+    "hunyuan_v1_moe_all_experts",
+    "hunyuan_v1_moe_plain",
     "glm4_moe_bare",
     "glm4_moe_plain",
     "minimax_m2_plain",
@@ -396,16 +464,19 @@ def build(model_type, config, seed=0, eager=True):
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * noise)
             else:
-                parameter.copy_(noise * (1.5 if "gate.weight" in name or "router" in name else 1.0) / parameter.shape[-1] ** 0.5)
+                parameter.copy_(noise * (1.5 if "gate.w" in name or "router" in name else 1.0) / parameter.shape[-1] ** 0.5)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 
 
-def choice_values(logits, bias):
-    """What a router compares, per expert, in units of logits: a score by sigmoid moves at most a quarter as far."""
-    return logits if bias is None else 4 * (logits.sigmoid() + bias)
+def choice_values(config, logits, bias):
+    """What a router compares, per expert, in units of logits: a score moves at most a quarter as far."""
+    if bias is None:
+        return logits
+    scores = logits.softmax(-1) if config.model_type == "ernie4_5_moe" else logits.sigmoid()
+    return 4 * (scores + bias)
 
 
 def group_values(config, values, bias):
@@ -438,7 +509,7 @@ def router_margins(model, input_ids):
     biases = [m.e_score_correction_bias for m in model.modules() if hasattr(m, "e_score_correction_bias")]
     for layer, bias in zip(layers, biases or [None] * len(layers), strict=True):
         logits = layer.view(*input_ids.shape, -1).float()
-        of_groups, values = group_values(config, choice_values(logits, bias), bias)
+        of_groups, values = group_values(config, choice_values(config, logits, bias), bias)
         gap = gap_behind(values, config.num_experts_per_tok)
         if bias is not None and getattr(config, "output_router_logits", False):
             # The auxiliary loss counts the best of the bare scores.

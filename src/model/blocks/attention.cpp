@@ -24,17 +24,20 @@ struct Qkv {
 };
 
 Qkv project(ModelBuilder& b, const Gqa& spec, ir::ValueId x) {
-  const auto linear = [&](const char* name, const char* file, std::int64_t num_heads) {
+  HeadRows rotated;
+  if (spec.rotates_pairs)
+    rotated = {.rows = spec.head_dim, .rotated = spec.head_dim, .in_pairs = true};
+  const auto linear = [&](const char* name, const FileView& file, std::int64_t num_heads) {
     return b.linear(x, {.name = name,
-                        .file = {file},
+                        .file = file,
                         .out = num_heads * spec.head_dim,
                         .in = b.spec().hidden_size,
                         .bias = spec.qkv_bias});
   };
   Qkv rows;
-  rows.q = linear("attention.q", "self_attn.q_proj", spec.num_heads);
-  rows.k = linear("attention.k", "self_attn.k_proj", spec.num_kv_heads);
-  rows.v = linear("attention.v", "self_attn.v_proj", spec.num_kv_heads);
+  rows.q = linear("attention.q", {"self_attn.q_proj", rotated}, spec.num_heads);
+  rows.k = linear("attention.k", {"self_attn.k_proj", rotated}, spec.num_kv_heads);
+  rows.v = linear("attention.v", {"self_attn.v_proj"}, spec.num_kv_heads);
   return rows;
 }
 

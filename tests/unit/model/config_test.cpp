@@ -184,6 +184,48 @@ TEST(Config, ReadsPartialRotationOfGlmAndMinimax) {
               HasSubstr("rotary_dim: expected the 32 columns"));
 }
 
+TEST(Config, ReadsAlphaAndListsOfHunyuan) {
+  const ModelConfig plain = config_from(R"({"model_type": "hunyuan_v1_moe"})");
+  EXPECT_EQ(first_moe(plain.spec)->num_experts, 1);
+  EXPECT_EQ(first_moe(plain.spec)->shared->mlp.width, 11008);
+  EXPECT_TRUE(gqa_of(plain).norms_after_rope);
+  EXPECT_EQ(plain.spec.padding_token, 0);
+
+  const ModelConfig published = config_from(small_json("hunyuan_v1_moe", R"(
+      "num_experts": [4, 4, 4], "moe_intermediate_size": [10, 10, 10], "norm_topk_prob": true,
+      "num_shared_expert": [1, 1, 1], "use_qk_norm": true, "use_mixed_mlp_moe": true,
+      "group_limited_greedy": false, "n_group": false, "topk_group": false,
+      "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 100.0, "beta_fast": 32})"));
+  EXPECT_EQ(first_moe(published.spec)->num_experts, 4);
+  EXPECT_EQ(first_moe(published.spec)->top_k, 2);
+  EXPECT_EQ(published.spec.rope.variant, "default");
+  EXPECT_EQ(published.spec.rope.theta, 1e4 * std::pow(100.0, 4.0 / 2.0));
+  const std::string dynamic = R"("rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 0})";
+  EXPECT_EQ(config_from(small_json("hunyuan_v1_moe", dynamic)).spec.rope.variant, "dynamic");
+  EXPECT_THROW(config_from(small_json("llama", dynamic)), Unsupported);
+}
+
+TEST(Config, ReadsTheLayersAndTheRouterOfErnie) {
+  const ModelConfig plain = config_from(R"({"model_type": "ernie4_5_moe"})");
+  const Moe& moe = *first_moe(plain.spec);
+  EXPECT_EQ(moe.num_experts, 64);
+  EXPECT_EQ(moe.top_k, 6);
+  EXPECT_EQ(moe.shared->mlp.width, 2 * 1536);
+  EXPECT_TRUE(moe.router.form.has_bias);
+  EXPECT_EQ(moe.router.form.score, spec::RouterScore::kSoftmax);
+  EXPECT_EQ(moe.router.form.floor, 1e-12);
+  EXPECT_TRUE(gqa_of(plain).rotates_pairs);
+  EXPECT_TRUE(plain.spec.head.is_tied);
+  EXPECT_EQ(plain.spec.rope.theta, 5e5);
+  EXPECT_EQ(plain.router_aux_loss_coef, 0.001);
+
+  const ModelConfig odd = config_from(small_json("ernie4_5_moe", R"("num_hidden_layers": 6,
+      "moe_layer_start_index": 2, "moe_layer_end_index": 4, "moe_layer_interval": 2,
+      "moe_num_shared_experts": 0)"));
+  EXPECT_THAT(sparse_layers(odd), ElementsAre(false, false, false, true, false, false));
+  EXPECT_FALSE(first_moe(odd.spec)->shared.has_value());
+}
+
 TEST(Config, TakesAConfigThatNamesTheClassOfAFamily) {
   const std::string json = small_json("deepseek_v3", R"("model_type": "kimi_k2",
                                                         "architectures": ["DeepseekV3ForCausalLM"])");

@@ -27,6 +27,8 @@ const std::vector<std::string>& models() {
       small_json("deepseek_v2", R"("mlp_bias": true, "attention_bias": true)"),
       small_json("minimax_m2"),
       small_json("glm4_moe", R"("use_qk_norm": true)"),
+      small_json("ernie4_5_moe"),
+      small_json("hunyuan_v1_moe", R"("attention_bias": true)"),
       small_json("deepseek_v3", R"("q_lora_rank": null)"),
       small_json("flex_olmo"),
       small_json("granitemoe"),
@@ -80,6 +82,14 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.router.layer.weight"), (Shape{4, 12}));
   EXPECT_EQ(granite.at("model.layers.0.shared_mlp.input_linear.weight"), (Shape{14, 12}));
   EXPECT_EQ(granite.at("model.layers.0.shared_mlp.output_linear.weight"), (Shape{12, 7}));
+  auto hunyuan = names("hunyuan_v1_moe", 0);
+  EXPECT_EQ(hunyuan.at("model.layers.0.mlp.gate.wg.weight"), (Shape{5, 12}));
+  EXPECT_EQ(hunyuan.at("model.layers.0.mlp.shared_mlp.up_proj.weight"), (Shape{10, 12}));
+  EXPECT_EQ(hunyuan.at("model.layers.0.self_attn.query_layernorm.weight"), (Shape{4}));
+  auto ernie = names("ernie4_5_moe", 0);
+  EXPECT_EQ(ernie.at("model.layers.1.mlp.moe_statics.e_score_correction_bias"), (Shape{1, 6}));
+  EXPECT_EQ(ernie.at("model.layers.1.mlp.shared_experts.down_proj.weight"), (Shape{12, 10}));
+  EXPECT_EQ(ernie.count("lm_head.weight"), 0u) << "tied by default";
   auto flex = names("flex_olmo", 1);
   EXPECT_EQ(flex.at("model.layers.2.mlp.experts.gate_up_proj"), (Shape{5, 20, 12}));
   EXPECT_EQ(flex.at("model.layers.2.self_attn.q_norm.weight"), (Shape{24}));
