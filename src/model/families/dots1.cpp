@@ -9,7 +9,8 @@ void read_dots1(ConfigReader& reader, const CommonFields& fields, ModelConfig& c
   Gqa attention = fields.attention();
   read_attention_bias(reader, attention);
   attention.qk_norm = QkNorm::kHead;
-  const Moe moe = read_biased_experts(reader, fields, {.width = 1408});
+  const Router router{.form = {.normalizes = false}};
+  const Moe moe = read_biased_experts(reader, fields, {.width = 1408, .router = router});
   const std::int64_t num_dense =
       reader.integer("first_k_dense_replace", 0, {0, Limits::kPositions});
   // The config class has the field, and the model no auxiliary loss.
