@@ -38,15 +38,10 @@ train::ConvertOptions options_of(const Invocation& invocation) {
   return options;
 }
 
-std::int64_t elements_of(const std::vector<train::ManifestTensor>& tensors) {
-  std::int64_t count = 0;
-  for (const train::ManifestTensor& tensor : tensors) count += tensor.num_elements();
-  return count;
-}
-
 void print_tensors(const char* label, const std::vector<train::ManifestTensor>& tensors) {
   if (!tensors.empty())
-    print_output("{:<11} {} tensors, {} elements\n", label, tensors.size(), elements_of(tensors));
+    print_output("{:<11} {} tensors, {} elements\n", label, tensors.size(),
+                 train::num_elements(tensors));
 }
 
 int run(const Invocation& invocation) {

@@ -73,12 +73,6 @@ OrderedJson to_json(const std::vector<ManifestTensor>& tensors) {
   return json;
 }
 
-std::int64_t elements_of(const std::vector<ManifestTensor>& tensors) {
-  std::int64_t count = 0;
-  for (const ManifestTensor& tensor : tensors) count += tensor.num_elements();
-  return count;
-}
-
 std::uint64_t parse_checksum(const JsonNode& node) {
   const std::string text = node.as_string();
   std::size_t used = 0;
@@ -123,6 +117,12 @@ std::int64_t ManifestTensor::num_elements() const {
   return count;
 }
 
+std::int64_t num_elements(const std::vector<ManifestTensor>& tensors) {
+  std::int64_t count = 0;
+  for (const ManifestTensor& tensor : tensors) count += tensor.num_elements();
+  return count;
+}
+
 std::vector<ManifestTensor> describe(const model::WeightSource& source,
                                      std::vector<ManifestTensor>& others) {
   std::vector<ManifestTensor> tensors;
@@ -142,10 +142,10 @@ void write_manifest(const fs::path& directory, const Manifest& manifest) {
                    {"written_by", fmt::format("anabatic {}", kVersion)},
                    {"source", manifest.source},
                    {"elements",
-                    {{"read", elements_of(manifest.read)},
-                     {"written", elements_of(manifest.written)},
-                     {"repeated", elements_of(manifest.repeated)},
-                     {"ignored", elements_of(manifest.ignored)}}}};
+                    {{"read", num_elements(manifest.read)},
+                     {"written", num_elements(manifest.written)},
+                     {"repeated", num_elements(manifest.repeated)},
+                     {"ignored", num_elements(manifest.ignored)}}}};
   if (const auto& logits = manifest.logits)
     json["logits"] = {{"tokens", logits->tokens},
                       {"largest_difference", logits->largest_difference},

@@ -34,6 +34,8 @@ struct ManifestTensor {
   bool operator==(const ManifestTensor&) const = default;
 };
 
+std::int64_t num_elements(const std::vector<ManifestTensor>& tensors);
+
 struct Manifest {
   std::string source;                         // the directory, as it was given
   std::vector<ManifestTensor> read, written;  // by the forward pass
