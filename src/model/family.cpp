@@ -207,6 +207,14 @@ std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings,
   return spellings;
 }
 
+Spelling numbered_experts(const std::string& block) {
+  const std::string expert = block + ".experts.{}.";
+  return {{"router.weight", {block + ".gate.weight"}},
+          {"experts.gate.weight", {expert + "w1.weight"}},
+          {"experts.up.weight", {expert + "w3.weight"}},
+          {"experts.down.weight", {expert + "w2.weight"}}};
+}
+
 Spelling fused_experts(const std::string& block) {
   const std::string gate_up = block + ".experts.gate_up_proj";
   return {{"router.weight", {block + ".gate.weight"}},

@@ -99,6 +99,8 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
 // These spellings where files call the MLP of shared experts so.
 std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings,
                                           const std::string& file = "mlp.shared_experts");
+// A tensor for each expert, called w1, w3 and w2, as transformers wrote them up to version 4.
+Spelling numbered_experts(const std::string& block);
 // All experts of a layer in two tensors, gate_up_proj [E, 2 · width, hidden] and down_proj.
 Spelling fused_experts(const std::string& block);
 

@@ -28,14 +28,6 @@ Spelling names(const std::string& block, const Spelling& experts) {
   return all;
 }
 
-Spelling numbered_experts(const std::string& block) {
-  const std::string expert = block + ".experts.{}.";
-  return {{"router.weight", {block + ".gate.weight"}},
-          {"experts.gate.weight", {expert + "w1.weight"}},
-          {"experts.up.weight", {expert + "w3.weight"}},
-          {"experts.down.weight", {expert + "w2.weight"}}};
-}
-
 void read_minimax_m2(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
   attention.qk_norm = QkNorm::kAllHeads;

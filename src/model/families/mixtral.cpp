@@ -5,15 +5,6 @@
 namespace anabatic::model {
 namespace {
 
-// Files of transformers up to version 4 have tensors for each expert.
-Spelling numbered_experts(const std::string& block) {
-  const std::string expert = block + ".experts.{}.";
-  return {{"router.weight", {block + ".gate.weight"}},
-          {"experts.gate.weight", {expert + "w1.weight"}},
-          {"experts.up.weight", {expert + "w3.weight"}},
-          {"experts.down.weight", {expert + "w2.weight"}}};
-}
-
 void read_mixtral(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
   attention.window = read_sliding_window(reader, 0);
