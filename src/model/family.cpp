@@ -59,20 +59,17 @@ std::int64_t read_sliding_window(ConfigReader& reader, std::int64_t fallback) {
       .value_or(0);
 }
 
-namespace {
-
-// What the op refuses as well, by the names of config.json.
-void check_router(ConfigReader& reader, const Moe& moe) {
-  const spec::RouterForm& form = moe.router.form;
-  const std::int64_t in_group = moe.num_experts / std::max<std::int64_t>(form.groups, 1);
-  if (moe.num_experts < 1)
-    return reader.invalid("n_routed_experts", "expected at least one expert, got none");
-  if (moe.top_k < 1)
-    return reader.invalid("num_experts_per_tok", "expected at least one expert a token, got none");
-  if (moe.num_experts % form.groups != 0 || in_group < 2)
+void read_groups(ConfigReader& reader, Moe& moe) {
+  spec::RouterForm& form = moe.router.form;
+  form.groups = reader.integer("n_group", form.groups, {1, Limits::kExperts});
+  form.group_top_k = reader.integer("topk_group", form.group_top_k, {1, Limits::kExperts});
+  const std::int64_t in_group = moe.num_experts / form.groups;
+  // A group's value may be the sum of its two best experts.
+  const std::int64_t least = form.group_score == spec::GroupScore::kTop2 ? 2 : 1;
+  if (moe.num_experts % form.groups != 0 || in_group < least)
     return reader.invalid("n_group",
-                          fmt::format("expected groups of {} experts with at least 2 each, got {}",
-                                      moe.num_experts, form.groups));
+                          fmt::format("expected groups of {} experts with at least {} each, got {}",
+                                      moe.num_experts, least, form.groups));
   if (form.group_top_k > form.groups)
     return reader.invalid("topk_group", fmt::format("expected at most n_group, {}, got {}",
                                                     form.groups, form.group_top_k));
@@ -80,10 +77,7 @@ void check_router(ConfigReader& reader, const Moe& moe) {
     reader.invalid("num_experts_per_tok",
                    fmt::format("expected at most {} experts in {} groups, got {}",
                                in_group * form.group_top_k, form.group_top_k, moe.top_k));
-  if (form.scale == 0) reader.invalid("routed_scaling_factor", "expected more than 0, got 0");
 }
-
-}  // namespace
 
 Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& config,
                  const char* key, const char* other_key, const Moe& defaults,
@@ -167,19 +161,21 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
   Moe moe = defaults;
   moe.activation = fields.activation;
   const Range experts{1, Limits::kExperts};
+  const auto other = reader.optional_integer("num_local_experts", std::nullopt, experts);
   moe.num_experts =
-      reader.integer("n_routed_experts",
-                     reader.optional_integer("num_local_experts", std::nullopt, experts)
-                         .value_or(defaults.num_experts),
-                     experts);
+      reader.integer("n_routed_experts", other.value_or(defaults.num_experts), experts);
+  if (other && *other != moe.num_experts)
+    reader.invalid(
+        "n_routed_experts",
+        fmt::format("expected what num_local_experts says, {}, got {}", *other, moe.num_experts));
+  require_experts(reader, "n_routed_experts", moe);
   moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, experts);
   moe.width = reader.integer("moe_intermediate_size", defaults.width, {1, Limits::kWidth});
   spec::RouterForm& form = moe.router.form;
   form.score = spec::RouterScore::kSigmoid;
   form.has_bias = true;
   form.group_score = spec::GroupScore::kTop2;
-  form.groups = reader.integer("n_group", form.groups, experts);
-  form.group_top_k = reader.integer("topk_group", form.group_top_k, experts);
+  read_groups(reader, moe);
   form.normalizes = reader.boolean("norm_topk_prob", form.normalizes);
   form.epsilon = form.normalizes ? 1e-20 : 0;
   form.scale = reader.number("routed_scaling_factor", form.scale, 0.0, 1e6);
@@ -187,7 +183,9 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
        {std::pair("scoring_func", "sigmoid"), std::pair("topk_method", "noaux_tc")})
     if (const std::string word = reader.string(key, only); word != only)
       reader.unsupported(key, fmt::format("expected {}, got {}", only, word));
-  check_router(reader, moe);
+  if (form.scale == 0) reader.invalid("routed_scaling_factor", "expected more than 0, got 0");
+  if (moe.top_k < 1)
+    reader.invalid("num_experts_per_tok", "expected at least one expert a token, got none");
   Mlp shared = fields.mlp();
   shared.width =
       moe.width * reader.integer("n_shared_experts", shared_experts, {0, Limits::kExperts});

@@ -91,6 +91,9 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
                  double aux_loss_coef = 0.001);
 // A problem where a family whose layers all have experts has none.
 void require_experts(ConfigReader& reader, const char* key, const Moe& moe);
+// `n_group` groups of experts, of which `topk_group` are open to a token; defaults are those of the
+// router's form, whose group_score is set.
+void read_groups(ConfigReader& reader, Moe& moe);
 // The MoE block of deepseek_v3 and its relatives: sigmoids, a correction bias, groups by their two
 // best experts, and shared experts in one MLP. `defaults`: experts, width, top_k, the router's
 // form.

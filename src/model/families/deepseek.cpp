@@ -49,24 +49,6 @@ Moe read_moe_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& c
   return moe;
 }
 
-// `n_group` groups of experts, of which `topk_group` are open to a token.
-void read_groups(ConfigReader& reader, Moe& moe) {
-  spec::RouterForm& form = moe.router.form;
-  form.groups = reader.integer("n_group", 1, {1, Limits::kExperts});
-  form.group_top_k = reader.integer("topk_group", 1, {1, Limits::kExperts});
-  if (moe.num_experts % form.groups != 0)
-    reader.invalid("n_group", fmt::format("expected a divisor of {} experts, got {}",
-                                          moe.num_experts, form.groups));
-  if (form.group_top_k > form.groups)
-    reader.invalid("topk_group", fmt::format("expected at most n_group {}, got {}", form.groups,
-                                             form.group_top_k));
-  else if (moe.top_k > moe.num_experts / form.groups * form.group_top_k)
-    reader.invalid(
-        "num_experts_per_tok",
-        fmt::format("expected at most the {} experts of {} groups, got {}",
-                    moe.num_experts / form.groups * form.group_top_k, form.group_top_k, moe.top_k));
-}
-
 void add_layers(ConfigReader& reader, const CommonFields& fields, const Mla& attention,
                 const Moe& moe, const Mlp& dense, std::int64_t first_sparse, ModelConfig& config) {
   first_sparse = reader.integer("first_k_dense_replace", first_sparse, {0, Limits::kLayers});
