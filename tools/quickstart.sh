@@ -3,7 +3,8 @@
 # From nothing to a trained mixture-of-experts model: installs what is missing, builds, takes English text from a Debian package,
 # trains a tokenizer and a small Mixtral on it for about three minutes, and generates from it. Run again, it goes straight to
 # training.
-# usage: sh tools/quickstart.sh      (QUICKSTART_SECONDS=180 and QUICKSTART_PROMPT change the training time and the prompt)
+# usage: sh tools/quickstart.sh      (QUICKSTART_SECONDS=180 and QUICKSTART_PROMPT change the training time and the prompt,
+# QUICKSTART_PRESET=release the flags of the build)
 set -eu
 cd "$(dirname "$0")/.."
 anabatic=build/release/anabatic
@@ -15,7 +16,7 @@ prompt=${QUICKSTART_PROMPT:-And God said unto Moses,}
 
 sh tools/install_dependencies.sh build bible-kjv
 mkdir -p build
-cmake --preset release -DANABATIC_TESTS=AUTO >build/quickstart_configure.log 2>&1 || { cat build/quickstart_configure.log; exit 1; }
+cmake --preset "${QUICKSTART_PRESET:-release}" -DANABATIC_TESTS=AUTO >build/quickstart_configure.log 2>&1 || { cat build/quickstart_configure.log; exit 1; }
 echo "building $anabatic (a few minutes the first time)"
 cmake --build build/release --target anabatic -j "$(nproc)" >build/quickstart_build.log 2>&1 || { cat build/quickstart_build.log; exit 1; }
 mkdir -p "$model" "$data"
