@@ -9,22 +9,12 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "io/problems.h"
+#include "model/gguf_layout.h"
 #include "model/gguf_model.h"
 #include "spec/rope.h"
 
 namespace anabatic::model {
 namespace {
-
-struct Architecture {
-  std::string_view name, model_type, class_name;
-};
-
-constexpr Architecture kArchitectures[] = {{"llama", "llama", "LlamaForCausalLM"},
-                                           {"qwen2", "qwen2", "Qwen2ForCausalLM"},
-                                           {"qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM"},
-                                           {"qwen3", "qwen3", "Qwen3ForCausalLM"},
-                                           {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"}};
-constexpr Architecture kLlamaWithExperts{"llama", "mixtral", "MixtralForCausalLM"};
 
 // Keys of an architecture that say nothing about the maths.
 constexpr std::string_view kHarmless[] = {"tensor_data_layout", "rope.scaling.finetuned"};
@@ -94,20 +84,18 @@ class ConfigWriter {
     const auto name = metadata_.text("general.architecture");
     ANABATIC_REQUIRE(name, "[gguf] {}: key general.architecture: is missing",
                      metadata_.file().string());
-    const auto* found = std::ranges::find(kArchitectures, *name, &Architecture::name);
-    if (found == std::end(kArchitectures)) {
-      std::vector<std::string_view> names;
-      for (const Architecture& each : kArchitectures) names.push_back(each.name);
+    const auto experts = metadata_.integer(fmt::format("{}.expert_count", *name)).value_or(0);
+    const bool has_shared = files_.find("blk.0.ffn_up_shexp.weight") != nullptr;
+    architecture_ = find_gguf_architecture(*name, experts > 0, has_shared);
+    if (architecture_ == nullptr)
       throw Unsupported(
-          fmt::format("[gguf] {}: key general.architecture: expected one of {}, got {}",
-                      metadata_.file().string(), fmt::join(names, ", "), io::shown(*name)));
-    }
-    prefix_ = found->name;
+          fmt::format("[gguf] {}: key general.architecture: expected one of {}, got {}{}",
+                      metadata_.file().string(), gguf_architecture_names(), io::shown(*name),
+                      experts > 0 ? " with experts" : ""));
+    prefix_ = architecture_->name;
     num_experts_ = integer("expert_count").value_or(0);
-    const bool is_mixtral = prefix_ == "llama" && num_experts_ > 0;
-    const Architecture& architecture = is_mixtral ? kLlamaWithExperts : *found;
-    json_["architectures"] = {architecture.class_name};
-    json_["model_type"] = architecture.model_type;
+    json_["architectures"] = {architecture_->class_name};
+    json_["model_type"] = architecture_->model_type;
   }
 
   void add_sizes() {
@@ -140,9 +128,23 @@ class ConfigWriter {
     expect("attention.value_length", head_dim_);
     expect("rope.dimension_count", head_dim_);
     const std::string type = json_["model_type"];
-    if (type == "llama" || prefix_ == "qwen3" || prefix_ == "qwen3moe")
+    if (type != "mixtral" && !architecture_->has_qkv_bias)
       json_["attention_bias"] = files_.find("blk.0.attn_q.bias") != nullptr;
     if (type == "llama") json_["mlp_bias"] = files_.find("blk.0.ffn_gate.bias") != nullptr;
+    if (architecture_->has_scales) add_scales();
+  }
+
+  // Absent and 0 stand for none.
+  void add_scales() {
+    const auto scale = [&](std::string_view name, double fallback) {
+      const double value = shortest(number(name).value_or(0.0));
+      return value == 0.0 ? fallback : value;
+    };
+    json_["attention_multiplier"] =
+        scale("attention.scale", 1.0 / std::sqrt(static_cast<double>(head_dim_)));
+    json_["embedding_multiplier"] = scale("embedding_scale", 1.0);
+    json_["residual_multiplier"] = scale("residual_scale", 1.0);
+    json_["logits_scaling"] = scale("logit_scale", 1.0);
   }
 
   // The one value that an optional key may have.
@@ -174,52 +176,59 @@ class ConfigWriter {
   }
 
   // Frequencies are divided by these factors. They have to be those of llama3 with the parameters
-  // that all its files have, for the file does not name them.
+  // that all its files have, where the file does not name them.
   void add_llama3(const io::GgufTensor& tensor, double theta, bool is_scaled) {
-    constexpr std::int64_t kOriginal = 8192;
-    constexpr double kLow = 1.0, kHigh = 4.0, kRounding = 1e-5;
+    constexpr double kRounding = 1e-5;
+    const std::int64_t original = metadata_.integer(kRopeOriginalKey).value_or(8192);
+    const double low = shortest(metadata_.number(kRopeLowKey).value_or(1.0)),
+                 high = shortest(metadata_.number(kRopeHighKey).value_or(4.0));
     const auto refuse = [&] {
-      unsupported_.emplace_back(
-          "tensor rope_freqs.weight: expected the factors of llama3 with low_freq_factor 1, "
-          "high_freq_factor 4 and original_max_position_embeddings 8192");
+      unsupported_.push_back(fmt::format(
+          "tensor rope_freqs.weight: expected the factors of llama3 with low_freq_factor {}, "
+          "high_freq_factor {} and original_max_position_embeddings {}",
+          low, high, original));
     };
     if (tensor.type->name != "F32" || tensor.shape != std::vector{head_dim_ / 2} || head_dim_ < 2 ||
-        head_dim_ % 2 != 0 || is_scaled)
+        head_dim_ % 2 != 0 || is_scaled || original < 1 || !(0 < low && low < high))
       return refuse();
     std::vector<float> factors(static_cast<std::size_t>(head_dim_ / 2));
     io::dequantise(*tensor.type, tensor.data, factors);
-    const double factor = static_cast<double>(factors.back());
+    const double factor =
+        metadata_.number(kRopeFactorKey).value_or(static_cast<double>(factors.back()));
     if (!(factor >= 1.0 && factor < 1e6)) return refuse();
     spec::Rope rope{.rotary_dim = head_dim_, .theta = theta};
     const auto plain = spec::rope_frequencies(rope, 1).inverse;
     rope.variant = "llama3";
     rope.factor = factor;
-    rope.original_max_position = kOriginal;
-    rope.low_freq_factor = kLow;
-    rope.high_freq_factor = kHigh;
+    rope.original_max_position = original;
+    rope.low_freq_factor = low;
+    rope.high_freq_factor = high;
     const auto scaled = spec::rope_frequencies(rope, 1).inverse;
     for (std::size_t i = 0; i < factors.size(); ++i)
       if (!(std::abs(scaled[i] * factors[i] - plain[i]) <= kRounding * plain[i])) return refuse();
     json_["rope_scaling"] = {{"rope_type", "llama3"},
                              {"factor", factor},
-                             {"low_freq_factor", kLow},
-                             {"high_freq_factor", kHigh},
-                             {"original_max_position_embeddings", kOriginal}};
+                             {"low_freq_factor", low},
+                             {"high_freq_factor", high},
+                             {"original_max_position_embeddings", original}};
   }
 
   void add_experts() {
-    const bool is_mixtral = json_["model_type"] == "mixtral";
+    const bool is_local = architecture_->has_mlp_width && prefix_ != "olmoe";
     const std::int64_t chosen = required("expert_used_count");
-    json_[is_mixtral ? "num_local_experts" : "num_experts"] = num_experts_;
+    json_[is_local ? "num_local_experts" : "num_experts"] = num_experts_;
     json_["num_experts_per_tok"] = chosen;
-    if (is_mixtral) return;
     const auto width = json_["intermediate_size"].get<std::int64_t>();
-    json_["moe_intermediate_size"] =
-        integer("expert_feed_forward_length").value_or(chosen > 0 ? width / chosen : width);
-    json_["norm_topk_prob"] = prefix_ == "qwen3moe";
-    if (prefix_ == "qwen2moe")
-      json_["shared_expert_intermediate_size"] =
+    if (architecture_->has_shared)
+      json_[architecture_->has_shared_gate ? "shared_expert_intermediate_size"
+                                           : "shared_intermediate_size"] =
           integer("expert_shared_feed_forward_length").value_or(width);
+    if (!is_local) json_["norm_topk_prob"] = architecture_->normalizes;
+    if (architecture_->has_mlp_width)
+      expect("expert_feed_forward_length", width);
+    else
+      json_["moe_intermediate_size"] =
+          integer("expert_feed_forward_length").value_or(chosen > 0 ? width / chosen : width);
   }
 
   // Ids beyond the vocabulary stand for none.
@@ -264,6 +273,7 @@ class ConfigWriter {
 
   const io::GgufFiles& files_;
   const io::GgufMetadata& metadata_;
+  const GgufArchitecture* architecture_ = nullptr;
   std::string prefix_;
   std::int64_t num_experts_ = 0, vocab_size_ = 0, hidden_size_ = 1, head_dim_ = 0;
   std::set<std::string, std::less<>> known_;

@@ -9,19 +9,13 @@
 
 namespace anabatic::model {
 
-// The text of the config.json that the metadata stand for, for the architectures llama (mixtral
-// with experts), qwen2, qwen2moe, qwen3 and qwen3moe. `dtype` is that of most weights, float32 for
-// quantised ones. What llama.cpp assumes, norm_topk_prob say, is a field of it.
-// InvalidArgument and Unsupported list every key that is missing, wrong or has no place there.
+// The text of the config.json that the metadata stand for. `dtype` is that of most weights, float32
+// for quantised ones. What llama.cpp assumes, norm_topk_prob say, is a field of it. InvalidArgument
+// and Unsupported list every key that is missing, wrong or has no place there.
 std::string gguf_config(const io::GgufFiles& files);
 
 // As import_weights, of a GGUF file. Quantised values become what their blocks stand for. The map
 // is that of an export, in config.dtype.
-//
-// llama.cpp rotates neighbours in a head of `llama`, so its files have the rows of queries and
-// keys, and their biases, in pairs: row 2i + p of a head is row p · d/2 + i here, with d rows a
-// head. The other architectures rotate an element with the one half a head away, and keep our
-// order.
 WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& file,
                       const StateWriter& write);
 

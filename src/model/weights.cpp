@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "model/float_conversion.h"
 #include "model/gguf_model.h"
+#include "model/read_elements.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -103,14 +104,6 @@ void write_elements(const FileTensor& tensor, std::int64_t first, std::span<floa
   Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
                    std::int64_t count) {
     write(state, in_state, part(values, at, count));
-  }).visit(first, static_cast<std::int64_t>(values.size()));
-}
-
-void read_elements(const FileTensor& tensor, std::int64_t first, std::span<float> values,
-                   const StateReader& read) {
-  Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
-                   std::int64_t count) {
-    read(state, in_state, part(values, at, count));
   }).visit(first, static_cast<std::int64_t>(values.size()));
 }
 
@@ -208,6 +201,14 @@ void for_runs(const FileTensor& tensor,
               const std::function<void(std::string_view state, std::int64_t in_state,
                                        std::int64_t at, std::int64_t count)>& body) {
   Runs(tensor, body).visit(0, tensor.num_elements());
+}
+
+void read_elements(const FileTensor& tensor, std::int64_t first, std::span<float> values,
+                   const StateReader& read) {
+  Runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
+                   std::int64_t count) {
+    read(state, in_state, part(values, at, count));
+  }).visit(first, static_cast<std::int64_t>(values.size()));
 }
 
 // Blocks, so that little memory is needed in addition to the states.

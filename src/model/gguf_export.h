@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model as a GGUF file: the metadata that stand for its config, the type of each tensor, and the
+// bytes.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "io/gguf_writer.h"
+#include "model/gguf_layout.h"
+#include "model/gguf_source.h"
+
+namespace anabatic::model {
+
+// Unsupported lists what llama.cpp has no place for: another family, and fields of the config that
+// its architecture takes for granted otherwise.
+const GgufArchitecture& require_gguf_architecture(const ModelConfig& config);
+
+// What will be written. Vectors and routers are F32, whatever type matrices get.
+struct GgufTarget {
+  WeightMap map;
+  std::vector<const io::BlockType*> types;  // of the tensors of `map`
+  std::vector<float> rope_factors{};        // kRopeFactors; empty: none
+  std::vector<std::string> in_f16{};  // tensors with rows that no block of the wanted type divides
+
+  const io::BlockType& main_type() const;  // of most elements of matrices
+};
+
+// `type`: of matrices; null: they keep the dtype that `source` has for their parameter.
+GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
+                       const io::BlockType* type);
+
+// The keys of general.* and of the architecture.
+void add_gguf_config(const ModelConfig& config, const std::string& name, const GgufTarget& target,
+                     io::GgufKeys& keys);
+
+// Writes a file that appears whole or not at all, with a few blocks of values in memory.
+// InvalidArgument for a value that a tensor of F16 cannot hold.
+void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const GgufTarget& target,
+                const StateReader& read);
+
+// Differences between a model's values and a file, a line a tensor: each block has to be that of
+// the values.
+std::vector<std::string> differing_blocks(const StateReader& read, const GgufSource& file);
+
+}  // namespace anabatic::model
