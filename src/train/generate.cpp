@@ -114,8 +114,8 @@ void generate_text(const RunConfig& run, const std::string& prompt,
 
 void generate_text(ModelSession& session, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit) {
-  const auto directory = model_directory(session.run().model.path);
-  const io::Tokenizer tokenizer = io::Tokenizer::load(directory);
+  const io::Tokenizer tokenizer =
+      io::Tokenizer::load(tokenizer_folder_or_file(session.run().model.path));
   RunConfig rules = session.run();
   rules.data.append_eos = io::AddToken::kNever;  // a prompt is continued
   const io::SpecialTokens special =

@@ -16,6 +16,7 @@
 #include "io/data/check_ids.h"
 #include "io/data/fingerprint.h"
 #include "io/data/token_files.h"
+#include "io/gguf.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
@@ -88,7 +89,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   std::string fingerprint;
   std::shared_ptr<const io::CacheDirectory> cache;
   if (has_text) {
-    const fs::path directory = model_directory(run.model.path);
+    const fs::path directory = tokenizer_folder_or_file(run.model.path);
     tokenizer.emplace(io::Tokenizer::load(directory));
     ANABATIC_REQUIRE(tokenizer->vocabulary_size() <= config.spec.vocab_size,
                      "[data] the tokenizer in {} has {} ids, the model's vocab_size is {}",
@@ -98,7 +99,8 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
         *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads(run));
     const auto file = io::find_tokenizer_file(directory);
     ANABATIC_CHECK(file.has_value(), "[data] {} lost its tokenizer", directory.string());
-    fingerprint = io::content_hash(read_file(*file));
+    fingerprint =
+        io::content_hash(io::is_gguf(*file) ? io::tokenizer_json(*file) : read_file(*file));
     cache = cache_of(run);
   }
   const auto packing = io::packing_from_string(run.data.packing);
@@ -128,7 +130,7 @@ std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
 
 void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& config) {
   if (!are_text(run.data.validation)) return;
-  if (const auto tokenizer = find_tokenizer(model_directory(run.model.path)))
+  if (const auto tokenizer = find_tokenizer(tokenizer_folder_or_file(run.model.path)))
     log_warnings(special_tokens_of(run, &*tokenizer, config.eos_token_ids));
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
 
@@ -18,23 +19,36 @@ io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer) {
   };
 }
 
-std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory) {
-  if (!io::find_tokenizer_file(directory)) return std::nullopt;
+std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& folder_or_file) {
+  if (!io::find_tokenizer_file(folder_or_file)) return std::nullopt;
   try {
-    return io::Tokenizer::load(directory);
+    return io::Tokenizer::load(folder_or_file);
   } catch (const Unsupported&) {
     return std::nullopt;
   }
 }
 
+std::filesystem::path tokenizer_folder_or_file(const std::filesystem::path& model) {
+  return io::is_gguf(model) ? model : model_directory(model.string());
+}
+
 io::SpecialTokens special_tokens_of(const RunConfig& run, const io::Tokenizer* tokenizer,
                                     std::vector<std::int64_t> default_eos) {
   const std::filesystem::path path = run.model.path;
-  const std::filesystem::path directory = model_directory(run.model.path);
+  std::filesystem::path directory = model_directory(run.model.path);
   const bool is_file = path != directory && std::filesystem::exists(path);
+  std::string tokenizer_config;
+  if (io::is_gguf(path)) {
+    const io::GgufFiles files = io::GgufFiles::open(path);
+    if (io::has_gguf_tokenizer(files.metadata())) {
+      tokenizer_config = io::gguf_tokenizer_config(files.metadata());
+      directory = path;  // what is next to it belongs to another model
+    }
+  }
   std::string config = is_file ? model::config_text(path) : "";
   return io::resolve_special_tokens({.directory = directory,
                                      .config_text = std::move(config),
+                                     .tokenizer_config_text = std::move(tokenizer_config),
                                      .tokenizer = tokenizer,
                                      .add_bos = run.data.add_bos,
                                      .append_eos = run.data.append_eos,

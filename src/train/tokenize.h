@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model directory's tokenizer in the form that data readers need.
+// A model's tokenizer in the form that data readers need.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -16,9 +16,12 @@ namespace anabatic::train {
 // Appends ids without special tokens. `tokenizer` must outlive the callback.
 io::Tokenize tokenize_callback(const io::Tokenizer& tokenizer);
 
-// The tokenizer of a model directory. Nothing if there is none, or if it is of an unsupported kind
-// and the data are tokens already.
-std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& directory);
+// Where model.path has its tokenizer: a GGUF file, or the folder of config.json.
+std::filesystem::path tokenizer_folder_or_file(const std::filesystem::path& model);
+
+// The tokenizer there. Nothing if there is none, or if it is of an unsupported kind and the data
+// are tokens already.
+std::optional<io::Tokenizer> find_tokenizer(const std::filesystem::path& folder_or_file);
 
 // The special tokens of run.model.path, with data.add_bos and data.append_eos. `tokenizer` may be
 // null; `default_eos` are the ids that the model's family uses if config.json has no such field.

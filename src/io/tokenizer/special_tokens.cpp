@@ -42,7 +42,10 @@ class Resolver {
  public:
   explicit Resolver(const SpecialTokenRequest& request)
       : request_(request),
-        tokenizer_config_(read(kTokenizerConfig)),
+        tokenizer_config_(request.tokenizer_config_text.empty()
+                              ? read(kTokenizerConfig)
+                              : parse_json_object(request.tokenizer_config_text,
+                                                  "[special tokens] the tokenizer's config")),
         tokens_map_(read(kTokensMap)),
         model_config_(request.config_text.empty()
                           ? read(kModelConfig)

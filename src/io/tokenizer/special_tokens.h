@@ -29,8 +29,10 @@ namespace anabatic::io {
 
 struct SpecialTokenRequest {
   std::filesystem::path directory;  // of the model; each of its files may be missing
-  std::string config_text{};        // in place of config.json of that directory, where it is not ""
-  // Of that directory; null: ids of config.json and generation_config.json are all there is.
+  // In place of config.json and tokenizer_config.json of that directory, where they are not "".
+  std::string config_text{}, tokenizer_config_text{};
+  // The one of that directory; null: ids of config.json and generation_config.json are all there
+  // is.
   const Tokenizer* tokenizer = nullptr;
   AddToken add_bos = AddToken::kAuto;
   AddToken append_eos = AddToken::kAuto;

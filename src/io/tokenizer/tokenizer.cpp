@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/gguf.h"
 #include "io/tokenizer/added_vocabulary.h"
 #include "io/tokenizer/decoder.h"
 #include "io/tokenizer/known_fields.h"
@@ -157,9 +158,11 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view name) {
 Tokenizer Tokenizer::load(const std::filesystem::path& folder_or_file) {
   std::error_code error;
   const bool is_folder = std::filesystem::is_directory(folder_or_file, error);
-  const auto found = is_folder ? find_tokenizer_file(folder_or_file) : folder_or_file;
-  // A folder without any is told of the first.
-  const auto file = found ? *found : folder_or_file / "tokenizer.json";
+  const bool is_model = is_folder || is_gguf(folder_or_file);
+  const auto found = is_model ? find_tokenizer_file(folder_or_file) : folder_or_file;
+  // A model without any is told of the first.
+  const auto folder = is_folder ? folder_or_file : folder_or_file.parent_path();
+  const auto file = found ? *found : folder / "tokenizer.json";
   return of_document(read_document(file), file.string());
 }
 

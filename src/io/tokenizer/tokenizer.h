@@ -21,8 +21,9 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 // many threads at once. `truncation` and `padding` of the file are not applied.
 class Tokenizer {
  public:
-  // A model directory or its file (tokenizer_file.h). InvalidArgument names the place of a bad
-  // field, Unsupported the component or field that nothing here implements.
+  // A model directory, a GGUF file, or a file of a tokenizer (tokenizer_file.h). InvalidArgument
+  // names the place of a bad field, Unsupported the component or field that nothing here
+  // implements.
   static Tokenizer load(const std::filesystem::path& folder_or_file);
 
   // From the text of a tokenizer.json; `name` stands for the file in errors.

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "io/tokenizer/gguf/gguf_tokenizer.h"
 
 namespace anabatic::io {
 namespace {
@@ -22,7 +23,10 @@ bool adds_bos(const fs::path& directory) {
 
 }  // namespace
 
-std::optional<fs::path> find_tokenizer_file(const fs::path& directory) {
+std::optional<fs::path> find_tokenizer_file(const fs::path& model) {
+  const bool is_file = is_gguf(model);
+  if (is_file && has_gguf_tokenizer(GgufFiles::open(model).metadata())) return model;
+  const fs::path directory = is_file ? model.parent_path() : model;
   for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model"})
     if (fs::exists(directory / name)) return directory / name;
   return std::nullopt;
@@ -30,12 +34,14 @@ std::optional<fs::path> find_tokenizer_file(const fs::path& directory) {
 
 std::string tokenizer_json(const fs::path& file) {
   if (file.filename() == "tokenizer.json") return read_file(file);
+  if (is_gguf(file)) return gguf_tokenizer_json(GgufFiles::open(file).metadata());
   return dump_json(tokenizer::read_document(file), 2);
 }
 
 namespace tokenizer {
 
 Json read_document(const fs::path& file) {
+  if (is_gguf(file)) return gguf_tokenizer_document(GgufFiles::open(file).metadata());
   const std::string text = read_file(file);
   if (file.extension() == ".json") return parse_document(text, file.string());
   return convert_sentencepiece(text, file.string(), adds_bos(file.parent_path()));

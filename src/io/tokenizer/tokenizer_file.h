@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that holds a model's tokenizer: tokenizer.json, or one of two that are read as the
-// tokenizer.json they are equal to.
+// The file that holds a model's tokenizer: tokenizer.json, or one that is read as the
+// tokenizer.json it is equal to.
 //   tekken.json        byte-level BPE of mistral_common
 //   tokenizer.model    SentencePiece: BPE or Unigram
+//   a GGUF file        gguf_tokenizer.h
 #pragma once
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -12,15 +13,16 @@
 
 namespace anabatic::io {
 
-// The first of tokenizer.json, tekken.json and tokenizer.model that a model directory has.
-std::optional<std::filesystem::path> find_tokenizer_file(const std::filesystem::path& directory);
+// The first of tokenizer.json, tekken.json and tokenizer.model that a model directory has. Of a
+// GGUF file: itself, or without a tokenizer in it the first in its folder.
+std::optional<std::filesystem::path> find_tokenizer_file(const std::filesystem::path& model);
 
 // The text of the tokenizer.json that `file` is or is equal to. Hugging Face `tokenizers` loads it.
 std::string tokenizer_json(const std::filesystem::path& file);
 
 namespace tokenizer {
 
-// The document of any of the three. A tokenizer.model begins with its BOS, as `transformers` has
+// The document of any of them. A tokenizer.model begins with its BOS, as `transformers` has
 // it, unless tokenizer_config.json in its folder says add_bos_token: false.
 nlohmann::json read_document(const std::filesystem::path& file);
 

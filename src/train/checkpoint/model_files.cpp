@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/gguf.h"
+#include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
@@ -81,6 +82,9 @@ bool holds(const std::vector<std::int64_t>& ids, std::int64_t id) {
 
 ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
     : source_(model_directory(run.model.path)) {
+  const auto found = io::find_tokenizer_file(tokenizer_folder_or_file(run.model.path));
+  const bool is_gguf = found && io::is_gguf(*found);
+  if (is_gguf) source_ = *found;  // what is next to it belongs to another model
   const std::optional<io::Tokenizer> tokenizer = find_tokenizer(source_);
   special_ = special_tokens_of(run, tokenizer ? &*tokenizer : nullptr, config.eos_token_ids);
   log_warnings(special_);
@@ -95,16 +99,25 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
     if (special_.post_processor_lacks_prefix)
       prefix_text_ = tokenizer->id_to_token(special_.document.prefix.front());
     if (!fs::exists(source_ / "tokenizer.json"))
-      converted_ = io::tokenizer_json(*io::find_tokenizer_file(source_));
+      converted_.push_back({"tokenizer.json", io::tokenizer_json(*found)});
+  }
+  std::string tokenizer_config;
+  if (is_gguf) {
+    const io::GgufFiles files = io::GgufFiles::open(*found);
+    tokenizer_config = io::gguf_tokenizer_config(files.metadata());
+    if (std::string text = io::gguf_chat_template(files.metadata()); !text.empty())
+      converted_.push_back({"chat_template.jinja", std::move(text)});
   }
   for (const char* name : kChangeable) {
     const bool is_config = std::string_view(name) == "config.json";
     // A config.json of any name.
     const fs::path file =
         is_config && !fs::is_directory(run.model.path) ? fs::path(run.model.path) : source_ / name;
-    if (!fs::exists(file)) continue;
-    files_.push_back({name, is_config && io::is_gguf(file) ? model::config_text(file)
-                                                           : read_file(file, kLargestFile)});
+    const bool is_in_keys = name == std::string_view("tokenizer_config.json") && is_gguf;
+    if (!is_in_keys && !fs::exists(file)) continue;
+    files_.push_back({name, is_in_keys                       ? tokenizer_config
+                            : is_config && io::is_gguf(file) ? model::config_text(file)
+                                                             : read_file(file, kLargestFile)});
     files_.back().text = with_special_tokens(files_.back());
   }
 }
@@ -134,8 +147,9 @@ std::string ModelFiles::with_special_tokens(const File& file) const {
 }
 
 std::int64_t ModelFiles::num_bytes() const {
-  auto bytes = static_cast<std::int64_t>(converted_.size());
-  for (const File& file : files_) bytes += static_cast<std::int64_t>(file.text.size());
+  std::int64_t bytes = 0;
+  for (const auto* files : {&files_, &converted_})
+    for (const File& file : *files) bytes += static_cast<std::int64_t>(file.text.size());
   for (const char* copied : kCopied) {
     std::error_code absent;
     const auto size = fs::file_size(source_ / copied, absent);
@@ -161,7 +175,7 @@ void ModelFiles::write(const fs::path& directory, const model::WeightMap& map,
   for (const char* copied : kCopied)
     if (fs::exists(source_ / copied))
       fs::copy_file(source_ / copied, directory / copied, fs::copy_options::overwrite_existing);
-  if (!converted_.empty()) write_file_atomically(directory / "tokenizer.json", converted_);
+  for (const File& file : converted_) write_file_atomically(directory / file.name, file.text);
   if (!prefix_text_.empty()) {
     const fs::path file = directory / "tokenizer.json";
     const std::string text = read_file(file);

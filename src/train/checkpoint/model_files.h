@@ -39,7 +39,7 @@ class ModelFiles {
   io::SpecialTokens special_;
   std::string bos_text_, eos_text_;  // "" if no tokenizer knows them
   std::string prefix_text_;          // what the post-processor of tokenizer.json has to add
-  std::string converted_;            // tokenizer.json, where the source has another kind of file
+  std::vector<File> converted_;      // of the tokenizer, where the source has another kind of file
   std::vector<File> files_;          // with the special tokens as they will be written
 };
 

@@ -10,7 +10,10 @@
 #include "io/data/fingerprint.h"
 #include "io/data/indexed_file.h"
 #include "io/gguf.h"
+#include "io/tokenizer/gguf/gguf_tokenizer.h"
+#include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
+#include "train/tokenize.h"
 
 namespace anabatic::train {
 namespace {
@@ -59,6 +62,13 @@ Json config_contents(const RunConfig& run) {
 Json tokenizer_contents(const RunConfig& run) {
   const fs::path directory = model_directory(run.model.path);
   Json contents = Json::object();
+  const auto found = io::find_tokenizer_file(tokenizer_folder_or_file(run.model.path));
+  if (found && io::is_gguf(*found)) {
+    const io::GgufFiles files = io::GgufFiles::open(*found);
+    contents["tokenizer"] = io::content_hash(io::tokenizer_json(*found));
+    contents["tokenizer config"] = io::content_hash(io::gguf_tokenizer_config(files.metadata()));
+    return contents;
+  }
   for (const char* name : kTokenizerFiles) {
     std::error_code ignored;
     if (!fs::is_regular_file(directory / name, ignored)) continue;
