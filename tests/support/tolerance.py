@@ -17,6 +17,11 @@ TRAINING_GRADIENT_NORM = 1e-3
 # For each gradient of a pretrained model, fp32 against double: its largest error over its largest
 # element.
 REAL_MODEL_GRADIENT = 1e-4
+# Its logits in fp32, over the largest one.
+REAL_MODEL_LOGIT = 5e-5
+# Log-probabilities of llama.cpp by the type of the weights. It rounds activations to that of bf16
+# weights.
+LLAMA_CPP_LOG_PROBABILITY = {"f32": 1e-3, "bf16": 2e-2}
 
 
 def parity_bounds(num_layers, hidden_size, dtype):

@@ -11,8 +11,12 @@
 #include "base/json.h"
 #include "base/json_edit.h"
 #include "base/text.h"
-#include "io/file.h"
+#include "io/checksums.h"
+#include "model/gguf_export.h"
 #include "model/weight_files.h"
+#include "train/convert/gguf_files.h"
+#include "train/convert/stored_model.h"
+#include "train/convert/unfinished.h"
 
 namespace anabatic::train {
 namespace {
@@ -54,12 +58,12 @@ std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
 
 // The map of what will be written. Tensors keep the dtype of the source's, also where they are
 // spelled otherwise.
-model::WeightMap target_map(const model::ModelConfig& config, const model::WeightSource& source,
+model::WeightMap target_map(const model::ModelConfig& config, const model::WeightMap& source,
                             const ConvertOptions& options) {
-  const std::size_t spelling = spelling_of(config, source.map().spelling, options);
+  const std::size_t spelling = spelling_of(config, source.spelling, options);
   model::WeightMap map = model::make_weight_map(config, spelling, DType::kFloat32);
   std::map<std::string_view, DType> of_parameters;
-  for (const model::FileTensor& tensor : source.map().tensors)
+  for (const model::FileTensor& tensor : source.tensors)
     for (const model::WeightPiece& piece : tensor.pieces)
       of_parameters.emplace(piece.state, tensor.dtype);
   for (model::FileTensor& tensor : map.tensors)
@@ -96,40 +100,6 @@ void require_all(const fs::path& directory, const std::vector<std::string>& prob
                           directory.string(), fmt::join(problems, "\n  ")));
 }
 
-// A directory that is removed unless it gets its name.
-class UnfinishedDirectory {
- public:
-  explicit UnfinishedDirectory(const fs::path& final_path)
-      : final_(final_path), path_(final_path.string() + ".partial") {
-    std::error_code absent;
-    ANABATIC_REQUIRE(!fs::exists(final_, absent) ||
-                         (fs::is_directory(final_, absent) && fs::is_empty(final_, absent)),
-                     "[convert] {}: expected a name that is free, found files", final_.string());
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~UnfinishedDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  UnfinishedDirectory(const UnfinishedDirectory&) = delete;
-  UnfinishedDirectory& operator=(const UnfinishedDirectory&) = delete;
-
-  const fs::path& path() const { return path_; }
-
-  void finish() {
-    io::sync_directory(path_);
-    std::error_code ignored;
-    fs::remove(final_, ignored);  // an empty directory of that name
-    io::rename_file(path_, final_);
-    path_.clear();
-    io::sync_directory(fs::absolute(final_).parent_path());
-  }
-
- private:
-  fs::path final_, path_;
-};
-
 // Tensors of `others` that equal one of the model, and those that it does not use.
 void classify(const model::ModelConfig& config, std::vector<ManifestTensor> others,
               Manifest& manifest) {
@@ -142,13 +112,12 @@ void classify(const model::ModelConfig& config, std::vector<ManifestTensor> othe
   }
 }
 
-Manifest describe_source(const model::ModelConfig& config, const fs::path& directory,
-                         const model::WeightSource& source) {
+Manifest describe_source(const fs::path& path, const StoredModel& source) {
   Manifest manifest{
-      .source = directory.string(), .read = {}, .written = {}, .repeated = {}, .ignored = {}};
+      .source = path.string(), .read = {}, .written = {}, .repeated = {}, .ignored = {}};
   std::vector<ManifestTensor> others;
-  manifest.read = describe(source, others);
-  classify(config, std::move(others), manifest);
+  manifest.read = source.describe(others);
+  classify(source.config(), std::move(others), manifest);
   return manifest;
 }
 
@@ -194,65 +163,100 @@ std::vector<std::string> check_reference(const fs::path& directory,
                           file.string());
 }
 
-}  // namespace
-
-Manifest convert(const fs::path& source_path, const fs::path& destination,
-                 const ConvertOptions& options) {
-  ANABATIC_REQUIRE(fs::is_directory(source_path),
-                   "[convert] {}: expected a model directory, found none", source_path.string());
-  const model::ModelConfig config = model::load_config(source_path);
-  UnfinishedDirectory directory(destination);
-  const model::WeightSource source(config, source_path);
-  Manifest manifest = describe_source(config, source_path, source);
-  const model::WeightMap map = target_map(config, source, options);
-  const auto read = [&](std::string_view state, std::int64_t first, std::span<float> values) {
-    source.read(state, first, values);
-  };
-  copy_other_files(source_path, directory.path(), map, options.dtype.has_value());
-  io::write_checksums(directory.path(),
-                      model::export_weights(map, directory.path(), model::SaveDType::kSource, read,
-                                            {.max_shard_bytes = options.max_shard_bytes}));
-  // What counts is on the disk, so it is read from there.
-  const model::WeightSource written(model::load_config(directory.path()), directory.path());
-  require_all(directory.path(), differing_values(source, written));
+// Reads what was written, which is on the disk, and compares it with the source.
+void prove(const fs::path& source_path, const StoredModel& source, const fs::path& path,
+           const ConvertOptions& options, Manifest& manifest) {
+  const StoredModel written(path);
+  require_all(path, written.differing_values(source.reader()));
   std::vector<ManifestTensor> surplus;
-  manifest.written = describe(written, surplus);
-  if (options.compares_logits) {
-    const auto tokens = probe_tokens(config.spec.vocab_size);
-    manifest.logits = compare_logits(logits_of(source_path, tokens),
-                                     logits_of(directory.path(), tokens), config.spec.vocab_size);
-    if (!options.dtype) require_all(directory.path(), differing_logits(*manifest.logits, "it"));
-  }
+  manifest.written = written.describe(surplus);
+  if (!options.compares_logits) return;
+  const std::int64_t vocab_size = source.config().spec.vocab_size;
+  const auto tokens = probe_tokens(vocab_size);
+  manifest.logits =
+      compare_logits(logits_of(source_path, tokens), logits_of(path, tokens), vocab_size);
+  if (!options.dtype && options.block_type == nullptr)
+    require_all(path, differing_logits(*manifest.logits, "it"));
+}
+
+Manifest convert_to_directory(const fs::path& source_path, const fs::path& destination,
+                              const ConvertOptions& options) {
+  const StoredModel source(source_path);
+  Unfinished directory(destination);
+  fs::create_directory(directory.path());
+  Manifest manifest = describe_source(source_path, source);
+  const model::WeightMap map = target_map(source.config(), source.map(), options);
+  if (fs::is_directory(source_path))
+    copy_other_files(source_path, directory.path(), map, options.dtype.has_value());
+  else
+    write_files_of_gguf(source_path, with_dtype(model::config_text(source_path), map),
+                        directory.path());
+  io::write_checksums(
+      directory.path(),
+      model::export_weights(map, directory.path(), model::SaveDType::kSource, source.reader(),
+                            {.max_shard_bytes = options.max_shard_bytes}));
+  prove(source_path, source, directory.path(), options, manifest);
   write_manifest(directory.path(), manifest);
   directory.finish();
   return manifest;
 }
 
-std::vector<std::string> check_manifest(const fs::path& directory,
-                                        const std::optional<fs::path>& source,
+Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destination,
+                         const ConvertOptions& options) {
+  ANABATIC_REQUIRE(!options.fuses_experts.has_value(),
+                   "[convert] --experts: a GGUF file has one tensor for all experts of a layer");
+  const StoredModel source(source_path);
+  const model::GgufTarget target =
+      model::gguf_target(source.config(), source.map(), options.block_type);
+  io::GgufKeys keys;
+  model::add_gguf_config(source.config(), destination.stem().string(), target, keys);
+  add_tokenizer_keys(source_path, source.config(), keys);
+  Unfinished file(destination);
+  Unfinished manifest_file(manifest_path(destination), true);  // perhaps of a file that is gone
+  Manifest manifest = describe_source(source_path, source);
+  model::write_gguf(file.path(), std::move(keys), target, source.reader());
+  prove(source_path, source, file.path(), options, manifest);
+  manifest.in_f16 = target.in_f16;
+  write_manifest_file(manifest_file.path(), manifest);
+  manifest_file.finish();
+  file.finish();
+  return manifest;
+}
+
+}  // namespace
+
+Manifest convert(const fs::path& source, const fs::path& destination,
+                 const ConvertOptions& options) {
+  ANABATIC_REQUIRE(fs::is_directory(source) || io::is_gguf(source),
+                   "[convert] {}: expected a model directory or a GGUF file, found neither",
+                   source.string());
+  return options.writes_gguf ? convert_to_gguf(source, destination, options)
+                             : convert_to_directory(source, destination, options);
+}
+
+std::vector<std::string> check_manifest(const fs::path& path, const std::optional<fs::path>& source,
                                         const std::optional<fs::path>& reference) {
-  const Manifest manifest = read_manifest(directory);
-  const model::ModelConfig config = model::load_config(directory);
-  const model::WeightSource found(config, directory);
+  const Manifest manifest = read_manifest(path);
+  const StoredModel found(path);
   std::vector<ManifestTensor> others;
-  std::vector<ManifestTensor> tensors = describe(found, others);
+  std::vector<ManifestTensor> tensors = found.describe(others);
   tensors.insert(tensors.end(), others.begin(), others.end());
   std::vector<std::string> problems = differences(manifest.written, tensors);
   const auto add = [&](const std::vector<std::string>& more) {
     problems.insert(problems.end(), more.begin(), more.end());
   };
   if (source) {
-    const model::WeightSource from(model::load_config(*source), *source);
+    const StoredModel from(*source);
     std::vector<ManifestTensor> unused;
-    std::vector<ManifestTensor> now = describe(from, unused), then = manifest.read;
+    std::vector<ManifestTensor> now = from.describe(unused), then = manifest.read;
     now.insert(now.end(), unused.begin(), unused.end());
     then.insert(then.end(), manifest.repeated.begin(), manifest.repeated.end());
     then.insert(then.end(), manifest.ignored.begin(), manifest.ignored.end());
     for (const std::string& line : differences(then, now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
-    add(differing_values(from, found));
+    add(found.differing_values(from.reader()));
   }
-  if (reference) add(check_reference(directory, config, *reference));
+  if (reference) add(check_reference(path, found.config(), *reference));
   return problems;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a model directory anew, in another dtype, spelling or size of shards, and proves that
+// Writes a model anew, in another format, dtype, spelling or size of shards, and proves that
 // nothing was lost: every tensor is accounted for, every value is compared, logits before and after
 // stand in the manifest.
 #pragma once
@@ -9,27 +9,32 @@
 #include <string>
 #include <vector>
 
+#include "io/block_types.h"
 #include "train/convert/manifest.h"
 
 namespace anabatic::train {
 
 struct ConvertOptions {
-  std::optional<DType> dtype{};  // of all tensors; none: each keeps its own
+  bool writes_gguf = false;      // a GGUF file; else a Hugging Face directory
+  std::optional<DType> dtype{};  // of all tensors of a directory; none: each keeps its own
+  const io::BlockType* block_type = nullptr;  // of the matrices of a GGUF file; null: their own
   // How files of experts are spelled: a tensor for each expert, or one for all. None: as they came.
   std::optional<bool> fuses_experts{};
   std::int64_t max_shard_bytes = 5'000'000'000;
   bool compares_logits = true;  // loads both models whole
 };
 
-// `destination` must not exist or be empty. It appears under its name only when it is whole and was
-// read back. InvalidArgument lists tensors that are missing, surplus or of another shape.
+// `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears
+// under its name only when it is whole and was read back. InvalidArgument lists tensors that are
+// missing, surplus or of another shape. Unsupported lists what a GGUF file of the model's
+// architecture cannot say.
 Manifest convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                  const ConvertOptions& options);
 
-// What disagrees in a directory that has a manifest, a line each: tensors and their hashes; with
-// `source`, its tensors too and every value; with `reference`, logits. Empty if all is well.
-// `reference` is a safetensors file of input_ids i64[1,S] and logits f32[1,S,V].
-std::vector<std::string> check_manifest(const std::filesystem::path& directory,
+// What disagrees in a directory or GGUF file that has a manifest, a line each: tensors and their
+// hashes; with `source`, its tensors too and every value; with `reference`, logits. Empty if all is
+// well. `reference` is a safetensors file of input_ids i64[1,S] and logits f32[1,S,V].
+std::vector<std::string> check_manifest(const std::filesystem::path& path,
                                         const std::optional<std::filesystem::path>& source,
                                         const std::optional<std::filesystem::path>& reference);
 

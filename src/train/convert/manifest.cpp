@@ -137,7 +137,17 @@ std::vector<ManifestTensor> describe(const model::WeightSource& source,
   return tensors;
 }
 
+fs::path manifest_path(const fs::path& model) {
+  std::error_code ignored;
+  return fs::is_directory(model, ignored) ? model / kManifestFile
+                                          : fs::path(model.string() + ".manifest.json");
+}
+
 void write_manifest(const fs::path& directory, const Manifest& manifest) {
+  write_manifest_file(directory / kManifestFile, manifest);
+}
+
+void write_manifest_file(const fs::path& file, const Manifest& manifest) {
   OrderedJson json{{"format", kFormat},
                    {"written_by", fmt::format("anabatic {}", kVersion)},
                    {"source", manifest.source},
@@ -154,13 +164,13 @@ void write_manifest(const fs::path& directory, const Manifest& manifest) {
   json["repeated"] = to_json(manifest.repeated);
   json["ignored"] = to_json(manifest.ignored);
   json["written"] = to_json(manifest.written);
-  write_file_atomically(directory / kManifestFile, dump_json(json, 1) + "\n");
+  write_file_atomically(file, dump_json(json, 1) + "\n");
 }
 
-Manifest read_manifest(const fs::path& directory) {
-  const fs::path file = directory / kManifestFile;
+Manifest read_manifest(const fs::path& model) {
+  const fs::path file = manifest_path(model);
   ANABATIC_REQUIRE(fs::exists(file), "[manifest] {}: expected {}, which convert writes, found none",
-                   directory.string(), kManifestFile);
+                   model.string(), file.filename().string());
   const std::string place = fmt::format("[manifest] {}", file.string());
   const Json json = parse_json_object(read_file(file, kLargestFile), place);
   const JsonNode top(json, place);
@@ -205,13 +215,10 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
   return lines;
 }
 
-std::vector<std::string> differing_values(const model::WeightSource& source,
+std::vector<std::string> differing_values(const model::StateReader& read,
                                           const model::WeightSource& result) {
   std::vector<std::string> lines;
   std::vector<std::byte> rounded;
-  const auto read = [&](std::string_view state, std::int64_t first, std::span<float> values) {
-    source.read(state, first, values);
-  };
   for (const model::FileTensor& tensor : result.map().tensors) {
     const io::TensorEntry& entry = *result.files().find(tensor.name);
     const auto size = static_cast<std::size_t>(size_bytes(tensor.dtype));

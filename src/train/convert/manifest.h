@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a conversion read and wrote: every tensor with its hash, where each part of it went, and how
-// far logits moved. Stored as anabatic.manifest.json in the directory that was written, so that it
-// can be checked later.
+// far logits moved. Stored as anabatic.manifest.json in the directory that was written, or next to
+// a file FILE as FILE.manifest.json, so that it can be checked later.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -20,7 +20,7 @@ inline constexpr const char* kManifestFile = "anabatic.manifest.json";
 struct ManifestPart {
   std::string parameter;
   std::int64_t offset = 0, count = 0;  // the least element of the parameter, and how many
-  std::string op;                      // "copy", "reorder rows" or "transpose"
+  std::string op;  // "copy", "reorder rows", "transpose", "quantise" or two of them
   bool operator==(const ManifestPart&) const = default;
 };
 
@@ -42,23 +42,29 @@ struct Manifest {
   std::vector<ManifestTensor> repeated;       // of the source: equal to a tensor above
   std::vector<ManifestTensor> ignored;        // of the source: the model does not use them
   std::optional<LogitsComparison> logits{};   // of source and result
+  // Not stored: tensors of a GGUF file that are F16, for no block of the wanted type divides their
+  // rows.
+  std::vector<std::string> in_f16{};
 };
 
 // Tensors of a directory, hashed. Those that no parameter reads are added to `others`.
 std::vector<ManifestTensor> describe(const model::WeightSource& source,
                                      std::vector<ManifestTensor>& others);
 
+// Where the manifest of a model directory or file is.
+std::filesystem::path manifest_path(const std::filesystem::path& model);
 void write_manifest(const std::filesystem::path& directory, const Manifest& manifest);
+void write_manifest_file(const std::filesystem::path& file, const Manifest& manifest);
 // InvalidArgument where there is none, or where it does not say what it has to.
-Manifest read_manifest(const std::filesystem::path& directory);
+Manifest read_manifest(const std::filesystem::path& model);
 
 // Differences of tensors from what a manifest says of them, a line each with the tensor's name.
 std::vector<std::string> differences(const std::vector<ManifestTensor>& expected,
                                      const std::vector<ManifestTensor>& found);
 
-// Differences between the values of two directories of one model, a line for each tensor of
-// `result`: every element has to be that of `source`, rounded to the tensor's dtype.
-std::vector<std::string> differing_values(const model::WeightSource& source,
+// Differences between a model's values and those of a directory, a line for each tensor of
+// `result`: every element has to be that of `read`, rounded to the tensor's dtype.
+std::vector<std::string> differing_values(const model::StateReader& read,
                                           const model::WeightSource& result);
 
 }  // namespace anabatic::train

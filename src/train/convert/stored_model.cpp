@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/convert/stored_model.h"
+
+#include <algorithm>
+#include <set>
+
+#include "io/checksums.h"
+#include "model/gguf_export.h"
+
+namespace anabatic::train {
+namespace {
+
+ManifestTensor describe_tensor(const io::GgufFiles& files, const io::GgufTensor& tensor) {
+  constexpr std::size_t kBlock = std::size_t{1} << 22;
+  io::Checksum sum;
+  for (std::size_t at = 0; at < tensor.data.size(); at += kBlock) {
+    const auto block = tensor.data.subspan(at, std::min(kBlock, tensor.data.size() - at));
+    sum.add(block);
+    files.release(block);
+  }
+  return {tensor.name, std::string(tensor.type->name), tensor.shape, sum.value(), {}};
+}
+
+std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source,
+                                          std::vector<ManifestTensor>& others) {
+  std::vector<ManifestTensor> tensors;
+  std::set<std::string_view> used;
+  for (const model::FileTensor& tensor : source.map().tensors) {
+    const io::GgufTensor& entry = *source.files().find(tensor.name);
+    const model::WeightPiece& piece = tensor.pieces.front();
+    std::string op = entry.type->elements > 1 ? "quantise" : "copy";
+    if (piece.heads.rows > 0) op += ", reorder rows";
+    used.insert(tensor.name);
+    tensors.push_back(describe_tensor(source.files(), entry));
+    tensors.back().parts.push_back({piece.state, piece.offset, piece.count, std::move(op)});
+  }
+  // The factors of frequencies are a part of the config.
+  for (const auto& [name, entry] : source.files().tensors())
+    if (!used.contains(name))
+      (name == model::kRopeFactors ? tensors : others)
+          .push_back(describe_tensor(source.files(), entry));
+  return tensors;
+}
+
+}  // namespace
+
+StoredModel::Files StoredModel::open(const model::ModelConfig& config,
+                                     const std::filesystem::path& path) {
+  if (io::is_gguf(path)) return model::GgufSource(config, path);
+  return model::WeightSource(config, path);
+}
+
+StoredModel::StoredModel(const std::filesystem::path& path)
+    : config_(model::load_config(path)), files_(open(config_, path)) {}
+
+const model::WeightMap& StoredModel::map() const {
+  return std::visit([](const auto& files) -> const model::WeightMap& { return files.map(); },
+                    files_);
+}
+
+model::StateReader StoredModel::reader() const {
+  return [this](std::string_view state, std::int64_t first, std::span<float> values) {
+    std::visit([&](const auto& files) { files.read(state, first, values); }, files_);
+  };
+}
+
+std::vector<ManifestTensor> StoredModel::describe(std::vector<ManifestTensor>& others) const {
+  if (const auto* gguf = std::get_if<model::GgufSource>(&files_))
+    return describe_gguf(*gguf, others);
+  return train::describe(std::get<model::WeightSource>(files_), others);
+}
+
+std::vector<std::string> StoredModel::differing_values(const model::StateReader& source) const {
+  if (const auto* gguf = std::get_if<model::GgufSource>(&files_))
+    return model::differing_blocks(source, *gguf);
+  return train::differing_values(source, std::get<model::WeightSource>(files_));
+}
+
+}  // namespace anabatic::train

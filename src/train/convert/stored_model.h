@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of a model as convert sees them: a directory of safetensors, or a GGUF file.
+#pragma once
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/gguf_source.h"
+#include "model/weight_source.h"
+#include "train/convert/manifest.h"
+
+namespace anabatic::train {
+
+class StoredModel {
+ public:
+  // Errors as those of load_config and of the two sources.
+  explicit StoredModel(const std::filesystem::path& path);
+
+  const model::ModelConfig& config() const { return config_; }
+  const model::WeightMap& map() const;
+  model::StateReader reader() const;  // as long as this lives
+
+  // Tensors, hashed. Those that no parameter reads are added to `others`.
+  std::vector<ManifestTensor> describe(std::vector<ManifestTensor>& others) const;
+  // Every value has to be that of `source`, rounded as its tensor is: a line a tensor that is not.
+  std::vector<std::string> differing_values(const model::StateReader& source) const;
+
+ private:
+  using Files = std::variant<model::WeightSource, model::GgufSource>;
+  static Files open(const model::ModelConfig& config, const std::filesystem::path& path);
+
+  model::ModelConfig config_;
+  Files files_;
+};
+
+}  // namespace anabatic::train
