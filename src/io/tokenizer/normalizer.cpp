@@ -253,12 +253,14 @@ Replace::Replace(const JsonNode& node) : content_(node.at("content").as_string()
   } else {
     const JsonNode regex = pattern.at("Regex");
     regex_ = std::make_unique<Regex>(regex.as_string(), regex.place());
+    if (content_.empty()) mark_ = mark_of_extra_spaces(regex.as_string()).value_or("");
   }
   if (!regex_ && literal_.empty()) pattern.unsupported("an empty string to replace");
 }
 
 bool Replace::apply(std::string_view text, RegexScratch& scratch, std::string& result,
                     bool is_continuation) const {
+  if (!mark_.empty()) return append_without_extra_spaces(text, mark_, result);
   bool keeps_start = true;
   const auto take = [&](std::size_t begin, std::size_t end, std::size_t& copied) {
     if (begin == 0) {

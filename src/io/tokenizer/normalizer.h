@@ -24,6 +24,7 @@ class Replace {
  private:
   std::string literal_;
   std::unique_ptr<Regex> regex_;  // null: literal_
+  std::string_view mark_;         // of a pattern of extra spaces that go; "": another pattern
   std::string content_;
 };
 

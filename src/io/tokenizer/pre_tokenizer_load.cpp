@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/error.h"
 #include "io/tokenizer/pre_tokenizer.h"
 #include "io/tokenizer/unicode.h"
@@ -54,6 +56,33 @@ class LiteralSplit final : public PreTokenizer {
 
  private:
   std::string literal_;
+  SplitBehavior behavior_;
+  bool is_inverted_;
+};
+
+// As the pattern of words (regex.h) cuts.
+class WordSplit final : public PreTokenizer {
+ public:
+  WordSplit(std::string_view mark, SplitBehavior behavior, bool is_inverted)
+      : mark_(mark), behavior_(behavior), is_inverted_(is_inverted) {}
+
+  void cut(Piece piece, RegexScratch&, std::string&, const NextStage& next) const override {
+    Splitter splitter(piece, behavior_, next);
+    const std::string_view text = piece.text;
+    std::size_t at = std::min(text.find(mark_), text.size());
+    if (at > 0) splitter.add(0, at, is_inverted_);
+    while (at < text.size()) {
+      std::size_t end = at + mark_.size();
+      while (text.substr(end).starts_with(mark_)) end += mark_.size();
+      end = std::min(text.find(mark_, end), text.size());
+      splitter.add(at, end, !is_inverted_);
+      at = end;
+    }
+    splitter.finish();
+  }
+
+ private:
+  std::string_view mark_;
   SplitBehavior behavior_;
   bool is_inverted_;
 };
@@ -171,6 +200,8 @@ std::unique_ptr<const PreTokenizer> load_split(const JsonNode& node) {
     return std::make_unique<LiteralSplit>(literal->as_string(), behavior, is_inverted);
   }
   const JsonNode regex = pattern.at("Regex");
+  if (const auto mark = mark_of_words(regex.as_string()))
+    return std::make_unique<WordSplit>(*mark, behavior, is_inverted);
   return std::make_unique<RegexSplit>(Regex(regex.as_string(), regex.place()), behavior,
                                       is_inverted);
 }

@@ -91,6 +91,11 @@ bool CharacterMap::find_shortest(std::string_view text, std::string_view& replac
 
 Precompiled::Precompiled(const JsonNode& node)
     : map_(decode_field(node.at("precompiled_charsmap")), node.at("precompiled_charsmap").place()) {
+  std::string_view replacement;
+  for (std::size_t i = 0; i < is_kept_.size(); ++i) {
+    const char c = static_cast<char>(i);
+    is_kept_[i] = !map_.find_shortest({&c, 1}, replacement);
+  }
 }
 
 // Clusters of at most five bytes are looked up as a whole first, as Hugging Face does.

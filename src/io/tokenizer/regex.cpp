@@ -3,6 +3,7 @@
 
 #include <oniguruma.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -141,6 +142,54 @@ bool MatchCursor::next(Match& match) {
         position_ < text_.size() ? utf8_length(static_cast<unsigned char>(text_[position_])) : 1;
   }
   return false;
+}
+
+namespace {
+
+std::optional<std::string_view> mark_of(std::string_view pattern,
+                                        std::string (*pattern_of)(std::string_view mark)) {
+  for (const std::string_view mark : {kSpaceMark, std::string_view(" ")})
+    if (pattern == pattern_of(mark)) return mark;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string extra_spaces_pattern(std::string_view mark) {
+  return fmt::format("\\A +|(?: |{})+\\z| (?= )", mark);
+}
+
+std::optional<std::string_view> mark_of_extra_spaces(std::string_view pattern) {
+  return mark_of(pattern, extra_spaces_pattern);
+}
+
+bool append_without_extra_spaces(std::string_view text, std::string_view mark,
+                                 std::string& result) {
+  const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  std::size_t end = text.size();
+  for (std::string_view rest = text.substr(begin); !rest.empty();
+       rest = text.substr(begin, end - begin)) {
+    if (rest.back() == ' ')
+      --end;
+    else if (rest.ends_with(mark))
+      end -= mark.size();
+    else
+      break;
+  }
+  std::size_t copied = begin;
+  for (std::size_t at = text.find(' ', begin); at < end; at = text.find(' ', at + 1)) {
+    if (text[at + 1] != ' ') continue;  // the last character before `end` is no space
+    result.append(text, copied, at - copied);
+    copied = at + 1;
+  }
+  result.append(text, copied, end - copied);
+  return text.empty() || (begin == 0 && end > 0);
+}
+
+std::string words_pattern(std::string_view mark) { return fmt::format("{0}+[^{0}]*", mark); }
+
+std::optional<std::string_view> mark_of_words(std::string_view pattern) {
+  return mark_of(pattern, words_pattern);
 }
 
 }  // namespace anabatic::io::tokenizer

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -68,5 +69,21 @@ class MatchCursor {
   std::size_t position_ = 0;
   std::size_t last_end_ = std::string_view::npos;
 };
+
+// The patterns that a SentencePiece model is written with are matched by hand: as regular
+// expressions they take most of the time of encoding.
+inline constexpr std::string_view kSpaceMark = "\u2581";
+
+// Spaces at the start, spaces and marks at the end, and all but the last space of a run. `mark` is
+// kSpaceMark or a space.
+std::string extra_spaces_pattern(std::string_view mark);
+// The mark of such a pattern; nothing for another pattern.
+std::optional<std::string_view> mark_of_extra_spaces(std::string_view pattern);
+// Appends to `result` what that pattern leaves of `text`. False if the first character goes.
+bool append_without_extra_spaces(std::string_view text, std::string_view mark, std::string& result);
+
+// A run of marks and what follows up to the next one.
+std::string words_pattern(std::string_view mark);
+std::optional<std::string_view> mark_of_words(std::string_view pattern);
 
 }  // namespace anabatic::io::tokenizer

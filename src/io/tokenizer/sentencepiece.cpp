@@ -19,7 +19,7 @@ namespace {
 
 using Piece = proto::SentencePieceModel::Piece;
 
-constexpr std::string_view kSpace = "\u2581";
+constexpr std::string_view kSpaceMark = "\u2581";
 // A merge is looked for at every place of a piece.
 constexpr std::size_t kLongestPiece_bytes = 1024;
 
@@ -85,7 +85,7 @@ class Converter {
   const proto::SentencePieceTrainer& trainer() const { return model_.trainer_spec(); }
   const proto::SentencePieceNormalizer& rules() const { return model_.normalizer_spec(); }
   bool is_bpe() const { return trainer().model_type() == proto::SentencePieceTrainer::BPE; }
-  std::string_view space() const { return rules().escape_whitespaces() ? kSpace : " "; }
+  std::string_view space() const { return rules().escape_whitespaces() ? kSpaceMark : " "; }
   const std::string& text(int id) const { return model_.pieces(id).piece(); }
   Piece::Type type(int id) const { return model_.pieces(id).type(); }
   // A BPE never merges user-defined pieces. A Unigram model weighs them like the others.
@@ -134,8 +134,8 @@ class Converter {
       steps.push_back({{"type", "Precompiled"},
                        {"precompiled_charsmap", encode_base64(rules().precompiled_charsmap())}});
     if (rules().remove_extra_whitespaces())
-      steps.push_back(replace({{"Regex", fmt::format("\\A +|(?: |{})+\\z| (?= )", space())}}, ""));
-    if (rules().escape_whitespaces()) steps.push_back(replace({{"String", " "}}, kSpace));
+      steps.push_back(replace({{"Regex", extra_spaces_pattern(space())}}, ""));
+    if (rules().escape_whitespaces()) steps.push_back(replace({{"String", " "}}, kSpaceMark));
     return steps;
   }
 
@@ -208,7 +208,7 @@ class Converter {
 
   Json split_words() const {
     return {{"type", "Split"},
-            {"pattern", {{"Regex", fmt::format("{0}+[^{0}]*", space())}}},
+            {"pattern", {{"Regex", words_pattern(space())}}},
             {"behavior", "Isolated"},
             {"invert", false}};
   }
@@ -261,7 +261,7 @@ class Converter {
 
   Json decoder() const {
     Json::array_t steps;
-    if (rules().escape_whitespaces()) steps.push_back(replace({{"String", kSpace}}, " "));
+    if (rules().escape_whitespaces()) steps.push_back(replace({{"String", kSpaceMark}}, " "));
     steps.push_back({{"type", "ByteFallback"}});
     steps.push_back({{"type", "Fuse"}});
     if (rules().add_dummy_prefix())
