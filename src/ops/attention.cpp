@@ -45,16 +45,21 @@ TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
                {inputs[0].shape[0], spec::get_int(attributes, "num_heads")});
 }
 
+// Input 5 of attention, where it is there.
+constexpr std::size_t kSinks = 5;
+
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("attention", inputs, attributes,
                     {"num_heads", "num_kv_heads", "scale", "window"});
   check_inputs(check);
+  if (inputs.size() > kSinks)
+    check.size(check.wide(kSinks, "sinks", 1), 0, spec::get_int(attributes, "num_heads"));
   return {out_type(inputs, attributes), lse_type(inputs, attributes)};
 }
 
 std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("attention_gradient", inputs, attributes,
-                    {"num_heads", "num_kv_heads", "scale", "window"}, {"slices"});
+                    {"num_heads", "num_kv_heads", "scale", "window"}, {"slices", "with_delta"});
   check_inputs(check);
   check.slices();
   const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
@@ -63,17 +68,34 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   check.same_type(check.floating(5, "out", 2), expected_out);
   check.same_type(check.wide(6, "lse", 2), expected_lse);
   check.same_type(check.floating(7, "dout", 2), expected_out);
-  return {inputs[0], inputs[1], inputs[2]};
+  std::vector<TensorType> outputs{inputs[0], inputs[1], inputs[2]};
+  if (check.has("with_delta") && check.flag("with_delta")) outputs.push_back(want_lse);
+  return outputs;
+}
+
+std::vector<TensorType> infer_sinks_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("sinks_gradient", inputs, attributes);
+  const Operand delta = check.wide(0, "delta", 2), sinks = check.wide(2, "sinks", 1);
+  check.same_type(check.wide(1, "lse", 2), delta);
+  check.same_dim(sinks, 0, delta, 1);
+  return {*sinks.type};
 }
 
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
-  if (!of_outputs[0]) return ir::Gradients(5);
-  std::vector<ir::ValueId> inputs = node.inputs;
+  if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
+  const bool has_sinks = node.inputs.size() > kSinks;
+  std::vector<ir::ValueId> inputs(node.inputs.begin(), node.inputs.begin() + kSinks);
   inputs.insert(inputs.end(), {node.outputs[0], node.outputs[1], *of_outputs[0]});
-  const auto d = builder.add("attention_gradient", std::move(inputs), node.attributes);
-  return {d[0], d[1], d[2], std::nullopt, std::nullopt};
+  spec::Attributes attributes = node.attributes;
+  if (has_sinks) attributes["with_delta"] = true;
+  const auto d = builder.add("attention_gradient", std::move(inputs), std::move(attributes));
+  ir::Gradients gradients{d[0], d[1], d[2], std::nullopt, std::nullopt};
+  if (!has_sinks) return gradients;
+  const WeightPhase phase(builder);
+  gradients.push_back(builder.add1("sinks_gradient", {d[3], node.outputs[1], node.inputs[kSinks]}));
+  return gradients;
 }
 
 // Unmasked (row, key) pairs of one head, estimated from shapes alone: the T rows are the last of S
@@ -98,16 +120,21 @@ ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attribut
   return streaming_cost(inputs, outputs, product({2, widths, estimated_pairs(inputs, attributes)}));
 }
 
+// A difference, an exponential, a product and a sum for each row and head.
+ir::Cost sinks_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, product({4, inputs[0].num_elements()}));
+}
+
 }  // namespace
 
 const ir::OpSchema kAttention{
     .name = "attention",
     .min_inputs = 5,
-    .max_inputs = 5,
+    .max_inputs = 6,
     .num_outputs = 2,
     .signature =
-        "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T]) -> "
-        "out [T,Hq*Dv], lse f32[T,Hq]",
+        "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T], "
+        "sinks? f32[Hq]) -> out [T,Hq*Dv], lse f32[T,Hq]",
     .infer = infer,
     .gradient = gradient,
     .cost = cost};
@@ -116,12 +143,21 @@ const ir::OpSchema kAttentionGradient{
     .name = "attention_gradient",
     .min_inputs = 8,
     .max_inputs = 8,
-    .num_outputs = 3,
-    .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv",
+    .num_outputs = ir::kAnyNumber,
+    .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv, delta? f32[T,Hq]",
     .infer = infer_gradient,
     .cost = gradient_cost,
     .most_slices = [](ir::Types, const spec::Attributes& attributes) {
       return spec::get_int(attributes, "num_kv_heads");
     }};
+
+const ir::OpSchema kSinksGradient{
+    .name = "sinks_gradient",
+    .min_inputs = 3,
+    .max_inputs = 3,
+    .signature = "(delta f32[T,Hq], lse f32[T,Hq], sinks f32[Hq]) -> f32[Hq]",
+    .infer = infer_sinks_gradient,
+    .cost = sinks_gradient_cost,
+    .can_accumulate = true};
 
 }  // namespace anabatic::ops

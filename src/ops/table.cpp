@@ -105,6 +105,7 @@ const ir::OpSchema* const kTable[] = {
     &kScale,
     &kSequenceBalanceLoss,
     &kSequenceBalanceLossGradient,
+    &kSinksGradient,
     &kSumRows,
     &kSumSquares,
     &kUnpermute,

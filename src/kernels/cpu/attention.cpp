@@ -5,7 +5,7 @@
 // Scores stay in base 2. A row takes its maximum from the first panel that it sees and keeps it:
 // in fp32 any maximum will do until a sum grows too large, and then the row is scaled down. What a
 // row computes depends on its own keys alone, and tiles begin at multiples of their size from its
-// key_begin: decoding gives the bits of the full forward.
+// key_begin: decoding gives the bits of the full forward. A sink joins a row's sum at its end.
 #if defined(__AVX512BF16__)
 #include "base/rounding.h"
 #include "kernels/cpu/attention_pair_block.h"
@@ -101,20 +101,36 @@ struct Forward {
   template <class T>
   void write_rows(const ForwardBlock& block, std::int64_t t, int count, std::int64_t head,
                   std::int64_t row) const {
-    float totals[kLanes], logs[kLanes], inverses[kLanes];
+    float totals[kLanes], factors[kLanes], results[kLanes];
     for (int i = 0; i < count; ++i) totals[i] = static_cast<float>(block.buffers.totals[row + i]);
-    const Floats total = load(totals, count);
-    store(logs, log2(total));
-    store(inverses, 1.0f / total);
+    const Floats total = load(totals, count),
+                 minus_largest = load(block.buffers.minus_largest + row, count);
+    const float* sink = args.inputs.size() > 5 ? args.inputs[5].as<const float>() + head : nullptr;
+    if (sink == nullptr) {
+      store(factors, 1.0f / total);
+      store(results, (log2(total) - minus_largest) * kLn2);
+    } else {
+      join_sink(*sink, total, minus_largest, factors, results);
+    }
     const HeadRows<T> out(args.outputs[0], head, shape.value_width);
     float* lse = args.outputs[1].as<float>() + t * shape.num_heads + head;
+    const float lse_of_none = sink != nullptr ? *sink : -kInfinity;
     for (int i = 0; i < count; ++i) {
       const KeyRange keys = ranges.of(t + i);
       const bool is_empty = keys.begin >= keys.end;
-      block.write_row(row + i, is_empty ? 0.0f : inverses[i], out, t + i);
-      lse[i * shape.num_heads] =
-          is_empty ? -kInfinity : (logs[i] - block.buffers.minus_largest[row + i]) * kLn2;
+      block.write_row(row + i, is_empty ? 0.0f : factors[i], out, t + i);
+      lse[i * shape.num_heads] = is_empty ? lse_of_none : results[i];
     }
+  }
+
+  // Factors of the sums of values, and lse, of rows whose exponentials, over that of `largest` (in
+  // base 2), add up to `total`. All are scaled down where the sink's is above 1.
+  static void join_sink(float sink, Floats total, Floats minus_largest, float* factors,
+                        float* lse) {
+    const Floats above = minus_largest * kLn2 + sink, shift = max(above, Floats{}),
+                 scale = exp(-shift), sum = total * scale + exp(above - shift);
+    store(factors, scale / sum);
+    store(lse, log2(sum) * kLn2 + (shift - minus_largest * kLn2));
   }
 };
 

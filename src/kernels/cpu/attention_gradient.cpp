@@ -47,10 +47,12 @@ struct Gradient {
     return {args.inputs[7], head, shape.value_width};
   }
 
-  // -lse, in base 2, and -delta by heads; dq of rows that see no key.
+  // -lse, in base 2, and -delta by heads; dq of rows that see no key. Where the call asks for it,
+  // delta is an output too.
   template <class T>
   void prepare() const {
     const float* lse = args.inputs[6].as<const float>();
+    float* delta = args.outputs.size() > 3 ? args.outputs[3].as<float>() : nullptr;
     const auto run = [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const KeyRange keys = ranges.of(t);
@@ -65,6 +67,7 @@ struct Gradient {
           const std::int64_t at = space_row(head, t);
           space.minus_lse[at] = is_empty ? 0.0f : -kLog2E * lse[t * shape.num_heads + head];
           space.minus_delta[at] = static_cast<float>(-sum);
+          if (delta != nullptr) delta[t * shape.num_heads + head] = static_cast<float>(sum);
         }
         if (is_empty)
           std::fill_n(args.outputs[0].as<T>() + t * columns(args.outputs[0]),

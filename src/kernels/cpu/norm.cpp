@@ -219,4 +219,21 @@ void sum_rows(const Arguments& args) {
   });
 }
 
+// A sink has no value: dp = 0, so ds = −p · delta, of each row.
+void sinks_gradient(const Arguments& args) {
+  const std::int64_t num_heads = size(args.inputs[2]);
+  const float *deltas = args.inputs[0].as<const float>(), *lse = args.inputs[1].as<const float>(),
+              *sinks = args.inputs[2].as<const float>();
+  sum_by_blocks(
+      args, rows(args.inputs[0]), num_heads,
+      [&](std::int64_t row, float* partial) {
+        const std::int64_t at = row * num_heads;
+        for_lanes(0, num_heads, [&](std::int64_t i, int n) {
+          const Floats p = exp(load(sinks + i, n) - load(lse + at + i, n));
+          store(partial + i, load(partial + i, n) - p * load(deltas + at + i, n), n);
+        });
+      },
+      [](float*) {});
+}
+
 }  // namespace anabatic::kernels::cpu::ANABATIC_ISA

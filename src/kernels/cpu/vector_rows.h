@@ -62,6 +62,7 @@ ANABATIC_VECTOR_KERNEL(add_rms_norm)
 ANABATIC_VECTOR_KERNEL(rms_norm)
 ANABATIC_VECTOR_KERNEL(rms_norm_input_gradient)
 ANABATIC_VECTOR_KERNEL(rms_norm_weight_gradient)
+ANABATIC_VECTOR_KERNEL(sinks_gradient)
 ANABATIC_VECTOR_KERNEL(sum_rows)
 // optimizer.cpp
 ANABATIC_VECTOR_KERNEL(optimizer_step)

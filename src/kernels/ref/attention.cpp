@@ -68,15 +68,19 @@ std::int64_t attention_workspace_bytes(const spec::Problem& problem) {
 
 void attention(const Arguments& args) {
   const Heads heads(args);
+  const TensorView* sinks = args.inputs.size() > 5 ? &args.inputs[5] : nullptr;
   double* scores = reinterpret_cast<double*>(args.workspace);
   for (std::int64_t t = 0; t < rows(heads.q); ++t)
     for (std::int64_t h = 0; h < heads.num_heads; ++h) {
       const std::int64_t begin = heads.begin(t), end = heads.end(t);
-      double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+      const double none = -std::numeric_limits<double>::infinity(),
+                   sink = sinks != nullptr ? load(*sinks, h) : none;
+      double largest = sink, sum = 0;
       for (std::int64_t s = begin; s < end; ++s) {
         scores[s] = heads.score(t, s, h);
         largest = std::max(largest, scores[s]);
       }
+      if (sink > none) sum += std::exp(sink - largest);
       for (std::int64_t s = begin; s < end; ++s) sum += std::exp(scores[s] - largest);
       const double lse = begin < end ? largest + std::log(sum) : largest;
       store(args.outputs[1], t * heads.num_heads + h, lse);
@@ -97,7 +101,7 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem) {
 }
 
 // p = exp(score − lse), dp = dout·v, ds = p · (dp − dout·out); dv += p·dout, dq += scale·ds·k,
-// dk += scale·ds·q (Dao et al., FlashAttention, appendix B.4).
+// dk += scale·ds·q (Dao et al., FlashAttention, appendix B.4). A sink changes out and lse alone.
 void attention_gradient(const Arguments& args) {
   const Heads heads(args);
   const TensorView &out = args.inputs[5], &lse = args.inputs[6], &dout = args.inputs[7];
@@ -110,6 +114,7 @@ void attention_gradient(const Arguments& args) {
       double inner = 0;
       for (std::int64_t d = 0; d < heads.value_width; ++d)
         inner += load(dout, heads.out(t, h) + d) * load(out, heads.out(t, h) + d);
+      if (args.outputs.size() > 3) store(args.outputs[3], t * heads.num_heads + h, inner);
       std::fill(dq, dq + heads.key_width, 0.0);
       for (std::int64_t s = heads.begin(t); s < heads.end(t); ++s) {
         const double p = std::exp(heads.score(t, s, h) - load(lse, t * heads.num_heads + h));
@@ -129,6 +134,18 @@ void attention_gradient(const Arguments& args) {
     }
   for (std::int64_t i = 0; i < size(heads.k); ++i) store(args.outputs[1], i, dk[i]);
   for (std::int64_t i = 0; i < size(heads.v); ++i) store(args.outputs[2], i, dv[i]);
+}
+
+// A sink has no value: dp = 0, so ds = −p · delta, of each row.
+void sinks_gradient(const Arguments& args) {
+  const TensorView &delta = args.inputs[0], &lse = args.inputs[1], &sinks = args.inputs[2];
+  const std::int64_t num_heads = size(sinks);
+  for (std::int64_t h = 0; h < num_heads; ++h) {
+    double sum = 0;
+    for (std::int64_t i = h; i < size(delta); i += num_heads)
+      sum -= std::exp(load(sinks, h) - load(lse, i)) * load(delta, i);
+    put(args, 0, h, sum);
+  }
 }
 
 }  // namespace anabatic::kernels::ref

@@ -26,6 +26,7 @@ void activation_gradient(const Arguments& args);
 // attention.cpp
 void attention(const Arguments& args);
 void attention_gradient(const Arguments& args);
+void sinks_gradient(const Arguments& args);
 std::int64_t attention_workspace_bytes(const spec::Problem& problem);
 std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 

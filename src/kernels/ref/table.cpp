@@ -109,6 +109,7 @@ constexpr Kernel kRows[] = {
     row("ref:scale", ref::scale),
     row("ref:sequence_balance_loss", ref::sequence_balance_loss),
     row("ref:sequence_balance_loss_gradient", ref::sequence_balance_loss_gradient),
+    row("ref:sinks_gradient", ref::sinks_gradient),
     row("ref:sum_rows", ref::sum_rows),
     row("ref:sum_squares", ref::sum_squares),
     row("ref:unpermute", ref::unpermute),
