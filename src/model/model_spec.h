@@ -31,6 +31,7 @@ struct Gqa {
   double clip_qkv = 0;                    // elements are kept within ±clip_qkv; 0: no limit
   std::optional<double> softmax_scale{};  // of scores; absent: head_dim^-1/2
   std::int64_t window = 0;                // keys that a query sees; 0: all before it
+  bool has_sinks = false;                 // one more score a head, of a key without a value
 };
 
 // Multi-head latent attention (DeepSeek-V2): keys and values are products of one latent row a

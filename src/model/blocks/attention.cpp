@@ -80,12 +80,17 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
   b.count_attention(spec.num_heads, 2 * spec.head_dim, spec.window);
   const double scale =
       spec.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec.head_dim)));
-  const auto [mixed] =
-      b.ops<1>("attention", {rows.q, rows.k, rows.v, inputs.key_begin, inputs.key_end},
-               {{"num_heads", spec.num_heads},
-                {"num_kv_heads", spec.num_kv_heads},
-                {"scale", scale},
-                {"window", spec.window}});
+  std::vector<ir::ValueId> operands{rows.q, rows.k, rows.v, inputs.key_begin, inputs.key_end};
+  if (spec.has_sinks)
+    operands.push_back(b.parameter({.key = "attention.sinks",
+                                    .file = {"self_attn.sinks"},
+                                    .shape = {spec.num_heads},
+                                    .init = b.normal()}));
+  const auto [mixed] = b.ops<1>("attention", std::move(operands),
+                                {{"num_heads", spec.num_heads},
+                                 {"num_kv_heads", spec.num_kv_heads},
+                                 {"scale", scale},
+                                 {"window", spec.window}});
   return b.linear(mixed, {.name = "attention.o",
                           .file = {"self_attn.o_proj"},
                           .out = b.spec().hidden_size,

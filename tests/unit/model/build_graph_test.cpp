@@ -378,6 +378,34 @@ TEST(BuildGraph, GivesTheWindowToItsLayersOnly) {
   EXPECT_THAT(windows, ElementsAre(0, 0, 2));
 }
 
+TEST(BuildGraph, GivesSinksToTheLayersThatHaveThem) {
+  ModelConfig config = config_from(small_json("llama"));
+  std::get<Gqa>(config.spec.layers[1].attention).has_sinks = true;
+  for (const std::int64_t cache_capacity : {0, 9}) {
+    const ir::Graph graph = build_graph(config, {.num_tokens = 3,
+                                                 .with_loss = cache_capacity == 0,
+                                                 .with_logits = true,
+                                                 .cache_capacity = cache_capacity});
+    ir::verify(graph);
+    const ir::State* sinks = graph.find_state(intern("layers.1.attention.sinks"));
+    ASSERT_NE(sinks, nullptr);
+    EXPECT_EQ(sinks->role, ir::StateRole::kParameter);
+    EXPECT_EQ(graph.value(sinks->before).type, tensor_type(DType::kFloat32, {6}));
+    EXPECT_EQ(sinks->init.rule, spec::Init::Rule::kNormal);
+    EXPECT_EQ(graph.find_state(intern("layers.0.attention.sinks")), nullptr);
+    std::vector<std::size_t> counts;
+    for (const ir::Node& node : graph.nodes)
+      if (node.op->name == "attention") counts.push_back(node.inputs.size());
+    EXPECT_THAT(counts, ElementsAre(5, 6, 5));
+  }
+  const std::deque<Parameter> list = declare(config.spec).parameters;
+  const auto found = std::find_if(list.begin(), list.end(), [](const Parameter& parameter) {
+    return parameter.name() == "layers.1.attention.sinks";
+  });
+  ASSERT_NE(found, list.end());
+  EXPECT_EQ(found->file.tensor, "self_attn.sinks");
+}
+
 TEST(BuildGraph, TagsLayersAndSegments) {
   const ir::Graph graph = build_graph(config_from(small_json("mixtral")), {.num_tokens = 3});
   const std::map<std::string, std::string> segments{
