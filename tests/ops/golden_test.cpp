@@ -71,6 +71,33 @@ TEST(RefAttention, EqualsPyTorchCausalWithGroupsForwardAndBackward) {
   expect_equal(d[2], goldens::kAttentionDv);
 }
 
+TEST(RefAttention, EqualsTransformersGptOssWithSinksForwardAndBackward) {
+  spec::Attributes attributes{{"num_heads", std::int64_t{4}},
+                              {"num_kv_heads", std::int64_t{2}},
+                              {"scale", 0.7},
+                              {"window", std::int64_t{2}}};
+  std::vector<Values> inputs{
+      values(goldens::kAttentionQ, {5, 12}), values(goldens::kAttentionK, {5, 6}),
+      values(goldens::kAttentionV, {5, 4}),  values({0, 0, 0, 0, 0}, {5}, kI32),
+      values({1, 2, 3, 4, 5}, {5}, kI32),    values(goldens::kSinksSinks, {4})};
+  const Values sinks = inputs.back();
+  const auto out = run_in_double(
+      {"attention", attributes, inputs, {tensor_type(kF64, {5, 8}), tensor_type(kF64, {5, 4})}});
+  expect_equal(out[0], goldens::kSinksOut);
+  inputs.pop_back();
+  inputs.insert(inputs.end(), {out[0], out[1], out[0]});
+  attributes["with_delta"] = true;
+  const auto d = run_in_double({"attention_gradient",
+                                attributes,
+                                inputs,
+                                {inputs[0].type, inputs[1].type, inputs[2].type, out[1].type}});
+  expect_equal(d[0], goldens::kSinksDq);
+  expect_equal(d[1], goldens::kSinksDk);
+  expect_equal(d[2], goldens::kSinksDv);
+  const auto dsinks = run_in_double({"sinks_gradient", {}, {d[3], out[1], sinks}, {sinks.type}});
+  expect_equal(dsinks[0], goldens::kSinksDsinks);
+}
+
 TEST(RefCrossEntropy, EqualsPyTorchWithAnIgnoredLabel) {
   const Values logits = values(goldens::kCrossEntropyLogits, {4, 6}),
                labels = values({2, -100, 5, 0}, {4}, kI32), inverse_tokens = scalar(1.0 / 3.0);

@@ -102,4 +102,19 @@ ernie.moe_statics.e_score_correction_bias.data.copy_(bias[None])
 show_router("Ernie", ernie)
 show_router("MiniMax", MiniMaxM2TopKRouter(MiniMaxM2Config(**sizes, num_local_experts=12)), bias)
 
+# Attention with sinks and a window of two keys: transformers' gpt-oss; gradients of the sum of squares.
+from types import SimpleNamespace
+from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
+torch.manual_seed(1)
+sinks = torch.randn(HQ, requires_grad=True)
+module = SimpleNamespace(sinks=sinks, num_key_value_groups=HQ // HK, training=False)
+rows, keys = torch.arange(T)[:, None], torch.arange(T)[None]
+mask = torch.zeros(1, 1, T, T).masked_fill((keys > rows) | (keys < rows - 1), torch.finfo(torch.float64).min)
+out = eager_attention_forward(module, heads(q, HQ)[None], heads(k, HK)[None], heads(v, HK)[None], mask, scaling=0.7)[0]
+out = out.reshape(T, HQ * DV)
+gradients = torch.autograd.grad(out.square().sum() / 2, (q, k, v, sinks))
+for name, tensor in zip(("Sinks", "Out", "Dq", "Dk", "Dv", "Dsinks"), (sinks, out, *gradients)):
+    show("kSinks" + name, tensor)
+
 print("// clang-format on\n\n}  // namespace anabatic::testing::goldens")

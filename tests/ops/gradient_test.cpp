@@ -192,6 +192,7 @@ struct AttentionCase {
   std::int64_t num_heads, num_kv_heads, key_width, value_width, window;
   std::vector<double> key_begin, key_end;
   std::int64_t num_keys;
+  bool has_sinks = false;
 };
 
 void check_attention(const AttentionCase& c) {
@@ -200,21 +201,29 @@ void check_attention(const AttentionCase& c) {
                k = random({c.num_keys, c.num_kv_heads * c.key_width}, 1),
                v = random({c.num_keys, c.num_kv_heads * c.value_width}, 2),
                dout = random({num_rows, c.num_heads * c.value_width}, 3);
-  const spec::Attributes attributes{{"num_heads", c.num_heads},
-                                    {"num_kv_heads", c.num_kv_heads},
-                                    {"scale", 0.6},
-                                    {"window", c.window}};
-  const OpCall forward{"attention",
-                       attributes,
-                       {q, k, v, integers(c.key_begin), integers(c.key_end)},
-                       {dout.type, doubles({num_rows, c.num_heads})}};
+  spec::Attributes attributes{{"num_heads", c.num_heads},
+                              {"num_kv_heads", c.num_kv_heads},
+                              {"scale", 0.6},
+                              {"window", c.window}};
+  OpCall forward{"attention",
+                 attributes,
+                 {q, k, v, integers(c.key_begin), integers(c.key_end)},
+                 {dout.type, doubles({num_rows, c.num_heads})}};
   std::vector<Values> inputs = forward.inputs;
-  for (const Values& output : run(forward)) inputs.push_back(output);
-  inputs.push_back(dout);
+  const Values sinks = random({c.num_heads}, 4);
+  if (c.has_sinks) forward.inputs.push_back(sinks);
+  const std::vector<Values> results = run(forward);
+  inputs.insert(inputs.end(), {results[0], results[1], dout});
+  attributes["with_delta"] = c.has_sinks;
+  std::vector<TensorType> types{q.type, k.type, v.type};
+  if (c.has_sinks) types.push_back(results[1].type);
   for (std::size_t i = 0; i < 3; ++i)
-    expect_gradient(
-        forward, i, {dout.data},
-        gradient("attention_gradient", attributes, inputs, {q.type, k.type, v.type}, i));
+    expect_gradient(forward, i, {dout.data},
+                    gradient("attention_gradient", attributes, inputs, types, i));
+  if (!c.has_sinks) return;
+  const Values delta = gradient("attention_gradient", attributes, inputs, types, 3);
+  expect_gradient(forward, 5, {dout.data},
+                  gradient("sinks_gradient", {}, {delta, results[1], sinks}, {sinks.type}));
 }
 
 TEST(AttentionGradient, MatchesFiniteDifferencesOnACausalDocument) {
@@ -225,6 +234,11 @@ TEST(AttentionGradient, MatchesFiniteDifferencesWithGroupsWindowAndUnequalHeads)
 }
 TEST(AttentionGradient, MatchesFiniteDifferencesWithFewerRowsThanKeysAndRowsWithoutKeys) {
   check_attention({2, 1, 4, 3, 0, {2, 2, 2}, {2, 4, 5}, 5});
+}
+TEST(AttentionGradient, MatchesFiniteDifferencesWithSinks) {
+  check_attention({2, 2, 3, 3, 0, {0, 0, 0, 0}, {1, 2, 3, 4}, 4, true});
+  check_attention({4, 2, 3, 2, 1, {0, 0, 0, 3, 3, 3}, {1, 2, 3, 4, 5, 6}, 6, true});
+  check_attention({2, 1, 4, 3, 0, {2, 2, 2}, {2, 4, 5}, 5, true});
 }
 
 TEST(ActivationGradient, MatchesFiniteDifferencesForEveryActivation) {

@@ -216,8 +216,70 @@ TEST(Attention, OfOneKeyIsItsValueAndLseItsScore) {
   }
 }
 
+// Causal rows of one head with a sink: the scores of a softmax that has one more key, whose value
+// is 0.
+TEST(Attention, WithASinkIsThatWithOneMoreKeyWithoutAValue) {
+  constexpr std::int64_t kCount = 150, kWidth = 9, kValues = 5;
+  constexpr double kSink = 1.5;
+  Values q = random({kCount, kWidth}, 0), k = random({kCount, kWidth}, 1),
+         v = random({kCount, kValues}, 2);
+  for (std::int64_t t = 0; t < kCount; ++t) {  // the last column gives the sink's score alone
+    q.data[static_cast<std::size_t>((t + 1) * kWidth - 1)] = 1;
+    k.data[static_cast<std::size_t>((t + 1) * kWidth - 1)] = 0;
+  }
+  const spec::Attributes attributes{{"num_heads", std::int64_t{1}},
+                                    {"num_kv_heads", std::int64_t{1}},
+                                    {"scale", 0.5},
+                                    {"window", std::int64_t{0}}};
+  const std::vector<TensorType> outputs{tensor_type(kF32, {kCount, kValues}),
+                                        tensor_type(kF32, {kCount, 1})};
+  Values begin{tensor_type(kI32, {kCount}), std::vector<double>(kCount, 0.0)}, end = begin;
+  for (std::size_t t = 0; t < end.data.size(); ++t) end.data[t] = static_cast<double>(t + 1);
+  const OpCall with_sink{
+      "attention", attributes, {q, k, v, begin, end, {tensor_type(kF32, {1}), {kSink}}}, outputs};
+  std::vector<double> sink_key(kWidth, 0.0);
+  sink_key.back() = 2 * kSink;
+  k.data.insert(k.data.begin(), sink_key.begin(), sink_key.end());
+  v.data.insert(v.data.begin(), kValues, 0.0);
+  k.type = tensor_type(kF32, {kCount + 1, kWidth});
+  v.type = tensor_type(kF32, {kCount + 1, kValues});
+  for (double& row_end : end.data) row_end += 1;
+  const std::vector<Values> want =
+      run_in_double({"attention", attributes, {q, k, v, begin, end}, outputs});
+  const auto tolerances = output_tolerances(with_sink, want);
+  for (const auto& got : run_all(with_sink))
+    for (std::size_t o = 0; o < 2; ++o) {
+      const Values wanted{got[o].type, want[o].data};
+      EXPECT_EQ(compare(got[o], wanted, tolerances[o]).report, "") << "output " << o;
+    }
+}
+
+// Without a key a row has the sink as its lse; a sink of -inf is none.
+TEST(Attention, OfNoKeyHasTheSinkAsLse) {
+  const Values q = random({2, 8}, 0), k = random({2, 4}, 1), v = random({2, 4}, 2),
+               sinks{tensor_type(kF32, {2}), {0.75, -std::numeric_limits<double>::infinity()}},
+               begin{tensor_type(kI32, {2}), {1, 1}}, end{tensor_type(kI32, {2}), {1, 2}};
+  OpCall call{"attention",
+              {{"num_heads", std::int64_t{2}},
+               {"num_kv_heads", std::int64_t{1}},
+               {"scale", 1.0},
+               {"window", std::int64_t{0}}},
+              {q, k, v, begin, end, sinks},
+              {tensor_type(kF32, {2, 8}), tensor_type(kF32, {2, 2})}};
+  for (const auto& got : run_all(call)) {
+    EXPECT_EQ(std::vector<double>(got[0].data.begin(), got[0].data.begin() + 8),
+              std::vector<double>(8, 0.0));
+    EXPECT_EQ(got[1].data[0], 0.75);
+    EXPECT_EQ(got[1].data[1], -std::numeric_limits<double>::infinity());
+    // The second head of the second row sees one key.
+    EXPECT_EQ(std::vector<double>(got[0].data.begin() + 12, got[0].data.end()),
+              std::vector<double>(v.data.begin() + 4, v.data.end()));
+  }
+}
+
 // The last of `num_rows` rows, alone when `alone`, over as many keys.
-OpCall last_row_of_attention(DType dtype, std::int64_t num_rows, std::int64_t window, bool alone) {
+OpCall last_row_of_attention(DType dtype, std::int64_t num_rows, std::int64_t window, bool alone,
+                             bool has_sinks) {
   const auto of_rows = [&](std::int64_t width, std::uint64_t stream) {
     return random_values(tensor_type(dtype, {num_rows, width}), Regime::kBounded, 5, stream);
   };
@@ -229,21 +291,25 @@ OpCall last_row_of_attention(DType dtype, std::int64_t num_rows, std::int64_t wi
     begin.data.push_back(0);
     end.data.push_back(static_cast<double>(t + 1));
   }
-  return {"attention",
-          {{"num_heads", std::int64_t{2}},
-           {"num_kv_heads", std::int64_t{1}},
-           {"scale", 2.0},
-           {"window", window}},
-          {rows, k, v, begin, end},
-          {rows.type, tensor_type(kF32, {count, 2})}};
+  OpCall call{"attention",
+              {{"num_heads", std::int64_t{2}},
+               {"num_kv_heads", std::int64_t{1}},
+               {"scale", 2.0},
+               {"window", window}},
+              {rows, k, v, begin, end},
+              {rows.type, tensor_type(kF32, {count, 2})}};
+  if (has_sinks) call.inputs.push_back({tensor_type(kF32, {2}), {3.0, -1.0}});
+  return call;
 }
 
 TEST(Attention, OfOneRowHasTheBitsThatItHasAmongOthers) {
   for (const DType dtype : {kF32, DType::kBFloat16})
     for (const std::int64_t num_rows : {7, 129, 200, 300})
       for (const std::int64_t window : {0, 5, 150}) {
-        const auto together = run_all(last_row_of_attention(dtype, num_rows, window, false)),
-                   alone = run_all(last_row_of_attention(dtype, num_rows, window, true));
+        const bool has_sinks = num_rows % 2 == 1;
+        const auto together =
+                       run_all(last_row_of_attention(dtype, num_rows, window, false, has_sinks)),
+                   alone = run_all(last_row_of_attention(dtype, num_rows, window, true, has_sinks));
         ASSERT_EQ(together.size(), alone.size());
         for (std::size_t i = 0; i < alone.size(); ++i)
           for (std::size_t o = 0; o < 2; ++o) {

@@ -158,6 +158,14 @@ OpCall of_rows(const Case& c, const Make& make) {
   const std::string_view op = c.op;
   const spec::Attributes epsilon{{"epsilon", 0.0}};
   if (op == "sum_rows") return {op, {}, {make.term({n, 3})}, {tensor_type(kF32, {3})}};
+  if (op == "sinks_gradient") {  // probabilities of 1
+    Values delta = make.term({n, 3});
+    delta.type.dtype = kF32;
+    return {op,
+            {},
+            {delta, Make::all(kF32, {n, 3}, 0), Make::all(kF32, {3}, 0)},
+            {tensor_type(kF32, {3})}};
+  }
   if (op == "sum_squares") return {op, {}, {make.left({n})}, {tensor_type(DType::kFloat64, {})}};
   if (op == "embedding_weight_gradient")
     return {op,
@@ -245,9 +253,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "linear_weight_gradient", "grouped_linear_weight_gradient",
                       "head_loss_with_gradient classes", "head_loss_with_gradient rows",
                       "attention", "attention_gradient keys", "attention_gradient rows",
-                      "embedding_weight_gradient", "sum_rows", "sum_squares", "rms_norm",
-                      "rms_norm_input_gradient", "rms_norm_weight_gradient", "unpermute_gradient",
-                      "cross_entropy"),
+                      "embedding_weight_gradient", "sinks_gradient", "sum_rows", "sum_squares",
+                      "rms_norm", "rms_norm_input_gradient", "rms_norm_weight_gradient",
+                      "unpermute_gradient", "cross_entropy"),
     [](const auto& param_info) {
       std::string name(param_info.param);
       std::replace(name.begin(), name.end(), ' ', '_');

@@ -210,6 +210,9 @@ Data forward(const Draw& draw) {
     const std::int64_t kv_heads = spec::get_int(call.attributes, "num_kv_heads");
     out.shape[1] = call.inputs[2].type.dim(1) / kv_heads * heads;
     call.inputs.resize(5);
+    if (draw.operand.options.size() > 2)
+      call.inputs.push_back({tensor_type(DType::kFloat32, {heads}),
+                             Data(static_cast<std::size_t>(heads), draw.number(2))});
     call.outputs = {out, tensor_type(DType::kFloat32, {out.dim(0), heads})};
   } else {
     ANABATIC_REQUIRE(op == "cross_entropy", "[recipe] forward('{}') is not known", op);

@@ -23,6 +23,7 @@ enum class Regime { kExact, kBounded };
 //   late_begin(n)                                 the first n rows have no key
 //   top_of(i) chosen(i,j,normalize)               experts and weights from probabilities
 //   forward(OP,o)                                 output o of ref OP on the inputs before this one
+//   forward(attention,o,s)                        likewise, with a sink s of every head
 OpCall make_call(const CaseFile& file, const CaseLine& line, const std::string& dtype,
                  Regime regime, std::uint64_t seed);
 

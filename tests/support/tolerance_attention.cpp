@@ -106,9 +106,16 @@ std::vector<Bound> forward_bounds(const OpCall& call, std::span<const Values> wa
 // rounds p and ds to bf16 first.
 std::vector<Bound> gradient_bounds(const OpCall& call, double exponential) {
   const Shape shape(call);
-  std::vector<Bound> bounds(3);
+  std::vector<Bound> bounds(call.outputs.size());
   for (std::size_t i = 0; i < 3; ++i) bounds[i].errors.assign(call.inputs[i].data.size(), 0.0);
   const Values &out = call.inputs[5], &lse = call.inputs[6], &dout = call.inputs[7];
+  for (std::size_t i = 0; bounds.size() > 3 && i < out.data.size(); ++i) {
+    std::vector<double>& delta = bounds[3].errors;
+    const auto width = static_cast<std::size_t>(shape.value_width);
+    if (i % width == 0) delta.push_back(0);
+    delta.back() +=
+        g(row_roundings(static_cast<double>(width))) * std::abs(out.data[i] * dout.data[i]);
+  }
   const double operand = 2 * unit_roundoff(call.inputs[0].type.dtype) + exponential;
   // dq sums over keys, dk and dv over the rows of all heads that share them.
   const double sums =
@@ -142,10 +149,25 @@ std::vector<Bound> gradient_bounds(const OpCall& call, double exponential) {
   return bounds;
 }
 
+// A term is an exponential times delta; at most 64 of them go to one f32 sum, then to double.
+std::vector<Bound> sinks_gradient_bounds(const OpCall& call) {
+  const Values &delta = call.inputs[0], &lse = call.inputs[1], &sinks = call.inputs[2];
+  const std::size_t num_heads = sinks.data.size();
+  Bound bound{.errors = std::vector<double>(num_heads, 0.0)};
+  const double sum = g(std::min(static_cast<double>(delta.type.dim(0)), 64.0) + kFunction + 2);
+  for (std::size_t i = 0; i < delta.data.size(); ++i) {
+    const double exponent = sinks.data[i % num_heads] - lse.data[i];
+    bound.errors[i % num_heads] +=
+        (sum + 2 * kU * (std::abs(exponent) + 1)) * std::exp(exponent) * std::abs(delta.data[i]);
+  }
+  return {bound};
+}
+
 }  // namespace
 
 std::vector<Bound> attention_bounds(const OpCall& call, std::span<const Values> wants,
                                     std::string_view row) {
+  if (call.op == "sinks_gradient") return sinks_gradient_bounds(call);
   const double exponential = exponential_error(row);
   return call.op == "attention" ? forward_bounds(call, wants, exponential)
                                 : gradient_bounds(call, exponential);

@@ -304,7 +304,8 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "rope_table") return {rope_table_bound(wants[0])};
   if (op == "clip_factor" || op == "global_norm")
     return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};
-  if (op == "attention" || op == "attention_gradient") return attention_bounds(call, wants, row);
+  if (op.starts_with("attention") || op == "sinks_gradient")
+    return attention_bounds(call, wants, row);
   throw InvalidArgument(
       fmt::format("[tolerance] no bound for op '{}'; add one to tests/support/tolerance*.cpp", op));
 }

@@ -104,6 +104,28 @@ TEST(Infer, AttentionNamesWhatDoesNotFit) {
   EXPECT_THAT(error_of("attention", {"f32[6,32]", "f32[9,16]", "f32[8,16]", "i32[6]", "i32[6]"},
                        heads(4, 2)),
               HasSubstr("dimension 0 of k to equal dimension 0 of v"));
+  std::vector<std::string> with_sinks = good;
+  with_sinks.push_back("f32[3]");
+  EXPECT_THAT(error_of("attention", with_sinks, heads(4, 2)),
+              HasSubstr("expected dimension 0 of sinks to be 4, got f32[3]"));
+  with_sinks.back() = "bf16[4]";
+  EXPECT_THAT(error_of("attention", with_sinks, heads(4, 2)), HasSubstr("sinks"));
+}
+
+TEST(Infer, AttentionGradientGivesDeltaWhereItIsAskedFor) {
+  const std::vector<std::string> inputs{"bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "i32[6]",
+                                        "i32[6]",     "bf16[6,20]", "f32[6,4]",   "bf16[6,20]"};
+  spec::Attributes attributes = heads(4, 2);
+  EXPECT_EQ(infer("attention_gradient", inputs, attributes).size(), 3u);
+  attributes["with_delta"] = true;
+  EXPECT_THAT(infer("attention_gradient", inputs, attributes),
+              ElementsAre("bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "f32[6,4]"));
+}
+
+TEST(Infer, SinksGradientNamesWhatDoesNotFit) {
+  EXPECT_THAT(error_of("sinks_gradient", {"f32[6,4]", "f32[5,4]", "f32[4]"}), HasSubstr("lse"));
+  EXPECT_THAT(error_of("sinks_gradient", {"f32[6,4]", "f32[6,4]", "f32[3]"}),
+              HasSubstr("dimension 0 of sinks to equal dimension 1 of delta"));
 }
 
 TEST(Infer, RmsNormAcceptsRunsOfTheWeightsWidth) {
@@ -311,6 +333,18 @@ TEST(Cost, OfAttentionCountsTheCausalHalfAndTheWindow) {
   EXPECT_EQ(cost("attention", square, heads(2, 2, 2)).flops, 2 * (8 + 8) * (6 * 2));
   const std::vector<std::string> decode{"f32[1,8]", "f32[9,8]", "f32[9,8]", "i32[1]", "i32[1]"};
   EXPECT_EQ(cost("attention", decode, heads(2, 2)).flops, 2 * (8 + 8) * 9);
+}
+
+TEST(Cost, OfSinksIsWhatTheyReadAndWrite) {
+  std::vector<std::string> inputs{"f32[6,8]", "f32[6,8]", "f32[6,8]", "i32[6]", "i32[6]"};
+  const ir::Cost without = cost("attention", inputs, heads(2, 2));
+  inputs.push_back("f32[2]");
+  EXPECT_EQ(cost("attention", inputs, heads(2, 2)).bytes_read, without.bytes_read + 2 * 4);
+  EXPECT_EQ(cost("attention", inputs, heads(2, 2)).flops, without.flops);
+  const ir::Cost gradient = cost("sinks_gradient", {"f32[6,2]", "f32[6,2]", "f32[2]"});
+  EXPECT_EQ(gradient.bytes_read, 4 * (2 * 6 * 2 + 2));
+  EXPECT_EQ(gradient.bytes_written, 4 * 2);
+  EXPECT_EQ(gradient.flops, 4 * 6 * 2);
 }
 
 TEST(Cost, OfEmbeddingReadsOnlyTheGatheredRows) {
