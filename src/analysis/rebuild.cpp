@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/op_schema.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::analysis {
 namespace {
@@ -150,7 +151,7 @@ class Collector {
                     .outputs = {node.outputs[kActivation]},
                     .of = id};
     if (const auto weights = static_cast<std::size_t>(at.row_weights());
-        node.inputs.size() > weights)
+        spec::without_biases(node.inputs, node.attributes).size() > weights)
       rebuild.inputs.insert(rebuild.inputs.end(), {node.inputs[weights - 1], node.inputs[weights]});
     return rebuild;
   }
@@ -165,11 +166,11 @@ class Collector {
                     .outputs = {value},
                     .of = id};
     if (!ir::product_form(node)->is_grouped) return rebuild;
+    rebuild.attributes = TakenAttributes::kOfProduct;
     rebuild.inputs.push_back(input(at.offsets()));
-    if (node.attributes.contains("top_k")) {
-      rebuild.attributes = TakenAttributes::kOfProduct;
-      rebuild.inputs.push_back(input(at.row_map()));
-    }
+    if (node.attributes.contains("top_k")) rebuild.inputs.push_back(input(at.row_map()));
+    if (const auto biases = spec::biases_of(node.inputs, node.attributes); !biases.empty())
+      rebuild.inputs.push_back(biases[static_cast<std::size_t>(which)]);
     return rebuild;
   }
 

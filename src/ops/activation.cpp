@@ -11,6 +11,7 @@
 #include "ops/build.h"
 #include "ops/cast.h"
 #include "ops/check.h"
+#include "ops/product_bias.h"
 #include "spec/product.h"
 
 namespace anabatic::ops {
@@ -133,13 +134,14 @@ enum class Keeps { kNothing, kProducts, kInt8 };
 template <bool kGrouped, Keeps kKeeps>
 std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
                                       const spec::Attributes& attributes) {
+  if (kGrouped) inputs = checked_without_biases(op, inputs, attributes);
   const Check check = [&] {
     if constexpr (kGrouped && kKeeps == Keeps::kInt8)
-      return checked(op, inputs, attributes, {"block"}, {"top_k"});
+      return checked(op, inputs, attributes, {"block"}, {"bias", "top_k"});
     else if constexpr (kKeeps == Keeps::kInt8)
       return checked(op, inputs, attributes, {"block"});
     else if constexpr (kGrouped)
-      return checked(op, inputs, attributes, {}, {"top_k"});
+      return checked(op, inputs, attributes, {}, {"bias", "top_k"});
     else
       return checked(op, inputs, attributes);
   }();
@@ -297,10 +299,10 @@ const ir::OpSchema kGroupedLinearActivation{
     .name = "grouped_linear_activation",
     .product = spec::find_product("grouped_linear_activation"),
     .min_inputs = 3,
-    .max_inputs = 6,
+    .max_inputs = 8,
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
-        "i32[R], weights? f32[T,k]) -> [R,N] like x",
+        "i32[R], weights? f32[T,k], gate_bias? f32[E,N], up_bias?) -> [R,N] like x",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<true, Keeps::kNothing>("grouped_linear_activation", inputs,
@@ -312,11 +314,12 @@ const ir::OpSchema kGroupedLinearActivationWithCodes{
     .name = "grouped_linear_activation_with_codes",
     .product = spec::find_product("grouped_linear_activation_with_codes"),
     .min_inputs = 3,
-    .max_inputs = 6,
+    .max_inputs = 8,
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
-        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate i8_bf16_1xBLOCK[R,N], up?",
+        "i32[R], weights? f32[T,k], gate_bias? f32[E,N], up_bias?) -> [R,N] like x, gate "
+        "i8_bf16_1xBLOCK[R,N], up?",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<true, Keeps::kInt8>("grouped_linear_activation_with_codes", inputs,
@@ -328,11 +331,12 @@ const ir::OpSchema kGroupedLinearActivationWithProducts{
     .name = "grouped_linear_activation_with_products",
     .product = spec::find_product("grouped_linear_activation_with_products"),
     .min_inputs = 3,
-    .max_inputs = 6,
+    .max_inputs = 8,
     .num_outputs = ir::kAnyNumber,
     .signature =
         "(x [R,K], gate_weight [E,N,K], up_weight? [E,N,K], offsets i32[E+1], row_map? "
-        "i32[R], weights? f32[T,k]) -> [R,N] like x, gate [R,N], up? [R,N]",
+        "i32[R], weights? f32[T,k], gate_bias? f32[E,N], up_bias?) -> [R,N] like x, gate [R,N], "
+        "up? [R,N]",
     .infer =
         [](ir::Types inputs, const spec::Attributes& attributes) {
           return infer_product<true, Keeps::kProducts>("grouped_linear_activation_with_products",

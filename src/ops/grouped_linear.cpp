@@ -6,6 +6,8 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/linear.h"
+#include "ops/product_bias.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::ops {
 namespace {
@@ -17,7 +19,8 @@ void check_offsets(const Check& check, const Operand& offsets, const Operand& we
 constexpr int kRowMap = 3;
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("grouped_linear", inputs, attributes, {}, {"top_k"});
+  const Check check("grouped_linear", checked_without_biases("grouped_linear", inputs, attributes),
+                    attributes, {}, {"bias", "top_k"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(x, weight);
   check.right_operand(weight, false);
@@ -74,14 +77,17 @@ std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
-  ANABATIC_CHECK(node.inputs.size() == kRowMap,
+  ANABATIC_CHECK(spec::without_biases(node.inputs, node.attributes).size() == kRowMap,
                  "[grouped_linear] rows are gathered behind differentiate");
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1], offsets = node.inputs[2];
   const ir::ValueId dy = *of_outputs[0];
   const ir::ValueId dx = builder.add1("grouped_linear_input_gradient", {dy, weight, offsets});
   const WeightPhase phase(builder);
   const ir::ValueId dw = builder.add1("grouped_linear_weight_gradient", {x, dy, offsets});
-  return {dx, dw, std::nullopt};
+  ir::Gradients gradients{dx, dw, std::nullopt};
+  if (spec::num_biases(node.attributes) > 0)
+    gradients.push_back(builder.add1("sum_rows", {dy, offsets}));
+  return gradients;
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -100,8 +106,10 @@ const ir::OpSchema kGroupedLinear{
     .name = "grouped_linear",
     .product = spec::find_product("grouped_linear"),
     .min_inputs = 3,
-    .max_inputs = 4,
-    .signature = "(x [R,K], weight [E,N,K], offsets i32[E+1], row_map? i32[R]) -> [R,N] like x",
+    .max_inputs = 5,
+    .signature =
+        "(x [R,K], weight [E,N,K], offsets i32[E+1], row_map? i32[R], bias? f32[E,N]) -> [R,N] "
+        "like x",
     .infer = infer,
     .gradient = gradient,
     .cost = cost};

@@ -10,7 +10,12 @@ namespace {
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("sum_rows", inputs, attributes);
   const Operand dy = check.floating(0, "dy", 2);
-  return {typed(wide_dtype(dy.dtype()), {dy.dim(1)})};
+  const DType dtype = wide_dtype(dy.dtype());
+  if (check.num_inputs() == 1) return {typed(dtype, {dy.dim(1)})};
+  const Operand offsets = check.i32(1, "offsets", 1);
+  if (offsets.size(0) < 2)
+    check.fail("expected offsets of at least one group, got " + to_string(*offsets.type));
+  return {typed(dtype, {offsets.size(0) - 1, dy.dim(1)})};
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -21,8 +26,8 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
 
 const ir::OpSchema kSumRows{.name = "sum_rows",
                             .min_inputs = 1,
-                            .max_inputs = 1,
-                            .signature = "(dy [T,N]) -> f32[N]",
+                            .max_inputs = 2,
+                            .signature = "(dy [T,N], offsets? i32[E+1]) -> f32[N] or f32[E,N]",
                             .infer = infer,
                             .cost = cost,
                             .can_accumulate = true};

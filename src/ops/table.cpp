@@ -11,6 +11,7 @@
 #include "ops/cast.h"
 #include "ops/clip_factor.h"
 #include "ops/embedding.h"
+#include "ops/expert_bias.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
 #include "ops/join_heads.h"
@@ -52,6 +53,9 @@ const ir::OpSchema* const kTable[] = {
     &kDequantize,
     &kEmbedding,
     &kEmbeddingWeightGradient,
+    &kExpertBias,
+    &kExpertBiasRouterGradient,
+    &kExpertBiasWeightGradient,
     &kFill,
     &kGateRows,
     &kGateRowsGradient,

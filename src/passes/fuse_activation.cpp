@@ -7,7 +7,7 @@
 
 #include "ir/rewrite.h"
 #include "passes/readers.h"
-#include "spec/activation.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::passes {
 namespace {
@@ -40,7 +40,7 @@ class Fuser {
   const TensorType& type(ValueId value) const { return graph_.value(value).type; }
 
   // The product, dense or grouped, that makes `value` in the phase of `reader`; null for another
-  // producer, and for one with a bias.
+  // producer, and for a dense one with a bias.
   const Node* product(ValueId value, spec::ProductRole role, const Node& reader) const {
     const NodeId id = graph_.value(value).producer;
     if (id == ir::kNoNode || !keep_[index(id)]) return nullptr;
@@ -68,12 +68,13 @@ class Fuser {
     return products;
   }
 
-  // But for their weights, which are of one type.
+  // But for their weights, which are of one type, and their biases.
   bool are_alike(const Node& a, const Node& b) const {
     if (a.op != b.op || a.attributes != b.attributes || a.inputs.size() != b.inputs.size() ||
         type(a.inputs[kWeight]) != type(b.inputs[kWeight]))
       return false;
-    for (std::size_t k = 0; k < a.inputs.size(); ++k)
+    const std::size_t count = spec::without_biases(a.inputs, a.attributes).size();
+    for (std::size_t k = 0; k < count; ++k)
       if (k != kWeight && a.inputs[k] != b.inputs[k]) return false;
     return true;
   }
@@ -99,7 +100,11 @@ class Fuser {
     fused.attributes.erase("output_dtype");
     spec::copy_activation(activation.attributes, fused.attributes);
     for (const Node* node : products) fused.inputs.push_back(node->inputs[kWeight]);
-    fused.inputs.insert(fused.inputs.end(), first.inputs.begin() + kOffsets, first.inputs.end());
+    const auto others = spec::without_biases(first.inputs, first.attributes).subspan(kOffsets);
+    fused.inputs.insert(fused.inputs.end(), others.begin(), others.end());
+    for (const Node* node : products)
+      for (const ValueId bias : spec::biases_of(node->inputs, node->attributes))
+        fused.inputs.push_back(bias);
     if (keeps)
       fused.outputs.insert(fused.outputs.end(), activation.inputs.begin(), activation.inputs.end());
     for (const ValueId operand : activation.inputs)

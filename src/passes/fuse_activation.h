@@ -10,8 +10,8 @@
 //   %dg, %du = activation_gradient(%g, %u, %d)
 //     -> %dg, %du = linear_activation_gradient(%dy, wd, %g, %u)
 //
-// %d, as large as %h, is never stored. Blocks are read as they are stored: bits stay equal. Not
-// where a product has a bias or the gradient another reader.
+// %d, as large as %h, is never stored. Blocks are read as they are stored: bits stay equal. Biases
+// of experts come along. Not where a dense product has a bias or the gradient another reader.
 //
 // Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
 // runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: none by

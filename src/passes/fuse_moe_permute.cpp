@@ -7,6 +7,7 @@
 #include "ir/op_schema.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::passes {
 namespace {
@@ -30,6 +31,11 @@ std::size_t row_map_at(const Node& node) {
   return static_cast<std::size_t>(spec::activation_inputs(node.attributes).row_map());
 }
 
+// Its inputs but for biases, which come last.
+std::size_t num_others(const Node& node) {
+  return spec::without_biases(node.inputs, node.attributes).size();
+}
+
 // Whether `node` reads `rows` as an operand that may be gathered, and as no other.
 bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
   if (!takes_row_map(node) || node.inputs[0] != rows || node.attributes.contains("top_k") ||
@@ -37,7 +43,7 @@ bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
     return false;
   // A product with weights of rows has a row map already.
   const std::size_t at = row_map_at(node);
-  return node.inputs.size() <= at || node.inputs[at] == row_map;
+  return num_others(node) <= at || node.inputs[at] == row_map;
 }
 
 bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
@@ -51,7 +57,8 @@ bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
     Node& node = graph.node(id);
     const std::size_t at = row_map_at(node);
     node.inputs[0] = x;
-    if (node.inputs.size() == at) node.inputs.push_back(row_map);
+    if (num_others(node) == at)
+      node.inputs.insert(node.inputs.begin() + static_cast<std::ptrdiff_t>(at), row_map);
     node.attributes["top_k"] = top_k;
     if (ir::product_form(node)->role == spec::ProductRole::kWeightGradient)
       node.attributes["gathered"] = std::string("x");

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "ir/rewrite.h"
 #include "passes/readers.h"
-#include "spec/product.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::passes {
 namespace {
@@ -100,11 +100,16 @@ class Mover {
     return static_cast<std::size_t>(spec::activation_inputs(product.attributes).row_map());
   }
 
+  // Its inputs but for biases, which come last.
+  static std::size_t num_others(const Node& product) {
+    return spec::without_biases(product.inputs, product.attributes).size();
+  }
+
   // The product has no weights of rows yet, and these are computed before it, so no cycle arises.
   bool takes_weights(const Node& product, const Layer& layer, ValueId weights) const {
-    const std::size_t row_map = row_map_at(product);
-    if (product.inputs.size() > row_map + 1) return false;
-    if (product.inputs.size() > row_map && product.inputs[row_map] != layer.row_map) return false;
+    const std::size_t row_map = row_map_at(product), count = num_others(product);
+    if (count > row_map + 1) return false;
+    if (count > row_map && product.inputs[row_map] != layer.row_map) return false;
     const auto is_ahead = [&](ValueId value) {
       return producer(value) == ir::kNoNode || index(producer(value)) < index(layer.activation);
     };
@@ -153,9 +158,11 @@ class Mover {
     combine.inputs = {combine.inputs[0], combine.inputs[2]};
     combine.attributes["top_k"] = top_k;
     Node& activation = graph_.node(layer.activation);
-    if (activation.inputs.size() == row_map_at(activation))
-      activation.inputs.push_back(layer.row_map);
-    activation.inputs.push_back(weights);
+    const std::size_t count = num_others(activation);
+    std::vector<ValueId> added{weights};
+    if (count == row_map_at(activation)) added.insert(added.begin(), layer.row_map);
+    activation.inputs.insert(activation.inputs.begin() + static_cast<std::ptrdiff_t>(count),
+                             added.begin(), added.end());
     if (!layer.backward) return;
 
     const Node& last = graph_.node(layer.backward->combine);

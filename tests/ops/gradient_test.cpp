@@ -101,6 +101,30 @@ TEST(GroupedLinearGradient, MatchesFiniteDifferencesWithEmptyExperts) {
                   gradient("grouped_linear_weight_gradient", {}, {x, dy, offsets}, {weight.type}));
 }
 
+TEST(GroupedLinearGradient, OfTheBiasSumsTheRowsOfAGroup) {
+  const Values x = random({6, 3}, 0), weight = random({4, 5, 3}, 1), bias = random({4, 5}, 2),
+               dy = random({6, 5}, 3);
+  const Values offsets = integers({0, 0, 4, 4, 6});
+  const OpCall forward{"grouped_linear", {{"bias", true}}, {x, weight, offsets, bias}, {dy.type}};
+  expect_gradient(forward, 3, {dy.data}, gradient("sum_rows", {}, {dy, offsets}, {bias.type}),
+                  true);
+}
+
+// Two of the slots of a token may name one expert.
+TEST(ExpertBiasGradient, MatchesFiniteDifferencesWithUnchosenExperts) {
+  const Values x = random({5, 3}, 0), bias = random({4, 3}, 1), weights = random({5, 2}, 2),
+               dy = random({5, 3}, 3);
+  const Values experts = integers({0, 3, 3, 1, 1, 1, 0, 3, 3, 0}, {5, 2});
+  const OpCall forward{"expert_bias", {}, {x, bias, weights, experts}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data}, dy);
+  expect_gradient(forward, 1, {dy.data},
+                  gradient("expert_bias_weight_gradient", {{"num_experts", std::int64_t{4}}},
+                           {dy, weights, experts}, {bias.type}),
+                  true);
+  expect_gradient(forward, 2, {dy.data},
+                  gradient("expert_bias_router_gradient", {}, {dy, bias, experts}, {weights.type}));
+}
+
 TEST(LinearManyGradient, MatchesFiniteDifferences) {
   const Values x = random({3, 5}, 0), a = random({4, 5}, 1), b = random({2, 5}, 2),
                da = random({3, 4}, 3), db = random({3, 2}, 4);

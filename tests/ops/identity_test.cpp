@@ -52,6 +52,34 @@ OpCall route_sort(std::int64_t num_tokens, std::int64_t top_k, std::int64_t num_
   return call;
 }
 
+// A gate above the limit, or an up beyond it on either side, is held there.
+TEST(ClampedSwiglu, PassesGradientsOnTheBoundAndNoneBeyondIt) {
+  const double limit = 1.5, beyond = 1.625;
+  Values gate = constant({1, 4}, 0.5), up = constant({1, 4}, 0.25);
+  gate.data = {limit, beyond, -4, 0.5};
+  const spec::Attributes attributes{
+      {"activation", "swiglu_clamped"}, {"alpha", 1.702}, {"limit", limit}};
+  const auto gradients = [&](const std::vector<double>& ups) {
+    up.data = ups;
+    return run_all({"activation_gradient",
+                    attributes,
+                    {gate, up, constant({1, 4}, 1)},
+                    {gate.type, gate.type}});
+  };
+  for (const auto& outputs : gradients({0.25, 0.25, 0.25, 0.25})) {
+    EXPECT_NE(outputs[0].data[0], 0);
+    EXPECT_EQ(outputs[0].data[1], 0);
+    EXPECT_NE(outputs[0].data[2], 0);
+    EXPECT_EQ(outputs[1].data[0], outputs[1].data[1]) << "the gate is held at its limit";
+  }
+  for (const auto& outputs : gradients({limit, -limit, beyond, -beyond})) {
+    EXPECT_NE(outputs[1].data[0], 0);
+    EXPECT_NE(outputs[1].data[1], 0);
+    EXPECT_EQ(outputs[1].data[2], 0);
+    EXPECT_EQ(outputs[1].data[3], 0);
+  }
+}
+
 TEST(RouteSort, GroupsRowsByExpertStablyAndInvertsItself) {
   const OpCall call = route_sort(50, 2, 6);
   for (const auto& outputs : run_all(call)) {

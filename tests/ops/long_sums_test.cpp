@@ -166,6 +166,22 @@ OpCall of_rows(const Case& c, const Make& make) {
             {delta, Make::all(kF32, {n, 3}, 0), Make::all(kF32, {3}, 0)},
             {tensor_type(kF32, {3})}};
   }
+  if (op == "sum_rows of groups") {
+    Values offsets = Make::all(kI32, {3}, 0);
+    offsets.data[2] = static_cast<double>(n);
+    return {"sum_rows", {}, {make.term({n, 3}), offsets}, {tensor_type(kF32, {2, 3})}};
+  }
+  if (op == "expert_bias_weight_gradient")
+    return {op,
+            {{"num_experts", std::int64_t{2}}},
+            {make.term({n, 3}), Make::all(kF32, {n, 1}, 1), Make::all(kI32, {n, 1}, 1)},
+            {tensor_type(kF32, {2, 3})}};
+  if (op == "expert_bias_router_gradient") {
+    Values bias = make.right({1, n});
+    bias.type.dtype = kF32;
+    return {
+        op, {}, {make.left({2, n}), bias, Make::all(kI32, {2, 1}, 0)}, {tensor_type(kF32, {2, 1})}};
+  }
   if (op == "sum_squares") return {op, {}, {make.left({n})}, {tensor_type(DType::kFloat64, {})}};
   if (op == "embedding_weight_gradient")
     return {op,
@@ -253,9 +269,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "linear_weight_gradient", "grouped_linear_weight_gradient",
                       "head_loss_with_gradient classes", "head_loss_with_gradient rows",
                       "attention", "attention_gradient keys", "attention_gradient rows",
-                      "embedding_weight_gradient", "sinks_gradient", "sum_rows", "sum_squares",
-                      "rms_norm", "rms_norm_input_gradient", "rms_norm_weight_gradient",
-                      "unpermute_gradient", "cross_entropy"),
+                      "embedding_weight_gradient", "expert_bias_router_gradient",
+                      "expert_bias_weight_gradient", "sinks_gradient", "sum_rows",
+                      "sum_rows of groups", "sum_squares", "rms_norm", "rms_norm_input_gradient",
+                      "rms_norm_weight_gradient", "unpermute_gradient", "cross_entropy"),
     [](const auto& param_info) {
       std::string name(param_info.param);
       std::replace(name.begin(), name.end(), ' ', '_');

@@ -55,6 +55,10 @@ double num_operations(const OpCall& call, std::size_t output) {
   }
   if (op == "add" || op == "scale" || op == "rope") return 3;
   if (op == "sum_rows") return std::min(dim(in[0], 0), kRowsOfPartial) + 2;  // partials in double
+  // One rounding to the sum, and one for each product; the last of them sums in double.
+  if (op == "expert_bias") return dim(in[2], 1) + 1;
+  if (op == "expert_bias_router_gradient") return row_roundings(dim(in[0], 1)) + 1;
+  if (op == "expert_bias_weight_gradient") return 2;
   if (op == "embedding_weight_gradient") return blocked_roundings(dim(in[1], 0), kMostBlockTerms);
   if (op == "join_heads_gradient")
     return output == 0 ? static_cast<double>(spec::get_int(call.attributes, "num_heads")) : 0;

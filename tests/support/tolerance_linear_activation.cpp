@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "spec/product.h"
+#include "spec/product_bias.h"
 #include "support/tolerance.h"
 
 namespace anabatic::testing {
@@ -24,12 +24,12 @@ struct Product {
 };
 
 // Row `row` of x times a column of a matrix that begins at `base`, `step` elements from one term to
-// the next.
+// the next, plus `bias`.
 Product product_of(const Values& x, std::size_t row, const Values& weight, std::size_t base,
-                   std::size_t step) {
+                   std::size_t step, double bias = 0) {
   const std::size_t depth = size(x, 1);
-  Product product;
-  double magnitude = 0;
+  Product product{.value = bias};
+  double magnitude = std::abs(bias);
   for (std::size_t k = 0; k < depth; ++k) {
     const double term = x.data[row * depth + k] * weight.data[base + k * step];
     product.value += term;
@@ -125,7 +125,9 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
   const auto input = [&](int i) -> const Values& {
     return call.inputs[static_cast<std::size_t>(i)];
   };
-  const auto has = [&](int i) { return call.inputs.size() > static_cast<std::size_t>(i); };
+  const auto biases = spec::biases_of(call.inputs, call.attributes);
+  const std::size_t num_others = call.inputs.size() - biases.size();
+  const auto has = [&](int i) { return num_others > static_cast<std::size_t>(i); };
   const Values& x = input(at.x());
   const bool grouped = input(at.weight(0)).type.ndim() == 3;
   const std::size_t num_rows = size({.type = call.outputs[0]}, 0), depth = size(x, 1),
@@ -139,9 +141,11 @@ std::vector<Bound> forward_bounds(const OpCall& call) {
         has(at.row_map()) ? static_cast<std::size_t>(input(at.row_map()).data[t]) : t;
     const double factor = has(at.row_weights()) ? std::abs(input(at.row_weights()).data[slot]) : 1;
     for (std::size_t n = 0; n < width; ++n) {
-      const std::size_t row = top_k > 0 ? slot / top_k : t, base = (matrix[t] * width + n) * depth;
+      const std::size_t row = top_k > 0 ? slot / top_k : t, place = matrix[t] * width + n;
       for (std::size_t i = 0; i < products.size(); ++i)
-        products[i].push_back(product_of(x, row, input(at.weight(static_cast<int>(i))), base, 1));
+        products[i].push_back(product_of(x, row, input(at.weight(static_cast<int>(i))),
+                                         place * depth, 1,
+                                         biases.empty() ? 0.0 : biases[i].data[place]));
       const Moved moved(activation, products[0].back(),
                         products.size() > 1 ? products[1].back() : kNoUp);
       bounds[0].errors.push_back(factor *

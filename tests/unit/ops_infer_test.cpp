@@ -85,6 +85,32 @@ TEST(Infer, GroupedLinearWantsOneOffsetMoreThanExperts) {
               ElementsAre("f32[3,5,8]"));
 }
 
+TEST(Infer, BiasesOfExpertsFitTheirWeights) {
+  const spec::Attributes bias{{"bias", true}};
+  const std::vector<std::string> product{"bf16[12,8]", "bf16[3,5,8]", "i32[4]"};
+  const auto with = [&](std::vector<std::string> inputs, const std::string& last) {
+    inputs.push_back(last);
+    return inputs;
+  };
+  EXPECT_THAT(infer("grouped_linear", with(product, "f32[3,5]"), bias), ElementsAre("bf16[12,5]"));
+  EXPECT_THAT(error_of("grouped_linear", product, bias),
+              HasSubstr("expected at least 4 inputs with 'bias', got 3"));
+  EXPECT_THAT(error_of("grouped_linear", with(product, "f32[3,8]"), bias),
+              HasSubstr("expected dimension 1 of bias to equal dimension 1 of weight"));
+  EXPECT_THAT(error_of("grouped_linear", with(product, "f32[2,5]"), bias),
+              HasSubstr("expected dimension 0 of bias to equal dimension 0 of weight"));
+  EXPECT_THAT(error_of("grouped_linear", with(product, "bf16[3,5]"), bias),
+              HasSubstr("expected bias to be f32"));
+  const spec::Attributes activated{{"activation", "swiglu"}, {"bias", true}};
+  EXPECT_THAT(error_of("grouped_linear_activation",
+                       {"f32[12,8]", "f32[3,5,8]", "f32[3,5,8]", "i32[4]", "f32[3,5]"}, activated),
+              HasSubstr("expected at least 6 inputs with 'bias', got 5"));
+  EXPECT_THAT(error_of("linear_activation", {"f32[12,8]", "f32[5,8]", "f32[5,8]"}, activated),
+              HasSubstr("unknown attribute 'bias'"));
+  EXPECT_THAT(error_of("expert_bias", {"f32[6,8]", "f32[3,8]", "f32[6,2]", "i32[6,3]"}),
+              HasSubstr("expected experts and weights to have one shape"));
+}
+
 TEST(Infer, AttentionTakesHeadsApart) {
   EXPECT_THAT(infer("attention", {"bf16[6,32]", "bf16[9,16]", "bf16[9,10]", "i32[6]", "i32[6]"},
                     heads(4, 2)),

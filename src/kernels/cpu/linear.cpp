@@ -7,7 +7,7 @@
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
-#include "spec/product.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -22,15 +22,25 @@ const std::int32_t* offsets_of(const Arguments& arguments, const TensorType& wei
   return is_grouped(weight) ? arguments.inputs[2].as<std::int32_t>() : nullptr;
 }
 
-// The row map of a gathered product: its last input.
+// The row map of a gathered product.
 RowIndex rows_index(const Arguments& arguments) {
   constexpr std::size_t kRowMap = 3;
-  if (arguments.inputs.size() <= kRowMap) return {};
+  if (arguments.inputs.size() <= kRowMap || !arguments.attributes->contains("top_k")) return {};
   return row_index(arguments.inputs[kRowMap].as<std::int32_t>(),
                    spec::get_int(*arguments.attributes, "top_k"));
 }
 
-// Forward and input gradient: a group's rows of A and C, and its matrix of the stack.
+// The bias of the first group; null where the product has none.
+const float* bias_of(const Arguments& arguments) {
+  constexpr std::size_t kOfDense = 2;
+  if (is_grouped(*arguments.inputs[1].type)) {
+    const auto biases = spec::biases_of(arguments.inputs, *arguments.attributes);
+    return biases.empty() ? nullptr : biases[0].as<float>();
+  }
+  return arguments.inputs.size() > kOfDense ? arguments.inputs[kOfDense].as<float>() : nullptr;
+}
+
+// Forward and input gradient: a group's rows of A and C, its matrix of the stack, its bias.
 void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, const std::byte* a,
                  const std::byte* weight, std::byte* c, const std::int32_t* offsets,
                  const float* bias, const Arguments& arguments) {
@@ -42,7 +52,7 @@ void run_by_rows(const GemmEngine& engine, const Product& p, const Gemm& shape, 
     begin_at(gemm.a, a, index, rows.begin, shape.a.row_stride);
     gemm.b.data = weight + group * p.weight_stride * size_bytes(p.weight);
     gemm.c = c + rows.begin * shape.c_stride * size_bytes(shape.c_dtype);
-    gemm.bias = bias;
+    if (bias != nullptr) gemm.bias = bias + group * p.out;
     return gemm;
   };
   run_gemms(engine, shape, p.groups, make, *arguments.launch.team, arguments.workspace);
@@ -52,10 +62,8 @@ void run_forward(const GemmEngine& engine, const Arguments& arguments) {
   const TensorView &x = arguments.inputs[0], &weight = arguments.inputs[1];
   const TensorView& y = arguments.outputs[0];
   const Product p = product(*x.type, *weight.type, *y.type);
-  const bool has_bias = !is_grouped(*weight.type) && arguments.inputs.size() > 2;
   run_by_rows(engine, p, forward_shape(p), x.data, weight.data, y.data,
-              offsets_of(arguments, *weight.type),
-              has_bias ? arguments.inputs[2].as<float>() : nullptr, arguments);
+              offsets_of(arguments, *weight.type), bias_of(arguments), arguments);
 }
 
 void run_input_gradient(const GemmEngine& engine, const Arguments& arguments) {

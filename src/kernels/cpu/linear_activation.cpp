@@ -13,7 +13,7 @@
 #include "kernels/cpu/gemm_tasks.h"
 #include "kernels/cpu/linear_products.h"
 #include "kernels/cpu/linear_rows.h"
-#include "spec/product.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::kernels::cpu {
 namespace {
@@ -129,6 +129,8 @@ class Forward {
         args_(args),
         activation_(spec::activation_of(*args.attributes)),
         at_{num_operands(activation_)},
+        inputs_(spec::without_biases(args.inputs, *args.attributes)),
+        biases_(spec::biases_of(args.inputs, *args.attributes)),
         shape_(shape_of(*args.inputs[0].type, *args.inputs[1].type, *args.outputs[0].type)),
         gemm_(product_of(shape_, false)),
         scale_columns_(scale_columns_of(*args.outputs.back().type)),
@@ -158,7 +160,7 @@ class Forward {
   // Null where the call has no such input.
   const TensorView* input(int i) const {
     const auto at = static_cast<std::size_t>(i);
-    return at < args_.inputs.size() ? &args_.inputs[at] : nullptr;
+    return at < inputs_.size() ? &inputs_[at] : nullptr;
   }
 
   // Element (row, column of the block) of output o.
@@ -177,6 +179,7 @@ class Forward {
       products[i] = keeps ? output(1 + i, row, block) : space_.block(thread, static_cast<Int>(i));
       place_block(gemm, block, products[i], stride);
       gemm.b.data = args_.inputs[1 + i].data + group * shape_.matrix_bytes;
+      if (!biases_.empty()) gemm.bias = biases_[i].as<float>() + group * shape_.width;
       gemm.repeats_a = i > 0;
       engine_.compute(gemm, block, space_.engine(thread));
     }
@@ -215,6 +218,7 @@ class Forward {
   const Arguments& args_;
   const spec::Activation activation_;
   const spec::ActivationInputs at_;
+  const std::span<const TensorView> inputs_, biases_;
   const Shape shape_;
   const Gemm gemm_;
   const Int scale_columns_, column_multiple_;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/rounding.h"
 #include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
 
@@ -55,7 +58,88 @@ void sum_slots(const Arguments& args, const TensorView& x, const std::int32_t* s
   args.launch.team->for_range(num_rows, row_grain(width * top_k), run);
 }
 
+void require_experts(const TensorView& experts, std::int64_t num_experts) {
+  const auto* data = experts.as<const std::int32_t>();
+  for (std::int64_t slot = 0; slot < size(experts); ++slot)
+    require_index("expert_bias: expert", data[slot], num_experts);
+}
+
 }  // namespace
+
+void expert_bias(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &bias = args.inputs[1];
+  const auto* weights = args.inputs[2].as<const float>();
+  const auto* experts = args.inputs[3].as<const std::int32_t>();
+  const std::int64_t width = columns(x), top_k = columns(args.inputs[2]);
+  require_experts(args.inputs[3], rows(bias));
+  with_float_type(x.type->dtype, [&]<class T>(T*) {
+    const auto run = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t)
+        for_lanes(t * width, (t + 1) * width, [&](std::int64_t i, int n) {
+          Floats sum{};
+          for (std::int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot) {
+            const float* row = bias.as<const float>() + experts[slot] * width;
+            sum = madd(broadcast(weights[slot]), load(row + (i - t * width), n), sum);
+          }
+          store(args.outputs[0].as<T>() + i, load(x.as<const T>() + i, n) + sum, n);
+        });
+    };
+    args.launch.team->for_range(rows(x), row_grain(width * top_k), run);
+  });
+}
+
+void expert_bias_router_gradient(const Arguments& args) {
+  const TensorView &dy = args.inputs[0], &bias = args.inputs[1];
+  const auto* experts = args.inputs[2].as<const std::int32_t>();
+  const std::int64_t width = columns(dy), top_k = columns(args.inputs[2]);
+  require_experts(args.inputs[2], rows(bias));
+  with_float_type(dy.type->dtype, [&]<class T>(T*) {
+    const auto run = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t slot = begin; slot < end; ++slot) {
+        const T* d = dy.as<const T>() + slot / top_k * width;
+        const float* row = bias.as<const float>() + experts[slot] * width;
+        const double sum = sum_of_row(width, [&](std::int64_t i, int n, Floats before) {
+          return madd(load(d + i, n), load(row + i, n), before);
+        });
+        args.outputs[0].as<float>()[slot] = static_cast<float>(sum);
+      }
+    };
+    args.launch.team->for_range(size(args.inputs[2]), row_grain(width), run);
+  });
+}
+
+// A task sums a strip of columns for all experts, token by token, in double.
+void expert_bias_weight_gradient(const Arguments& args) {
+  constexpr std::int64_t kVectors = kExpertBiasStrip / kLanes;
+  const TensorView &dy = args.inputs[0], &gradient = args.outputs[0];
+  const auto* weights = args.inputs[1].as<const float>();
+  const auto* experts = args.inputs[2].as<const std::int32_t>();
+  const std::int64_t width = columns(dy), top_k = columns(args.inputs[2]),
+                     num_experts = rows(gradient);
+  const bool add = adds(args, 0);
+  require_experts(args.inputs[2], num_experts);
+  with_float_type(dy.type->dtype, [&]<class T>(T*) {
+    args.launch.team->for_tasks(ceil_div(width, kExpertBiasStrip), [&](std::int64_t strip) {
+      auto* sums = reinterpret_cast<WideSums*>(args.workspace) + strip * num_experts * kVectors;
+      std::fill(sums, sums + num_experts * kVectors, WideSums{});
+      const std::int64_t first = strip * kExpertBiasStrip,
+                         count = std::min(kExpertBiasStrip, width - first);
+      for (std::int64_t t = 0; t < rows(dy); ++t)
+        for_lanes(0, count, [&](std::int64_t i, int n) {
+          const Floats d = load(dy.as<const T>() + t * width + first + i, n);
+          for (std::int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot)
+            sums[experts[slot] * kVectors + i / kLanes].add(weights[slot] * d);
+        });
+      for (std::int64_t e = 0; e < num_experts; ++e) {
+        float* out = gradient.as<float>() + e * width + first;
+        for_lanes(0, count, [&](std::int64_t i, int n) {
+          const Floats sum = sums[e * kVectors + i / kLanes].rounded();
+          store(out + i, add ? load(out + i, n) + sum : sum, n);
+        });
+      }
+    });
+  });
+}
 
 void permute_gradient(const Arguments& args) {
   const std::int64_t top_k = spec::get_int(*args.attributes, "top_k");

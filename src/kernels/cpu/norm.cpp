@@ -104,6 +104,36 @@ void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t wi
   });
 }
 
+// Sums the rows of each group by fixed blocks from its first row on, then the blocks in ascending
+// order, in double. A strip of columns of a group has one writer.
+template <class T>
+void sum_groups(const Arguments& args, const std::int32_t* offsets) {
+  constexpr std::int64_t kStrip = 256;
+  const std::int64_t width = columns(args.outputs[0]), groups = rows(args.outputs[0]),
+                     strips = ceil_div(width, kStrip);
+  const bool add = adds(args, 0);
+  args.launch.team->for_tasks(groups * strips, [&](std::int64_t task) {
+    const std::int64_t group = task / strips, first = task % strips * kStrip,
+                       count = std::min(kStrip, width - first), last_row = offsets[group + 1];
+    const T* dy = args.inputs[0].as<const T>() + first;
+    WideSums sums[kStrip / kLanes];
+    for (std::int64_t begin = offsets[group]; begin < last_row; begin += kRowBlock) {
+      Floats partial[kStrip / kLanes]{};
+      const std::int64_t end = std::min(last_row, begin + kRowBlock);
+      for (std::int64_t row = begin; row < end; ++row)
+        for_lanes(0, count, [&](std::int64_t i, int n) {
+          partial[i / kLanes] += load(dy + row * width + i, n);
+        });
+      for (std::int64_t v = 0; v * kLanes < count; ++v) sums[v].add(partial[v]);
+    }
+    float* out = args.outputs[0].as<float>() + group * width + first;
+    for_lanes(0, count, [&](std::int64_t i, int n) {
+      const Floats sum = sums[i / kLanes].rounded();
+      store(out + i, add ? load(out + i, n) + sum : sum, n);
+    });
+  });
+}
+
 }  // namespace
 
 void rms_norm(const Arguments& args) {
@@ -207,6 +237,7 @@ void rms_norm_weight_gradient(const Arguments& args) {
 void sum_rows(const Arguments& args) {
   const std::int64_t width = size(args.outputs[0]);
   with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
+    if (args.inputs.size() > 1) return sum_groups<T>(args, args.inputs[1].as<const std::int32_t>());
     sum_by_blocks(
         args, rows(args.inputs[0]), width,
         [&](std::int64_t row, float* partial) {

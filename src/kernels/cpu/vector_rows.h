@@ -54,6 +54,9 @@ ANABATIC_VECTOR_KERNEL(cross_entropy_gradient)
 ANABATIC_VECTOR_KERNEL(router_z_loss)
 ANABATIC_VECTOR_KERNEL(router_z_loss_gradient)
 // moe.cpp
+ANABATIC_VECTOR_KERNEL(expert_bias)
+ANABATIC_VECTOR_KERNEL(expert_bias_router_gradient)
+ANABATIC_VECTOR_KERNEL(expert_bias_weight_gradient)
 ANABATIC_VECTOR_KERNEL(permute_gradient)
 ANABATIC_VECTOR_KERNEL(unpermute)
 ANABATIC_VECTOR_KERNEL(unpermute_gradient)
@@ -93,6 +96,9 @@ std::int64_t attention_gradient_pairs_workspace_bytes(const spec::Problem& probl
 // workspace.cpp
 std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem);
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem);
+// Columns that a task of expert_bias_weight_gradient sums, a multiple of all vectors.
+inline constexpr std::int64_t kExpertBiasStrip = 64;
+std::int64_t expert_bias_workspace_bytes(const spec::Problem& problem);
 std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem);
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
 std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem);

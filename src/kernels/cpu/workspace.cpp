@@ -13,11 +13,19 @@ std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem) {
   return problem.inputs[0].dim(0) * std::int64_t{sizeof(double)};
 }
 
-// A row like the output for each block of rows of the first input.
+// A row like the output for each block of rows of the first input. Sums of groups need none.
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem) {
+  if (problem.outputs[0].ndim() > 1) return 0;
   const std::int64_t width = std::max<std::int64_t>(problem.outputs[0].num_elements(), 1);
   return ceil_div(problem.inputs[0].num_elements() / width, kRowBlock) * width *
          std::int64_t{sizeof(float)};
+}
+
+// A sum for each element of the output, whose rows are rounded up to strips.
+std::int64_t expert_bias_workspace_bytes(const spec::Problem& problem) {
+  const TensorType& gradient = problem.outputs[0];
+  return gradient.dim(0) * round_up(gradient.dim(1), kExpertBiasStrip) *
+         std::int64_t{sizeof(double)};
 }
 
 // A place in an order for each token.

@@ -148,11 +148,18 @@ void embedding_weight_gradient(const Arguments& args) {
 
 void sum_rows(const Arguments& args) {
   const TensorView& dy = args.inputs[0];
-  const std::int64_t width = columns(dy);
-  for (std::int64_t n = 0; n < width; ++n) {
+  const TensorView* offsets = args.inputs.size() > 1 ? &args.inputs[1] : nullptr;
+  const std::int64_t width = columns(dy), groups = offsets != nullptr ? rows(*offsets) - 1 : 1;
+  for (std::int64_t i = 0; i < groups * width; ++i) {
+    const std::int64_t group = i / width,
+                       begin = offsets != nullptr ? load_index(*offsets, group) : 0,
+                       end = offsets != nullptr ? load_index(*offsets, group + 1) : rows(dy);
+    ANABATIC_REQUIRE(0 <= begin && begin <= end && end <= rows(dy),
+                     "[sum_rows] expected ascending offsets within {} rows, got [{}, {})", rows(dy),
+                     begin, end);
     double sum = 0;
-    for (std::int64_t t = 0; t < rows(dy); ++t) sum += load(dy, t * width + n);
-    put(args, 0, n, sum);
+    for (std::int64_t t = begin; t < end; ++t) sum += load(dy, t * width + i % width);
+    put(args, 0, i, sum);
   }
 }
 

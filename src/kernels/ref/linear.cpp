@@ -4,6 +4,7 @@
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::kernels::ref {
 namespace {
@@ -15,14 +16,15 @@ std::int64_t source_row(const Arguments& args, std::int64_t row) {
   return load_index(args.inputs[kRowMap], row) / spec::get_int(*args.attributes, "top_k");
 }
 
-// Rows [begin, end) of x times the transpose of the [out, in] matrix that starts at `base`.
-void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t base,
-              const TensorView* bias = nullptr) {
+// Rows [begin, end) of x times the transpose of the [out, in] matrix `group` of the weight, plus
+// that row of the bias, if there is one.
+void multiply(const Arguments& args, std::int64_t begin, std::int64_t end, std::int64_t group,
+              const TensorView* bias) {
   const TensorView &x = args.inputs[0], &weight = args.inputs[1];
-  const std::int64_t in = columns(weight), out = columns(args.outputs[0]);
+  const std::int64_t in = columns(weight), out = columns(args.outputs[0]), base = group * out * in;
   for (std::int64_t t = begin; t < end; ++t)
     for (std::int64_t n = 0; n < out; ++n) {
-      double sum = bias != nullptr ? load(*bias, n) : 0;
+      double sum = bias != nullptr ? load(*bias, group * out + n) : 0;
       for (std::int64_t k = 0; k < in; ++k)
         sum += load(x, source_row(args, t) * in + k) * load(weight, base + n * in + k);
       store(args.outputs[0], t * out + n, sum);
@@ -98,11 +100,10 @@ void linear_weight_gradient(const Arguments& args) {
 }
 
 void grouped_linear(const Arguments& args) {
-  const TensorView& weight = args.inputs[1];
-  const std::int64_t matrix = weight.type->dim(1) * weight.type->dim(2);
+  const auto biases = spec::biases_of(args.inputs, *args.attributes);
   for_experts(args.inputs[2], rows(args.outputs[0]),
               [&](std::int64_t begin, std::int64_t end, std::int64_t e) {
-                multiply(args, begin, end, e * matrix);
+                multiply(args, begin, end, e, biases.empty() ? nullptr : &biases[0]);
               });
 }
 

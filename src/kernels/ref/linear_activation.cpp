@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
-#include "spec/product.h"
+#include "spec/product_bias.h"
 
 namespace anabatic::kernels::ref {
 namespace {
 
-// Calls body(row, base of the row's matrix in a stack of `matrix` elements each).
+// Calls body(row, the group whose matrix it is multiplied by).
 template <class Body>
-void for_rows(std::int64_t num_rows, const TensorView* offsets, std::int64_t matrix, Body&& body) {
+void for_rows(std::int64_t num_rows, const TensorView* offsets, Body&& body) {
   if (offsets == nullptr) {
     for (std::int64_t t = 0; t < num_rows; ++t) body(t, 0);
     return;
@@ -18,15 +18,15 @@ void for_rows(std::int64_t num_rows, const TensorView* offsets, std::int64_t mat
     ANABATIC_REQUIRE(0 <= begin && begin <= end && end <= num_rows,
                      "[linear_activation] expected ascending offsets within {} rows, got [{}, {})",
                      num_rows, begin, end);
-    for (std::int64_t t = begin; t < end; ++t) body(t, e * matrix);
+    for (std::int64_t t = begin; t < end; ++t) body(t, e);
   }
 }
 
 bool is_grouped(const TensorView& weight) { return weight.type->ndim() == 3; }
 
-const TensorView* input_or_null(const Arguments& args, int i) {
+const TensorView* input_or_null(std::span<const TensorView> inputs, int i) {
   const auto at = static_cast<std::size_t>(i);
-  return at < args.inputs.size() ? &args.inputs[at] : nullptr;
+  return at < inputs.size() ? &inputs[at] : nullptr;
 }
 
 // The products are rounded to the dtype of x before they are used, as where they are stored.
@@ -36,22 +36,24 @@ void forward(const Arguments& args) {
   const auto count = static_cast<std::size_t>(at.num_weights);
   const TensorView &x = args.inputs[0], &h = args.outputs[0];
   const std::int64_t in = columns(x), out = columns(h);
+  const auto inputs = spec::without_biases(args.inputs, *args.attributes);
+  const auto biases = spec::biases_of(args.inputs, *args.attributes);
   const TensorView* offsets =
-      is_grouped(args.inputs[1]) ? input_or_null(args, at.offsets()) : nullptr;
-  const TensorView* row_map = input_or_null(args, at.row_map());
-  const TensorView* weights = input_or_null(args, at.row_weights());
+      is_grouped(args.inputs[1]) ? input_or_null(inputs, at.offsets()) : nullptr;
+  const TensorView* row_map = input_or_null(inputs, at.row_map());
+  const TensorView* weights = input_or_null(inputs, at.row_weights());
   const std::int64_t top_k = spec::get_int_or(*args.attributes, "top_k", 0);
   const bool keeps_int8 = args.outputs.size() > 1 && args.outputs[1].type->is_quantized();
   auto* kept = reinterpret_cast<double*>(args.workspace);  // of one row, where they are quantised
-  for_rows(rows(h), offsets, in * out, [&](std::int64_t t, std::int64_t base) {
+  for_rows(rows(h), offsets, [&](std::int64_t t, std::int64_t group) {
     const std::int64_t row = top_k > 0 ? load_index(*row_map, t) / top_k : t;
     const double factor = weights != nullptr ? load(*weights, load_index(*row_map, t)) : 1.0;
     for (std::int64_t n = 0; n < out; ++n) {
       double products[2] = {0, 1};
       for (std::size_t i = 0; i < count; ++i) {
-        double sum = 0;
+        double sum = biases.empty() ? 0 : load(biases[i], group * out + n);
         for (std::int64_t k = 0; k < in; ++k)
-          sum += load(x, row * in + k) * load(args.inputs[1 + i], base + n * in + k);
+          sum += load(x, row * in + k) * load(args.inputs[1 + i], (group * out + n) * in + k);
         products[i] = round_to(x.type->dtype, sum);
         if (keeps_int8)
           kept[static_cast<std::int64_t>(i) * out + n] = products[i];
@@ -83,13 +85,13 @@ void backward(const Arguments& args) {
   const TensorView& gate = args.inputs[static_cast<std::size_t>(at.operand(0))];
   const bool has_up = at.num_operands > 1;
   const TensorView& up = args.inputs[static_cast<std::size_t>(at.operand(has_up ? 1 : 0))];
-  const TensorView *row_map = input_or_null(args, at.row_map()),
-                   *weights = input_or_null(args, at.row_weights());
+  const TensorView *row_map = input_or_null(args.inputs, at.row_map()),
+                   *weights = input_or_null(args.inputs, at.row_weights());
   const TensorView* h =
       args.attributes->contains("with_activation") ? &args.outputs.back() : nullptr;
   const std::int64_t in = columns(dy), out = columns(gate);
-  for_rows(rows(gate), at.is_grouped ? &args.inputs[2] : nullptr, in * out,
-           [&](std::int64_t t, std::int64_t base) {
+  for_rows(rows(gate), at.is_grouped ? &args.inputs[2] : nullptr,
+           [&](std::int64_t t, std::int64_t group) {
              const std::int64_t slot = weights != nullptr ? load_index(*row_map, t) : t;
              const std::int64_t row = weights != nullptr ? slot / columns(*weights) : t;
              const double factor = weights != nullptr ? load(*weights, slot) : 1.0;
@@ -97,7 +99,7 @@ void backward(const Arguments& args) {
              for (std::int64_t f = 0; f < out; ++f) {
                double dh = 0;
                for (std::int64_t n = 0; n < in; ++n)
-                 dh += load(dy, row * in + n) * load(weight, base + n * out + f);
+                 dh += load(dy, row * in + n) * load(weight, (group * in + n) * out + f);
                dh = round_to(dy.type->dtype, dh);
                const DType dtype = dy.type->dtype;
                const spec::ActivationPoint a =

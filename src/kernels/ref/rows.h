@@ -34,6 +34,11 @@ std::int64_t attention_gradient_workspace_bytes(const spec::Problem& problem);
 void join_heads(const Arguments& args);
 void join_heads_gradient(const Arguments& args);
 
+// expert_bias.cpp
+void expert_bias(const Arguments& args);
+void expert_bias_router_gradient(const Arguments& args);
+void expert_bias_weight_gradient(const Arguments& args);
+
 // linear.cpp
 void grouped_linear(const Arguments& args);
 void grouped_linear_input_gradient(const Arguments& args);

@@ -144,7 +144,8 @@ TEST_P(FiniteDifferences, EqualTheGradientOfEveryParameter) {
 
 INSTANTIATE_TEST_SUITE_P(Models, FiniteDifferences,
                          ::testing::Values("attention_block", "attention_sinks", "dense_mlp",
-                                           "moe_documents", "moe_layers", "tied_embeddings"),
+                                           "expert_biases", "moe_documents", "moe_layers",
+                                           "tied_embeddings"),
                          [](const auto& one) { return std::string(one.param); });
 
 }  // namespace
