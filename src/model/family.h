@@ -52,9 +52,9 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGraniteMoe,
-    kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2, kOlmoe,
-    kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGptOss,
+    kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2,
+    kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Both null when there is none.

@@ -55,6 +55,7 @@ ir::ValueId ModelBuilder::linear(ir::ValueId x, const Linear& linear) {
     inputs.push_back(parameter({.key = joined(linear.name, ".bias"),
                                 .file = with_end(linear.file, ".bias"),
                                 .shape = {linear.out},
+                                .init = linear.bias_init,
                                 .in_flops = linear.in_flops}));
   return op("linear", std::move(inputs), {}, linear.name);
 }
@@ -63,11 +64,20 @@ ir::ValueId ModelBuilder::grouped_linear(ir::ValueId x, ir::ValueId offsets,
                                          const ExpertLinear& linear) {
   const ir::ValueId weight =
       parameter({.key = joined(linear.name, ".weight"),
-                 .file = linear.file,
+                 .file = with_end(linear.file, ".weight"),
                  .shape = {linear.experts->num_experts, linear.out, linear.in},
                  .init = normal(),
                  .num_chosen = linear.experts->top_k});
-  return op("grouped_linear", {x, weight, offsets}, {}, linear.name);
+  if (!linear.bias) return op("grouped_linear", {x, weight, offsets}, {}, linear.name);
+  return op("grouped_linear", {x, weight, offsets, expert_bias(linear)}, {{"bias", true}},
+            linear.name);
+}
+
+ir::ValueId ModelBuilder::expert_bias(const ExpertLinear& linear) {
+  return parameter({.key = joined(linear.name, ".bias"),
+                    .file = with_end(linear.file, ".bias"),
+                    .shape = {linear.experts->num_experts, linear.out},
+                    .num_chosen = linear.experts->top_k});
 }
 
 ir::ValueId ModelBuilder::norm(ir::ValueId x, const Norm& norm) {

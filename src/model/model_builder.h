@@ -22,16 +22,18 @@ struct Linear {
   std::int64_t out = 0, in = 0;
   bool bias = false;
   std::optional<spec::Init> init{};  // of the weight; absent: normal, by initializer_range
+  spec::Init bias_init{};            // zeroes
   bool in_flops = true;
 };
 
-// A matrix [out, in] for each expert in one parameter NAME.weight [num_experts, out, in]; `file` is
-// the whole name.
+// A matrix [out, in] for each expert in one parameter NAME.weight [num_experts, out, in], and
+// perhaps a bias in NAME.bias [num_experts, out]. Files have names with "{}" and the same endings.
 struct ExpertLinear {
   std::string_view name;
   FileView file;
   std::int64_t out = 0, in = 0;
   const Moe* experts = nullptr;
+  bool bias = false;
 };
 
 // NAME.weight [width], initialised to ones.
@@ -77,6 +79,8 @@ class ModelBuilder {
   ir::ValueId linear(ir::ValueId x, const Linear& linear);
   // Rows [offsets[e], offsets[e + 1]) times the matrix of expert e.
   ir::ValueId grouped_linear(ir::ValueId x, ir::ValueId offsets, const ExpertLinear& linear);
+  // NAME.bias of an ExpertLinear.
+  ir::ValueId expert_bias(const ExpertLinear& linear);
   // Normalises each group of norm.width columns.
   ir::ValueId norm(ir::ValueId x, const Norm& norm);
   // The activation of a feed-forward block.

@@ -70,11 +70,12 @@ struct SharedExpert {
   bool is_gated = false;  // times the sigmoid of one more row's product with the token
 };
 
-// A router sends each token to `top_k` of the experts, which are MLPs without biases.
+// A router sends each token to `top_k` of the experts, which are MLPs.
 struct Moe {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t width = 0;  // of one expert
   spec::Activation activation{};
+  bool expert_bias = false;  // of each of an expert's projections
   Router router{};
   std::optional<SharedExpert> shared{};
 };

@@ -75,9 +75,11 @@ class MapBuilder {
     std::vector<std::int64_t> shape = parameter.shape;
     const FileView& view = view_of(parameter, names_);
     const bool is_alone = has_tensor_per_expert(parameter, names_);
+    const bool has_matrices = shape.size() > (parameter.is_per_expert() ? 2 : 1);
     if (is_alone) shape.erase(shape.begin());
     if (view.has_leading_one) shape.insert(shape.begin(), 1);
-    const std::size_t rows = shape.size() - std::min<std::size_t>(2, shape.size());
+    // The axis along which tensors that share a file tensor follow one another.
+    const std::size_t rows = shape.size() - (has_matrices ? 2 : 1);
     std::string name = file_tensor(parameter, names_, expert);
     const auto [place, is_new] = places_.try_emplace(name, map_.tensors.size());
     if (is_new)
@@ -85,7 +87,7 @@ class MapBuilder {
                               .dtype = dtype_,
                               .shape = shape,
                               .pieces = {},
-                              .is_transposed = view.is_transposed && shape.size() > 1});
+                              .is_transposed = view.is_transposed && has_matrices});
     FileTensor& tensor = map_.tensors[place->second];
     if (!is_new && expert == 0) {
       tensor.shape[rows] += shape[rows];
@@ -94,7 +96,7 @@ class MapBuilder {
     add_piece(tensor, {.state = parameter.name(),
                        .offset = expert * count,
                        .count = count,
-                       .row_elements = parameter.shape.size() > 1 ? parameter.shape.back() : 1,
+                       .row_elements = has_matrices ? parameter.shape.back() : 1,
                        .heads = view.heads,
                        .rows_in_turn = view.rows_in_turn});
   }

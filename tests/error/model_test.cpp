@@ -37,10 +37,9 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
       unsupported(R"({"model_type": "gpt2"})"),
-      AllOf(
-          HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
-                    "glm4_moe, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, minimax_m2, "),
-          HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
+      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
+                      "glm4_moe, gpt_oss, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, "),
+            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -82,6 +81,17 @@ TEST(ConfigErrors, NameTheFieldsOfHunyuanAndErnie) {
               HasSubstr("moe_num_experts: expected what num_experts says, 4, got 6"));
   EXPECT_THAT(invalid(small_json("ernie4_5_moe", R"("moe_layer_interval": 0)")),
               HasSubstr("moe_layer_interval: expected an integer from 1"));
+}
+
+TEST(ConfigErrors, NameTheFieldsOfGptOss) {
+  EXPECT_THAT(invalid(small_json("gpt_oss", R"("sliding_window": null)")),
+              HasSubstr("sliding_window: expected a window"));
+  EXPECT_THAT(invalid(small_json("gpt_oss", R"("num_local_experts": 0)")),
+              HasSubstr("num_local_experts: expected at least one expert, got 0"));
+  for (const char* key : {"swiglu_alpha", "swiglu_limit"})
+    for (const char* value : {"0", "-1", "null", "\"7\""})
+      EXPECT_THAT(invalid(small_json("gpt_oss", fmt::format("\"{}\": {}", key, value))),
+                  HasSubstr(fmt::format("{}: expected a number", key)));
 }
 
 TEST(ConfigErrors, RefuseAbsurdSizes) {
@@ -147,6 +157,10 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"flex_olmo", R"("clip_qkv": 8.0)"},
       {"flex_olmo", R"("routed_scaling_factor": 2.0)"},
       {"flex_olmo", R"("n_group": 2)"},
+      {"gpt_oss", R"("hidden_act": "gelu")"},
+      {"gpt_oss", R"("experts_per_token": 3)"},
+      {"gpt_oss", R"("mlp_bias": true)"},
+      {"gpt_oss", R"("norm_topk_prob": true)"},
       {"granitemoe", R"("shared_intermediate_size": 64)"},
       {"granitemoe", R"("num_experts": 5)"},
       {"granitemoe", R"("norm_topk_prob": false)"},

@@ -52,6 +52,7 @@ GLM4_MOE = DOTS1 | {"n_group": 2, "topk_group": 1, "rope_parameters": {"rope_the
 del GLM4_MOE["sliding_window"]
 MINIMAX_M2 = MIXTRAL | {"num_local_experts": 6, "head_dim": 8}
 HUNYUAN = COMMON | {"num_experts": 6, "moe_topk": 2, "head_dim": 8, "pad_token_id": None}
+GPT_OSS = COMMON | {"head_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 5}
 ERNIE = COMMON | {
     "moe_num_experts": 6,
     "moe_k": 3,
@@ -356,6 +357,38 @@ MODELS = {
             "pad_token_id": 5,
         },
     ),
+    "gpt_oss_plain": ("gpt_oss", GPT_OSS),
+    "gpt_oss_odd": (
+        "gpt_oss",
+        GPT_OSS
+        | AUX
+        | {
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "swiglu_limit": 0.8,
+            "swiglu_alpha": 1.3,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": rope("yarn", factor=4.0, original_max_position_embeddings=16, truncate=False),
+        },
+    ),
+    "gpt_oss_all_experts": (
+        "gpt_oss",
+        GPT_OSS
+        | NARROW
+        | {
+            "attention_bias": False,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 4,
+            "pad_token_id": 5,
+            "sliding_window": 30,
+            "swiglu_limit": 1.5,
+            "rope_parameters": rope("default"),
+        },
+    ),
+    "gpt_oss_one": ("gpt_oss", GPT_OSS | AUX | {"num_experts_per_tok": 1, "sliding_window": 1, "swiglu_limit": 0.4}),
     "olmoe_plain": ("olmoe", OLMOE | AUX),
     "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
     "olmoe_one": (
@@ -424,6 +457,9 @@ MODELS = {
 
 # Run by the slow suite only.
 SLOW = {
+    "gpt_oss_all_experts",
+    "gpt_oss_one",
+    "gpt_oss_plain",
     "ernie4_5_moe_one",
     "ernie4_5_moe_plain",
     "hunyuan_v1_moe_all_experts",

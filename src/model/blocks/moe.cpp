@@ -15,6 +15,7 @@ Routing add_router(ModelBuilder& b, const Moe& spec, ir::ValueId x, const LayerI
                                           .out = spec.num_experts,
                                           .in = b.spec().hidden_size,
                                           .bias = spec.router.bias,
+                                          .bias_init = b.normal(),
                                           .in_flops = false});
   spec::RouterForm form = spec.router.form;
   form.top_k = spec.top_k;
@@ -64,22 +65,26 @@ ir::ValueId add_feed_forward(ModelBuilder& b, const Moe& spec, ir::ValueId x,
 
   b.begin("experts");
   const std::int64_t hidden = b.spec().hidden_size;
-  const auto linear = [&, offsets = offsets](ir::ValueId input, const char* name, const char* file,
-                                             std::int64_t out, std::int64_t in) {
-    return b.grouped_linear(input, offsets,
-                            {.name = name, .file = {file}, .out = out, .in = in, .experts = &spec});
+  const auto linear = [&](const char* name, const char* file, std::int64_t out, std::int64_t in) {
+    return ExpertLinear{.name = name, .file = {file}, .out = out, .in = in, .experts = &spec};
   };
-  const ir::ValueId gate =
-      linear(rows, "experts.gate", "mlp.experts.{}.gate_proj.weight", spec.width, hidden);
-  const ir::ValueId up =
-      linear(rows, "experts.up", "mlp.experts.{}.up_proj.weight", spec.width, hidden);
+  ExpertLinear to_gate = linear("experts.gate", "mlp.experts.{}.gate_proj", spec.width, hidden),
+               to_up = linear("experts.up", "mlp.experts.{}.up_proj", spec.width, hidden);
+  to_gate.bias = to_up.bias = spec.expert_bias;
+  const ir::ValueId gate = b.grouped_linear(rows, offsets, to_gate);
+  const ir::ValueId up = b.grouped_linear(rows, offsets, to_up);
   const ir::ValueId inner = b.activate(spec.activation, gate, up, "experts.activation");
-  const ir::ValueId down =
-      linear(inner, "experts.down", "mlp.experts.{}.down_proj.weight", hidden, spec.width);
+  const ExpertLinear to_hidden =
+      linear("experts.down", "mlp.experts.{}.down_proj", hidden, spec.width);
+  const ir::ValueId down = b.grouped_linear(inner, offsets, to_hidden);
 
   b.begin("combine");
-  const ir::ValueId output =
-      b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  ir::ValueId output = b.op("unpermute", {down, routing.weights, slots}, {}, "experts.output");
+  // The combine is linear: the biases of down are added after it, times the router's weights.
+  if (spec.expert_bias)
+    output =
+        b.op("expert_bias", {output, b.expert_bias(to_hidden), routing.weights, routing.experts},
+             {}, "experts.output_with_bias");
   if (!spec.shared) return output;
   return b.op("add", {output, add_shared_expert(b, *spec.shared, x)}, {}, "experts.sum");
 }

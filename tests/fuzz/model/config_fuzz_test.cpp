@@ -69,6 +69,8 @@ std::vector<std::string> whole_configs() {
           small_json("flex_olmo", R"("norm_topk_prob": true, "tie_word_embeddings": true)"),
           small_json("granitemoeshared", R"("attention_multiplier": 0.5, "logits_scaling": 8,
               "embedding_multiplier": 12, "residual_multiplier": 0.25)"),
+          small_json("gpt_oss", R"("swiglu_limit": 5.0, "swiglu_alpha": 1.5, "layer_types":
+              ["full_attention", "sliding_attention", "full_attention"])"),
           small_json("olmoe", R"("clip_qkv": 8.0, "pad_token_id": 1)"),
           small_json("mixtral", R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4,
                                    "factor": 2})"),

@@ -35,6 +35,7 @@ std::vector<std::string> names_of(const ir::Graph& graph, const std::vector<ir::
 const std::vector<std::string>& variants() {
   static const std::vector<std::string> list{
       small_json("flex_olmo", R"("num_key_value_heads": 3, "norm_topk_prob": true)"),
+      small_json("gpt_oss", R"("attention_bias": false, "sliding_window": 2)"),
       small_json("granitemoe", R"("attention_multiplier": 0.5, "residual_multiplier": 0.25)"),
       small_json("granitemoeshared", R"("embedding_multiplier": 2, "logits_scaling": 4,
                                         "tie_word_embeddings": true)"),
@@ -349,6 +350,26 @@ TEST(BuildGraph, ScalesScoresByTheSpecOrByTheHead) {
   EXPECT_EQ(scale(small_json("llama")), 0.5);
   EXPECT_EQ(scale(small_json("granitemoe")), 1.0);
   EXPECT_EQ(scale(small_json("granitemoe", R"("attention_multiplier": 0.125)")), 0.125);
+}
+
+// The last product has none of its own: see `expert_bias`.
+TEST(BuildGraph, AddsTheBiasesOfTheLastProductBehindTheCombine) {
+  const ir::Graph graph = build_graph(config_from(small_json("gpt_oss")), {.num_tokens = 3});
+  std::vector<std::size_t> inputs;
+  for (const ir::Node& node : graph.nodes)
+    if (node.op->name == "grouped_linear" && node.tag.layer == 0)
+      inputs.push_back(node.inputs.size());
+  EXPECT_THAT(inputs, ElementsAre(4, 4, 3));
+  const ir::Node* bias = first_node(graph, "expert_bias");
+  ASSERT_NE(bias, nullptr);
+  EXPECT_EQ(graph.node(graph.value(bias->inputs[0]).producer).op->name, "unpermute");
+  EXPECT_EQ(text(graph.value(bias->inputs[1]).name), "layers.0.experts.down.bias");
+  const ir::Node* router = first_node(graph, "router");
+  EXPECT_EQ(bias->inputs[2], router->outputs[0]);
+  EXPECT_EQ(bias->inputs[3], router->outputs[1]);
+  const ir::Node* activation = first_node(graph, "activation");
+  EXPECT_EQ(spec::activation_of(activation->attributes),
+            (spec::Activation{.kind = spec::ActivationKind::kSwigluClamped}));
 }
 
 TEST(BuildGraph, AddsASharedExpertToWhatTheExpertsGive) {

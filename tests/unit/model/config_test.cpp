@@ -226,6 +226,48 @@ TEST(Config, ReadsTheLayersAndTheRouterOfErnie) {
   EXPECT_FALSE(first_moe(odd.spec)->shared.has_value());
 }
 
+TEST(Config, ReadsTheWindowsTheRopeAndTheExpertsOfGptOss) {
+  const ModelConfig plain = config_from(R"({"model_type": "gpt_oss", "num_hidden_layers": 3})");
+  const Moe& moe = *first_moe(plain.spec);
+  EXPECT_EQ(moe.num_experts, 128);
+  EXPECT_EQ(moe.top_k, 4);
+  EXPECT_EQ(moe.width, 2880);
+  EXPECT_TRUE(moe.expert_bias && moe.router.bias && moe.router.form.normalizes);
+  EXPECT_EQ(moe.activation,
+            (spec::Activation{
+                .kind = spec::ActivationKind::kSwigluClamped, .alpha = 1.702, .limit = 7.0}));
+  EXPECT_THAT(windows_of(plain), ElementsAre(128, 0, 128));
+  const Gqa& attention = gqa_of(plain);
+  EXPECT_TRUE(attention.has_sinks && attention.qkv_bias && attention.output_bias);
+  EXPECT_EQ(plain.spec.rope, (spec::Rope{.variant = "yarn",
+                                         .rotary_dim = 64,
+                                         .theta = 150000.0,
+                                         .factor = 32.0,
+                                         .max_position = 131072,
+                                         .original_max_position = 4096,
+                                         .truncate = false}));
+  EXPECT_EQ(plain.router_aux_loss_coef, 0.001);
+
+  // As published, but for the form of the weights.
+  const ModelConfig published = config_from(small_json("gpt_oss", R"("attention_bias": true,
+      "experts_per_token": 2, "initial_context_length": 4096, "swiglu_limit": 5.0,
+      "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+      "sliding_window": 8, "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn",
+      "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "truncate": false,
+      "original_max_position_embeddings": 4096}, "router_aux_loss_coef": 0.9)"));
+  EXPECT_THAT(windows_of(published), ElementsAre(0, 8, 8));
+  EXPECT_EQ(first_moe(published.spec)->activation.limit, 5.0);
+  EXPECT_EQ(published.spec.rope.variant, "yarn");
+  EXPECT_FALSE(published.spec.rope.truncate);
+
+  const ModelConfig odd = config_from(small_json("gpt_oss", R"("attention_bias": false,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 5e3}, "sliding_window": null,
+      "layer_types": ["full_attention", "full_attention", "full_attention"])"));
+  EXPECT_FALSE(gqa_of(odd).qkv_bias || gqa_of(odd).output_bias);
+  EXPECT_EQ(odd.spec.rope.variant, "default");
+  EXPECT_THAT(windows_of(odd), ElementsAre(0, 0, 0));
+}
+
 TEST(Config, TakesAConfigThatNamesTheClassOfAFamily) {
   const std::string json = small_json("deepseek_v3", R"("model_type": "kimi_k2",
                                                         "architectures": ["DeepseekV3ForCausalLM"])");

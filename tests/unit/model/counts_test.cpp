@@ -36,10 +36,26 @@ TEST(CountParameters, CountsChosenExpertsAndTheTiedHeadOnce) {
 }
 
 TEST(CountParameters, AgreesWithTheStatesOfTheGraph) {
-  for (const char* family :
-       {"deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "flex_olmo", "glm4_moe",
-        "hunyuan_v1_moe", "minimax_m2", "granitemoe", "granitemoeshared", "llama", "mistral",
-        "mixtral", "olmo2", "olmoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}) {
+  for (const char* family : {"deepseek_v2",
+                             "deepseek_v3",
+                             "dots1",
+                             "ernie4_5_moe",
+                             "flex_olmo",
+                             "glm4_moe",
+                             "hunyuan_v1_moe",
+                             "minimax_m2",
+                             "gpt_oss",
+                             "granitemoe",
+                             "granitemoeshared",
+                             "llama",
+                             "mistral",
+                             "mixtral",
+                             "olmo2",
+                             "olmoe",
+                             "qwen2",
+                             "qwen2_moe",
+                             "qwen3",
+                             "qwen3_moe"}) {
     const ModelConfig config =
         config_from(small_json(family, R"("tie_word_embeddings": true, "attention_bias": false)"));
     std::int64_t total = 0;

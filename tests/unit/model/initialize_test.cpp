@@ -39,6 +39,22 @@ TEST(Initialize, FollowsTheRulesOfEachKind) {
   }
 }
 
+TEST(Initialize, DrawsTheRouterBiasAndTheSinksOfGptOssButNoOtherBias) {
+  const States states = random_states(
+      config_from(small_json("gpt_oss", R"("num_local_experts": 64, "num_attention_heads": 64,
+                                            "initializer_range": 0.5)")),
+      1);
+  for (const char* name : {"layers.1.router.bias", "layers.1.attention.sinks"}) {
+    double squares = 0;
+    for (const float value : states.at(name)) squares += static_cast<double>(value) * value;
+    // Five standard errors of a deviation.
+    EXPECT_LT(std::abs(std::sqrt(squares / 64) - 0.5), 5 * 0.5 / std::sqrt(2.0 * 64)) << name;
+  }
+  for (const char* name : {"attention.q.bias", "attention.o.bias", "experts.gate.bias",
+                           "experts.up.bias", "experts.down.bias"})
+    EXPECT_THAT(states.at(std::string("layers.1.") + name), ::testing::Each(0.0f)) << name;
+}
+
 TEST(Initialize, DependsOnSeedAndNameAlone) {
   const ModelConfig config = config_from(small_json("mixtral"));
   const States a = random_states(config, 7), b = random_states(config, 7),

@@ -57,6 +57,7 @@ inline std::string small_json(const std::string& model_type, const std::string& 
       {"hunyuan_v1_moe", R"(, "num_experts": 5, "moe_topk": [2, 2, 2])"},
       {"minimax_m2", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
       {"flex_olmo", R"(, "num_experts": 5, "num_experts_per_tok": 2, "pad_token_id": null)"},
+      {"gpt_oss", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
       {"granitemoe", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},
       {"granitemoeshared", R"(, "num_local_experts": 4, "num_experts_per_tok": 2,
                                "shared_intermediate_size": 7)"},

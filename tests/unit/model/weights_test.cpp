@@ -31,6 +31,7 @@ const std::vector<std::string>& models() {
       small_json("hunyuan_v1_moe", R"("attention_bias": true)"),
       small_json("deepseek_v3", R"("q_lora_rank": null)"),
       small_json("flex_olmo"),
+      small_json("gpt_oss"),
       small_json("granitemoe"),
       small_json("granitemoeshared", R"("tie_word_embeddings": true)"),
       small_json("olmo2"),
@@ -82,6 +83,15 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   EXPECT_EQ(granite.at("model.layers.0.block_sparse_moe.router.layer.weight"), (Shape{4, 12}));
   EXPECT_EQ(granite.at("model.layers.0.shared_mlp.input_linear.weight"), (Shape{14, 12}));
   EXPECT_EQ(granite.at("model.layers.0.shared_mlp.output_linear.weight"), (Shape{12, 7}));
+  auto gpt_oss = names("gpt_oss", 0);
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.router.weight"), (Shape{4, 12}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.router.bias"), (Shape{4}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.experts.gate_up_proj"), (Shape{4, 12, 20}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.experts.gate_up_proj_bias"), (Shape{4, 20}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.experts.down_proj"), (Shape{4, 10, 12}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.mlp.experts.down_proj_bias"), (Shape{4, 12}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.self_attn.sinks"), (Shape{6}));
+  EXPECT_EQ(gpt_oss.at("model.layers.1.self_attn.o_proj.bias"), (Shape{12}));
   auto hunyuan = names("hunyuan_v1_moe", 0);
   EXPECT_EQ(hunyuan.at("model.layers.0.mlp.gate.wg.weight"), (Shape{5, 12}));
   EXPECT_EQ(hunyuan.at("model.layers.0.mlp.shared_mlp.up_proj.weight"), (Shape{10, 12}));
@@ -253,6 +263,49 @@ TEST(Weights, TransposedMatricesHaveTheRowsAsColumns) {
       for (std::size_t out = 0; out < 10; ++out)
         ASSERT_EQ(gate_up[(expert * 12 + in) * 20 + 2 * out + 1],
                   up[(expert * 10 + out) * 12 + in]);
+  }
+}
+
+TEST(Weights, BiasesOfExpertsTakeTurnsInEachRow) {
+  const ModelConfig config = config_from(small_json("gpt_oss"));
+  States states = random_states(config, 3);
+  float next = 0;
+  for (const char* part : {"gate", "up", "down"})
+    for (float& value : states.at(std::string("layers.2.experts.") + part + ".bias"))
+      value = next++;
+  const io::TempDirectory folder;
+  expect_round_trip(config, states, folder.path());
+  const std::string experts = "model.layers.2.mlp.experts.";
+  const auto gate_up = elements_of(folder.path(), experts + "gate_up_proj_bias");
+  EXPECT_EQ(elements_of(folder.path(), experts + "down_proj_bias"),
+            states.at("layers.2.experts.down.bias"));
+  ASSERT_EQ(gate_up.size(), 2u * 4 * 10);
+  for (std::size_t i = 0; i < 4 * 10; ++i) {
+    ASSERT_EQ(gate_up[2 * i], states.at("layers.2.experts.gate.bias")[i]);
+    ASSERT_EQ(gate_up[2 * i + 1], states.at("layers.2.experts.up.bias")[i]);
+  }
+}
+
+// With a tensor for each expert, and with all of one projection in one tensor.
+TEST(Weights, BiasesOfExpertsStandAloneOrTogether) {
+  ModelConfig config = config_from(small_json("gpt_oss"));
+  for (const char* name : {"experts.{}.bias", "experts.bias"}) {
+    const FileView together{"experts.gate_up.bias"};
+    config.spec.spellings = {{{"experts.gate.bias", together},
+                              {"experts.up.bias", together},
+                              {"experts.down.bias", {name}}}};
+    States states = random_states(config, 3);
+    for (auto& [key, values] : states)
+      if (key.ends_with("bias"))
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 1;
+    for (float& value : states.at("layers.0.experts.up.bias")) value += 100;
+    const io::TempDirectory folder;
+    expect_round_trip(config, states, folder.path());
+    const auto got = elements_of(folder.path(), "model.layers.0.experts.gate_up.bias");
+    ASSERT_EQ(got.size(), 2u * 4 * 10) << name;
+    EXPECT_EQ(got[9], 10) << "of the first expert's gate";
+    EXPECT_EQ(got[10], 101) << "of the first expert's up";
+    EXPECT_EQ(got[20], 11) << "of the second expert's gate";
   }
 }
 
