@@ -365,7 +365,7 @@ def page(results):
            f"{where['threads']} threads of {where['cpu']}, {where['precision']}, {size}, without a budget.",
            f"Build {builds}. Printed by `bench/ablation.py`.", "",
            "- **Step** is the time relative to the step with all on in the same round. It is the median of "
-           f"{first['rounds']} rounds.", "  Brackets hold their range.",
+           f"{first['rounds']} rounds.", "  Brackets hold their range. Where it is wide, the machine was disturbed and the row says nothing of time.",
            "- **Bits** compares every loss and every tensor of the checkpoint with those of all on.",
            f"  Both runs have the same seed and data, and {first['steps']} steps.",
            "- **Planned** is what `anabatic plan` predicts for the whole process.", ""]
