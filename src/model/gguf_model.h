@@ -5,7 +5,7 @@
 #include <string>
 
 #include "io/gguf.h"
-#include "model/weights.h"
+#include "model/import_record.h"
 
 namespace anabatic::model {
 
@@ -17,6 +17,6 @@ std::string gguf_config(const io::GgufFiles& files);
 // As import_weights, of a GGUF file. Quantised values become what their blocks stand for. The map
 // is that of an export, in config.dtype.
 WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& file,
-                      const StateWriter& write);
+                      const StateWriter& write, ImportRecord& record);
 
 }  // namespace anabatic::model

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 
+#include "io/checksums.h"
 #include "model/gguf_model.h"
 #include "model/gguf_source.h"
 
@@ -9,11 +11,18 @@ namespace {
 
 constexpr std::int64_t kBlock = std::int64_t{1} << 18;  // a multiple of every block's elements
 
+ImportedTensor imported(const io::GgufTensor& tensor, FileTensor where) {
+  io::Checksum sum;
+  sum.add(tensor.data);
+  return {std::move(where), std::string(tensor.type->name), sum.value()};
+}
+
 }  // namespace
 
 WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& file,
-                      const StateWriter& write) {
+                      const StateWriter& write, ImportRecord& record) {
   const GgufSource source(config, file);
+  std::set<std::string_view> used;
   std::vector<float> values;
   for (const FileTensor& tensor : source.map().tensors) {
     const io::GgufTensor& entry = *source.files().find(tensor.name);
@@ -25,8 +34,13 @@ WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& fi
         write(state, in_state + done, values);
       }
     });
+    used.insert(tensor.name);
+    record.used.push_back(imported(entry, tensor));
     source.files().release(entry.data);
   }
+  for (const auto& [name, entry] : source.files().tensors())
+    if (!used.contains(name))
+      record.ignored.push_back(imported(entry, {.name = name, .shape = entry.shape, .pieces = {}}));
   return make_weight_map(config);
 }
 

@@ -11,6 +11,7 @@
 #include "io/file.h"
 #include "model/float_conversion.h"
 #include "model/gguf_model.h"
+#include "model/import_record.h"
 #include "model/read_elements.h"
 #include "model/weight_files.h"
 
@@ -240,11 +241,50 @@ void require_finite_biases(const FileTensor& tensor, const std::filesystem::path
                    directory.string(), tensor.name, *bad, bad - values.begin());
 }
 
+std::uint64_t checksum_of(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
+  io::Checksum sum;
+  sum.add(entry.data);
+  files.release(entry.data);
+  return sum.value();
+}
+
+// Tensors that no parameter is read from. One that is repeated has the bytes of its twin, which
+// require_equal_repeats has compared.
+void record_others(const ModelConfig& config, const io::SafetensorsDirectory& files,
+                   ImportRecord& record) {
+  std::map<std::string_view, const ImportedTensor*> used;
+  for (const ImportedTensor& imported : record.used) used.emplace(imported.tensor.name, &imported);
+  const Declarations declared = declare(config.spec);
+  for (const auto& [name, entry] : files.entries()) {
+    if (used.contains(name)) continue;
+    ImportedTensor other{{.name = name, .shape = entry.shape, .pieces = {}}, entry.dtype_name};
+    const auto repeated = std::ranges::find(declared.repeated, name, &RepeatedTensor::tensor);
+    if (repeated == declared.repeated.end()) {
+      other.checksum = checksum_of(files, entry);
+      record.ignored.push_back(std::move(other));
+      continue;
+    }
+    const auto twin = std::ranges::find_if(record.used, [&](const ImportedTensor& imported) {
+      return imported.tensor.pieces.front().state == repeated->parameter;
+    });
+    ANABATIC_CHECK(twin != record.used.end(), "[weights] expected a tensor of {}, got none",
+                   repeated->parameter);
+    other.checksum = twin->checksum;
+    record.repeated.push_back(std::move(other));
+  }
+}
+
 }  // namespace
 
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
                          const StateWriter& write) {
-  if (io::is_gguf(directory)) return import_gguf(config, directory, write);
+  ImportRecord unread;
+  return import_weights(config, directory, write, unread);
+}
+
+WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
+                         const StateWriter& write, ImportRecord& record) {
+  if (io::is_gguf(directory)) return import_gguf(config, directory, write, record);
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
   require_equal_repeats(config, map, files, directory);
@@ -256,8 +296,11 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
       require_finite_biases(tensor, directory, values);
       write(state, first, values);
     };
-    checksums.compare(entry, import_tensor(files, tensor, entry.data, checked));
+    const std::uint64_t sum = import_tensor(files, tensor, entry.data, checked);
+    checksums.compare(entry, sum);
+    record.used.push_back({tensor, entry.dtype_name, sum});
   }
+  record_others(config, files, record);
   return map;
 }
 

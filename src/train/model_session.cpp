@@ -251,7 +251,7 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
             [](const SavedState& a, const SavedState& b) { return text(a.name) < text(b.name); });
 }
 
-void ModelSession::load_parameters() {
+model::ImportRecord ModelSession::load_parameters() {
   StateCursor cursor(store_);
   if (run_.model.init == "random") {
     for (const ir::State& state : parameters_)
@@ -264,7 +264,7 @@ void ModelSession::load_parameters() {
     cursor.flush();
     weight_map_ = model::make_weight_map(config_);
     has_parameters_ = true;
-    return;
+    return {};
   }
   const bool is_gguf = io::is_gguf(run_.model.path);
   const std::filesystem::path directory =
@@ -276,13 +276,16 @@ void ModelSession::load_parameters() {
                     "model.safetensors.index.json, found neither; model.init: random starts from "
                     "config.json alone",
                     directory.string()));
+  model::ImportRecord record;
   weight_map_ = model::import_weights(
       config_, directory,
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
         cursor.write(intern(state), first, values);
-      });
+      },
+      record);
   cursor.flush();
   has_parameters_ = true;
+  return record;
 }
 
 void ModelSession::refresh_derived() { train::refresh_derived(derived_, store_, team_, device_); }

@@ -13,8 +13,8 @@
 #include "device/thread_team.h"
 #include "io/data/loader.h"
 #include "lower/compile.h"
+#include "model/import_record.h"
 #include "model/model.h"
-#include "model/weights.h"
 #include "runtime/executor.h"
 #include "runtime/state_store.h"
 #include "runtime/swap/block_device.h"
@@ -77,7 +77,8 @@ class ModelSession {
 
   // Fills the parameters from run.model.path, or draws them when run.model.init is random. Call
   // after the first bind.
-  void load_parameters();
+  // Returns what was read, which is nothing where they are drawn.
+  model::ImportRecord load_parameters();
   // Whether the parameters have values, from run.model.path or from a checkpoint.
   bool has_parameters() const { return has_parameters_; }
   // Makes derived states (bf16 copies, packings) equal to their primaries.

@@ -22,6 +22,7 @@
 #include "train/checkpoint/preflight.h"
 #include "train/checkpoint/run_lock.h"
 #include "train/checkpoint/run_start.h"
+#include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
 #include "train/memory_account.h"
 #include "train/metrics.h"
@@ -167,7 +168,7 @@ struct Trainer::Impl {
 
   void restore() {
     if (!start.checkpoint) {
-      session.load_parameters();
+      record_import(session.load_parameters());
       return;
     }
     load_checkpoint(*start.checkpoint, session);
@@ -179,6 +180,15 @@ struct Trainer::Impl {
       say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
           "continue",
           start.step, run.train.steps);
+  }
+
+  // Never into the directory that was read, where it could replace a manifest of convert.
+  void record_import(const model::ImportRecord& record) const {
+    std::error_code absent;
+    const std::filesystem::path source = model_directory(run.model.path);
+    if (run.model.init == "random" || std::filesystem::equivalent(source, run.train.output, absent))
+      return;
+    write_manifest(run.train.output, import_manifest(record, run.model.path));
   }
 
   bool is_complete() const { return start.checkpoint && first_step > run.train.steps; }

@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "train/convert/run_manifest.h"
 #include "train/state_rows.h"
 #include "train/state_tiers.h"
 
@@ -68,6 +69,7 @@ void read_states(const fs::path& file, ModelSession& session) {
 
 // In the header of a safetensors file and in checksums.json, for one tensor, about.
 constexpr std::int64_t kBytesBesideTensor = 200;
+constexpr std::int64_t kBytesInManifest = 300;  // of a file tensor, about
 
 std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
   std::int64_t elements = 1;
@@ -82,6 +84,10 @@ fs::path save_checkpoint(const fs::path& output, ModelSession& session,
   const RunConfig& run = session.run();
   return commit_checkpoint(output, progress.step, retention, [&](const fs::path& directory) {
     io::ChecksumManifest sums = session.export_model(directory);
+    const auto dtype =
+        run.train.save_dtype == "fp32" ? model::SaveDType::kFloat32 : model::SaveDType::kSource;
+    write_manifest(directory,
+                   checkpoint_manifest(session.weight_map(), dtype, sums, run.model.path));
     sums.merge(write_states(directory / kStatesFile, session));
     write_progress(directory, progress);
     write_file_atomically(directory / kRunConfigFile, to_yaml(run));
@@ -105,7 +111,7 @@ CheckpointBytes bytes_of_checkpoint(const ModelSession& session) {
   const bool is_fp32 = session.run().train.save_dtype == "fp32";
   for (const model::FileTensor& tensor : session.weight_map().tensors)
     weights += elements_of(tensor.shape) * size_bytes(is_fp32 ? DType::kFloat32 : tensor.dtype) +
-               kBytesBesideTensor;
+               kBytesBesideTensor + kBytesInManifest;
   return {.total = states + weights + session.bytes_beside_weights(),
           .largest_file =
               std::max(states, std::min(weights, io::SafetensorsWriterOptions().max_shard_bytes))};

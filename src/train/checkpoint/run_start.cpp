@@ -8,6 +8,7 @@
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
+#include "train/convert/manifest.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
 
@@ -31,8 +32,11 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }
-  // The record of a run is moved only together with its logs.
+  // The records of a run are moved only together with its logs.
   if (!logs.empty() && fs::exists(output / kRunRecordFile)) logs.push_back(output / kRunRecordFile);
+  // That of a model directory is of its conversion.
+  if (!logs.empty() && fs::exists(output / kManifestFile) && !fs::exists(output / "config.json"))
+    logs.push_back(output / kManifestFile);
   fs::path folder;
   for (const fs::path& log : logs) folder = set_aside(log).parent_path();
   if (!logs.empty())

@@ -15,6 +15,7 @@
 #include "model/gguf_export.h"
 #include "model/weight_files.h"
 #include "train/convert/gguf_files.h"
+#include "train/convert/run_manifest.h"
 #include "train/convert/stored_model.h"
 #include "train/convert/unfinished.h"
 
@@ -113,8 +114,7 @@ void classify(const model::ModelConfig& config, std::vector<ManifestTensor> othe
 }
 
 Manifest describe_source(const fs::path& path, const StoredModel& source) {
-  Manifest manifest{
-      .source = path.string(), .read = {}, .written = {}, .repeated = {}, .ignored = {}};
+  Manifest manifest{.source = path.string()};
   std::vector<ManifestTensor> others;
   manifest.read = source.describe(others);
   classify(source.config(), std::move(others), manifest);
@@ -237,6 +237,11 @@ Manifest convert(const fs::path& source, const fs::path& destination,
 std::vector<std::string> check_manifest(const fs::path& path, const std::optional<fs::path>& source,
                                         const std::optional<fs::path>& reference) {
   const Manifest manifest = read_manifest(path);
+  if (manifest.kind != ManifestKind::kConversion) {
+    ANABATIC_REQUIRE(!reference, "[manifest] --reference: expected what convert wrote, got {}",
+                     path.string());
+    return check_run_manifest(path, manifest, source);
+  }
   const StoredModel found(path);
   std::vector<ManifestTensor> others;
   std::vector<ManifestTensor> tensors = found.describe(others);

@@ -29,20 +29,6 @@ std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece
   return piece.heads.rows > 0 || tensor.num_alternating > 1 ? "reorder rows" : "copy";
 }
 
-// What experts of one parameter give is one part.
-std::vector<ManifestPart> parts_of(const model::FileTensor& tensor) {
-  std::vector<ManifestPart> parts;
-  std::map<std::string_view, std::size_t> places;
-  for (const model::WeightPiece& piece : tensor.pieces) {
-    const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
-    if (is_new)
-      parts.push_back({piece.state, piece.offset, piece.count, std::string(op_of(tensor, piece))});
-    else
-      parts[place->second].count += piece.count;
-  }
-  return parts;
-}
-
 ManifestTensor describe_entry(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
   constexpr std::size_t kBlock = std::size_t{1} << 22;
   io::Checksum sum;
@@ -67,10 +53,15 @@ OrderedJson to_json(const ManifestTensor& tensor) {
   return json;
 }
 
-OrderedJson to_json(const std::vector<ManifestTensor>& tensors) {
-  OrderedJson json = OrderedJson::array();
-  for (const ManifestTensor& tensor : tensors) json.push_back(to_json(tensor));
-  return json;
+// A member of an object, with a line a tensor. Only one of them is JSON at a time: a large model
+// has tens of thousands.
+void append_member(std::string& text, std::string_view name,
+                   const std::vector<ManifestTensor>& tensors) {
+  text += fmt::format(",\n \"{}\": [", name);
+  for (const ManifestTensor& tensor : tensors)
+    text +=
+        fmt::format("{}\n  {}", &tensor == &tensors.front() ? "" : ",", dump_json(to_json(tensor)));
+  text += tensors.empty() ? "]" : "\n ]";
 }
 
 std::uint64_t parse_checksum(const JsonNode& node) {
@@ -105,6 +96,15 @@ std::vector<ManifestTensor> parse_tensors(const JsonNode& node) {
   return tensors;
 }
 
+// The names of ManifestKind, in its order. A manifest without one is of a conversion.
+constexpr std::string_view kKinds[] = {"conversion", "import", "checkpoint"};
+
+ManifestKind parse_kind(const JsonNode& node) {
+  const auto* found = std::ranges::find(kKinds, node.as_string());
+  if (found == std::end(kKinds)) node.refuse(fmt::format("one of {}", fmt::join(kKinds, ", ")));
+  return static_cast<ManifestKind>(found - std::begin(kKinds));
+}
+
 std::string type_text(const ManifestTensor& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ","));
 }
@@ -121,6 +121,19 @@ std::int64_t num_elements(const std::vector<ManifestTensor>& tensors) {
   std::int64_t count = 0;
   for (const ManifestTensor& tensor : tensors) count += tensor.num_elements();
   return count;
+}
+
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor) {
+  std::vector<ManifestPart> parts;
+  std::map<std::string_view, std::size_t> places;
+  for (const model::WeightPiece& piece : tensor.pieces) {
+    const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
+    if (is_new)
+      parts.push_back({piece.state, piece.offset, piece.count, std::string(op_of(tensor, piece))});
+    else
+      parts[place->second].count += piece.count;
+  }
+  return parts;
 }
 
 std::vector<ManifestTensor> describe(const model::WeightSource& source,
@@ -149,6 +162,7 @@ void write_manifest(const fs::path& directory, const Manifest& manifest) {
 
 void write_manifest_file(const fs::path& file, const Manifest& manifest) {
   OrderedJson json{{"format", kFormat},
+                   {"kind", kKinds[static_cast<std::size_t>(manifest.kind)]},
                    {"written_by", fmt::format("anabatic {}", kVersion)},
                    {"source", manifest.source},
                    {"elements",
@@ -160,23 +174,28 @@ void write_manifest_file(const fs::path& file, const Manifest& manifest) {
     json["logits"] = {{"tokens", logits->tokens},
                       {"largest_difference", logits->largest_difference},
                       {"same_next_token", logits->agreeing}};
-  json["read"] = to_json(manifest.read);
-  json["repeated"] = to_json(manifest.repeated);
-  json["ignored"] = to_json(manifest.ignored);
-  json["written"] = to_json(manifest.written);
-  write_file_atomically(file, dump_json(json, 1) + "\n");
+  std::string text = dump_json(json, 1);
+  text.resize(text.size() - std::string_view("\n}").size());
+  append_member(text, "read", manifest.read);
+  append_member(text, "repeated", manifest.repeated);
+  append_member(text, "ignored", manifest.ignored);
+  append_member(text, "written", manifest.written);
+  write_file_atomically(file, text + "\n}\n");
 }
 
 Manifest read_manifest(const fs::path& model) {
   const fs::path file = manifest_path(model);
-  ANABATIC_REQUIRE(fs::exists(file), "[manifest] {}: expected {}, which convert writes, found none",
+  ANABATIC_REQUIRE(fs::exists(file),
+                   "[manifest] {}: expected {}, which convert and train write, found none",
                    model.string(), file.filename().string());
   const std::string place = fmt::format("[manifest] {}", file.string());
   const Json json = parse_json_object(read_file(file, kLargestFile), place);
   const JsonNode top(json, place);
   if (const JsonNode format = top.at("format"); format.as_integer() != kFormat)
     format.refuse(std::to_string(kFormat));
-  Manifest manifest{.source = top.at("source").as_string(),
+  const auto kind = top.find("kind");
+  Manifest manifest{.kind = kind ? parse_kind(*kind) : ManifestKind::kConversion,
+                    .source = top.at("source").as_string(),
                     .read = parse_tensors(top.at("read")),
                     .written = parse_tensors(top.at("written")),
                     .repeated = parse_tensors(top.at("repeated")),

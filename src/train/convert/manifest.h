@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a conversion read and wrote: every tensor with its hash, where each part of it went, and how
-// far logits moved. Stored as anabatic.manifest.json in the directory that was written, or next to
-// a file FILE as FILE.manifest.json, so that it can be checked later.
+// What a conversion, an import or a checkpoint read and wrote: every tensor with its hash, where
+// each part of it went, and how far logits moved. Stored as anabatic.manifest.json in the directory
+// that was written, or next to a file FILE as FILE.manifest.json, so that it can be checked later.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -36,16 +36,26 @@ struct ManifestTensor {
 
 std::int64_t num_elements(const std::vector<ManifestTensor>& tensors);
 
+enum class ManifestKind : std::uint8_t {
+  kConversion,  // lies with what was written
+  kImport,      // of a run, in train.output: it wrote no tensors
+  kCheckpoint   // values are no longer those of the source
+};
+
 struct Manifest {
-  std::string source;                         // the directory, as it was given
-  std::vector<ManifestTensor> read, written;  // by the forward pass
-  std::vector<ManifestTensor> repeated;       // of the source: equal to a tensor above
-  std::vector<ManifestTensor> ignored;        // of the source: the model does not use them
-  std::optional<LogitsComparison> logits{};   // of source and result
+  ManifestKind kind = ManifestKind::kConversion;
+  std::string source{};                           // the directory, as it was given
+  std::vector<ManifestTensor> read{}, written{};  // by the forward pass
+  std::vector<ManifestTensor> repeated{};         // of the source: equal to a tensor above
+  std::vector<ManifestTensor> ignored{};          // of the source: the model does not use them
+  std::optional<LogitsComparison> logits{};       // of source and result
   // Not stored: tensors of a GGUF file that are F16, for no block of the wanted type divides their
   // rows.
   std::vector<std::string> in_f16{};
 };
+
+// Where the elements of a tensor go. What experts of one parameter give is one part.
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor);
 
 // Tensors of a directory, hashed. Those that no parameter reads are added to `others`.
 std::vector<ManifestTensor> describe(const model::WeightSource& source,

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an import read, with the hashes that it computes in passing: for a manifest.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/weights.h"
+
+namespace anabatic::model {
+
+struct ImportedTensor {
+  FileTensor tensor;  // its pieces say where it went; none for a tensor that no parameter reads
+  std::string dtype;  // as the files spell it
+  std::uint64_t checksum = 0;  // XXH3 of its bytes
+};
+
+struct ImportRecord {
+  std::vector<ImportedTensor> used;      // in the order in which they were read
+  std::vector<ImportedTensor> repeated;  // equal to one of those
+  std::vector<ImportedTensor> ignored;
+};
+
+// As import_weights of weights.h, which records nothing. Bytes are read once: an ignored tensor
+// is hashed, and a repeated one has the hash of its twin.
+WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
+                         const StateWriter& write, ImportRecord& record);
+
+}  // namespace anabatic::model
