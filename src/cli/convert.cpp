@@ -127,10 +127,10 @@ const Verb& convert_verb() {
 const Verb& check_verb() {
   static const Verb verb{
       "check",
-      "compare a converted model with its manifest: check manifest MODEL",
+      "compare what convert or train wrote with its manifest: check manifest MODEL",
       "WHAT MODEL",
       {{.name = "--against",
-        .help = "the source: its tensors are compared too, and every value",
+        .help = "the source: its tensors are compared too, and of a conversion every value",
         .value = "MODEL_DIR"},
        {.name = "--reference",
         .help = "safetensors file of input_ids i64[1,S] and logits f32[1,S,V] of another program",

@@ -1,56 +1,195 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/json.h"
 #include "base/text.h"
+#include "cli/model_facts.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
+#include "model/config_diagnosis.h"
 #include "model/model.h"
 #include "train/checkpoint/checkpoint_search.h"
 
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
-  const model::ModelConfig config =
-      model::load_config(train::model_path_of(invocation.positionals.at(0)));
+constexpr int kNotReadable = 2;
+
+// A value in the second column; further lines of it are indented.
+void print_field(std::string_view label, const std::string& value) {
+  print_output("{:<11} {}\n", label, value);
+}
+
+int describe_unknown(const model::ConfigDiagnosis& diagnosis, bool as_json) {
+  if (as_json) {
+    OrderedJson json{{"model_type", diagnosis.model_type}, {"is_supported", false}};
+    json["nearest_family"] =
+        diagnosis.family.empty() ? OrderedJson() : OrderedJson(diagnosis.family);
+    json["problems"] = diagnosis.problems;
+    json["unknown_fields"] = diagnosis.unknown;
+    print_output("{}\n", dump_json(json));
+    return kNotReadable;
+  }
+  print_field("family", fmt::format("none reads the model_type {}", diagnosis.model_type));
+  const bool is_near = !diagnosis.family.empty();
+  const bool is_free = diagnosis.problems.empty() && diagnosis.unknown.empty();
+  print_field("nearest", !is_near  ? "none: most fields are not those of a family"
+                         : is_free ? diagnosis.family +
+                                         ", which knows every field; the code of "
+                                         "the model may still differ"
+                                   : diagnosis.family + "; these fields stand in the way");
+  for (const std::string& problem : diagnosis.problems) print_field("", problem);
+  for (const std::string& key : diagnosis.unknown)
+    print_field("", fmt::format("{}: {} does not know it, and it may change the maths", key,
+                                is_near ? diagnosis.family : "every family"));
+  return kNotReadable;
+}
+
+OrderedJson to_json(const ModelFacts& facts) {
+  OrderedJson json;
+  if (const auto& weights = facts.weights) {
+    json["weights"] = {{"format", weights->format},
+                       {"files", weights->num_files},
+                       {"tensors", weights->num_tensors},
+                       {"bytes", weights->num_bytes()},
+                       {"bytes_by_dtype", weights->bytes}};
+    if (!weights->problem.empty()) json["weights"]["problem"] = weights->problem;
+  } else {
+    json["weights"] = nullptr;
+  }
+  if (const auto& tokenizer = facts.tokenizer) {
+    json["tokenizer"] = {
+        {"place", tokenizer->place}, {"kind", tokenizer->kind}, {"ids", tokenizer->num_ids}};
+    if (!tokenizer->problem.empty()) json["tokenizer"]["problem"] = tokenizer->problem;
+  } else {
+    json["tokenizer"] = nullptr;
+  }
+  json["chat_template"] = nullptr;
+  if (const auto& found = facts.chat_template)
+    json["chat_template"] = {{"place", found->place}, {"bytes", found->num_bytes}};
+  json["ignored"] = OrderedJson::array();
+  for (const Ignored& ignored : facts.ignored)
+    json["ignored"].push_back({{"name", ignored.name}, {"why", ignored.why}});
+  return json;
+}
+
+std::string text_of(const LayerKinds& kinds) {
+  std::vector<std::string> parts;
+  const auto add = [&](std::int64_t count, std::string text) {
+    if (count > 0) parts.push_back(fmt::format("{} {}", count, text));
+  };
+  add(kinds.dense, "dense");
+  add(kinds.moe, "of experts");
+  add(kinds.full, "with full attention");
+  add(kinds.sliding, fmt::format("with a window of {}", kinds.window));
+  add(kinds.latent, "with latent attention");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void print_facts(const ModelFacts& facts, std::int64_t vocab_size) {
+  if (const auto& weights = facts.weights) {
+    std::string dtypes;
+    for (const auto& [dtype, bytes] : weights->bytes)
+      dtypes += fmt::format(", {} of {}", format_bytes(bytes), dtype);
+    print_field("files", fmt::format("{} of {}, {} tensors{}", weights->num_files, weights->format,
+                                     weights->num_tensors, dtypes));
+    if (!weights->problem.empty()) print_field("", weights->problem);
+  } else {
+    print_field("files", "no weights");
+  }
+  if (const auto& tokenizer = facts.tokenizer) {
+    print_field("tokenizer", fmt::format("{}, {}, {} ids", tokenizer->kind, tokenizer->place,
+                                         tokenizer->num_ids));
+    if (!tokenizer->problem.empty()) print_field("", tokenizer->problem);
+    if (tokenizer->num_ids > vocab_size)
+      print_field("",
+                  fmt::format("{} ids are beyond the vocabulary", tokenizer->num_ids - vocab_size));
+  } else {
+    print_field("tokenizer", "none");
+  }
+  const auto& found = facts.chat_template;
+  print_field("template", found ? fmt::format("{}, {} bytes", found->place, found->num_bytes)
+                                : std::string("none"));
+  constexpr std::size_t kMost = 20;
+  for (std::size_t i = 0; i < std::min(kMost, facts.ignored.size()); ++i)
+    print_field(i == 0 ? "ignored" : "",
+                fmt::format("{}: {}", facts.ignored[i].name, facts.ignored[i].why));
+  if (facts.ignored.size() > kMost)
+    print_field("", fmt::format("and {} more, which --json lists", facts.ignored.size() - kMost));
+}
+
+void print_sizes(const model::ModelConfig& config, double flops, double context) {
   const model::ModelCounts& counts = config.counts;
+  print_field("family", config.model_type);
+  print_field("layers", fmt::format("{} x {} wide, vocabulary {}", config.spec.layers.size(),
+                                    config.spec.hidden_size, config.spec.vocab_size));
+  print_field("", text_of(layer_kinds(config.spec)));
+  if (const model::Moe* moe = model::first_moe(config.spec))
+    print_field("experts",
+                fmt::format("{} of {} a token, {} wide", moe->top_k, moe->num_experts, moe->width));
+  print_field("parameters",
+              fmt::format("{} total, {} active a token", counts.total, counts.active));
+  print_field("FLOPs",
+              fmt::format("{:.4g} a token of training at {} tokens of context", flops, context));
+  print_field("bytes", fmt::format("{} in fp32, {} in bf16", format_bytes(4 * counts.total),
+                                   format_bytes(2 * counts.total)));
+  print_field("training",
+              fmt::format("{} of weights, gradients and AdamW moments (fp32 weights with bf16 "
+                          "copies)",
+                          format_bytes(18 * counts.total)));
+}
+
+OrderedJson to_json(const model::ModelConfig& config, double flops, double context) {
+  const model::ModelCounts& counts = config.counts;
+  const LayerKinds kinds = layer_kinds(config.spec);
+  return {{"model_type", config.model_type},
+          {"is_supported", true},
+          {"parameters", counts.total},
+          {"active_parameters", counts.active},
+          {"training_flops_per_token", flops},
+          {"flops_context", context},
+          {"fp32_bytes", 4 * counts.total},
+          {"bf16_bytes", 2 * counts.total},
+          {"layers",
+           {{"total", config.spec.layers.size()},
+            {"dense", kinds.dense},
+            {"moe", kinds.moe},
+            {"full_attention", kinds.full},
+            {"sliding_attention", kinds.sliding},
+            {"latent_attention", kinds.latent}}}};
+}
+
+int run(const Invocation& invocation) {
+  const std::string path = train::model_path_of(invocation.positionals.at(0));
+  const bool as_json = invocation.has("--json");
+  if (const model::ConfigDiagnosis diagnosis = model::diagnose_config(path);
+      !diagnosis.is_known && !diagnosis.model_type.empty())
+    return describe_unknown(diagnosis, as_json);
+  const model::ModelConfig config = model::load_config(path);
   const double context =
       static_cast<double>(std::min<std::int64_t>(config.max_position_embeddings, 4096));
   // A token attends to (length + 1) / 2 keys on average.
-  const double per_token =
+  const double flops =
       model::training_flops(config, 1, [&](std::int64_t) { return (context + 1) / 2; });
-  if (invocation.has("--json")) {
-    const nlohmann::ordered_json json{
-        {"model_type", config.model_type},    {"parameters", counts.total},
-        {"active_parameters", counts.active}, {"training_flops_per_token", per_token},
-        {"flops_context", context},           {"fp32_bytes", 4 * counts.total},
-        {"bf16_bytes", 2 * counts.total}};
+  const ModelFacts facts = facts_of(path, config);
+  if (as_json) {
+    OrderedJson json = to_json(config, flops, context);
+    json.update(to_json(facts));
     print_output("{}\n", dump_json(json));
-    return 0;
+  } else {
+    print_sizes(config, flops, context);
+    print_facts(facts, config.spec.vocab_size);
   }
-  print_output("family      {}\n", config.model_type);
-  print_output("layers      {} x {} wide, vocabulary {}\n", config.spec.layers.size(),
-               config.spec.hidden_size, config.spec.vocab_size);
-  if (const model::Moe* moe = model::first_moe(config.spec))
-    print_output("experts     {} of {} a token, {} wide\n", moe->top_k, moe->num_experts,
-                 moe->width);
-  print_output("parameters  {} total, {} active a token\n", counts.total, counts.active);
-  print_output("FLOPs       {:.4g} a token of training at {} tokens of context\n", per_token,
-               context);
-  print_output("bytes       {} in fp32, {} in bf16\n", format_bytes(4 * counts.total),
-               format_bytes(2 * counts.total));
-  print_output(
-      "training    {} of weights, gradients and AdamW moments (fp32 weights with bf16 copies)\n",
-      format_bytes(18 * counts.total));
-  return 0;
+  return facts.has_problem() ? kNotReadable : 0;
 }
 
 }  // namespace
 
 const Verb& info_verb() {
   static const Verb verb{
-      "info",      "parameters, FLOPs and bytes of a model directory",
+      "info",      "what a model directory or GGUF file holds, and what keeps it from being read",
       "MODEL_DIR", {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
       false,       run};
   return verb;

@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "model/config_fields.h"
+#include "model/config_reading.h"
 #include "model/declarations.h"
 #include "model/gguf_model.h"
 
@@ -14,6 +16,13 @@ namespace anabatic::model {
 namespace {
 
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 21;
+
+std::filesystem::path config_file(const std::filesystem::path& directory_or_file) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(directory_or_file, ignored)
+             ? directory_or_file / "config.json"
+             : directory_or_file;
+}
 
 CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
   const Range width{1, Limits::kWidth}, heads{1, Limits::kHeads};
@@ -162,15 +171,6 @@ void finish(ConfigReader& reader, const CommonFields& fields, ModelConfig& confi
     config.counts = count(declared);
 }
 
-[[noreturn]] void fail(const std::filesystem::path& file, const ConfigReader& reader) {
-  std::string text = fmt::format("[config] {}:", file.string());
-  for (const std::string& problem : reader.invalid_problems()) text += "\n  " + problem;
-  for (const std::string& problem : reader.unsupported_problems())
-    text += "\n  not supported: " + problem;
-  if (reader.invalid_problems().empty()) throw Unsupported(text);
-  throw InvalidArgument(text);
-}
-
 // By the class of transformers that a config names. Null where it names none that is known.
 const Family* family_of_class(const nlohmann::json& json) {
   const auto classes = json.find("architectures");
@@ -180,6 +180,15 @@ const Family* family_of_class(const nlohmann::json& json) {
             name.is_string() ? find_family_of_class(name.get<std::string>()) : nullptr)
       return family;
   return nullptr;
+}
+
+[[noreturn]] void fail(const std::filesystem::path& file, const ConfigReader& reader) {
+  std::string text = fmt::format("[config] {}:", file.string());
+  for (const std::string& problem : reader.invalid_problems()) text += "\n  " + problem;
+  for (const std::string& problem : reader.unsupported_problems())
+    text += "\n  not supported: " + problem;
+  if (reader.invalid_problems().empty()) throw Unsupported(text);
+  throw InvalidArgument(text);
 }
 
 const Family& required_family(const nlohmann::json& json, const std::filesystem::path& file) {
@@ -192,8 +201,7 @@ const Family& required_family(const nlohmann::json& json, const std::filesystem:
   ANABATIC_REQUIRE(found != json.end() && found->is_string(),
                    "[config] {}: model_type: expected one of {}, got {}", file.string(),
                    supported(), found == json.end() ? "none" : show_json_briefly(*found));
-  const Family* family = find_family(found->get<std::string>());
-  if (family == nullptr) family = family_of_class(json);
+  const Family* family = family_of(json);
   if (family == nullptr)
     throw Unsupported(fmt::format("[config] {}: model_type: expected one of {}, got {}",
                                   file.string(), supported(), show_json_briefly(*found)));
@@ -205,9 +213,7 @@ const Family& required_family(const nlohmann::json& json, const std::filesystem:
 std::string config_text(const std::filesystem::path& directory_or_file) {
   if (io::is_gguf(directory_or_file)) return gguf_config(io::GgufFiles::open(directory_or_file));
   std::error_code ignored;
-  const std::filesystem::path file = std::filesystem::is_directory(directory_or_file, ignored)
-                                         ? directory_or_file / "config.json"
-                                         : directory_or_file;
+  const std::filesystem::path file = config_file(directory_or_file);
   if (!std::filesystem::exists(file, ignored))
     throw ResourceError(
         fmt::format("[config] {}: expected a model directory with a config.json, such a file or a "
@@ -217,25 +223,41 @@ std::string config_text(const std::filesystem::path& directory_or_file) {
   return read_file(file, kLargestFile);
 }
 
-ModelConfig load_config(const std::filesystem::path& directory_or_file) {
-  std::error_code ignored;
-  const std::filesystem::path file = std::filesystem::is_directory(directory_or_file, ignored)
-                                         ? directory_or_file / "config.json"
-                                         : directory_or_file;
-  const nlohmann::json json =
-      parse_json_object(config_text(directory_or_file), fmt::format("[config] {}", file.string()));
-  const Family& family = required_family(json, file);
-  ConfigReader reader(JsonNode(json, ""));
-  ModelConfig config{.model_type = std::string(family.model_type)};
+nlohmann::json read_config_json(const std::filesystem::path& directory_or_file) {
+  return parse_json_object(config_text(directory_or_file),
+                           fmt::format("[config] {}", config_file(directory_or_file).string()));
+}
+
+const Family* family_of(const nlohmann::json& json) {
+  const auto type = json.find("model_type");
+  if (type != json.end() && type->is_string())
+    if (const Family* family = find_family(type->get<std::string>())) return family;
+  return family_of_class(json);
+}
+
+ConfigReading read_config_as(const Family& family, const nlohmann::json& json) {
+  ConfigReading reading{.reader = ConfigReader(JsonNode(json, "")),
+                        .config = {.model_type = std::string(family.model_type)}};
+  ConfigReader& reader = reading.reader;
+  ModelConfig& config = reading.config;
   const CommonFields fields = read_common(reader, config, family.defaults);
   config.spec.rope = read_rope(reader, fields, family.defaults);
   config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
   family.read(reader, fields, config);
-  check_unread_fields(reader, json, fields, config);
+  reading.ignored = check_unread_fields(reader, json, fields, config);
   finish(reader, fields, config);
-  if (!reader.invalid_problems().empty() || !reader.unsupported_problems().empty())
-    fail(file, reader);
-  return config;
+  return reading;
+}
+
+ModelConfig load_config(const std::filesystem::path& directory_or_file) {
+  const nlohmann::json json = read_config_json(directory_or_file);
+  const std::filesystem::path file = config_file(directory_or_file);
+  ConfigReading reading = read_config_as(required_family(json, file), json);
+  if (!reading.ignored.empty())
+    log_warning("[config] unknown fields are ignored: {}", fmt::join(reading.ignored, ", "));
+  if (!reading.reader.invalid_problems().empty() || !reading.reader.unsupported_problems().empty())
+    fail(file, reading.reader);
+  return std::move(reading.config);
 }
 
 }  // namespace anabatic::model

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/json.h"
-#include "base/log.h"
 
 namespace anabatic::model {
 namespace {
@@ -246,20 +245,21 @@ bool is_without_window(const std::string& key, const Json& json, const Computed&
 
 }  // namespace
 
-void check_unread_fields(ConfigReader& reader, const Json& json, const CommonFields& fields,
-                         const ModelConfig& config) {
+std::vector<std::string> check_unread_fields(ConfigReader& reader, const Json& json,
+                                             const CommonFields& fields,
+                                             const ModelConfig& config) {
   reader.know(kHarmless);
   const Computed computed = computed_by(fields, config.spec);
   std::vector<NeutralField> table = block_fields(computed);
   for (auto* more : {&model_fields, &expert_fields})
     for (NeutralField& row : more(computed)) table.push_back(std::move(row));
-  std::string ignored;
+  std::vector<std::string> ignored;
   for (const std::string& key : reader.unknown_keys()) {
     const Json& value = json.at(key);
     if (value.is_null() || is_without_window(key, json, computed)) continue;
     const std::vector<Json> neutral = neutral_values(reader, table, key);
     if (neutral.empty()) {
-      ignored += fmt::format("{}{}", ignored.empty() ? "" : ", ", key);
+      ignored.push_back(key);
     } else if (std::none_of(neutral.begin(), neutral.end(),
                             [&](const Json& known) { return is_neutral(value, known); })) {
       reader.unsupported(key, fmt::format("expected {}, the only value that {} is computed with, "
@@ -268,7 +268,7 @@ void check_unread_fields(ConfigReader& reader, const Json& json, const CommonFie
                                           show_json_briefly(value)));
     }
   }
-  if (!ignored.empty()) log_warning("[config] unknown fields are ignored: {}", ignored);
+  return ignored;
 }
 
 }  // namespace anabatic::model

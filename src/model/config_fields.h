@@ -2,6 +2,8 @@
 // Checks fields of a config.json that nothing has read.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
 
 #include "model/family.h"
 
@@ -9,8 +11,8 @@ namespace anabatic::model {
 
 // A field that changes the maths in some model must have its neutral value, with which it changes
 // nothing in this one. Otherwise it is noted as unsupported. Fields that never change the maths
-// pass. A warning names any other field that is not null.
-void check_unread_fields(ConfigReader& reader, const nlohmann::json& json,
-                         const CommonFields& fields, const ModelConfig& config);
+// pass. Returns any other field that is not null.
+std::vector<std::string> check_unread_fields(ConfigReader& reader, const nlohmann::json& json,
+                                             const CommonFields& fields, const ModelConfig& config);
 
 }  // namespace anabatic::model

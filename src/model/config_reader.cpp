@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/json.h"
 
@@ -120,6 +122,11 @@ std::vector<std::string> ConfigReader::unknown_keys() const {
   for (const auto& [key, value] : object_.value().items())
     if (known_.find(key) == known_.end()) keys.push_back(object_.place_of(key));
   return keys;
+}
+
+std::size_t ConfigReader::num_absent_keys() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      known_, [&](const std::string& key) { return !object_.value().contains(key); }));
 }
 
 }  // namespace anabatic::model

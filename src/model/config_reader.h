@@ -62,6 +62,7 @@ class ConfigReader {
   std::optional<std::int64_t> expected(std::string_view key) const;
 
   std::vector<std::string> unknown_keys() const;
+  std::size_t num_absent_keys() const;  // that were asked for or named as known
   const std::vector<std::string>& invalid_problems() const { return invalid_; }
   const std::vector<std::string>& unsupported_problems() const { return unsupported_; }
 

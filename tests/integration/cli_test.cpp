@@ -201,6 +201,53 @@ TEST_F(Cli, DescribesAModel) {
   EXPECT_EQ(json["model_type"], "mixtral");
   EXPECT_GT(json["parameters"], json["active_parameters"]);
   EXPECT_EQ(json["fp32_bytes"], 4 * json["parameters"].get<std::int64_t>());
+  EXPECT_EQ(json["layers"]["moe"], 2);
+  EXPECT_EQ(json["layers"]["full_attention"], 2);
+  EXPECT_EQ(json["weights"], nullptr);
+  EXPECT_EQ(json["tokenizer"]["kind"], "BPE");
+  EXPECT_EQ(json["tokenizer"]["ids"], 300);
+  EXPECT_EQ(json["chat_template"], nullptr);
+}
+
+TEST_F(Cli, DescribesTheFilesOfAModelAndWhatItIgnores) {
+  succeed({"train", config_});
+  std::string name;
+  std::ifstream(run_ / "latest") >> name;
+  const fs::path checkpoint = run_ / name;
+  std::ofstream(checkpoint / "chat_template.jinja") << "{{ messages }}";
+  std::ofstream(checkpoint / "pytorch_model.bin") << "x";
+  const auto json = parse_json(succeed({"info", "--json", checkpoint}));
+  const auto bytes = 4 * json["parameters"].get<std::int64_t>();
+  EXPECT_EQ(json["weights"]["bytes_by_dtype"], (nlohmann::json{{"F32", bytes}}));
+  EXPECT_EQ(json["weights"]["format"], "safetensors");
+  EXPECT_EQ(json["chat_template"]["bytes"], 14);
+  ASSERT_EQ(json["ignored"].size(), 1u);
+  EXPECT_EQ(json["ignored"][0]["name"], "pytorch_model.bin");
+  const std::string text = succeed({"info", checkpoint});
+  EXPECT_THAT(text, HasSubstr("2 of experts, 2 with full attention"));
+  EXPECT_THAT(text, HasSubstr("template    chat_template.jinja, 14 bytes"));
+  fs::resize_file(checkpoint / "model.safetensors", 100);
+  EXPECT_NE(run_binary({"info", checkpoint}).exit_code, 0);
+}
+
+TEST_F(Cli, SaysWhichFieldsOfAnotherModelStandInTheWay) {
+  nlohmann::json config = parse_json(read_file(model_ / "config.json"));
+  config["model_type"] = "other_moe";
+  config["a_new_gate"] = 2;
+  config["final_logit_softcapping"] = 30;
+  std::ofstream(model_ / "config.json") << dump_json(config);
+  const Outcome text = run_binary({"info", model_});
+  EXPECT_EQ(text.exit_code, 2);
+  EXPECT_THAT(text.out, HasSubstr("none reads the model_type other_moe"));
+  EXPECT_THAT(text.out, HasSubstr("mixtral; these fields stand in the way"));
+  EXPECT_THAT(text.out, HasSubstr("final_logit_softcapping: expected 0"));
+  const Outcome outcome = run_binary({"info", "--json", model_});
+  EXPECT_EQ(outcome.exit_code, 2);
+  const auto json = parse_json(outcome.out);
+  EXPECT_EQ(json["is_supported"], false);
+  EXPECT_EQ(json["nearest_family"], "mixtral");
+  EXPECT_EQ(json["unknown_fields"], nlohmann::json::array({"a_new_gate"}));
+  EXPECT_EQ(json["problems"].size(), 1u);
 }
 
 TEST(CliWithoutModel, DescribesTheMachineAndItself) {
