@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/philox.h"
+#include "model/family.h"
 #include "unit/io/allocations.h"
 #include "unit/model/model_files.h"
 
@@ -98,6 +99,14 @@ TEST(Fuzz, Config) {
   ::testing::internal::GetCapturedStderr();
   EXPECT_GT(refused, 1000);
   EXPECT_GT(good, 200);
+}
+
+TEST(Fuzz, EveryFamilyHasAConfigToStartFrom) {
+  const std::filesystem::path corpus = ANABATIC_CONFIG_CORPUS;
+  for (const Family* family : families()) {
+    const std::string name = std::string(family->model_type) + ".json";
+    EXPECT_TRUE(std::filesystem::exists(corpus / "accepted" / name)) << name;
+  }
 }
 
 TEST(Fuzz, ConfigOfDeepNesting) {
