@@ -78,6 +78,40 @@ TEST(Recompute, GivesEqualBitsForEveryValueAloneAndForRandomSets) {
     }
 }
 
+// Products of experts are recomputed with their biases, or leave their operands in int8.
+TEST(Recompute, GivesEqualBitsWithBiasesOfExperts) {
+  const ir::Graph graph = moe_graph(2, false, "swiglu_clamped", true);
+  StepsOptions options = options_for("", lower::Precision::kBf16);
+  const StepsResult want = run_steps(graph, options);
+  const lower::Compiled whole = lower::compile(graph, options.compile, device::describe_cpu(1));
+  std::vector<std::string> keys, products;
+  const analysis::Rebuilder rebuilder(whole.graph);
+  for (const analysis::SavedValue& saved : rebuilder.saved()) {
+    keys.push_back(saved.key);
+    const ir::Node& node = whole.graph.node(whole.graph.value(saved.value).producer);
+    if (analysis::keeps_products(node) && saved.value != node.outputs[0])
+      products.push_back(saved.key);
+  }
+  ASSERT_EQ(products.size(), 4u);
+  for (const std::string& key : products) {
+    options.compile.memory.recompute = {key};
+    EXPECT_EQ(run_steps(graph, options).states, want.states) << key;
+  }
+  options.compile.memory.recompute = keys;
+  EXPECT_EQ(run_steps(graph, options).states, want.states);
+  options.compile.memory.recompute.clear();
+  options.compile.memory.compression = {.allowed = spec::SavedForm::kInt8, .min_bytes = 0};
+  options.compile.memory.compress = products;
+  const lower::Compiled in_int8 = lower::compile(graph, options.compile, device::describe_cpu(1));
+  EXPECT_TRUE(
+      std::any_of(in_int8.graph.nodes.begin(), in_int8.graph.nodes.end(), [](const ir::Node& node) {
+        return node.op->name == "grouped_linear_activation_with_codes";
+      }));
+  const StepsResult in_product = run_steps(graph, options);
+  options.compile.disabled_passes = {"quantize_in_product"};
+  EXPECT_EQ(run_steps(graph, options).states, in_product.states);
+}
+
 TEST(Recompute, GivesEqualBitsOverSeveralMicroBatchesAndWithTrivialPlanners) {
   StepsOptions options = options_for("", lower::Precision::kBf16);
   options.compile.micro_batches = 0;

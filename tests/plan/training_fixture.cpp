@@ -41,7 +41,7 @@ void add_loss(GraphBuilder& builder, ValueId logits) {
 }
 
 ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::string_view activation,
-                  std::vector<ValueId>& routing) {
+                  bool has_biases, std::vector<ValueId>& routing) {
   constexpr std::int64_t kHidden = 8, kInner = 12, kExperts = 5, kTopK = 2;
   const std::string prefix = fmt::format("layers.{}.", layer);
   const auto tag = [&](const char* segment) {
@@ -65,20 +65,27 @@ ValueId moe_block(GraphBuilder& builder, ValueId x, int layer, std::string_view 
   const ValueId rows = builder.add1("permute", {norm, sorted[0]}, {{"top_k", kTopK}});
   tag("experts");
   const spec::Attributes attributes{{"activation", std::string(activation)}};
+  const auto product = [&](const std::string& name) {
+    std::vector<ValueId> inputs{rows, parameter(name + ".weight", {kExperts, kInner, kHidden}),
+                                sorted[2]};
+    if (!has_biases) return builder.add1("grouped_linear", inputs);
+    inputs.push_back(parameter(name + ".bias", {kExperts, kInner}));
+    return builder.add1("grouped_linear", inputs, {{"bias", true}});
+  };
   std::vector<ValueId> operands;
-  if (is_gated(spec::activation_of(attributes)))
-    operands.push_back(builder.add1(
-        "grouped_linear",
-        {rows, parameter("experts.gate.weight", {kExperts, kInner, kHidden}), sorted[2]}));
-  operands.push_back(
-      builder.add1("grouped_linear",
-                   {rows, parameter("experts.up.weight", {kExperts, kInner, kHidden}), sorted[2]}));
+  if (is_gated(spec::activation_of(attributes))) operands.push_back(product("experts.gate"));
+  operands.push_back(product("experts.up"));
   const ValueId inner = builder.add1("activation", operands, attributes);
   const ValueId down = builder.add1(
       "grouped_linear",
       {inner, parameter("experts.down.weight", {kExperts, kHidden, kInner}), sorted[2]});
   tag("combine");
-  return builder.add1("add", {x, builder.add1("unpermute", {down, routed[0], sorted[1]})});
+  ValueId output = builder.add1("unpermute", {down, routed[0], sorted[1]});
+  if (has_biases)
+    output = builder.add1(
+        "expert_bias",
+        {output, parameter("experts.down.bias", {kExperts, kHidden}), routed[0], routed[1]});
+  return builder.add1("add", {x, output});
 }
 
 void fill_floats(std::span<std::byte> bytes, std::uint64_t seed, std::uint64_t stream,
@@ -243,7 +250,7 @@ ir::Graph random_graph(std::uint64_t seed) {
   return graph;
 }
 
-ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation) {
+ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation, bool has_biases) {
   ir::Graph graph;
   graph.name = is_tied ? "tied_moe" : "untied_moe";
   GraphBuilder builder(graph, ops::find_op);
@@ -254,7 +261,7 @@ ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation) {
   ValueId x = builder.add1("embedding", {table, tokens});
   std::vector<ValueId> routing;
   for (int layer = 0; layer < num_layers; ++layer)
-    x = moe_block(builder, x, layer, activation, routing);
+    x = moe_block(builder, x, layer, activation, has_biases, routing);
   builder.set_tag({.phase = Phase::kForward, .segment = intern("head")});
   const ValueId head =
       is_tied ? table

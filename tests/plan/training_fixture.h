@@ -20,7 +20,9 @@ ir::Graph random_graph(std::uint64_t seed);
 
 // `num_layers` MoE blocks between an embedding and a head, with load-balancing loss. Tied:
 // embedding and head are one parameter. `activation`: of the experts, with a gate or without.
-ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation = "swiglu");
+// `has_biases`: experts have them, those of the last product after the combine.
+ir::Graph moe_graph(int num_layers, bool is_tied, std::string_view activation = "swiglu",
+                    bool has_biases = false);
 inline ir::Graph tied_moe_graph(int num_layers) { return moe_graph(num_layers, true); }
 
 struct StepsOptions {

@@ -287,6 +287,55 @@ TEST(Activations, OfExpertsTrainWithTheBitsOfTheOpsApart) {
     }
 }
 
+// As for activations above: kernels, fusions, and what the backward recomputes.
+TEST(BiasesOfExperts, TrainInTheFusedProductsWithTheBitsOfTheOpsApart) {
+  const ir::Graph graph = moe_graph(2, false, "swiglu_clamped", true);
+  for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+    StepsOptions options = ref_options();
+    options.end_step = 20;
+    options.same_batch = true;
+    options.compile.only_kernels = "";
+    options.compile.precision = precision;
+    const lower::Compiled compiled =
+        lower::compile(graph, options.compile, device::describe_cpu(1));
+    std::set<std::string_view> ops;
+    for (const ir::Node& node : compiled.graph.nodes) ops.insert(node.op->name);
+    EXPECT_TRUE(ops.contains("grouped_linear_activation_with_products"));
+    EXPECT_TRUE(ops.contains("grouped_linear_activation_gradient_with_weights"));
+    EXPECT_FALSE(ops.contains("permute") || ops.contains("unpermute"));
+    for (const runtime::Call& call : compiled.program.calls)
+      EXPECT_FALSE(call.kernel->name.starts_with("ref:")) << call.kernel->name;
+    options.compile.disabled_passes = {"move_router_weight"};
+    const StepsResult fused = run_steps(graph, options);
+    options.compile.disabled_passes = {"move_router_weight", "fuse_activation", "fuse_moe_permute"};
+    const StepsResult apart = run_steps(graph, options);
+    EXPECT_EQ(fused.losses, apart.losses);
+    EXPECT_EQ(fused.states, apart.states);
+    EXPECT_LT(fused.losses.back(), 0.9 * fused.losses.front());
+  }
+}
+
+TEST(BiasesOfExperts, StayWithinTheBoundsWhereTheRoutersWeightMoves) {
+  const ir::Graph graph = moe_graph(2, false, "swiglu_clamped", true);
+  for (const char* kernels : {"ref", ""})
+    for (const auto precision : {lower::Precision::kFp32, lower::Precision::kBf16}) {
+      StepsOptions options = ref_options();
+      options.end_step = 1;
+      options.compile.only_kernels = kernels;
+      options.compile.precision = precision;
+      options.compile.with_update = false;
+      const StepsResult moved = run_steps(graph, options);
+      options.num_threads = 3;
+      EXPECT_EQ(run_steps(graph, options).gradients, moved.gradients);
+      options.num_threads = 1;
+      options.compile.disabled_passes = {"move_router_weight"};
+      const StepsResult separate = run_steps(graph, options);
+      EXPECT_NE(moved.gradients, separate.gradients);
+      expect_gradients_as_near(graph, options, moved, separate,
+                               parity_bounds(2, 8, DType::kFloat32).gradient);
+    }
+}
+
 // Whole steps stay as near as another implementation may be: the pass rounds in other places.
 TEST(MoveRouterWeight, StaysWithinTheBoundsOfAnotherOrderOfRoundings) {
   for (const char* kernels : {"ref", ""})

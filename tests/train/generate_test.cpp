@@ -102,6 +102,12 @@ TEST(Decoder, EqualsTheFullForwardOfQwen3Moe) {
       "\"attention_bias\": true, \"num_hidden_layers\": 3");
 }
 
+TEST(Decoder, EqualsTheFullForwardOfGptOss) {
+  expect_decoding_equals_full_forward(
+      ", \"model_type\": \"gpt_oss\", \"architectures\": [\"GptOssForCausalLM\"], "
+      "\"head_dim\": 8, \"sliding_window\": 24, \"num_hidden_layers\": 3");
+}
+
 std::vector<std::int32_t> generated(RunConfig run, std::int64_t prompt,
                                     std::vector<std::int64_t> stops = {}) {
   ModelSession session(run, false);
