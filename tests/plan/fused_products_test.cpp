@@ -54,7 +54,9 @@ struct BlockBuilder {
     const spec::Attributes rotation{{"head_dim", kHeadDim}, {"inverse", false}};
     q = builder.add1("rope", {q, table}, rotation);
     k = builder.add1("rope", {k, table}, rotation);
-    const ValueId out = builder.add("attention", {q, k, v, key_begin, key_end},
+    std::vector<ValueId> inputs{q, k, v, key_begin, key_end};
+    if (layer % 2 == 1) inputs.push_back(parameter(prefix + ".sinks", {kHeads}));
+    const ValueId out = builder.add("attention", std::move(inputs),
                                     {{"num_heads", kHeads},
                                      {"num_kv_heads", kKvHeads},
                                      {"scale", 0.4},
@@ -73,6 +75,7 @@ struct BlockBuilder {
   }
 };
 
+// Every second layer has sinks.
 ir::Graph block_graph(int num_layers, bool has_qk_norm) {
   BlockBuilder block;
   ir::GraphBuilder& builder = block.builder;
