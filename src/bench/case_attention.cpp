@@ -16,7 +16,7 @@ using ir::Phase;
 constexpr std::uint64_t kDocumentStream = 2;
 
 struct AttentionSizes {
-  std::int64_t batch, sequence, documents, heads, kv_heads, head_dim, v_head_dim, window;
+  std::int64_t batch, sequence, documents, heads, kv_heads, head_dim, v_head_dim, window, sinks;
   double element;  // bytes
   std::int64_t tokens() const { return batch * sequence; }
 };
@@ -62,8 +62,10 @@ GraphCase attention_case(const AttentionSizes& sizes, std::int64_t num_tokens) {
                     v = builder.rows("v", sizes.kv_heads * sizes.v_head_dim);
   const ir::ValueId key_begin = builder.batch("key_begin", {num_tokens}, std::move(begin)),
                     key_end = builder.batch("key_end", {num_tokens}, std::move(end));
+  std::vector<ir::ValueId> inputs{q, k, v, key_begin, key_end};
+  if (sizes.sinks > 0) inputs.push_back(builder.parameter("sinks", {sizes.heads}));
   const ir::ValueId y = builder.timed("attention")
-                            .add("attention", {q, k, v, key_begin, key_end},
+                            .add("attention", std::move(inputs),
                                  {{"num_heads", sizes.heads},
                                   {"num_kv_heads", sizes.kv_heads},
                                   {"scale", 1.0 / std::sqrt(static_cast<double>(sizes.head_dim))},
@@ -88,7 +90,8 @@ std::unique_ptr<Benchmark> make_attention(const train::RunConfig& run, Settings&
                        .kv_heads = settings.integer("kv_heads", 0, 0),
                        .head_dim = settings.integer("head_dim", 64),
                        .v_head_dim = settings.integer("v_head_dim", 0, 0),
-                       .window = settings.integer("window", 0, 0)};
+                       .window = settings.integer("window", 0, 0),
+                       .sinks = settings.integer("sinks", 0, 0)};
   if (sizes.kv_heads == 0) sizes.kv_heads = sizes.heads;
   if (sizes.v_head_dim == 0) sizes.v_head_dim = sizes.head_dim;
   ANABATIC_REQUIRE(sizes.heads % sizes.kv_heads == 0,

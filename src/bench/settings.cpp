@@ -11,7 +11,7 @@
 namespace anabatic::bench {
 namespace {
 
-constexpr std::array<SettingHelp, 23> kSettings{
+constexpr std::array<SettingHelp, 24> kSettings{
     {{"batch", "attention, step: number of sequences"},
      {"documents", "attention: mean length of packed documents; 0 is one document a sequence"},
      {"experts", "moe: number of experts"},
@@ -27,6 +27,7 @@ constexpr std::array<SettingHelp, 23> kSettings{
      {"out", "gemm, optimizer: rows of the weight"},
      {"rows", "gemm, norm: rows of the activation"},
      {"sequence", "attention, step: tokens of a sequence"},
+     {"sinks", "attention: 1 for a sink a head; 0 for none"},
      {"tokens", "moe, loss: number of tokens"},
      {"top_k", "moe, norm (gather): experts for each token"},
      {"update_tokens", "optimizer: tokens of the batch that the gradient is of"},
