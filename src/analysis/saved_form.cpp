@@ -11,9 +11,10 @@
 namespace anabatic::analysis {
 namespace {
 
-constexpr std::array<std::string_view, 14> kActivations{
-    "activation", "add",     "add_rms_norm", "clamp", "embedding", "expert_bias", "gate_rows",
-    "join_heads", "permute", "rms_norm",     "rope",  "rope_pair", "scale",       "unpermute"};
+constexpr std::array<std::string_view, 15> kActivations{
+    "activation",  "add",       "add_rms_norm", "clamp",      "embedding",
+    "expert_bias", "gate_rows", "join_heads",   "layer_norm", "permute",
+    "rms_norm",    "rope",      "rope_pair",    "scale",      "unpermute"};
 
 bool makes_activation(const ir::Node& node, ir::ValueId value) {
   const std::string_view op = node.op->name;

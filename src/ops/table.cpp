@@ -15,6 +15,7 @@
 #include "ops/fill.h"
 #include "ops/global_norm.h"
 #include "ops/join_heads.h"
+#include "ops/layer_norm.h"
 #include "ops/linear.h"
 #include "ops/losses/cross_entropy.h"
 #include "ops/losses/head_loss.h"
@@ -76,6 +77,9 @@ const ir::OpSchema* const kTable[] = {
     &kHeadLossWithGradient,
     &kJoinHeads,
     &kJoinHeadsGradient,
+    &kLayerNorm,
+    &kLayerNormInputGradient,
+    &kLayerNormWeightGradient,
     &kLinear,
     &kLinearActivation,
     &kLinearActivationGradient,

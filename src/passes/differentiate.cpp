@@ -124,7 +124,7 @@ class Differentiator {
     ANABATIC_REQUIRE(writer.op->can_accumulate,
                      "[differentiate] expected the gradient of parameter '{}' from an op that can "
                      "accumulate, got '{}'; read the parameter through linear, grouped_linear, "
-                     "embedding or rms_norm",
+                     "embedding or a norm",
                      text(state.name), writer.op->name);
     const TensorType &type = graph_.value(gradient).type, &wanted = graph_.value(state.before).type;
     ANABATIC_REQUIRE(type.dtype == wanted.dtype,

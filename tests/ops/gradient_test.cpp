@@ -204,6 +204,20 @@ TEST(RmsNormInputGradient, AddsTheResidual) {
   expect_gradient(forward, 2, {residual.data, dy.data}, got);
 }
 
+TEST(LayerNormGradient, MatchesFiniteDifferences) {
+  const Values x = random({4, 5}, 0), weight = random({5}, 1), bias = random({5}, 2),
+               dy = random({4, 5}, 3);
+  // An epsilon of the size of the data, so that its place in the formula shows.
+  const spec::Attributes attributes{{"epsilon", 0.5}};
+  const OpCall forward{"layer_norm", attributes, {x, weight, bias}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("layer_norm_input_gradient", attributes, {x, weight, dy}, {x.type}));
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}})
+    expect_gradient(
+        forward, 1 + i, {dy.data},
+        gradient("layer_norm_weight_gradient", attributes, {x, dy}, {weight.type, bias.type}, i));
+}
+
 TEST(RopeGradient, MatchesFiniteDifferencesOnAPartialRotation) {
   const Values x = random({3, 12}, 0), table = random({3, 4}, 1), dy = random({3, 12}, 2);
   spec::Attributes attributes{{"head_dim", std::int64_t{6}}, {"inverse", false}};

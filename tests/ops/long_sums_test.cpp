@@ -193,8 +193,21 @@ OpCall of_rows(const Case& c, const Make& make) {
             {{"epsilon", 0.0}, {"width", std::int64_t{4}}},
             {Make::all(c.dtype, {n, 4}, 1), make.term({n, 4})},
             {tensor_type(kF32, {4})}};
+  if (op == "layer_norm_weight_gradient") {
+    Values x = Make::all(c.dtype, {n, 4}, 1);
+    for (std::size_t i = 0; i < x.data.size(); i += 2) x.data[i] = -1;
+    return {op, epsilon, {x, make.term({n, 4})}, {tensor_type(kF32, {4}), tensor_type(kF32, {4})}};
+  }
   Values weight = make.right({n});
   weight.type.dtype = kF32;
+  if (op.starts_with("layer_norm")) {
+    // Both signs, so that a row has a variance.
+    Values x = make.left({2, n});
+    for (std::size_t i = 0; i < x.data.size(); i += 2) x.data[i] *= -1;
+    const std::vector<Values> more =
+        op == "layer_norm" ? std::vector{weight, weight} : std::vector{weight, make.left({2, n})};
+    return {op, epsilon, {x, more[0], more[1]}, {x.type}};
+  }
   if (op == "rms_norm")
     return {op, epsilon, {make.left({2, n}), weight}, {tensor_type(c.dtype, {2, n})}};
   if (op == "rms_norm_input_gradient")
@@ -271,8 +284,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "attention", "attention_gradient keys", "attention_gradient rows",
                       "embedding_weight_gradient", "expert_bias_router_gradient",
                       "expert_bias_weight_gradient", "sinks_gradient", "sum_rows",
-                      "sum_rows of groups", "sum_squares", "rms_norm", "rms_norm_input_gradient",
-                      "rms_norm_weight_gradient", "unpermute_gradient", "cross_entropy"),
+                      "sum_rows of groups", "sum_squares", "layer_norm",
+                      "layer_norm_input_gradient", "layer_norm_weight_gradient", "rms_norm",
+                      "rms_norm_input_gradient", "rms_norm_weight_gradient", "unpermute_gradient",
+                      "cross_entropy"),
     [](const auto& param_info) {
       std::string name(param_info.param);
       std::replace(name.begin(), name.end(), ' ', '_');

@@ -144,6 +144,98 @@ std::vector<Bound> rms_norm_bounds(const OpCall& call, std::span<const Values> w
   return {bound};
 }
 
+// A row of layer_norm in the f32 of a kernel.
+struct CentredRow {
+  double mean = 0, rstd = 0;
+  double of_mean = 0;  // error of the mean: of its sum, whose terms may cancel
+  double of_rstd = 0;  // relative error; a shift of the mean enters the variance squared
+  // The normalised value, and its error.
+  double value(double x) const { return (x - mean) * rstd; }
+  double error(double x) const {
+    return (1 + of_rstd) * of_mean * rstd + (of_rstd + g(2)) * std::abs(value(x));
+  }
+};
+
+CentredRow centred_row(const Data& x, std::size_t begin, std::size_t width, double epsilon) {
+  const auto count = static_cast<double>(width);
+  CentredRow row;
+  double magnitude = 0, variance = 0;
+  for (std::size_t j = begin; j < begin + width; ++j) {
+    row.mean += x[j] / count;
+    magnitude += std::abs(x[j]) / count;
+  }
+  for (std::size_t j = begin; j < begin + width; ++j)
+    variance += (x[j] - row.mean) * (x[j] - row.mean) / count;
+  row.rstd = 1 / std::sqrt(variance + epsilon);
+  row.of_mean = g(row_roundings(count) + 2) * magnitude;
+  const double shift = row.of_mean * row.rstd;
+  row.of_rstd = g(row_roundings(count) + kFunction) + shift * shift;
+  return row;
+}
+
+// Errors of weight · x̂ + bias.
+void add_layer_norm(const OpCall& call, const CentredRow& row, std::size_t begin, Data& errors) {
+  const Data &x = call.inputs[0].data, &weight = call.inputs[1].data, &bias = call.inputs[2].data;
+  for (std::size_t j = 0; j < weight.size(); ++j) {
+    const double value = x[begin + j], product = std::abs(weight[j] * row.value(value));
+    errors[begin + j] =
+        (1 + g(2)) * std::abs(weight[j]) * row.error(value) + g(2) * (product + std::abs(bias[j]));
+  }
+}
+
+// Errors of rstd · (g − m − x̂ · n), m the mean of g = weight · dy, n that of g · x̂.
+void add_layer_norm_input(const OpCall& call, const CentredRow& row, std::size_t begin,
+                          Data& errors) {
+  const Data &x = call.inputs[0].data, &weight = call.inputs[1].data, &dy = call.inputs[2].data;
+  const auto count = static_cast<double>(weight.size());
+  const double w = row_roundings(count);
+  double m = 0, n = 0, of_n = 0;
+  for (std::size_t j = 0; j < weight.size(); ++j) {
+    const double gradient = std::abs(weight[j] * dy[begin + j]) / count;
+    m += gradient;
+    n += gradient * std::abs(row.value(x[begin + j]));
+    of_n += gradient * row.error(x[begin + j]);
+  }
+  of_n += g(w + 4) * (n + of_n);
+  for (std::size_t j = 0; j < weight.size(); ++j) {
+    const double value = std::abs(row.value(x[begin + j])), of_value = row.error(x[begin + j]);
+    const double terms = std::abs(weight[j] * dy[begin + j]) + m + value * n;
+    const double error = g(w + 2) * m + of_value * n + (value + of_value) * of_n;
+    errors[begin + j] =
+        row.rstd * (1 + row.of_rstd) * ((row.of_rstd + g(6)) * terms + (1 + g(6)) * error);
+  }
+}
+
+// Errors of the sums over rows of dy · x̂ and of dy, whose partial sums double adds up.
+void add_layer_norm_weight(const OpCall& call, const CentredRow& row, std::size_t begin,
+                           std::vector<Bound>& bounds) {
+  const Data &x = call.inputs[0].data, &dy = call.inputs[1].data;
+  const double sum = g(std::min(static_cast<double>(rows(call.inputs[0])), kRowsOfPartial) + 2);
+  for (std::size_t j = 0; j < bounds[0].errors.size(); ++j) {
+    const double d = std::abs(dy[begin + j]), value = x[begin + j];
+    bounds[0].errors[j] += d * ((1 + sum) * row.error(value) + sum * std::abs(row.value(value)));
+    bounds[1].errors[j] += sum * d;
+  }
+}
+
+std::vector<Bound> layer_norm_bounds(const OpCall& call, std::span<const Values> wants) {
+  const Data& x = call.inputs[0].data;
+  const std::size_t width = columns(call.inputs[0]);
+  std::vector<Bound> bounds;
+  for (const Values& want : wants) bounds.push_back({.errors = Data(want.data.size(), 0.0)});
+  for (std::size_t begin = 0; begin < x.size(); begin += width) {
+    const CentredRow row =
+        centred_row(x, begin, width, spec::get_double(call.attributes, "epsilon"));
+    if (call.op == "layer_norm")
+      add_layer_norm(call, row, begin, bounds[0].errors);
+    else if (call.op == "layer_norm_input_gradient")
+      add_layer_norm_input(call, row, begin, bounds[0].errors);
+    else
+      add_layer_norm_weight(call, row, begin, bounds);
+  }
+  return bounds;
+}
+
 std::vector<Bound> cross_entropy_bounds(const OpCall& call) {
   const Values &logits = call.inputs[0], &labels = call.inputs[1];
   const std::size_t width = columns(logits), num_rows = rows(labels);
@@ -291,6 +383,7 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   const std::string_view op = call.op;
   if (op == "activation" || op == "activation_gradient") return activation_bounds(call);
   if (op.substr(0, 8) == "rms_norm" || op == "add_rms_norm") return rms_norm_bounds(call, wants);
+  if (op.substr(0, 10) == "layer_norm") return layer_norm_bounds(call, wants);
   if (op == "cross_entropy" || op == "cross_entropy_gradient") return cross_entropy_bounds(call);
   if (op.substr(0, 9) == "head_loss") return head_loss_bounds(call);
   if (op.find("linear_activation") != std::string_view::npos) return linear_activation_bounds(call);

@@ -165,6 +165,21 @@ TEST(Infer, RmsNormAcceptsRunsOfTheWeightsWidth) {
               HasSubstr("'epsilon' >= 0"));
 }
 
+TEST(Infer, LayerNormExpectsAWeightAndABiasOfEachColumn) {
+  EXPECT_THAT(infer("layer_norm", {"bf16[6,8]", "f32[8]", "f32[8]"}, {{"epsilon", 1e-6}}),
+              ElementsAre("bf16[6,8]"));
+  EXPECT_THAT(error_of("layer_norm", {"f32[6,8]", "f32[4]", "f32[8]"}, {{"epsilon", 1e-6}}),
+              HasSubstr("weight"));
+  EXPECT_THAT(error_of("layer_norm", {"f32[6,8]", "f32[8]", "f32[4]"}, {{"epsilon", 1e-6}}),
+              HasSubstr("bias"));
+  EXPECT_THAT(error_of("layer_norm", {"f32[6,8]", "bf16[8]", "f32[8]"}, {{"epsilon", 1e-6}}),
+              HasSubstr("weight"));
+  EXPECT_THAT(error_of("layer_norm", {"f32[6,8]", "f32[8]", "f32[8]"}, {{"epsilon", -1.0}}),
+              HasSubstr("'epsilon' >= 0"));
+  EXPECT_THAT(infer("layer_norm_weight_gradient", {"bf16[6,8]", "bf16[6,8]"}, {{"epsilon", 1e-6}}),
+              ElementsAre("f32[8]", "f32[8]"));
+}
+
 TEST(Infer, RopeRefusesATableWiderThanAHead) {
   const spec::Attributes attributes{{"head_dim", 8}, {"inverse", false}};
   EXPECT_THAT(infer("rope", {"bf16[6,16]", "f32[6,4]"}, attributes), ElementsAre("bf16[6,16]"));

@@ -12,7 +12,8 @@ set(cpu_vector_sources
     join_heads.cpp
     loss.cpp
     moe.cpp
-    norm.cpp
+    norm/layer_norm.cpp
+    norm/norm.cpp
     optimizer/optimizer.cpp
     pack.cpp
     rope.cpp

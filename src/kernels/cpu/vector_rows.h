@@ -48,6 +48,10 @@ ANABATIC_VECTOR_KERNEL(gate_rows_gradient)
 // join_heads.cpp
 ANABATIC_VECTOR_KERNEL(join_heads)
 ANABATIC_VECTOR_KERNEL(join_heads_gradient)
+// norm/layer_norm.cpp
+ANABATIC_VECTOR_KERNEL(layer_norm)
+ANABATIC_VECTOR_KERNEL(layer_norm_input_gradient)
+ANABATIC_VECTOR_KERNEL(layer_norm_weight_gradient)
 // loss.cpp
 ANABATIC_VECTOR_KERNEL(cross_entropy)
 ANABATIC_VECTOR_KERNEL(cross_entropy_gradient)
@@ -60,7 +64,7 @@ ANABATIC_VECTOR_KERNEL(expert_bias_weight_gradient)
 ANABATIC_VECTOR_KERNEL(permute_gradient)
 ANABATIC_VECTOR_KERNEL(unpermute)
 ANABATIC_VECTOR_KERNEL(unpermute_gradient)
-// norm.cpp
+// norm/norm.cpp
 ANABATIC_VECTOR_KERNEL(add_rms_norm)
 ANABATIC_VECTOR_KERNEL(rms_norm)
 ANABATIC_VECTOR_KERNEL(rms_norm_input_gradient)
@@ -101,6 +105,7 @@ inline constexpr std::int64_t kExpertBiasStrip = 64;
 std::int64_t expert_bias_workspace_bytes(const spec::Problem& problem);
 std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem);
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem);
+std::int64_t paired_weight_and_bias_workspace_bytes(const spec::Problem& problem);
 std::int64_t rope_pair_workspace_bytes(const spec::Problem& problem);
 std::int64_t router_workspace_bytes(const spec::Problem& problem);
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem);

@@ -13,12 +13,13 @@ std::int64_t row_doubles_workspace_bytes(const spec::Problem& problem) {
   return problem.inputs[0].dim(0) * std::int64_t{sizeof(double)};
 }
 
-// A row like the output for each block of rows of the first input. Sums of groups need none.
+// A row like each of the outputs for each block of rows of the first input. Sums of groups need
+// none.
 std::int64_t column_partials_workspace_bytes(const spec::Problem& problem) {
   if (problem.outputs[0].ndim() > 1) return 0;
   const std::int64_t width = std::max<std::int64_t>(problem.outputs[0].num_elements(), 1);
   return ceil_div(problem.inputs[0].num_elements() / width, kRowBlock) * width *
-         std::int64_t{sizeof(float)};
+         std::ssize(problem.outputs) * std::int64_t{sizeof(float)};
 }
 
 // A sum for each element of the output, whose rows are rounded up to strips.
@@ -37,6 +38,11 @@ std::int64_t embedding_gradient_workspace_bytes(const spec::Problem& problem) {
 std::int64_t paired_weight_workspace_bytes(const spec::Problem& problem) {
   if (problem.inputs[0].dtype != DType::kBFloat16) return 0;
   return problem.inputs[1].num_elements() * std::int64_t{sizeof(float)};
+}
+
+// The same of a norm that has a bias.
+std::int64_t paired_weight_and_bias_workspace_bytes(const spec::Problem& problem) {
+  return 2 * paired_weight_workspace_bytes(problem);
 }
 
 // The weights of two norms, where there are any.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <vector>
 
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
@@ -12,6 +13,23 @@ double reciprocal_rms(const TensorView& x, std::int64_t begin, std::int64_t widt
   double sum = 0;
   for (std::int64_t j = 0; j < width; ++j) sum += load(x, begin + j) * load(x, begin + j);
   return 1.0 / std::sqrt(sum / static_cast<double>(width) + epsilon);
+}
+
+// Of `width` elements from `begin`: the mean, and 1 / sqrt(variance + epsilon).
+struct Moments {
+  double mean = 0, rstd = 0;
+};
+Moments moments(const TensorView& x, std::int64_t begin, std::int64_t width, double epsilon) {
+  Moments of_row;
+  for (std::int64_t j = 0; j < width; ++j) of_row.mean += load(x, begin + j);
+  of_row.mean /= static_cast<double>(width);
+  double squares = 0;
+  for (std::int64_t j = 0; j < width; ++j) {
+    const double centred = load(x, begin + j) - of_row.mean;
+    squares += centred * centred;
+  }
+  of_row.rstd = 1.0 / std::sqrt(squares / static_cast<double>(width) + epsilon);
+  return of_row;
 }
 
 }  // namespace
@@ -71,6 +89,61 @@ void rms_norm_weight_gradient(const Arguments& args) {
       sum += load(dy, begin + j) * round_to(x.type->dtype, load(x, begin + j) * rstd);
     }
     put(args, 0, j, sum);
+  }
+}
+
+void layer_norm(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &bias = args.inputs[2];
+  const std::int64_t width = size(weight);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  for (std::int64_t begin = 0; begin < size(x); begin += width) {
+    const auto [mean, rstd] = moments(x, begin, width, epsilon);
+    for (std::int64_t j = 0; j < width; ++j)
+      store(args.outputs[0], begin + j,
+            load(weight, j) * (load(x, begin + j) - mean) * rstd + load(bias, j));
+  }
+}
+
+// dx = rstd · (g − mean(g) − x̂ · mean(g · x̂)) with g = w · dy and x̂ = (x − mean) · rstd.
+void layer_norm_input_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &weight = args.inputs[1], &dy = args.inputs[2];
+  const std::int64_t width = size(weight);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  for (std::int64_t begin = 0; begin < size(x); begin += width) {
+    const auto [mean, rstd] = moments(x, begin, width, epsilon);
+    const auto normalised = [&, mean = mean, rstd = rstd](std::int64_t j) {
+      return (load(x, begin + j) - mean) * rstd;
+    };
+    double sum = 0, sum_normalised = 0;
+    for (std::int64_t j = 0; j < width; ++j) {
+      const double g = load(weight, j) * load(dy, begin + j);
+      sum += g;
+      sum_normalised += g * normalised(j);
+    }
+    const double count = static_cast<double>(width);
+    for (std::int64_t j = 0; j < width; ++j)
+      store(args.outputs[0], begin + j,
+            rstd * (load(weight, j) * load(dy, begin + j) - sum / count -
+                    normalised(j) * sum_normalised / count));
+  }
+}
+
+void layer_norm_weight_gradient(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &dy = args.inputs[1];
+  const std::int64_t width = columns(x);
+  const double epsilon = spec::get_double(*args.attributes, "epsilon");
+  std::vector<double> dweight(static_cast<std::size_t>(width), 0), dbias = dweight;
+  for (std::int64_t begin = 0; begin < size(x); begin += width) {
+    const auto [mean, rstd] = moments(x, begin, width, epsilon);
+    for (std::int64_t j = 0; j < width; ++j) {
+      const auto column = static_cast<std::size_t>(j);
+      dweight[column] += load(dy, begin + j) * (load(x, begin + j) - mean) * rstd;
+      dbias[column] += load(dy, begin + j);
+    }
+  }
+  for (std::int64_t j = 0; j < width; ++j) {
+    put(args, 0, j, dweight[static_cast<std::size_t>(j)]);
+    put(args, 1, j, dbias[static_cast<std::size_t>(j)]);
   }
 }
 

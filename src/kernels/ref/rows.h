@@ -89,6 +89,9 @@ void unpermute_gradient(const Arguments& args);
 
 // norm.cpp
 void add_rms_norm(const Arguments& args);
+void layer_norm(const Arguments& args);
+void layer_norm_input_gradient(const Arguments& args);
+void layer_norm_weight_gradient(const Arguments& args);
 void rms_norm(const Arguments& args);
 void rms_norm_input_gradient(const Arguments& args);
 void rms_norm_weight_gradient(const Arguments& args);

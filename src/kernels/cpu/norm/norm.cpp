@@ -1,26 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
-#include "base/rounding.h"
-#include "kernels/cpu/norm_rows.h"
+#include "kernels/cpu/norm/column_sums.h"
+#include "kernels/cpu/norm/norm_rows.h"
 #include "kernels/cpu/vector_rows.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
-
-// Whole pairs from load_pair's order of T to the plain one.
-template <class T>
-void unpair(float* x, std::int64_t width) {
-  if constexpr (sizeof(T) == sizeof(float)) return;
-  for (std::int64_t i = 0; i + kPair <= width; i += kPair) {
-    float plain[kPair];
-    for (int j = 0; j < kLanes; ++j) {
-      plain[2 * j] = x[i + j];
-      plain[2 * j + 1] = x[i + kLanes + j];
-    }
-    std::copy(plain, plain + kPair, x + i);
-  }
-}
 
 // near = x + residual, and sum too where it is another place: sums that bypass the caches are
 // normalised at once and so are kept near.
@@ -74,33 +58,6 @@ void input_gradient(const T* x, const float* weight, const T* dy, const T* resid
     Floats gradient = of(load(weight + i, n), load(dy + i, n), load(x + i, n));
     if constexpr (kAdds) gradient = load(residual + i, n) + round_to<T>(gradient);
     store(dx + i, gradient, n);
-  });
-}
-
-// Sums rows by fixed blocks, then the blocks in ascending order, in double. add_row(row, partial)
-// adds one row to partial[width], finish(partial) ends a block. Workspace:
-// column_partials_workspace_bytes.
-template <class AddRow, class Finish>
-void sum_by_blocks(const Arguments& args, std::int64_t num_rows, std::int64_t width,
-                   AddRow&& add_row, Finish&& finish) {
-  float* partials = reinterpret_cast<float*>(args.workspace);
-  float* out = args.outputs[0].as<float>();
-  const std::int64_t num_blocks = ceil_div(num_rows, kRowBlock);
-  args.launch.team->for_tasks(num_blocks, [&](std::int64_t block) {
-    float* partial = partials + block * width;
-    std::fill(partial, partial + width, 0.0f);
-    const std::int64_t end = std::min(num_rows, (block + 1) * kRowBlock);
-    for (std::int64_t row = block * kRowBlock; row < end; ++row) add_row(row, partial);
-    finish(partial);
-  });
-  const bool add = adds(args, 0);
-  args.launch.team->for_range(width, 4 * kLanes, [&](std::int64_t begin, std::int64_t end) {
-    for_lanes(begin, end, [&](std::int64_t i, int n) {
-      WideSums sums;
-      for (std::int64_t block = 0; block < num_blocks; ++block)
-        sums.add(load(partials + block * width + i, n));
-      store(out + i, add ? load(out + i, n) + sums.rounded() : sums.rounded(), n);
-    });
   });
 }
 
