@@ -18,7 +18,8 @@ def main():
     parser.add_argument("--tokens", type=int, default=64)
     arguments = parser.parse_args()
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
-    ids = (torch.arange(1, arguments.tokens + 1) * 7919 % model.config.vocab_size)[None]
+    count = min(arguments.tokens, getattr(model.config, "n_positions", arguments.tokens))
+    ids = (torch.arange(1, count + 1) * 7919 % model.config.vocab_size)[None]
     with torch.no_grad():
         logits = model(ids).logits.float()
     save_file({"input_ids": ids, "logits": logits.contiguous()}, arguments.output)

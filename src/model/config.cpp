@@ -29,7 +29,11 @@ CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
   CommonFields fields;
   fields.vocab_size = reader.integer("vocab_size", defaults.vocab_size, {1, Limits::kPositions});
   fields.hidden_size = reader.integer("hidden_size", defaults.hidden_size, width);
-  fields.intermediate_size = reader.integer("intermediate_size", defaults.intermediate_size, width);
+  fields.intermediate_size =
+      defaults.intermediate_size > 0
+          ? reader.integer("intermediate_size", defaults.intermediate_size, width)
+          : reader.optional_integer("intermediate_size", std::nullopt, width)
+                .value_or(4 * fields.hidden_size);
   fields.num_hidden_layers =
       reader.integer("num_hidden_layers", defaults.num_hidden_layers, {1, Limits::kLayers});
   fields.num_attention_heads =
@@ -61,6 +65,7 @@ void read_head_dim(ConfigReader& reader, CommonFields& fields, const FamilyDefau
                                                 "where head_dim is absent, got {}",
                                                 fields.num_attention_heads, fields.hidden_size));
   }
+  if (defaults.rope_theta == 0) return;
   if (fields.head_dim % 2 != 0)
     reader.invalid(key, fmt::format("expected an even number, got {}", fields.head_dim));
   fields.head_dim = std::max<std::int64_t>(2, fields.head_dim / 2 * 2);
@@ -91,26 +96,30 @@ void read_tokens(ConfigReader& reader, ModelConfig& config, const FamilyDefaults
     config.eos_token_ids = {defaults.eos_token_id};
 }
 
-// transformers' names (ACT2FN) of the function of gate, whose result multiplies up.
-constexpr std::pair<std::string_view, spec::ActivationKind> kGatedActivations[] = {
-    {"silu", spec::ActivationKind::kSwiglu},
-    {"swish", spec::ActivationKind::kSwiglu},
-    {"gelu", spec::ActivationKind::kGeglu},
-    {"gelu_new", spec::ActivationKind::kGegluTanh},
-    {"gelu_pytorch_tanh", spec::ActivationKind::kGegluTanh},
-    {"relu2", spec::ActivationKind::kReglu2}};
+// transformers' names (ACT2FN) of functions of a gate, whose result multiplies up, or of up alone.
+struct ActivationName {
+  std::string_view name;
+  spec::ActivationKind gated, plain;
+};
+constexpr ActivationName kActivationNames[] = {
+    {"silu", spec::ActivationKind::kSwiglu, spec::ActivationKind::kSilu},
+    {"swish", spec::ActivationKind::kSwiglu, spec::ActivationKind::kSilu},
+    {"gelu", spec::ActivationKind::kGeglu, spec::ActivationKind::kGelu},
+    {"gelu_new", spec::ActivationKind::kGegluTanh, spec::ActivationKind::kGeluTanh},
+    {"gelu_pytorch_tanh", spec::ActivationKind::kGegluTanh, spec::ActivationKind::kGeluTanh},
+    {"relu2", spec::ActivationKind::kReglu2, spec::ActivationKind::kRelu2}};
 
-spec::Activation read_activation(ConfigReader& reader) {
-  const std::string name = reader.string("hidden_act", "silu");
-  const auto* found = std::find_if(std::begin(kGatedActivations), std::end(kGatedActivations),
-                                   [&](const auto& row) { return row.first == name; });
+spec::Activation read_activation(ConfigReader& reader, const FamilyDefaults& defaults) {
+  const std::string name = reader.string("hidden_act", defaults.hidden_act);
+  const auto* found = std::find_if(std::begin(kActivationNames), std::end(kActivationNames),
+                                   [&](const ActivationName& row) { return row.name == name; });
   spec::Activation activation;
-  if (found != std::end(kGatedActivations)) {
-    activation.kind = found->second;
+  if (found != std::end(kActivationNames)) {
+    activation.kind = defaults.is_gated ? found->gated : found->plain;
   } else {
     std::string known;
-    for (const auto& row : kGatedActivations)
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", row.first);
+    for (const ActivationName& row : kActivationNames)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
     reader.unsupported("hidden_act", fmt::format("expected {}, got '{}'", known, name));
   }
   if (reader.optional_number("attention_dropout", 0.0, 1.0).value_or(0.0) > 0)
@@ -134,7 +143,7 @@ CommonFields read_common(ConfigReader& reader, ModelConfig& config,
   config.max_position_embeddings = fields.max_position_embeddings;
   read_tokens(reader, config, defaults);
   spec.padding_token = read_padding_token(reader, fields.vocab_size, defaults.pad_token_id);
-  fields.activation = read_activation(reader);
+  fields.activation = read_activation(reader, defaults);
   return fields;
 }
 
@@ -236,12 +245,12 @@ const Family* family_of(const nlohmann::json& json) {
 }
 
 ConfigReading read_config_as(const Family& family, const nlohmann::json& json) {
-  ConfigReading reading{.reader = ConfigReader(JsonNode(json, "")),
+  ConfigReading reading{.reader = ConfigReader(JsonNode(json, ""), family.field_names),
                         .config = {.model_type = std::string(family.model_type)}};
   ConfigReader& reader = reading.reader;
   ModelConfig& config = reading.config;
   const CommonFields fields = read_common(reader, config, family.defaults);
-  config.spec.rope = read_rope(reader, fields, family.defaults);
+  if (family.defaults.rope_theta > 0) config.spec.rope = read_rope(reader, fields, family.defaults);
   config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
   family.read(reader, fields, config);
   reading.ignored = check_unread_fields(reader, json, fields, config);

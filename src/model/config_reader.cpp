@@ -10,6 +10,26 @@
 
 namespace anabatic::model {
 
+ConfigReader::ConfigReader(JsonNode object, std::span<const FieldName> names)
+    : object_(std::move(object)), names_(names) {
+  for (const FieldName& name : names_) {
+    if (!name.takes_both || !object_.has(name.own) || !object_.has(name.common)) continue;
+    known_.insert(name.common);
+    if (object_.at(name.own).value() != object_.at(name.common).value())
+      invalid(name.common, fmt::format("expected what {} says, {}, got {}", name.common,
+                                       show_json_briefly(object_.at(name.common).value()),
+                                       show_json_briefly(object_.at(name.own).value())));
+  }
+}
+
+std::string_view ConfigReader::name_in_file(std::string_view key) const {
+  for (const FieldName& name : names_)
+    if (name.common == key)
+      return name.takes_both && !object_.has(name.own) && object_.has(name.common) ? name.common
+                                                                                   : name.own;
+  return key;
+}
+
 template <class Read>
 auto ConfigReader::collect(const std::optional<JsonNode>& node, const Read& read)
     -> std::optional<decltype(read(*node))> {
@@ -21,18 +41,24 @@ auto ConfigReader::collect(const std::optional<JsonNode>& node, const Read& read
   return std::nullopt;
 }
 
-bool ConfigReader::has(const char* key) const { return object_.find(key).has_value(); }
+bool ConfigReader::has(const char* key) const {
+  return object_.find(name_in_file(key)).has_value();
+}
 
-bool ConfigReader::is_null(const char* key) const { return object_.has(key) && !has(key); }
+bool ConfigReader::is_null(const char* key) const {
+  return object_.has(name_in_file(key)) && !has(key);
+}
 
 std::optional<JsonNode> ConfigReader::find(const char* key) {
-  known_.insert(key);
-  return object_.find(key);
+  const std::string_view name = name_in_file(key);
+  known_.emplace(name);
+  return object_.find(name);
 }
 
 std::optional<JsonNode> ConfigReader::present(const char* key) {
-  known_.insert(key);
-  return object_.has(key) ? std::optional(object_.at(key)) : std::nullopt;
+  const std::string_view name = name_in_file(key);
+  known_.emplace(name);
+  return object_.has(name) ? std::optional(object_.at(name)) : std::nullopt;
 }
 
 std::int64_t ConfigReader::integer(const char* key, std::int64_t fallback, Range range) {
@@ -94,15 +120,15 @@ std::optional<JsonNode> ConfigReader::object(const char* key) {
 }
 
 void ConfigReader::know(std::initializer_list<const char*> keys) {
-  for (const char* key : keys) known_.insert(key);
+  for (const char* key : keys) known_.emplace(name_in_file(key));
 }
 
 void ConfigReader::invalid(std::string_view key, const std::string& problem) {
-  invalid_.push_back(fmt::format("{}: {}", object_.place_of(key), problem));
+  invalid_.push_back(fmt::format("{}: {}", object_.place_of(name_in_file(key)), problem));
 }
 
 void ConfigReader::unsupported(std::string_view key, const std::string& problem) {
-  unsupported_.push_back(fmt::format("{}: {}", object_.place_of(key), problem));
+  unsupported_.push_back(fmt::format("{}: {}", object_.place_of(name_in_file(key)), problem));
 }
 
 void ConfigReader::expect(const char* key, std::int64_t value) { expected_[key] = value; }

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,9 +28,17 @@ struct Range {
   std::int64_t low, high;  // both allowed
 };
 
+// What the files of a family call a field that all families have.
+struct FieldName {
+  const char* common;
+  const char* own;
+  bool takes_both = false;  // files may call it by either name
+};
+
 class ConfigReader {
  public:
-  explicit ConfigReader(JsonNode object) : object_(std::move(object)) {}
+  // Keys of `names` are given by their common name everywhere below, and read and shown as `own`.
+  explicit ConfigReader(JsonNode object, std::span<const FieldName> names = {});
 
   // Present and not null.
   bool has(const char* key) const;
@@ -74,8 +83,10 @@ class ConfigReader {
   // Both mark the key as known. `present` gives a null too.
   std::optional<JsonNode> find(const char* key);
   std::optional<JsonNode> present(const char* key);
+  std::string_view name_in_file(std::string_view key) const;
 
   JsonNode object_;
+  std::span<const FieldName> names_;
   std::set<std::string, std::less<>> known_;
   std::map<std::string, std::int64_t, std::less<>> expected_;
   std::vector<std::string> invalid_, unsupported_;

@@ -10,13 +10,12 @@
 namespace anabatic::model {
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kDeepseekV2,   &kDeepseekV3, &kDots1,
-                                        &kErnie45Moe,   &kFlexOlmo,   &kGlm4Moe,
-                                        &kGptOss,       &kGraniteMoe, &kGraniteMoeShared,
-                                        &kHunyuanV1Moe, &kLlama,      &kMinimaxM2,
-                                        &kMistral,      &kMixtral,    &kOlmo2,
-                                        &kOlmoe,        &kQwen2,      &kQwen2Moe,
-                                        &kQwen3,        &kQwen3Moe};
+  static constexpr std::array kFamilies{
+      &kDeepseekV2,   &kDeepseekV3, &kDots1,     &kErnie45Moe, &kFlexOlmo,
+      &kGlm4Moe,      &kGpt2,       &kGptOss,    &kGraniteMoe, &kGraniteMoeShared,
+      &kHunyuanV1Moe, &kLlama,      &kMinimaxM2, &kMistral,    &kMixtral,
+      &kOlmo2,        &kOlmoe,      &kQwen2,     &kQwen2Moe,   &kQwen3,
+      &kQwen3Moe};
   return kFamilies;
 }
 

@@ -15,18 +15,22 @@ namespace anabatic::model {
 
 // Defaults of transformers' config class, for fields that a config.json leaves out.
 struct FamilyDefaults {
-  std::int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
+  std::int64_t vocab_size, hidden_size;
+  std::int64_t intermediate_size;  // 0: 4 · hidden_size
+  std::int64_t num_hidden_layers, num_attention_heads;
   std::int64_t num_key_value_heads;  // 0: as many as attention heads
   std::int64_t head_dim;             // 0: hidden_size / num_attention_heads
   std::int64_t max_position_embeddings;
   double rms_norm_eps;
-  double rope_theta;
+  double rope_theta;                        // 0: no heads rotate
   std::int64_t bos_token_id, eos_token_id;  // -1: none
   const char* head_dim_key = "head_dim";
   std::int64_t pad_token_id = -1;
   double partial_rotary_factor = 0;  // 0: whole heads rotate, whatever a config says
   bool is_tied = false;              // tie_word_embeddings
   bool has_rope_alpha = false;       // rope type dynamic may have `alpha`
+  const char* hidden_act = "silu";
+  bool is_gated = true;  // hidden_act is of a gate, which multiplies up
 };
 
 // Fields that every family has.
@@ -34,7 +38,7 @@ struct CommonFields {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   std::int64_t max_position_embeddings = 0;
-  spec::Activation activation{};  // of gate and up, by hidden_act
+  spec::Activation activation{};  // of gate and up, or of up alone; by hidden_act
 
   // Blocks of these sizes, without biases, norms or windows.
   Gqa attention() const;
@@ -49,12 +53,14 @@ struct Family {
   void (*read)(ConfigReader& reader, const CommonFields& fields, ModelConfig& config);
   // Configs of another model_type that name this class under `architectures` are of the family too.
   std::string_view architecture = "";
+  // Its own names of common fields.
+  std::span<const FieldName> field_names{};
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGptOss,
-    kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral, kOlmo2,
-    kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGpt2,
+    kGptOss, kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral,
+    kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
 
 std::span<const Family* const> families();  // all, by model_type
 // Both null when there is none.

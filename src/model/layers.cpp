@@ -89,6 +89,19 @@ ir::ValueId add_head(ModelBuilder& b, ir::ValueId hidden, ir::ValueId embedding)
   // Rows are scaled rather than logits, which are many more.
   const ir::ValueId rows = scaled(b, normed, 1 / spec.logits_divisor, "norm.scaled");
   return b.op("linear", {rows, embedding}, {}, "logits");
+}, "logits");
+}
+
+// What a token's position in its document adds to its embedding.
+ir::ValueId add_positions(ModelBuilder& b, ir::ValueId hidden, ir::ValueId positions) {
+  const ModelSpec& spec = b.spec();
+  const ir::ValueId table = b.parameter({.key = "position_embedding.weight",
+                                         .file = {"model.embed_positions.weight"},
+                                         .shape = {spec.learned_positions, spec.hidden_size},
+                                         .init = b.normal(),
+                                         .in_flops = false});
+  const ir::ValueId rows = b.op("embedding", {table, positions}, {}, "position_embedding.output");
+  return b.op("add", {hidden, rows}, {}, "embedding.sum");
 }
 
 }  // namespace
@@ -102,8 +115,11 @@ ir::ValueId add_model(ModelBuilder& b, LayerInputs inputs, std::vector<RouterOut
   ir::ValueId hidden =
       b.op("embedding", {embedding, inputs.tokens}, std::move(padding), "embedding.output");
   hidden = scaled(b, hidden, spec.embedding_multiplier, "embedding.scaled");
-  inputs.rope_table =
-      b.op("rope_table", {inputs.positions}, spec::to_attributes(spec.rope), "rope_table");
+  if (spec.learned_positions > 0)
+    hidden = add_positions(b, hidden, inputs.positions);
+  else
+    inputs.rope_table =
+        b.op("rope_table", {inputs.positions}, spec::to_attributes(spec.rope), "rope_table");
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     b.begin(static_cast<std::int64_t>(i), "");
     hidden = add_layer(b, spec.layers[i], hidden, inputs, routers);

@@ -81,17 +81,24 @@ ir::ValueId ModelBuilder::expert_bias(const ExpertLinear& linear) {
 }
 
 ir::ValueId ModelBuilder::norm(ir::ValueId x, const Norm& norm) {
-  const ir::ValueId weight = parameter({.key = joined(norm.name, ".weight"),
-                                        .file = with_end(norm.file, ".weight"),
-                                        .shape = {norm.width},
-                                        .init = {.rule = spec::Init::Rule::kOnes}});
-  return op("rms_norm", {x, weight}, {{"epsilon", norm.epsilon.value_or(spec_.norm_epsilon)}},
-            norm.name);
+  std::vector<ir::ValueId> inputs{x, parameter({.key = joined(norm.name, ".weight"),
+                                                .file = with_end(norm.file, ".weight"),
+                                                .shape = {norm.width},
+                                                .init = {.rule = spec::Init::Rule::kOnes}})};
+  const bool is_layer_norm = spec_.norm == NormKind::kLayer;
+  if (is_layer_norm)
+    inputs.push_back(parameter({.key = joined(norm.name, ".bias"),
+                                .file = with_end(norm.file, ".bias"),
+                                .shape = {norm.width}}));
+  return op(is_layer_norm ? "layer_norm" : "rms_norm", std::move(inputs),
+            {{"epsilon", norm.epsilon.value_or(spec_.norm_epsilon)}}, norm.name);
 }
 
 ir::ValueId ModelBuilder::activate(const spec::Activation& activation, ir::ValueId gate,
                                    ir::ValueId up, std::string_view name) {
-  return op("activation", {gate, up}, spec::to_attributes(activation), name);
+  std::vector<ir::ValueId> inputs{gate};
+  if (spec::num_operands(activation) > 1) inputs.push_back(up);
+  return op("activation", std::move(inputs), spec::to_attributes(activation), name);
 }
 
 ir::ValueId ModelBuilder::parameter(Parameter parameter) {
@@ -120,6 +127,11 @@ void ModelBuilder::count_attention(std::int64_t heads, std::int64_t qk_and_v_wid
 
 spec::Init ModelBuilder::normal() const {
   return {.rule = spec::Init::Rule::kNormal, .deviation = spec_.initializer_range};
+}
+
+spec::Init ModelBuilder::residual_normal() const {
+  if (spec_.residual_deviation == 0) return normal();
+  return {.rule = spec::Init::Rule::kNormal, .deviation = spec_.residual_deviation};
 }
 
 }  // namespace anabatic::model

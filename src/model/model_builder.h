@@ -36,7 +36,7 @@ struct ExpertLinear {
   bool bias = false;
 };
 
-// NAME.weight [width], initialised to ones.
+// NAME.weight [width], initialised to ones, and NAME.bias where the model's norms have one.
 struct Norm {
   std::string_view name;
   FileView file;
@@ -83,7 +83,7 @@ class ModelBuilder {
   ir::ValueId expert_bias(const ExpertLinear& linear);
   // Normalises each group of norm.width columns.
   ir::ValueId norm(ir::ValueId x, const Norm& norm);
-  // The activation of a feed-forward block.
+  // The activation of a feed-forward block; `up` is unused where it has one operand.
   ir::ValueId activate(const spec::Activation& activation, ir::ValueId gate, ir::ValueId up,
                        std::string_view name);
 
@@ -93,7 +93,8 @@ class ModelBuilder {
   void repeat(const RepeatedTensor& tensor, std::int64_t num_elements);
   // Counts a layer's attention for model FLOPs; `qk_and_v_width` is d_qk + d_v.
   void count_attention(std::int64_t heads, std::int64_t qk_and_v_width, std::int64_t window);
-  spec::Init normal() const;  // of a matrix
+  spec::Init normal() const;           // of a matrix
+  spec::Init residual_normal() const;  // of the last matrix of attention or of an MLP
 
  private:
   const ModelSpec& spec_;

@@ -50,7 +50,7 @@ struct Mla {
 
 struct Mlp {
   std::int64_t width = 0;
-  spec::Activation activation{};  // of gate and up
+  spec::Activation activation{};  // of gate and up; of one operand: there is no gate
   bool bias = false;
 };
 
@@ -101,6 +101,12 @@ struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
 };
 
+// Norms of the hidden state.
+enum class NormKind : std::uint8_t {
+  kRms,   // with a weight
+  kLayer  // less its mean, with a weight and a bias
+};
+
 // The rows of each head in files, where their order is not that of the parameter. The parameter
 // has the rotated rows first, in the half form: row i rotates with row i + rotated / 2. A file has
 // them last, and perhaps in pairs: row 2i rotates with row 2i + 1.
@@ -128,9 +134,11 @@ struct FileView {
 
 // A file's name for a parameter, in place of the one that is declared with it.
 struct Renamed {
-  std::string parameter;  // without its layer: "experts.gate.weight"
+  std::string parameter;  // without its layer: "experts.gate.weight"; kLayers: of all layers
   FileView file;
 };
+// What the names of layers begin with, before the number: "model.layers" in files, unless renamed.
+inline constexpr const char* kLayers = "layers";
 // One way in which the files of a family name their tensors.
 using Spelling = std::vector<Renamed>;
 
@@ -138,14 +146,21 @@ struct ModelSpec {
   std::int64_t vocab_size = 0, hidden_size = 0;
   std::int64_t padding_token = -1;  // its row of the embedding is not trained; -1: none
   double norm_epsilon = 1e-6;
+  NormKind norm = NormKind::kRms;
   double initializer_range = 0.02;  // standard deviation of initial matrices
+  double residual_deviation = 0;    // of attention.o and mlp.down; 0: as the others
   double embedding_multiplier = 1;  // of the embedding's rows
   double residual_multiplier = 1;   // of what a block adds to the hidden state
   double logits_divisor = 1;
   spec::Rope rope{};
+  // Rows of a trained table of positions, which are added to the embedding. 0: queries and keys
+  // rotate instead.
+  std::int64_t learned_positions = 0;
   std::vector<LayerSpec> layers{};
   HeadSpec head{};
   std::vector<Spelling> spellings{Spelling{}};  // exports use the first
+  // Ends of the names of tensors that files may hold and the model does not use.
+  std::vector<std::string> unused_tensors{};
 };
 
 // The MoE block of the first layer that has one; null in a dense model.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weight_files.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "model/float_conversion.h"
 
 namespace anabatic::model {
@@ -40,9 +41,22 @@ auto& tensor_of(Map& map, std::string_view parameter) {
 }
 
 // A buffer of older versions that holds nothing trained.
-bool is_ignorable(std::string_view name) {
-  constexpr std::string_view kEnd = ".rotary_emb.inv_freq";
-  return name.size() >= kEnd.size() && name.substr(name.size() - kEnd.size()) == kEnd;
+bool is_ignorable(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+bool is_unused(const ModelSpec& spec, std::string_view name) {
+  return std::any_of(spec.unused_tensors.begin(), spec.unused_tensors.end(),
+                     [&](const std::string& end) { return name.ends_with(end); });
+}
+
+// Names the first few.
+void tell_unused(const std::filesystem::path& directory, const std::vector<std::string>& names) {
+  constexpr std::ptrdiff_t kMost = 4;
+  if (names.empty()) return;
+  log_info("[weights] {}: {} tensors are ignored, because the model does not use them: {}{}",
+           directory.string(), names.size(),
+           fmt::join(names.begin(),
+                     names.begin() + std::min<std::ptrdiff_t>(kMost, std::ssize(names)), ", "),
+           std::ssize(names) > kMost ? ", ..." : "");
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
@@ -84,12 +98,18 @@ void check_tensor(FileTensor& tensor, const io::TensorEntry& entry, Problems& pr
 }
 
 // Checks tensors of files that are not in the map.
-void check_others(const io::SafetensorsDirectory& files, const Declarations& declared,
-                  const WeightMap& map, Problems& problems) {
+void check_others(const io::SafetensorsDirectory& files, const ModelSpec& spec,
+                  const Declarations& declared, const WeightMap& map,
+                  const std::filesystem::path& directory, Problems& problems) {
+  std::vector<std::string> unused;
   std::set<std::string_view> expected;
   for (const FileTensor& tensor : map.tensors) expected.insert(tensor.name);
   for (const auto& [name, entry] : files.entries()) {
     if (expected.count(name) != 0 || is_ignorable(name)) continue;
+    if (is_unused(spec, name)) {
+      unused.push_back(name);
+      continue;
+    }
     const auto repeated = std::find_if(
         declared.repeated.begin(), declared.repeated.end(),
         [&, &name = name](const RepeatedTensor& tensor) { return tensor.tensor == name; });
@@ -100,6 +120,7 @@ void check_others(const io::SafetensorsDirectory& files, const Declarations& dec
     }
     problems.add(fmt::format("{}: surplus, shape {}", name, shape_text(entry.shape)));
   }
+  tell_unused(directory, unused);
 }
 
 }  // namespace
@@ -124,7 +145,7 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
     else
       check_tensor(tensor, *entry, problems);
   }
-  check_others(files, declared, map, problems);
+  check_others(files, config.spec, declared, map, directory, problems);
   problems.require_none(directory);
   return map;
 }

@@ -147,7 +147,12 @@ std::string file_tensor(const Parameter& parameter, const Spelling& names, std::
   std::string name = view_of(parameter, names).tensor;
   if (const auto place = name.find(kExpert); place != std::string::npos)
     name.replace(place, kExpert.size(), std::to_string(expert));
-  return parameter.layer < 0 ? name : fmt::format("model.layers.{}.{}", parameter.layer, name);
+  if (parameter.layer < 0) return name;
+  const auto layers = std::find_if(names.begin(), names.end(), [](const Renamed& renamed) {
+    return renamed.parameter == kLayers;
+  });
+  return fmt::format("{}.{}.{}", layers == names.end() ? "model.layers" : layers->file.tensor,
+                     parameter.layer, name);
 }
 
 // Parameters of experts follow one another in a layer. Their file tensors go expert by expert.

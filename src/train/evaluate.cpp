@@ -64,7 +64,7 @@ Evaluation evaluate(const RunConfig& run) {
 Evaluation evaluate(ModelSession& session) {
   const RunConfig& run = session.run();
   require_evaluation_keys(run);
-  warn_of_long_samples(run, session.config());
+  check_sample_length(run, session.config());
   warn_of_special_tokens(run, session.config());
   const io::Dataset dataset = open_dataset(run.data.validation, run, session.config());
   Evaluator evaluator(session, dataset);

@@ -141,6 +141,15 @@ void check_rows(const Rows& rows, std::int64_t vocabulary) {
   }
 }
 
+// A table of positions has a row for each.
+void check_positions(const Rows& rows, std::int64_t learned_positions) {
+  for (std::size_t i = 0; i < rows.mask.size(); ++i)
+    ANABATIC_REQUIRE(rows.mask[i] == 0 || rows.positions[i] < learned_positions,
+                     "[gradients] position_ids[{}]: expected a position below the model's {}, got "
+                     "{}",
+                     i, learned_positions, rows.positions[i]);
+}
+
 // A window counts rows of the file, and padding is left out of the micro-batch.
 void check_no_holes(const Rows& rows, std::int64_t length) {
   bool has_token = false, has_hole = false;
@@ -174,6 +183,7 @@ GradientTokens read_gradient_tokens(const std::filesystem::path& path,
   const Reader reader(path);
   const Rows rows = read_rows(reader);
   check_rows(rows, config.spec.vocab_size);
+  if (config.spec.learned_positions > 0) check_positions(rows, config.spec.learned_positions);
   if (config.counts.has_window()) check_no_holes(rows, reader.length());
   if (config.spec.rope.variant == "dynamic") check_largest_position(rows);
   GradientTokens tokens{.batch = reader.batch(), .length = reader.length()};

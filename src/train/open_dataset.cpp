@@ -134,8 +134,13 @@ void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& conf
     log_warnings(special_tokens_of(run, &*tokenizer, config.eos_token_ids));
 }
 
-void warn_of_long_samples(const RunConfig& run, const model::ModelConfig& config) {
-  const std::int64_t longest = config.max_position_embeddings;
+void check_sample_length(const RunConfig& run, const model::ModelConfig& config) {
+  const std::int64_t longest = config.max_position_embeddings,
+                     learned = config.spec.learned_positions;
+  ANABATIC_REQUIRE(learned == 0 || run.data.sequence_length <= learned,
+                   "[data] data.sequence_length: expected at most {}, the positions that {} has "
+                   "learned, got {}",
+                   learned, config.model_type, run.data.sequence_length);
   if (longest > 0 && run.data.sequence_length > longest)
     log_warning("[data] data.sequence_length {} goes beyond the model's max_position_embeddings {}",
                 run.data.sequence_length, longest);

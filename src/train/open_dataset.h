@@ -25,7 +25,8 @@ std::optional<io::Dataset> open_tokenized(const std::vector<std::string>& files,
 // them.
 void warn_of_special_tokens(const RunConfig& run, const model::ModelConfig& config);
 
-// Warns if data.sequence_length exceeds the positions that the model was made for.
-void warn_of_long_samples(const RunConfig& run, const model::ModelConfig& config);
+// Warns if data.sequence_length exceeds the positions that the model was made for. InvalidArgument
+// if it exceeds those that it has learned.
+void check_sample_length(const RunConfig& run, const model::ModelConfig& config);
 
 }  // namespace anabatic::train

@@ -111,7 +111,7 @@ struct Trainer::Impl {
         owned_session(std::make_unique<ModelSession>(run, true, std::move(wrap_swap))),
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
-    warn_of_long_samples(run, session.config());
+    check_sample_length(run, session.config());
     if (!balances_experts(run, session.config()))
       say("nothing balances the experts: train.balance_coef is 0 or train.balance_loss none, and "
           "train.router_bias_update_rate is 0");

@@ -36,10 +36,11 @@ TEST(ConfigErrors, NameWhatCannotBeRead) {
 
 TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
   EXPECT_THAT(
-      unsupported(R"({"model_type": "gpt2"})"),
-      AllOf(HasSubstr("expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
-                      "glm4_moe, gpt_oss, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, "),
-            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gpt2\"")));
+      unsupported(R"({"model_type": "gptj"})"),
+      AllOf(HasSubstr(
+                "expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
+                "glm4_moe, gpt2, gpt_oss, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, "),
+            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gptj\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -92,6 +93,16 @@ TEST(ConfigErrors, NameTheFieldsOfGptOss) {
     for (const char* value : {"0", "-1", "null", "\"7\""})
       EXPECT_THAT(invalid(small_json("gpt_oss", fmt::format("\"{}\": {}", key, value))),
                   HasSubstr(fmt::format("{}: expected a number", key)));
+}
+
+TEST(ConfigErrors, CallFieldsAsTheFamilyDoes) {
+  EXPECT_THAT(invalid(R"({"model_type": "gpt2", "n_embd": 0, "layer_norm_epsilon": "small"})"),
+              AllOf(HasSubstr("n_embd: expected an integer from 1 to 16777216, got 0"),
+                    HasSubstr("layer_norm_epsilon: expected a number, got \"small\"")));
+  EXPECT_THAT(invalid(R"({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": 4})"),
+              HasSubstr("n_layer: expected what num_hidden_layers says, 4, got 3"));
+  EXPECT_THAT(unsupported(R"({"model_type": "gpt2", "activation_function": "relu"})"),
+              HasSubstr("activation_function: expected silu, swish, gelu"));
 }
 
 TEST(ConfigErrors, RefuseAbsurdSizes) {
@@ -180,6 +191,10 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"dots1", R"("scoring_func": "softmax")"},
       {"dots1", R"("topk_method": "greedy")"},
       {"ernie4_5_moe", R"("use_bias": true)"},
+      {"gpt2", R"("add_cross_attention": true)"},
+      {"gpt2", R"("activation_function": "relu")"},
+      {"gpt2", R"("num_key_value_heads": 3)"},
+      {"gpt2", R"("head_dim": 4)"},
       {"hunyuan_v1_moe", R"("moe_topk": [2, 1, 2])"},
       {"hunyuan_v1_moe", R"("num_experts": [5, 5, 4])"},
       {"hunyuan_v1_moe", R"("moe_intermediate_size": 7)"},

@@ -171,7 +171,7 @@ def check_model(binary, folder, name, report):
     if name in ("llama_llama3", "mixtral_plain", "qwen3_moe_plain", "olmoe_plain", "granitemoe_plain"):
         check_old_config(binary, directory, tokens, exact, report)
     given = ("llama_plain", "mistral_window", "qwen3_plain", "mixtral_plain", "qwen3_moe_odd", "olmoe_odd")
-    if name in given or name in ("flex_olmo_plain", "granitemoeshared_plain"):
+    if name in given or name in ("flex_olmo_plain", "granitemoeshared_plain", "gpt2_odd"):
         check_given(binary, folder, name, model, input_ids, labels, names, report)
 
 

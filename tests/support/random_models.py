@@ -61,6 +61,18 @@ ERNIE = COMMON | {
     "pad_token_id": None,
 }
 OLMO2 = COMMON | {"pad_token_id": None}
+GPT2 = {
+    "vocab_size": 61,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
 OLMOE = OLMO2 | {"num_experts": 6, "num_experts_per_tok": 3}
 AUX = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
 ALL_OF_FIVE = {"num_experts": 5, "num_experts_per_tok": 5}
@@ -292,6 +304,38 @@ MODELS = {
         GLM4_MOE
         | {"n_group": 1, "num_experts_per_tok": 1, "norm_topk_prob": False, "tie_word_embeddings": True, "first_k_dense_replace": 0},
     ),
+    "gpt2_plain": ("gpt2", GPT2),
+    # Odd heads, and a scale of its own in each layer.
+    "gpt2_odd": (
+        "gpt2",
+        GPT2
+        | {
+            "n_embd": 35,
+            "n_head": 5,
+            "n_layer": 3,
+            "n_inner": 45,
+            "n_positions": 40,
+            "activation_function": "gelu",
+            "layer_norm_epsilon": 1e-2,
+            "scale_attn_by_inverse_layer_idx": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gpt2_unscaled": (
+        "gpt2",
+        GPT2
+        | {
+            "n_embd": 36,
+            "n_head": 1,
+            "n_inner": 17,
+            "n_positions": 31,
+            "pad_token_id": 5,
+            "activation_function": "gelu_pytorch_tanh",
+            "scale_attn_weights": False,
+            "scale_attn_by_inverse_layer_idx": True,
+            "reorder_and_upcast_attn": True,
+        },
+    ),
     "minimax_m2_plain": ("minimax_m2", MINIMAX_M2),
     "minimax_m2_odd": (
         "minimax_m2",
@@ -460,6 +504,8 @@ SLOW = {
     "gpt_oss_all_experts",
     "gpt_oss_one",
     "gpt_oss_plain",
+    "gpt2_plain",
+    "gpt2_unscaled",
     "ernie4_5_moe_one",
     "ernie4_5_moe_plain",
     "hunyuan_v1_moe_all_experts",
@@ -495,7 +541,7 @@ def build(model_type, config, seed=0, eager=True):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if name.endswith("norm.weight") or name.split(".")[-2].startswith("ln_"):
                 parameter.copy_(1 + 0.2 * noise)
             elif name.endswith("bias"):
                 parameter.copy_(0.2 * noise)

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "support/tiny_run.h"
+#include "train/trainer.h"
 
 namespace anabatic::train {
 namespace {
@@ -114,6 +115,36 @@ std::vector<std::int32_t> generated(RunConfig run, std::int64_t prompt,
   std::vector<std::int32_t> ids;
   generate(session, random_tokens(prompt), stops, [&](std::int32_t id) { ids.push_back(id); });
   return ids;
+}
+
+// What tiny_run's config needs in order to be one of gpt2.
+const std::string kGpt2 =
+    R"(, "model_type": "gpt2", "num_key_value_heads": 4, "num_local_experts": null,
+       "num_experts_per_tok": null, "output_router_logits": false)";
+
+TEST(Decoder, EqualsTheFullForwardOfGpt2) { expect_decoding_equals_full_forward(kGpt2); }
+
+TEST(Generate, EndsAtTheLastPositionThatTheModelHasLearned) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), "\"max_position_embeddings\": 20" + kGpt2);
+  run.generate.max_new_tokens = 100;
+  ModelSession session(run, false);
+  std::size_t count = 0;
+  generate(session, random_tokens(7), {}, [&](std::int32_t) { ++count; });
+  EXPECT_EQ(count, 13u);
+}
+
+TEST(LearnedPositions, HaveToReachTheEndOfASample) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(), "\"max_position_embeddings\": 15" + kGpt2);
+  run.data.sequence_length = 16;
+  try {
+    Trainer(run).train();
+    FAIL() << "expected an error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("data.sequence_length: expected at most 15, the positions "
+                                        "that gpt2 has learned, got 16"));
+  }
 }
 
 TEST(Generate, GreedyTakesTheLikeliestTokenOfTheFullForward) {

@@ -70,7 +70,7 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
   const bool has_norms = spec.qk_norm != QkNorm::kNone;
   if (has_norms && !spec.norms_after_rope) normalise(b, spec, rows);
   if (spec.clip_qkv > 0) clip(b, spec, rows);
-  rotate(b, spec, inputs.rope_table, rows);
+  if (b.spec().learned_positions == 0) rotate(b, spec, inputs.rope_table, rows);
   if (has_norms && spec.norms_after_rope) normalise(b, spec, rows);
   if (inputs.cache_first != ir::kNoValue) {
     const std::int64_t kv_width = spec.num_kv_heads * spec.head_dim;
@@ -95,7 +95,8 @@ ir::ValueId add_attention(ModelBuilder& b, const Gqa& spec, ir::ValueId x,
                           .file = {"self_attn.o_proj"},
                           .out = b.spec().hidden_size,
                           .in = spec.num_heads * spec.head_dim,
-                          .bias = spec.output_bias});
+                          .bias = spec.output_bias,
+                          .init = b.residual_normal()});
 }
 
 }  // namespace anabatic::model

@@ -17,7 +17,7 @@ struct LayerInputs {
   ir::ValueId documents = ir::kNoValue;    // kNoValue: no row is padding
   ir::ValueId cache_first = ir::kNoValue;  // kNoValue: no caches
   std::int64_t cache_capacity = 0;
-  ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; set by add_model
+  ir::ValueId rope_table = ir::kNoValue;  // [T, head_dim]; set by add_model where heads rotate
 };
 
 // Values of one MoE layer for auxiliary losses and metrics.
@@ -41,7 +41,8 @@ ir::ValueId add_attention(ModelBuilder& builder, const Mla& spec, ir::ValueId x,
 ir::ValueId add_to_cache(ModelBuilder& builder, ir::ValueId rows, const char* key,
                          std::int64_t width, const LayerInputs& inputs);
 
-// gate, up and down projections as parameters NAME.gate, ..., and FILE.gate_proj, ... in files.
+// gate, up and down projections as parameters NAME.gate, ..., and FILE.gate_proj, ... in files. No
+// gate where the activation has one operand.
 ir::ValueId add_mlp(ModelBuilder& builder, const Mlp& spec, ir::ValueId x, const std::string& name,
                     const std::string& file);
 

@@ -85,7 +85,8 @@ ir::ValueId add_attention(ModelBuilder& b, const Mla& spec, ir::ValueId x,
                           .file = {"self_attn.o_proj"},
                           .out = hidden,
                           .in = heads * spec.v_dim,
-                          .bias = spec.bias});
+                          .bias = spec.bias,
+                          .init = b.residual_normal()});
 }
 
 }  // namespace anabatic::model

@@ -208,7 +208,8 @@ std::string contradictions_in(const fs::path& directory, const model::WeightMap&
                        [&](const model::FileTensor& tensor) { return tensor.name == name; });
   };
   const bool is_tied = config.value("tie_word_embeddings", Json(false)) == true;
-  if (is_tied == has("lm_head.weight"))
+  // Families differ in what the absent field means.
+  if (config.contains("tie_word_embeddings") && is_tied == has("lm_head.weight"))
     wrong += fmt::format("\n  config.json: tie_word_embeddings is {}, the weights hold {} head",
                          is_tied, has("lm_head.weight") ? "a" : "no");
   const model::FileTensor& embedding = map.tensors.front();

@@ -172,7 +172,7 @@ void prove(const fs::path& source_path, const StoredModel& source, const fs::pat
   manifest.written = written.describe(surplus);
   if (!options.compares_logits) return;
   const std::int64_t vocab_size = source.config().spec.vocab_size;
-  const auto tokens = probe_tokens(vocab_size);
+  const auto tokens = probe_tokens(source.config());
   manifest.logits =
       compare_logits(logits_of(source_path, tokens), logits_of(path, tokens), vocab_size);
   if (!options.dtype && options.block_type == nullptr)

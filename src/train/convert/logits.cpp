@@ -20,6 +20,12 @@ std::vector<std::int32_t> probe_tokens(std::int64_t vocab_size, std::int64_t cou
   return tokens;
 }
 
+std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config) {
+  constexpr std::int64_t kMost = 64;
+  const std::int64_t learned = config.spec.learned_positions;
+  return probe_tokens(config.spec.vocab_size, learned > 0 ? std::min(learned, kMost) : kMost);
+}
+
 std::vector<float> logits_of(const std::filesystem::path& model,
                              std::span<const std::int32_t> tokens) {
   ModelSession session(

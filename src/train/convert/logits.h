@@ -6,10 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "model/model.h"
+
 namespace anabatic::train {
 
 // Tokens that probe a model of that vocabulary: `count` ids, always the same ones.
 std::vector<std::int32_t> probe_tokens(std::int64_t vocab_size, std::int64_t count = 64);
+// Those for a model, fewer where it has learned fewer positions.
+std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config);
 
 // Logits [tokens, vocabulary] of one sequence, in fp32. The model is loaded whole.
 std::vector<float> logits_of(const std::filesystem::path& model,

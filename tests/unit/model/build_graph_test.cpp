@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -58,6 +59,8 @@ const std::vector<std::string>& variants() {
       small_json("dots1"),
       small_json("ernie4_5_moe"),
       small_json("ernie4_5_moe", R"("moe_num_shared_experts": 0, "moe_layer_interval": 2)"),
+      small_json("gpt2"),
+      small_json("gpt2", R"("tie_word_embeddings": false, "activation_function": "relu2")"),
       small_json("hunyuan_v1_moe"),
       small_json("dots1", R"("n_group": 3, "topk_group": 2, "first_k_dense_replace": 1,
                              "norm_topk_prob": true, "attention_bias": true)"),
@@ -188,6 +191,39 @@ TEST(BuildGraph, ComputesAnglesOnce) {
   const auto counts = count_ops(build_graph(config_from(small_json("llama")), {.num_tokens = 3}));
   EXPECT_EQ(counts.at("rope_table"), 1);
   EXPECT_EQ(counts.at("rope"), 6);
+}
+
+TEST(BuildGraph, AddsRowsOfPositionsWhereNoHeadRotates) {
+  const ir::Graph graph = build_graph(config_from(small_json("gpt2")), {.num_tokens = 3});
+  const auto counts = count_ops(graph);
+  EXPECT_EQ(counts.at("embedding"), 2);
+  EXPECT_EQ(counts.at("layer_norm"), 7);
+  for (const char* absent : {"rope", "rope_table", "rms_norm"})
+    EXPECT_FALSE(counts.contains(absent));
+  const ir::State* table = graph.find_state(intern("position_embedding.weight"));
+  ASSERT_NE(table, nullptr);
+  EXPECT_EQ(graph.value(table->before).type, tensor_type(DType::kFloat32, {32, 12}));
+  const ir::Node* norm = first_node(graph, "layer_norm");
+  EXPECT_EQ(norm->inputs[2], graph.find_state(intern("layers.0.attention_norm.bias"))->before);
+}
+
+TEST(BuildGraph, ActivatesOneProductWithoutAGate) {
+  const ir::Graph graph = build_graph(config_from(small_json("gpt2")), {.num_tokens = 3});
+  EXPECT_EQ(first_node(graph, "activation")->inputs.size(), 1u);
+  EXPECT_EQ(graph.find_state(intern("layers.0.mlp.gate.weight")), nullptr);
+  EXPECT_NE(graph.find_state(intern("layers.0.mlp.up.bias")), nullptr);
+}
+
+TEST(BuildGraph, StartsTheMatricesThatEndABlockSmaller) {
+  const ir::Graph graph = build_graph(config_from(small_json("gpt2")), {.num_tokens = 3});
+  const auto deviation = [&](const char* name) {
+    return graph.find_state(intern(name))->init.deviation;
+  };
+  for (const char* name : {"layers.1.attention.o.weight", "layers.1.mlp.down.weight"})
+    EXPECT_EQ(deviation(name), 0.02 / std::sqrt(6.0));
+  for (const char* name : {"layers.1.attention.q.weight", "layers.1.mlp.up.weight",
+                           "embedding.weight", "position_embedding.weight"})
+    EXPECT_EQ(deviation(name), 0.02);
 }
 
 TEST(BuildGraph, ObjectiveIsTheLossWithoutCoefficients) {

@@ -268,6 +268,60 @@ TEST(Config, ReadsTheWindowsTheRopeAndTheExpertsOfGptOss) {
   EXPECT_THAT(windows_of(odd), ElementsAre(0, 0, 0));
 }
 
+TEST(Config, TakesTheDefaultsOfTransformersForGpt2) {
+  const ModelConfig config = config_from(R"({"model_type": "gpt2"})");
+  EXPECT_EQ(config.spec.hidden_size, 768);
+  EXPECT_EQ(config.spec.vocab_size, 50257);
+  EXPECT_EQ(config.spec.layers.size(), 12u);
+  EXPECT_EQ(config.spec.norm, NormKind::kLayer);
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-5);
+  EXPECT_EQ(config.spec.learned_positions, 1024);
+  EXPECT_EQ(config.max_position_embeddings, 1024);
+  EXPECT_EQ(config.spec.residual_deviation, 0.02 / std::sqrt(24.0));
+  EXPECT_TRUE(config.spec.head.is_tied);
+  EXPECT_EQ(config.bos_token_id, 50256);
+  EXPECT_THAT(config.eos_token_ids, ElementsAre(50256));
+  const Mlp& mlp = std::get<Mlp>(config.spec.layers[0].feed_forward);
+  EXPECT_EQ(mlp.width, 3072);
+  EXPECT_EQ(mlp.activation.kind, spec::ActivationKind::kGeluTanh);
+  EXPECT_TRUE(mlp.bias);
+  EXPECT_EQ(gqa_of(config).num_kv_heads, 12);
+  EXPECT_EQ(gqa_of(config).head_dim, 64);
+  EXPECT_EQ(*gqa_of(config, 3).softmax_scale, 0.125);
+  EXPECT_EQ(config.counts.total, 124'439'808);  // as published
+}
+
+TEST(Config, ReadsGpt2ByItsOwnNames) {
+  const ModelConfig config =
+      config_from(R"({"model_type": "gpt2", "n_embd": 15, "n_layer": 3, "n_head": 5, "n_inner": 7,
+          "n_positions": 9, "n_ctx": 9, "activation_function": "gelu", "vocab_size": 11,
+          "layer_norm_epsilon": 1e-3, "scale_attn_weights": false, "reorder_and_upcast_attn": true,
+          "scale_attn_by_inverse_layer_idx": true, "summary_type": "cls_index"})");
+  EXPECT_EQ(config.spec.hidden_size, 15);
+  EXPECT_EQ(config.spec.learned_positions, 9);
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-3);
+  EXPECT_EQ(gqa_of(config).head_dim, 3) << "odd, for nothing rotates";
+  EXPECT_EQ(*gqa_of(config, 2).softmax_scale, 1.0 / 3);
+  const Mlp& mlp = std::get<Mlp>(config.spec.layers[0].feed_forward);
+  EXPECT_EQ(mlp.width, 7);
+  EXPECT_EQ(mlp.activation.kind, spec::ActivationKind::kGelu);
+  EXPECT_EQ(
+      config_from(R"({"model_type": "gpt2", "hidden_size": 24, "n_inner": null})").spec.hidden_size,
+      24);
+}
+
+TEST(Config, WarnsOnceOfDropout) {
+  const auto said = [](const char* rates) {
+    std::string text;
+    const LogScope scope([&](Severity, const std::string& line) { text += line + '\n'; });
+    config_from(std::string(R"({"model_type": "gpt2", "resid_pdrop": 0, )") + rates + "}");
+    return text;
+  };
+  EXPECT_EQ(said(R"("embd_pdrop": 0.0, "attn_pdrop": 0)"), "");
+  EXPECT_EQ(said(R"("embd_pdrop": 0.25)"),
+            "[config] embd_pdrop 0.25, attn_pdrop 0.1: training goes without dropout\n");
+}
+
 TEST(Config, TakesAConfigThatNamesTheClassOfAFamily) {
   const std::string json = small_json("deepseek_v3", R"("model_type": "kimi_k2",
                                                         "architectures": ["DeepseekV3ForCausalLM"])");

@@ -53,6 +53,8 @@ inline std::string small_json(const std::string& model_type, const std::string& 
                      "n_shared_experts": 2, "first_k_dense_replace": 1, "sliding_window": null)"},
       {"glm4_moe",
        R"(, "n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5)"},
+      {"gpt2", R"(, "num_key_value_heads": 6, "head_dim": 2, "n_inner": 10, "resid_pdrop": 0,
+                     "embd_pdrop": 0, "attn_pdrop": 0)"},
       {"ernie4_5_moe", R"(, "moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 5)"},
       {"hunyuan_v1_moe", R"(, "num_experts": 5, "moe_topk": [2, 2, 2])"},
       {"minimax_m2", R"(, "num_local_experts": 4, "num_experts_per_tok": 2)"},

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/log.h"
 #include "io/safetensors.h"
 #include "model/float_conversion.h"
 #include "unit/model/model_files.h"
@@ -28,6 +29,7 @@ const std::vector<std::string>& models() {
       small_json("minimax_m2"),
       small_json("glm4_moe", R"("use_qk_norm": true)"),
       small_json("ernie4_5_moe"),
+      small_json("gpt2"),
       small_json("hunyuan_v1_moe", R"("attention_bias": true)"),
       small_json("deepseek_v3", R"("q_lora_rank": null)"),
       small_json("flex_olmo"),
@@ -407,6 +409,45 @@ TEST(Weights, ALoneHeadStandsForATiedEmbedding) {
   EXPECT_EQ(found.tensors.front().name, "lm_head.weight");
   use_own_names(tied, found);
   EXPECT_EQ(found.tensors.front().name, "model.embed_tokens.weight");
+}
+
+TEST(Weights, NameTensorsOfGpt2WithAndWithoutTheModelsPrefix) {
+  const ModelConfig config = config_from(small_json("gpt2"));
+  for (const std::string prefix : {"transformer.", ""}) {
+    std::map<std::string, std::vector<std::int64_t>> shapes;
+    for (const FileTensor& tensor :
+         make_weight_map(config, prefix.empty() ? 1 : 0, DType::kFloat32).tensors)
+      shapes[tensor.name] = tensor.shape;
+    using Shape = std::vector<std::int64_t>;
+    EXPECT_EQ(shapes.at(prefix + "h.2.attn.c_attn.weight"), (Shape{12, 36}));
+    EXPECT_EQ(shapes.at(prefix + "h.2.attn.c_attn.bias"), (Shape{36}));
+    EXPECT_EQ(shapes.at(prefix + "h.2.attn.c_proj.weight"), (Shape{12, 12}));
+    EXPECT_EQ(shapes.at(prefix + "h.0.mlp.c_fc.weight"), (Shape{12, 10}));
+    EXPECT_EQ(shapes.at(prefix + "h.0.mlp.c_proj.weight"), (Shape{10, 12}));
+    EXPECT_EQ(shapes.at(prefix + "h.0.ln_1.bias"), (Shape{12}));
+    EXPECT_EQ(shapes.at(prefix + "wte.weight"), (Shape{11, 12}));
+    EXPECT_EQ(shapes.at(prefix + "wpe.weight"), (Shape{32, 12}));
+    EXPECT_EQ(shapes.at(prefix + "ln_f.weight"), (Shape{12}));
+    EXPECT_EQ(shapes.size(), 4u + 3 * 12);
+  }
+}
+
+TEST(Weights, NameTensorsThatTheModelDoesNotUse) {
+  const ModelConfig config = config_from(small_json("gpt2"));
+  const States states = random_states(config, 3);
+  WeightMap map = make_weight_map(config);
+  const std::size_t num_used = map.tensors.size();
+  for (const char* name : {"transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias"})
+    map.tensors.push_back({name, DType::kFloat32, {2}, {{"norm.weight", 0, 2}}});
+  const io::TempDirectory folder;
+  export_weights(map, folder.path(), SaveDType::kSource, values_of(states));
+  States got = empty_like(states);
+  std::string said;
+  const LogScope scope([&](Severity, const std::string& text) { said += text + '\n'; });
+  EXPECT_EQ(import_weights(config, folder.path(), buffers_of(got)).tensors.size(), num_used);
+  EXPECT_EQ(got, states);
+  EXPECT_THAT(said, ::testing::HasSubstr("2 tensors are ignored"));
+  EXPECT_THAT(said, ::testing::HasSubstr("transformer.h.0.attn.bias"));
 }
 
 TEST(Weights, IgnoreOldRotaryBuffers) {
