@@ -88,8 +88,11 @@ ir::ValueId add_head(ModelBuilder& b, ir::ValueId hidden, ir::ValueId embedding)
                              .init = b.normal()});
   // Rows are scaled rather than logits, which are many more.
   const ir::ValueId rows = scaled(b, normed, 1 / spec.logits_divisor, "norm.scaled");
-  return b.op("linear", {rows, embedding}, {}, "logits");
-}, "logits");
+  std::vector<ir::ValueId> inputs{rows, embedding};
+  if (spec.head.bias)
+    inputs.push_back(
+        b.parameter({.key = "head.bias", .file = {"lm_head.bias"}, .shape = {spec.vocab_size}}));
+  return b.op("linear", std::move(inputs), {}, "logits");
 }
 
 // What a token's position in its document adds to its embedding.

@@ -99,6 +99,7 @@ struct LayerSpec {
 
 struct HeadSpec {
   bool is_tied = false;  // its weight is the embedding's
+  bool bias = false;     // of the logits
 };
 
 // Norms of the hidden state.

@@ -190,7 +190,6 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"qwen3_moe", R"("shared_expert_intermediate_size": 64)"},
       {"dots1", R"("scoring_func": "softmax")"},
       {"dots1", R"("topk_method": "greedy")"},
-      {"ernie4_5_moe", R"("use_bias": true)"},
       {"gpt2", R"("add_cross_attention": true)"},
       {"gpt2", R"("activation_function": "relu")"},
       {"gpt2", R"("num_key_value_heads": 3)"},

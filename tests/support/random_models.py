@@ -433,6 +433,10 @@ MODELS = {
         },
     ),
     "gpt_oss_one": ("gpt_oss", GPT_OSS | AUX | {"num_experts_per_tok": 1, "sliding_window": 1, "swiglu_limit": 0.4}),
+    "ernie4_5_moe_biased": (
+        "ernie4_5_moe",
+        ERNIE | {"use_bias": True, "num_hidden_layers": 3, "moe_num_experts": 5, "moe_k": 2, "hidden_act": "gelu"},
+    ),
     "olmoe_plain": ("olmoe", OLMOE | AUX),
     "olmoe_odd": ("olmoe", OLMOE | ODD_ATTENTION | ALL_OF_FIVE | {"norm_topk_prob": True, "clip_qkv": 3.0}),
     "olmoe_one": (

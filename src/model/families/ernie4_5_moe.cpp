@@ -8,7 +8,7 @@
 namespace anabatic::model {
 namespace {
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
+Moe read_moe(ConfigReader& reader, const CommonFields& fields, bool has_biases) {
   const Range experts{1, Limits::kExperts};
   Moe moe{.activation = fields.activation};
   moe.num_experts = read_either(reader, "moe_num_experts", "num_experts", 64, experts);
@@ -21,6 +21,7 @@ Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
                      .normalizes = true,
                      .floor = reader.number("moe_norm_min", 1e-12, 0.0, 1e6)};
   Mlp shared = fields.mlp();
+  shared.bias = has_biases;
   shared.width = moe.width * reader.integer("moe_num_shared_experts", 2, {0, Limits::kExperts});
   if (shared.width > 0) moe.shared = SharedExpert{.mlp = shared};
   return moe;
@@ -54,7 +55,11 @@ Spelling with_bias(const std::string& block, const Spelling& experts) {
 void read_ernie4_5_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Gqa attention = fields.attention();
   attention.rotates_pairs = true;
-  const Moe moe = read_moe(reader, fields);
+  Mlp mlp = fields.mlp();
+  // All products have one but those of routers and their experts.
+  const bool has_biases = reader.has("use_bias") && reader.boolean("use_bias", false);
+  attention.qkv_bias = attention.output_bias = mlp.bias = config.spec.head.bias = has_biases;
+  const Moe moe = read_moe(reader, fields, has_biases);
   const SparseLayers sparse = read_sparse(reader, fields);
   config.output_router_logits = reader.boolean("output_router_logits", false);
   config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
@@ -63,7 +68,7 @@ void read_ernie4_5_moe(ConfigReader& reader, const CommonFields& fields, ModelCo
   for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
     config.spec.layers.push_back(
         {.attention = attention,
-         .feed_forward = sparse.contain(i) ? FeedForward(moe) : FeedForward(fields.mlp())});
+         .feed_forward = sparse.contain(i) ? FeedForward(moe) : FeedForward(mlp)});
   config.spec.spellings =
       with_shared_experts({with_bias("mlp", {}), with_bias("mlp.gate", fused_experts("mlp"))});
 }

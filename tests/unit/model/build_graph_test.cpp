@@ -59,6 +59,7 @@ const std::vector<std::string>& variants() {
       small_json("dots1"),
       small_json("ernie4_5_moe"),
       small_json("ernie4_5_moe", R"("moe_num_shared_experts": 0, "moe_layer_interval": 2)"),
+      small_json("ernie4_5_moe", R"("use_bias": true)"),
       small_json("gpt2"),
       small_json("gpt2", R"("tie_word_embeddings": false, "activation_function": "relu2")"),
       small_json("hunyuan_v1_moe"),
@@ -224,6 +225,19 @@ TEST(BuildGraph, StartsTheMatricesThatEndABlockSmaller) {
   for (const char* name : {"layers.1.attention.q.weight", "layers.1.mlp.up.weight",
                            "embedding.weight", "position_embedding.weight"})
     EXPECT_EQ(deviation(name), 0.02);
+}
+
+TEST(BuildGraph, AddsABiasToLogits) {
+  const ir::Graph graph =
+      build_graph(config_from(small_json("ernie4_5_moe", R"("use_bias": true)")),
+                  {.num_tokens = 3, .with_logits = true});
+  const ir::Node& head = graph.node(graph.value(*graph.find_output("logits")).producer);
+  ASSERT_EQ(head.inputs.size(), 3u);
+  EXPECT_EQ(head.inputs[1], graph.find_state(intern("embedding.weight"))->before);
+  EXPECT_EQ(head.inputs[2], graph.find_state(intern("head.bias"))->before);
+  for (const char* name : {"layers.0.attention.q.bias", "layers.0.attention.o.bias",
+                           "layers.0.mlp.down.bias", "layers.1.shared_expert.gate.bias"})
+    EXPECT_NE(graph.find_state(intern(name)), nullptr) << name;
 }
 
 TEST(BuildGraph, ObjectiveIsTheLossWithoutCoefficients) {

@@ -322,6 +322,16 @@ TEST(Config, WarnsOnceOfDropout) {
             "[config] embd_pdrop 0.25, attn_pdrop 0.1: training goes without dropout\n");
 }
 
+TEST(Config, GivesErnieItsBiases) {
+  const ModelConfig biased = config_from(small_json("ernie4_5_moe", R"("use_bias": true)"));
+  EXPECT_TRUE(gqa_of(biased).qkv_bias && gqa_of(biased).output_bias);
+  EXPECT_TRUE(std::get<Mlp>(biased.spec.layers[0].feed_forward).bias);
+  EXPECT_TRUE(first_moe(biased.spec)->shared->mlp.bias);
+  EXPECT_TRUE(biased.spec.head.bias);
+  const ModelConfig plain = config_from(small_json("ernie4_5_moe", R"("use_bias": null)"));
+  EXPECT_FALSE(gqa_of(plain).qkv_bias || plain.spec.head.bias);
+}
+
 TEST(Config, TakesAConfigThatNamesTheClassOfAFamily) {
   const std::string json = small_json("deepseek_v3", R"("model_type": "kimi_k2",
                                                         "architectures": ["DeepseekV3ForCausalLM"])");

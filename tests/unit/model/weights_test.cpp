@@ -30,6 +30,7 @@ const std::vector<std::string>& models() {
       small_json("glm4_moe", R"("use_qk_norm": true)"),
       small_json("ernie4_5_moe"),
       small_json("gpt2"),
+      small_json("ernie4_5_moe", R"("use_bias": true)"),
       small_json("hunyuan_v1_moe", R"("attention_bias": true)"),
       small_json("deepseek_v3", R"("q_lora_rank": null)"),
       small_json("flex_olmo"),
