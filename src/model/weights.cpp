@@ -338,10 +338,13 @@ std::string_view config_name(DType dtype) {
 
 io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
                                     SaveDType dtype, const StateReader& read,
-                                    const io::SafetensorsWriterOptions& options) {
+                                    const io::SafetensorsWriterOptions& options,
+                                    std::span<const io::TensorEntry* const> others) {
   std::vector<io::TensorInfo> infos;
   for (const FileTensor& tensor : map.tensors)
     infos.push_back({tensor.name, saved_dtype(tensor, dtype), tensor.shape});
+  for (const io::TensorEntry* entry : others)
+    infos.push_back({entry->name, *entry->dtype, entry->shape});
   io::SafetensorsWriter writer(directory, std::move(infos), options);
   std::vector<std::byte> bytes;
   for (const FileTensor& tensor : map.tensors)
@@ -352,6 +355,7 @@ io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem:
       from_floats(saved, values, bytes);
       writer.write(tensor.name, bytes);
     });
+  for (const io::TensorEntry* entry : others) writer.write(entry->name, entry->data);
   return writer.finish();
 }
 

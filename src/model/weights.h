@@ -16,6 +16,10 @@
 #include "io/safetensors_writer.h"
 #include "model/model.h"
 
+namespace anabatic::io {
+struct TensorEntry;
+}
+
 namespace anabatic::model {
 
 // `count` elements of a state from element `offset` on, row-major.
@@ -91,9 +95,11 @@ std::optional<DType> stored_dtype(const std::filesystem::path& directory);
 std::string_view config_name(DType dtype);
 
 // Writes model.safetensors, or shards and an index, into an existing directory. Values round to
-// nearest even. Returns the checksums of the files.
+// nearest even. Tensors of other files in `others` are written byte for byte. Returns the checksums
+// of the files.
 io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
                                     SaveDType dtype, const StateReader& read,
-                                    const io::SafetensorsWriterOptions& options = {});
+                                    const io::SafetensorsWriterOptions& options = {},
+                                    std::span<const io::TensorEntry* const> others = {});
 
 }  // namespace anabatic::model

@@ -239,5 +239,27 @@ TEST_F(Convert, ATiedHeadIsListedAsATwin) {
   EXPECT_THAT(manifest.ignored, IsEmpty());
 }
 
+TEST_F(Convert, HandsThroughWhatTheModelDoesNotUse) {
+  // Eight positions are fewer than the tokens that otherwise probe a model.
+  const fs::path source = path("gpt2");
+  fs::create_directories(source);
+  io::write_text(source / "config.json",
+                 model::small_json("gpt2", R"("max_position_embeddings": 8)"));
+  const model::ModelConfig config = model::load_config(source);
+  const model::States states = model::random_states(config, 7);
+  model::WeightMap map = model::make_weight_map(config, 1, DType::kFloat32);
+  map.tensors.push_back({"h.0.attn.bias", DType::kBFloat16, {1, 1, 2, 2}, {{"norm.bias", 0, 4}}});
+  model::export_weights(map, source, model::SaveDType::kSource, model::values_of(states));
+
+  const Manifest manifest = convert(source, path("same"), {});
+  ASSERT_EQ(manifest.ignored.size(), 1u);
+  EXPECT_EQ(manifest.ignored[0].name, "h.0.attn.bias");
+  EXPECT_THAT(manifest.written, Contains(manifest.ignored[0]));
+  EXPECT_EQ(manifest.logits->tokens, 8);
+  EXPECT_EQ(manifest.logits->largest_difference, 0);
+  EXPECT_THAT(check_manifest(path("same"), source, {}), IsEmpty());
+  EXPECT_EQ(read_file(source / "config.json"), read_file(path("same") / "config.json"));
+}
+
 }  // namespace
 }  // namespace anabatic::train

@@ -121,6 +121,18 @@ Manifest describe_source(const fs::path& path, const StoredModel& source) {
   return manifest;
 }
 
+// Tensors that the model does not use and that can be written: those of a dtype that has a name
+// here.
+std::vector<const io::TensorEntry*> handed_through(const Manifest& manifest,
+                                                   const model::WeightSource* source) {
+  std::vector<const io::TensorEntry*> entries;
+  if (source == nullptr) return entries;
+  for (const ManifestTensor& tensor : manifest.ignored)
+    if (const io::TensorEntry* entry = source->files().find(tensor.name); entry->dtype)
+      entries.push_back(entry);
+  return entries;
+}
+
 std::vector<std::string> differing_logits(const LogitsComparison& logits, std::string_view what) {
   if (logits.largest_difference <= kLargestDifference) return {};
   return {fmt::format(
@@ -168,8 +180,9 @@ void prove(const fs::path& source_path, const StoredModel& source, const fs::pat
            const ConvertOptions& options, Manifest& manifest) {
   const StoredModel written(path);
   require_all(path, written.differing_values(source.reader()));
-  std::vector<ManifestTensor> surplus;
-  manifest.written = written.describe(surplus);
+  std::vector<ManifestTensor> unused;
+  manifest.written = written.describe(unused);
+  manifest.written.insert(manifest.written.end(), unused.begin(), unused.end());
   if (!options.compares_logits) return;
   const std::int64_t vocab_size = source.config().spec.vocab_size;
   const auto tokens = probe_tokens(source.config());
@@ -194,7 +207,8 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   io::write_checksums(
       directory.path(),
       model::export_weights(map, directory.path(), model::SaveDType::kSource, source.reader(),
-                            {.max_shard_bytes = options.max_shard_bytes}));
+                            {.max_shard_bytes = options.max_shard_bytes},
+                            handed_through(manifest, source.directory())));
   prove(source_path, source, directory.path(), options, manifest);
   write_manifest(directory.path(), manifest);
   directory.finish();

@@ -20,6 +20,8 @@ class StoredModel {
   const model::ModelConfig& config() const { return config_; }
   const model::WeightMap& map() const;
   model::StateReader reader() const;  // as long as this lives
+  // Null for a GGUF file.
+  const model::WeightSource* directory() const { return std::get_if<model::WeightSource>(&files_); }
 
   // Tensors, hashed. Those that no parameter reads are added to `others`.
   std::vector<ManifestTensor> describe(std::vector<ManifestTensor>& others) const;
