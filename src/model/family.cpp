@@ -15,7 +15,7 @@ std::span<const Family* const> families() {
       &kGlm4Moe,      &kGpt2,       &kGptOss,    &kGraniteMoe, &kGraniteMoeShared,
       &kHunyuanV1Moe, &kLlama,      &kMinimaxM2, &kMistral,    &kMixtral,
       &kOlmo2,        &kOlmoe,      &kQwen2,     &kQwen2Moe,   &kQwen3,
-      &kQwen3Moe};
+      &kQwen3Moe,     &kSolarOpen};
   return kFamilies;
 }
 

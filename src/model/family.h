@@ -16,7 +16,7 @@ namespace anabatic::model {
 // Defaults of transformers' config class, for fields that a config.json leaves out.
 struct FamilyDefaults {
   std::int64_t vocab_size, hidden_size;
-  std::int64_t intermediate_size;  // 0: 4 · hidden_size
+  std::int64_t intermediate_size;  // 0: 4 · hidden_size, or not used
   std::int64_t num_hidden_layers, num_attention_heads;
   std::int64_t num_key_value_heads;  // 0: as many as attention heads
   std::int64_t head_dim;             // 0: hidden_size / num_attention_heads
@@ -60,7 +60,7 @@ struct Family {
 // One file each, in families/.
 extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGpt2,
     kGptOss, kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral,
-    kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe;
+    kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSolarOpen;
 
 std::span<const Family* const> families();  // all, by model_type
 // Both null when there is none.

@@ -40,7 +40,7 @@ TEST(ConfigErrors, ListTheFamiliesThatAreKnown) {
       AllOf(HasSubstr(
                 "expected one of deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, "
                 "glm4_moe, gpt2, gpt_oss, granitemoe, granitemoeshared, hunyuan_v1_moe, llama, "),
-            HasSubstr("qwen2_moe, qwen3, qwen3_moe, got \"gptj\"")));
+            HasSubstr("qwen2_moe, qwen3, qwen3_moe, solar_open, got \"gptj\"")));
 }
 
 TEST(ConfigErrors, ShowEveryProblemAtOnce) {
@@ -231,7 +231,10 @@ TEST(ConfigErrors, RefuseWhatChangesTheMaths) {
       {"qwen3_moe", R"("scoring_func": "sigmoid")"},
       {"qwen3_moe", R"("routed_scaling_factor": 2.5)"},
       {"qwen3_moe", R"("first_k_dense_replace": 1)"},
-      {"qwen3_moe", R"("router_jitter_noise": 0.1)"}};
+      {"qwen3_moe", R"("router_jitter_noise": 0.1)"},
+      {"solar_open", R"("first_k_dense_replace": 1)"},
+      {"solar_open", R"("partial_rotary_factor": 0.5)"},
+      {"solar_open", R"("use_qk_norm": true)"}};
   for (const auto& [family, member] : cases) {
     const std::string key = std::string(member).substr(1, std::string(member).find('"', 1) - 1);
     EXPECT_THAT(unsupported(small_json(family, member)), HasSubstr("not supported: " + key))

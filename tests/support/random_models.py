@@ -50,6 +50,15 @@ DEEPSEEK = COMMON | {
 }
 GLM4_MOE = DOTS1 | {"n_group": 2, "topk_group": 1, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}
 del GLM4_MOE["sliding_window"]
+SOLAR_OPEN = COMMON | {
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_group": 3,
+    "topk_group": 2,
+    "head_dim": 8,
+}
+del SOLAR_OPEN["intermediate_size"]
 MINIMAX_M2 = MIXTRAL | {"num_local_experts": 6, "head_dim": 8}
 HUNYUAN = COMMON | {"num_experts": 6, "moe_topk": 2, "head_dim": 8, "pad_token_id": None}
 GPT_OSS = COMMON | {"head_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 5}
@@ -336,6 +345,45 @@ MODELS = {
             "reorder_and_upcast_attn": True,
         },
     ),
+    "solar_open_odd": (
+        "solar_open",
+        SOLAR_OPEN
+        | {
+            "num_key_value_heads": 1,
+            "head_dim": 12,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 2.5,
+            "rope_parameters": rope("yarn", factor=2.0, original_max_position_embeddings=32),
+        },
+    ),
+    "solar_open_bare": (
+        "solar_open",
+        SOLAR_OPEN
+        | NARROW
+        | {
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 1,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 0.7,
+            "tie_word_embeddings": True,
+            "pad_token_id": 5,
+        },
+    ),
+    "solar_open_all_experts": (
+        "solar_open",
+        SOLAR_OPEN
+        | {
+            "n_routed_experts": 5,
+            "num_experts_per_tok": 5,
+            "n_group": 1,
+            "topk_group": 1,
+            "hidden_act": "gelu_pytorch_tanh",
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": rope("linear", factor=3.0),
+        },
+    ),
     "minimax_m2_plain": ("minimax_m2", MINIMAX_M2),
     "minimax_m2_odd": (
         "minimax_m2",
@@ -516,6 +564,8 @@ SLOW = {
     "hunyuan_v1_moe_plain",
     "glm4_moe_bare",
     "glm4_moe_plain",
+    "solar_open_all_experts",
+    "solar_open_bare",
     "minimax_m2_plain",
     "minimax_m2_tied",
     "dots1_bare_scores",

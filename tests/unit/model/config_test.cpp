@@ -405,6 +405,27 @@ TEST(Config, ReadsRoutersOfDots1) {
   EXPECT_EQ(config.router_aux_loss_coef, 0);  // its model has no such loss
 }
 
+TEST(Config, ReadsSolarOpenWithExpertsInEveryLayer) {
+  const ModelConfig config = config_from(
+      R"({"model_type": "solar_open", "attention_bias": true, "num_hidden_layers": 2})");
+  EXPECT_TRUE(gqa_of(config).qkv_bias);
+  EXPECT_FALSE(gqa_of(config).output_bias);
+  EXPECT_EQ(config.spec.rope.rotary_dim, 128);
+  EXPECT_THAT(sparse_layers(config), ElementsAre(true, true));
+  const Moe& moe = *first_moe(config.spec);
+  EXPECT_EQ(moe.router.form, (spec::RouterForm{.score = spec::RouterScore::kSigmoid,
+                                               .has_bias = true,
+                                               .group_score = spec::GroupScore::kTop2,
+                                               .normalizes = true,
+                                               .epsilon = 1e-20}));
+  EXPECT_EQ(moe.shared->mlp.width, 1280);
+  EXPECT_THAT(config.sizes, Contains(std::pair<std::string, std::int64_t>("intermediate_size", 0)));
+  const ModelConfig renamed = config_from(
+      R"({"model_type": "solar_open", "num_local_experts": 16, "n_shared_experts": 3})");
+  EXPECT_EQ(first_moe(renamed.spec)->num_experts, 16);
+  EXPECT_EQ(first_moe(renamed.spec)->shared->mlp.width, 3 * 1280);
+}
+
 TEST(Config, HasTheActivationOfHiddenAct) {
   const std::pair<const char*, spec::ActivationKind> cases[] = {
       {"silu", spec::ActivationKind::kSwiglu},

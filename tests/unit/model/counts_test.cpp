@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "model/family.h"
 #include "unit/model/model_files.h"
 
 namespace anabatic::model {
@@ -36,34 +37,15 @@ TEST(CountParameters, CountsChosenExpertsAndTheTiedHeadOnce) {
 }
 
 TEST(CountParameters, AgreesWithTheStatesOfTheGraph) {
-  for (const char* family : {"deepseek_v2",
-                             "deepseek_v3",
-                             "dots1",
-                             "ernie4_5_moe",
-                             "flex_olmo",
-                             "glm4_moe",
-                             "hunyuan_v1_moe",
-                             "gpt2",
-                             "gpt_oss",
-                             "minimax_m2",
-                             "granitemoe",
-                             "granitemoeshared",
-                             "llama",
-                             "mistral",
-                             "mixtral",
-                             "olmo2",
-                             "olmoe",
-                             "qwen2",
-                             "qwen2_moe",
-                             "qwen3",
-                             "qwen3_moe"}) {
+  for (const Family* family : families()) {
     const ModelConfig config =
-        config_from(small_json(family, R"("tie_word_embeddings": true, "attention_bias": false)"));
+        config_from(small_json(std::string(family->model_type),
+                               R"("tie_word_embeddings": true, "attention_bias": false)"));
     std::int64_t total = 0;
     const ir::Graph graph = build_graph(config, {.num_tokens = 1});
     for (const ir::State& state : graph.states)
       total += graph.value(state.before).type.num_elements();
-    EXPECT_EQ(config.counts.total, total);
+    EXPECT_EQ(config.counts.total, total) << family->model_type;
   }
 }
 

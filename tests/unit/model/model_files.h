@@ -67,7 +67,9 @@ inline std::string small_json(const std::string& model_type, const std::string& 
       {"olmoe", R"(, "num_experts": 5, "num_experts_per_tok": 2, "head_dim": 2)"},
       {"qwen2_moe", R"(, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5,
                           "shared_expert_intermediate_size": 7)"},
-      {"qwen3_moe", R"(, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5)"}};
+      {"qwen3_moe", R"(, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 5)"},
+      {"solar_open", R"(, "n_routed_experts": 6, "num_experts_per_tok": 3,
+                          "moe_intermediate_size": 5)"}};
   const auto found = more.find(model_type);
   const std::string experts = found == more.end() ? "" : found->second;
   return R"({"vocab_size": 11, "hidden_size": 12, "intermediate_size": 10, "num_hidden_layers": 3,

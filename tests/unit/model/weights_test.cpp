@@ -38,7 +38,8 @@ const std::vector<std::string>& models() {
       small_json("granitemoe"),
       small_json("granitemoeshared", R"("tie_word_embeddings": true)"),
       small_json("olmo2"),
-      small_json("olmoe", R"("attention_bias": true)")};
+      small_json("olmoe", R"("attention_bias": true)"),
+      small_json("solar_open", R"("attention_bias": true)")};
   return list;
 }
 
