@@ -135,15 +135,19 @@ class Parser {
   spec::Init init() {
     using enum spec::Init::Rule;
     spec::Init parsed;
-    if (lexer_.accept(to_string(kOnes))) {
-      parsed.rule = kOnes;
-    } else if (lexer_.accept(to_string(kNormal))) {
-      parsed.rule = kNormal;
+    const auto number = [&] {
       const std::size_t at = lexer_.position();
       const std::string_view written = lexer_.attribute();
-      parsed.deviation = located(at, [&] {
+      return located(at, [&] {
         return spec::get_double({{"deviation", spec::parse_attribute(written)}}, "deviation");
       });
+    };
+    if (lexer_.accept(to_string(kOnes))) {
+      parsed.rule = kOnes;
+      if (lexer_.accept("times")) parsed.deviation = number();
+    } else if (lexer_.accept(to_string(kNormal))) {
+      parsed.rule = kNormal;
+      parsed.deviation = number();
       if (lexer_.accept("zero_row")) parsed.zero_row = count("a row");
     } else {
       lexer_.fail_expected("'ones' or 'normal'");

@@ -6,7 +6,7 @@
 //   item   := "batch" value | "step_input" value
 //           | "state" value ["named" STRING] ROLE ["of" STRING]
 //             ["rows" DIGITS "+" DIGITS "/" DIGITS] ["frozen"]
-//             ["init" ("ones" | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
+//             ["init" ("ones" ["times" NUMBER] | "normal" NUMBER ["zero_row" DIGITS])] ["->" REF]
 //           | "output" REF | "objective" REF
 //           | value ("," value)* "=" OP "(" [REF ("," REF)*] ")" ["{" WORD "=" ATTRIBUTE, ... "}"]
 //             PHASE ["layer=" INTEGER] ["segment=" (WORD | STRING)]

@@ -15,7 +15,9 @@ void initialize(const ir::State& state, const TensorType& type, std::int64_t fir
                    type.num_elements(), first, end);
   const spec::Init& init = state.init;
   if (init.rule != spec::Init::Rule::kNormal) {
-    std::fill(values.begin(), values.end(), init.rule == spec::Init::Rule::kOnes ? 1.0f : 0.0f);
+    const bool is_scaled = init.rule == spec::Init::Rule::kOnes && init.deviation != 0;
+    const float one = is_scaled ? static_cast<float>(init.deviation) : 1.0f;
+    std::fill(values.begin(), values.end(), init.rule == spec::Init::Rule::kOnes ? one : 0.0f);
     return;
   }
   const std::uint64_t stream = stream_of(text(state.name));

@@ -57,6 +57,8 @@ class Generator {
     State& parameter = graph_.states.back();
     parameter.is_trainable = below(2) == 0;
     parameter.init = {.rule = static_cast<spec::Init::Rule>(below(3))};
+    if (parameter.init.rule == spec::Init::Rule::kOnes && below(2) == 0)
+      parameter.init.deviation = 1.0 / static_cast<double>(2 + below(97));
     if (parameter.init.rule == spec::Init::Rule::kNormal)
       parameter.init = {.rule = spec::Init::Rule::kNormal,
                         .deviation = 1.0 / static_cast<double>(1 + below(97)),
