@@ -55,6 +55,16 @@ class Fuser {
     return id != ir::kNoNode && graph_.node(id).op->name == op ? &graph_.node(id) : nullptr;
   }
 
+  // A number, times what the loss weighs in the objective.
+  std::optional<double> constant(ValueId value) const {
+    double factor = 1;
+    for (const Node* scale; (scale = producer(value, "scale")) != nullptr; value = scale->inputs[0])
+      factor *= spec::get_double(scale->attributes, "factor");
+    const Node* fill = producer(value, "fill");
+    if (fill == nullptr) return std::nullopt;
+    return factor * spec::get_double(fill->attributes, "value");
+  }
+
   // Nobody beyond the nodes that go reads the value.
   bool is_read_by(ValueId value, std::size_t num_readers) const {
     return !is_output_[index(value)] && readers_[index(value)].size() == num_readers;
@@ -105,9 +115,9 @@ class Fuser {
     const auto gradient = std::find_if(readers.begin(), readers.end(), reads_loss);
     if (gradient == readers.end()) return std::nullopt;
     found.loss_gradient = *gradient;
-    const Node* seed = producer(graph_.node(*gradient).inputs[4], "fill");
-    if (seed == nullptr) return std::nullopt;
-    found.dloss = spec::get_double(seed->attributes, "value");
+    const std::optional<double> dloss = constant(graph_.node(*gradient).inputs[4]);
+    if (!dloss) return std::nullopt;
+    found.dloss = *dloss;
 
     ValueId dlogits = graph_.node(*gradient).outputs[0];
     if (const std::vector<NodeId>& next = readers_[index(dlogits)];
