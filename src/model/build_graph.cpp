@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "model/layers.h"
 #include "model/model.h"
+#include "model/mtp.h"
 #include "model/router_losses.h"
 #include "ops/table.h"
 
@@ -20,19 +21,29 @@ void check_options(const BuildOptions& options) {
                    "[model] expected with_loss false for a graph with caches, got true");
   ANABATIC_REQUIRE(options.with_loss || options.with_logits,
                    "[model] expected a graph with loss or logits, got neither");
+  ANABATIC_REQUIRE(options.mtp_coef == 0 || (options.with_loss && options.keeps_mtp),
+                   "[model] expected with_loss and keeps_mtp for a loss of multi-token prediction");
 }
 
-void add_losses(ModelBuilder& layers, const BuildOptions& options, ir::ValueId logits,
-                ir::ValueId documents, const std::vector<RouterOutputs>& routers) {
+void add_losses(ModelBuilder& layers, const BuildOptions& options, const LayerInputs& inputs,
+                const ModelValues& model, const std::vector<RouterOutputs>& routers) {
   layers.begin(-1, "loss");
   ir::GraphBuilder& builder = layers.graph();
   const ir::ValueId labels =
       builder.batch_input("labels", tensor_type(DType::kInt32, {options.num_tokens}));
   const ir::ValueId scale = builder.step_input("inverse_tokens", tensor_type(DType::kFloat32, {}));
-  const ir::ValueId loss = builder.add("cross_entropy", {logits, labels, scale})[0];
+  const ir::ValueId loss = builder.add("cross_entropy", {model.logits, labels, scale})[0];
   builder.output(loss, "loss");
-  builder.graph().objective =
-      routers.empty() ? loss : add_router_losses(builder, options, loss, documents, routers);
+  ir::ValueId objective =
+      routers.empty() ? loss : add_router_losses(builder, options, loss, inputs.documents, routers);
+  if (options.mtp_coef != 0) objective = add_mtp_loss(layers, options, inputs, model, objective);
+  builder.graph().objective = objective;
+}
+
+// What no op reads gets no gradient.
+void freeze_mtp(ir::Graph& graph, const ModelSpec& spec) {
+  const std::size_t num_used = declare(spec, false).parameters.size();
+  for (std::size_t i = num_used; i < graph.states.size(); ++i) graph.states[i].is_trainable = false;
 }
 
 LayerInputs add_inputs(ir::GraphBuilder& builder, const ModelSpec& spec,
@@ -60,12 +71,13 @@ ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options) {
   ir::Graph graph;
   graph.name = config.model_type;
   ir::GraphBuilder builder(graph, ops::find_op);
-  ModelBuilder layers(config.spec, builder);
+  ModelBuilder layers(config.spec, builder, options.keeps_mtp);
+  if (options.keeps_mtp && options.mtp_coef == 0) freeze_mtp(graph, config.spec);
   const LayerInputs inputs = add_inputs(builder, config.spec, options);
   std::vector<RouterOutputs> routers;
-  const ir::ValueId logits = add_model(layers, inputs, routers);
-  if (options.with_loss) add_losses(layers, options, logits, inputs.documents, routers);
-  if (options.with_logits) builder.output(logits, "logits");
+  const ModelValues model = add_model(layers, inputs, routers);
+  if (options.with_loss) add_losses(layers, options, inputs, model, routers);
+  if (options.with_logits) builder.output(model.logits, "logits");
   return graph;
 }
 

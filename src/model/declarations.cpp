@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "model/layers.h"
+#include "model/mtp.h"
 
 namespace anabatic::model {
 
@@ -19,11 +20,12 @@ std::int64_t Parameter::num_elements() const {
   return count;
 }
 
-Declarations declare(const ModelSpec& spec) {
+Declarations declare(const ModelSpec& spec, bool with_mtp) {
   Declarations declared;
   ModelBuilder builder(spec, declared);
   std::vector<RouterOutputs> routers;
-  add_model(builder, {}, routers);
+  const ModelValues values = add_model(builder, {}, routers);
+  if (with_mtp) add_mtp(builder, {}, std::vector<MtpInputs>(spec.mtp.size()), values, routers);
   return declared;
 }
 

@@ -31,6 +31,7 @@ struct Parameter {
 // A tensor that files may hold in addition to the parameter that it equals.
 struct RepeatedTensor {
   std::string tensor, parameter;  // "lm_head.weight", "embedding.weight"
+  bool may_replace = true;        // files may have it instead
 };
 
 struct Declarations {
@@ -42,8 +43,8 @@ struct Declarations {
   std::map<std::int64_t, std::int64_t> attention_widths{};  // as in ModelCounts
 };
 
-// Runs the builder without a graph.
-Declarations declare(const ModelSpec& spec);
+// Runs the builder without a graph. Layers of multi-token prediction come last.
+Declarations declare(const ModelSpec& spec, bool with_mtp = true);
 
 // "layers.3.attention.q.weight" from 3 and "attention.q.weight". Layer -1 adds no prefix.
 std::string state_name(std::int64_t layer, std::string_view key);

@@ -11,11 +11,11 @@ namespace anabatic::model {
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{
-      &kDeepseekV2,   &kDeepseekV3, &kDots1,     &kErnie45Moe, &kFlexOlmo,
-      &kGlm4Moe,      &kGpt2,       &kGptOss,    &kGraniteMoe, &kGraniteMoeShared,
-      &kHunyuanV1Moe, &kLlama,      &kMinimaxM2, &kMistral,    &kMixtral,
-      &kOlmo2,        &kOlmoe,      &kQwen2,     &kQwen2Moe,   &kQwen3,
-      &kQwen3Moe,     &kSolarOpen};
+      &kDeepseekV2,       &kDeepseekV3,   &kDots1,    &kErnie45Moe,    &kFlexOlmo,
+      &kGlm4Moe,          &kGlm4MoeLite,  &kGpt2,     &kGptOss,        &kGraniteMoe,
+      &kGraniteMoeShared, &kHunyuanV1Moe, &kLlama,    &kMinimaxM2,     &kMistral,
+      &kMixtral,          &kOlmo2,        &kOlmoe,    &kPanguUltraMoe, &kQwen2,
+      &kQwen2Moe,         &kQwen3,        &kQwen3Moe, &kSolarOpen};
   return kFamilies;
 }
 
@@ -88,12 +88,24 @@ Moe read_experts(ConfigReader& reader, const CommonFields& fields, ModelConfig& 
                         ? read_either(reader, key, other_key, defaults.num_experts, range)
                         : reader.integer(key, defaults.num_experts, range);
   moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, {1, Limits::kExperts});
-  if (moe.num_experts > 0 && moe.top_k > moe.num_experts)
-    reader.invalid("num_experts_per_tok",
-                   fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
+  if (moe.num_experts > 0) require_enough_experts(reader, "num_experts_per_tok", moe);
+  config.has_balance_loss = true;
   config.output_router_logits = reader.boolean("output_router_logits", false);
   config.router_aux_loss_coef = reader.number("router_aux_loss_coef", aux_loss_coef, 0.0, 1e6);
   return moe;
+}
+
+void require_enough_experts(ConfigReader& reader, const char* key, const Moe& moe) {
+  if (moe.top_k > moe.num_experts)
+    reader.invalid(key,
+                   fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
+}
+
+void read_mtp_layers(ConfigReader& reader, ModelConfig& config, const LayerSpec& layer,
+                     std::int64_t fallback) {
+  const std::int64_t depths = read_either(reader, "num_nextn_predict_layers", "num_mtp_layers",
+                                          fallback, {0, Limits::kLayers});
+  config.mtp_layers.assign(static_cast<std::size_t>(depths), layer);
 }
 
 void require_experts(ConfigReader& reader, const char* key, const Moe& moe) {

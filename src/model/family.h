@@ -58,9 +58,10 @@ struct Family {
 };
 
 // One file each, in families/.
-extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe, kGpt2,
-    kGptOss, kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2, kMistral, kMixtral,
-    kOlmo2, kOlmoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe, kSolarOpen;
+extern const Family kDeepseekV2, kDeepseekV3, kDots1, kErnie45Moe, kFlexOlmo, kGlm4Moe,
+    kGlm4MoeLite, kGpt2, kGptOss, kGraniteMoe, kGraniteMoeShared, kHunyuanV1Moe, kLlama, kMinimaxM2,
+    kMistral, kMixtral, kOlmo2, kOlmoe, kPanguUltraMoe, kQwen2, kQwen2Moe, kQwen3, kQwen3Moe,
+    kSolarOpen;
 
 std::span<const Family* const> families();  // all, by model_type
 // Both null when there is none.
@@ -105,6 +106,12 @@ void read_groups(ConfigReader& reader, Moe& moe);
 // form.
 Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const Moe& defaults,
                         std::int64_t shared_experts = 0);
+// A problem where a token would choose more experts than there are.
+void require_enough_experts(ConfigReader& reader, const char* key, const Moe& moe);
+// Layers of multi-token prediction like this one. `num_nextn_predict_layers` of them, which
+// transformers' classes call num_mtp_layers; files may hold none. To be called after the layers.
+void read_mtp_layers(ConfigReader& reader, ModelConfig& config, const LayerSpec& layer,
+                     std::int64_t fallback);
 // These spellings where files call the MLP of shared experts so.
 std::vector<Spelling> with_shared_experts(std::vector<Spelling> spellings,
                                           const std::string& file = "mlp.shared_experts");

@@ -39,12 +39,59 @@ ir::ValueId add_block(ModelBuilder& b, NormPlacement placement, BlockNames names
                       ir::ValueId hidden, Block&& block) {
   b.begin(names.segment);
   names.before.width = names.after.width = b.spec().hidden_size;
+  names.after.start = b.spec().post_norm_start;
   ir::ValueId x = hidden;
   if (placement != NormPlacement::kAfter) x = b.norm(x, names.before);
   x = block(x);
   if (placement != NormPlacement::kBefore) x = b.norm(x, names.after);
   x = scaled(b, x, b.spec().residual_multiplier, {});
   return b.op("add", {hidden, x}, {}, names.residual);
+}
+
+ir::ValueId embedding_weight(ModelBuilder& b) {
+  const ModelSpec& spec = b.spec();
+  return b.parameter({.key = "embedding.weight",
+                      .file = {"model.embed_tokens.weight"},
+                      .shape = {spec.vocab_size, spec.hidden_size},
+                      .init = {.rule = spec::Init::Rule::kNormal,
+                               .deviation = spec.initializer_range,
+                               .zero_row = spec.padding_token},
+                      .in_flops = false});
+}
+
+ir::ValueId head_weight(ModelBuilder& b, ir::ValueId embedding) {
+  const ModelSpec& spec = b.spec();
+  if (!spec.head.is_tied)
+    return b.parameter({.key = "head.weight",
+                        .file = {"lm_head.weight"},
+                        .shape = {spec.vocab_size, spec.hidden_size},
+                        .init = b.normal()});
+  b.repeat({.tensor = "lm_head.weight", .parameter = "embedding.weight"},
+           spec.vocab_size * spec.hidden_size);
+  return embedding;
+}
+
+// What a token's position in its document adds to its embedding.
+ir::ValueId add_positions(ModelBuilder& b, ir::ValueId hidden, ir::ValueId positions) {
+  const ModelSpec& spec = b.spec();
+  const ir::ValueId table = b.parameter({.key = "position_embedding.weight",
+                                         .file = {"model.embed_positions.weight"},
+                                         .shape = {spec.learned_positions, spec.hidden_size},
+                                         .init = b.normal(),
+                                         .in_flops = false});
+  const ir::ValueId rows = b.op("embedding", {table, positions}, {}, "position_embedding.output");
+  return b.op("add", {hidden, rows}, {}, "embedding.sum");
+}
+
+}  // namespace
+
+ir::ValueId add_embedding(ModelBuilder& b, ir::ValueId weight, ir::ValueId tokens) {
+  const ModelSpec& spec = b.spec();
+  spec::Attributes padding;
+  if (spec.padding_token >= 0) padding["padding"] = spec.padding_token;
+  const ir::ValueId rows =
+      b.op("embedding", {weight, tokens}, std::move(padding), "embedding.output");
+  return scaled(b, rows, spec.embedding_multiplier, "embedding.scaled");
 }
 
 ir::ValueId add_layer(ModelBuilder& b, const LayerSpec& layer, ir::ValueId hidden,
@@ -62,72 +109,37 @@ ir::ValueId add_layer(ModelBuilder& b, const LayerSpec& layer, ir::ValueId hidde
       });
 }
 
-ir::ValueId embedding_weight(ModelBuilder& b) {
-  const ModelSpec& spec = b.spec();
-  return b.parameter({.key = "embedding.weight",
-                      .file = {"model.embed_tokens.weight"},
-                      .shape = {spec.vocab_size, spec.hidden_size},
-                      .init = {.rule = spec::Init::Rule::kNormal,
-                               .deviation = spec.initializer_range,
-                               .zero_row = spec.padding_token},
-                      .in_flops = false});
-}
-
-ir::ValueId add_head(ModelBuilder& b, ir::ValueId hidden, ir::ValueId embedding) {
-  const ModelSpec& spec = b.spec();
-  b.begin(-1, "head");
-  const ir::ValueId normed =
-      b.norm(hidden, {.name = "norm", .file = {"model.norm"}, .width = spec.hidden_size});
-  if (spec.head.is_tied)
-    b.repeat({.tensor = "lm_head.weight", .parameter = "embedding.weight"},
-             spec.vocab_size * spec.hidden_size);
-  else
-    embedding = b.parameter({.key = "head.weight",
-                             .file = {"lm_head.weight"},
-                             .shape = {spec.vocab_size, spec.hidden_size},
-                             .init = b.normal()});
-  // Rows are scaled rather than logits, which are many more.
-  const ir::ValueId rows = scaled(b, normed, 1 / spec.logits_divisor, "norm.scaled");
-  std::vector<ir::ValueId> inputs{rows, embedding};
-  if (spec.head.bias)
-    inputs.push_back(
-        b.parameter({.key = "head.bias", .file = {"lm_head.bias"}, .shape = {spec.vocab_size}}));
+// Rows are scaled rather than logits, which are many more.
+ir::ValueId add_logits(ModelBuilder& b, ir::ValueId hidden, ir::ValueId head_weight) {
+  const ir::ValueId rows = scaled(b, hidden, 1 / b.spec().logits_divisor, "norm.scaled");
+  std::vector<ir::ValueId> inputs{rows, head_weight};
+  if (b.spec().head.bias)
+    inputs.push_back(b.parameter(
+        {.key = "head.bias", .file = {"lm_head.bias"}, .shape = {b.spec().vocab_size}}));
   return b.op("linear", std::move(inputs), {}, "logits");
 }
 
-// What a token's position in its document adds to its embedding.
-ir::ValueId add_positions(ModelBuilder& b, ir::ValueId hidden, ir::ValueId positions) {
+ModelValues add_model(ModelBuilder& b, LayerInputs inputs, std::vector<RouterOutputs>& routers) {
   const ModelSpec& spec = b.spec();
-  const ir::ValueId table = b.parameter({.key = "position_embedding.weight",
-                                         .file = {"model.embed_positions.weight"},
-                                         .shape = {spec.learned_positions, spec.hidden_size},
-                                         .init = b.normal(),
-                                         .in_flops = false});
-  const ir::ValueId rows = b.op("embedding", {table, positions}, {}, "position_embedding.output");
-  return b.op("add", {hidden, rows}, {}, "embedding.sum");
-}
-
-}  // namespace
-
-ir::ValueId add_model(ModelBuilder& b, LayerInputs inputs, std::vector<RouterOutputs>& routers) {
-  const ModelSpec& spec = b.spec();
+  ModelValues values;
   b.begin(-1, "embedding");
-  const ir::ValueId embedding = embedding_weight(b);
-  spec::Attributes padding;
-  if (spec.padding_token >= 0) padding["padding"] = spec.padding_token;
-  ir::ValueId hidden =
-      b.op("embedding", {embedding, inputs.tokens}, std::move(padding), "embedding.output");
-  hidden = scaled(b, hidden, spec.embedding_multiplier, "embedding.scaled");
+  values.embedding_weight = embedding_weight(b);
+  ir::ValueId hidden = add_embedding(b, values.embedding_weight, inputs.tokens);
   if (spec.learned_positions > 0)
     hidden = add_positions(b, hidden, inputs.positions);
   else
-    inputs.rope_table =
+    values.rope_table = inputs.rope_table =
         b.op("rope_table", {inputs.positions}, spec::to_attributes(spec.rope), "rope_table");
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     b.begin(static_cast<std::int64_t>(i), "");
     hidden = add_layer(b, spec.layers[i], hidden, inputs, routers);
   }
-  return add_head(b, hidden, embedding);
+  b.begin(-1, "head");
+  values.hidden =
+      b.norm(hidden, {.name = "norm", .file = {"model.norm"}, .width = spec.hidden_size});
+  values.head_weight = head_weight(b, values.embedding_weight);
+  values.logits = add_logits(b, values.hidden, values.head_weight);
+  return values;
 }
 
 }  // namespace anabatic::model

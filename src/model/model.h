@@ -35,6 +35,9 @@ struct ModelConfig {
   std::int64_t max_position_embeddings = 0;
   bool output_router_logits = false;
   double router_aux_loss_coef = 0.0;
+  bool has_balance_loss = false;  // whether the family's config class has router_aux_loss_coef
+  // Layers of multi-token prediction that files may hold. model/mtp.h makes them part of `spec`.
+  std::vector<LayerSpec> mtp_layers{};
   std::int64_t bos_token_id = -1;
   std::vector<std::int64_t> eos_token_ids{};
   std::string dtype{};  // torch_dtype / dtype of the source, "" when absent
@@ -65,15 +68,17 @@ struct BuildOptions {
   BalanceLoss balance_loss = BalanceLoss::kLayer;  // `aux_loss`, an output of MoE models
   double balance_coef = 0.0;                       // of aux_loss in the objective
   double z_loss_coef = 0.0;
+  bool keeps_mtp = false;           // parameters of spec.mtp are states
+  double mtp_coef = 0.0;            // of mtp_loss in the objective; 0: it is not computed
   std::int64_t cache_capacity = 0;  // > 0: decoding graph with KV caches of that many rows, states
                                     // `layers.N.attention.{k,v}_cache`
 };
 
 // The forward graph of one micro-batch in fp32. Its outputs are `loss` (language model, scaled by
-// inverse_tokens), `aux_loss`, `z_loss`, `expert_load.N` (counts of layer N) and `logits`. Losses
-// of the micro-batches of a step add up to the step's. With loss and experts the batch has one more
-// input, `documents`. With a cache it has `cache_first i32[1]`, the row where this call's tokens
-// go, and attention reads the caches.
+// inverse_tokens), `aux_loss`, `z_loss`, `mtp_loss`, `expert_load.N` (counts of layer N) and
+// `logits`. Losses of the micro-batches of a step add up to the step's. With loss and experts the
+// batch has one more input, `documents`. With a cache it has `cache_first i32[1]`, the row where
+// this call's tokens go, and attention reads the caches. model/mtp.h has the inputs of mtp_loss.
 ir::Graph build_graph(const ModelConfig& config, const BuildOptions& options);
 
 // Model FLOPs of a training step: 6 · tokens · active, and in each layer 7 · (d_qk + d_v) · heads ·

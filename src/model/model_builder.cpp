@@ -20,8 +20,8 @@ FileView with_end(FileView file, std::string_view end) {
 ModelBuilder::ModelBuilder(const ModelSpec& spec, Declarations& declared)
     : spec_(spec), declared_(&declared) {}
 
-ModelBuilder::ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph)
-    : spec_(spec), graph_(&graph), parameters_(declare(spec).parameters) {
+ModelBuilder::ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp)
+    : spec_(spec), graph_(&graph), parameters_(declare(spec, with_mtp).parameters) {
   for (const Parameter& parameter : parameters_) {
     values_.push_back(graph.state(parameter.name(), tensor_type(DType::kFloat32, parameter.shape),
                                   ir::StateRole::kParameter));
@@ -81,10 +81,13 @@ ir::ValueId ModelBuilder::expert_bias(const ExpertLinear& linear) {
 }
 
 ir::ValueId ModelBuilder::norm(ir::ValueId x, const Norm& norm) {
+  // A deviation of 0 stands for ones.
+  const spec::Init init{.rule = spec::Init::Rule::kOnes,
+                        .deviation = norm.start == 1 ? 0 : norm.start};
   std::vector<ir::ValueId> inputs{x, parameter({.key = joined(norm.name, ".weight"),
                                                 .file = with_end(norm.file, ".weight"),
                                                 .shape = {norm.width},
-                                                .init = {.rule = spec::Init::Rule::kOnes}})};
+                                                .init = init})};
   const bool is_layer_norm = spec_.norm == NormKind::kLayer;
   if (is_layer_norm)
     inputs.push_back(parameter({.key = joined(norm.name, ".bias"),

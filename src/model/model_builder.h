@@ -36,21 +36,23 @@ struct ExpertLinear {
   bool bias = false;
 };
 
-// NAME.weight [width], initialised to ones, and NAME.bias where the model's norms have one.
+// NAME.weight [width], initialised to ones times `start`, and NAME.bias where the model's norms
+// have one.
 struct Norm {
   std::string_view name;
   FileView file;
   std::int64_t width = 0;
   std::optional<double> epsilon{};  // absent: the model's
+  double start = 1;
 };
 
 class ModelBuilder {
  public:
   // Only declares parameters. All values are kNoValue.
   ModelBuilder(const ModelSpec& spec, Declarations& declared);
-  // Adds a state for each parameter of declare(spec), then ops as functions are called. The graph
-  // outlives the builder.
-  ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph);
+  // Adds a state for each parameter of declare(spec, with_mtp), then ops as functions are called.
+  // The graph outlives the builder.
+  ModelBuilder(const ModelSpec& spec, ir::GraphBuilder& graph, bool with_mtp);
 
   const ModelSpec& spec() const { return spec_; }
   // Only for a builder with a graph.

@@ -129,6 +129,7 @@ struct FileView {
   std::string tensor;
   HeadRows heads{};
   std::int64_t rows_in_turn = 0;  // those that share the tensor give so many rows in turn; 0: all
+  bool joins_columns = false;     // rows of those that share the tensor stand side by side
   bool is_transposed = false;     // files have each matrix [in, out]; all that share it say so
   bool has_leading_one = false;   // files have an axis of size 1 before the others
 };
@@ -153,11 +154,14 @@ struct ModelSpec {
   double embedding_multiplier = 1;  // of the embedding's rows
   double residual_multiplier = 1;   // of what a block adds to the hidden state
   double logits_divisor = 1;
+  double post_norm_start = 1;  // first weights of norms behind blocks
   spec::Rope rope{};
   // Rows of a trained table of positions, which are added to the embedding. 0: queries and keys
   // rotate instead.
   std::int64_t learned_positions = 0;
   std::vector<LayerSpec> layers{};
+  // Layers of multi-token prediction, numbered behind `layers`: each predicts a token further on.
+  std::vector<LayerSpec> mtp{};
   HeadSpec head{};
   std::vector<Spelling> spellings{Spelling{}};  // exports use the first
   // Ends of the names of tensors that files may hold and the model does not use.

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/float_conversion.h"
+#include "model/mtp.h"
 
 namespace anabatic::model {
 namespace {
@@ -98,7 +99,7 @@ void check_tensor(FileTensor& tensor, const io::TensorEntry& entry, Problems& pr
 }
 
 // Checks tensors of files that are not in the map.
-void check_others(const io::SafetensorsDirectory& files, const ModelSpec& spec,
+void check_others(const io::SafetensorsDirectory& files, const ModelConfig& config,
                   const Declarations& declared, const WeightMap& map,
                   const std::filesystem::path& directory, Problems& problems) {
   std::vector<std::string> unused;
@@ -106,10 +107,11 @@ void check_others(const io::SafetensorsDirectory& files, const ModelSpec& spec,
   for (const FileTensor& tensor : map.tensors) expected.insert(tensor.name);
   for (const auto& [name, entry] : files.entries()) {
     if (expected.count(name) != 0 || is_ignorable(name)) continue;
-    if (is_unused(spec, name)) {
+    if (is_unused(config.spec, name)) {
       unused.push_back(name);
       continue;
     }
+    if (left_out_layer(config, name) >= 0) continue;
     const auto repeated = std::find_if(
         declared.repeated.begin(), declared.repeated.end(),
         [&, &name = name](const RepeatedTensor& tensor) { return tensor.tensor == name; });
@@ -123,6 +125,20 @@ void check_others(const io::SafetensorsDirectory& files, const ModelSpec& spec,
   tell_unused(directory, unused);
 }
 
+// Says which layers of the files the model does not have.
+void name_left_out(const ModelConfig& config, const io::SafetensorsDirectory& files,
+                   const std::filesystem::path& directory) {
+  std::set<std::int64_t> layers;
+  for (const auto& [name, entry] : files.entries())
+    if (const std::int64_t layer = left_out_layer(config, name); layer >= 0) layers.insert(layer);
+  std::string names;
+  for (const std::int64_t layer : layers)
+    names += fmt::format("{}model.layers.{}", names.empty() ? "" : ", ", layer);
+  if (!names.empty())
+    log_info("[weights] {}: layers of multi-token prediction are left out: {}", directory.string(),
+             names);
+}
+
 }  // namespace
 
 WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirectory& files,
@@ -134,7 +150,8 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
   // Where files hold only the repeated tensor, the parameter is read from it.
   for (const RepeatedTensor& repeated : declared.repeated)
     if (FileTensor& tensor = tensor_of(map, repeated.parameter);
-        files.find(tensor.name) == nullptr && files.find(repeated.tensor) != nullptr)
+        repeated.may_replace && files.find(tensor.name) == nullptr &&
+        files.find(repeated.tensor) != nullptr)
       tensor.name = repeated.tensor;
   Problems problems;
   for (FileTensor& tensor : map.tensors) {
@@ -145,8 +162,9 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
     else
       check_tensor(tensor, *entry, problems);
   }
-  check_others(files, config.spec, declared, map, directory, problems);
+  check_others(files, config, declared, map, directory, problems);
   problems.require_none(directory);
+  name_left_out(config, files, directory);
   return map;
 }
 
@@ -173,11 +191,11 @@ void require_equal_repeats(const ModelConfig& config, const WeightMap& map,
     const bool is_equal =
         one->dtype == other->dtype &&
         std::equal(one->data.begin(), one->data.end(), other->data.begin(), other->data.end());
-    ANABATIC_REQUIRE(
-        is_equal,
-        "[weights] {}: expected {} to equal {}, because tie_word_embeddings is true; set "
-        "it to false to train both",
-        directory.string(), repeated.tensor, name);
+    ANABATIC_REQUIRE(is_equal, "[weights] {}: expected {} to equal {}, because {}",
+                     directory.string(), repeated.tensor, name,
+                     repeated.may_replace
+                         ? "tie_word_embeddings is true; set it to false to train both"
+                         : "layers of multi-token prediction share the model's own");
   }
 }
 

@@ -89,16 +89,18 @@ class MapBuilder {
                               .pieces = {},
                               .is_transposed = view.is_transposed && has_matrices});
     FileTensor& tensor = map_.tensors[place->second];
+    const std::size_t grown = view.joins_columns ? rows + 1 : rows;
+    const std::int64_t in_turn = view.joins_columns ? 1 : view.rows_in_turn;
     if (!is_new && expert == 0) {
-      tensor.shape[rows] += shape[rows];
-      if (view.rows_in_turn > 0) ++tensor.num_alternating;
+      tensor.shape[grown] += shape[grown];
+      if (in_turn > 0) ++tensor.num_alternating;
     }
     add_piece(tensor, {.state = parameter.name(),
                        .offset = expert * count,
                        .count = count,
                        .row_elements = has_matrices ? parameter.shape.back() : 1,
                        .heads = view.heads,
-                       .rows_in_turn = view.rows_in_turn});
+                       .rows_in_turn = in_turn});
   }
 
   // Merges the piece with the previous one where it continues that.

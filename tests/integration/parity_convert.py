@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 import random_models as models  # noqa: E402
 
-FEW = ["deepseek_v3_odd", "granitemoe_plain"]
+FEW = ["deepseek_v3_odd", "glm4_moe_lite_odd", "granitemoe_plain"]
 
 
 def run(*command):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random models of every family, saved as transformers saves them, and tokens to run through them."""
 
+import pangu_ultra_moe
 import torch
 import transformers
 
@@ -59,6 +60,9 @@ SOLAR_OPEN = COMMON | {
     "head_dim": 8,
 }
 del SOLAR_OPEN["intermediate_size"]
+GLM4_MOE_LITE = DEEPSEEK | {"routed_scaling_factor": 1.8}
+del GLM4_MOE_LITE["first_k_dense_replace"]
+PANGU = DEEPSEEK | {"rope_parameters": {"rope_theta": 25600000.0, "rope_type": "default"}}
 MINIMAX_M2 = MIXTRAL | {"num_local_experts": 6, "head_dim": 8}
 HUNYUAN = COMMON | {"num_experts": 6, "moe_topk": 2, "head_dim": 8, "pad_token_id": None}
 GPT_OSS = COMMON | {"head_dim": 8, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 5}
@@ -384,6 +388,54 @@ MODELS = {
             "rope_parameters": rope("linear", factor=3.0),
         },
     ),
+    "glm4_moe_lite_plain": ("glm4_moe_lite", GLM4_MOE_LITE),
+    "glm4_moe_lite_odd": (
+        "glm4_moe_lite",
+        GLM4_MOE_LITE
+        | {
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "n_group": 3,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "attention_bias": True,
+            "rope_interleave": False,
+            "qk_nope_head_dim": 10,
+            "v_head_dim": 6,
+            "rope_parameters": rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.9),
+        },
+    ),
+    "glm4_moe_lite_one": (
+        "glm4_moe_lite",
+        GLM4_MOE_LITE
+        | {
+            "q_lora_rank": None,
+            "num_experts_per_tok": 1,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "mlp_layer_types": ["sparse", "sparse"],
+        },
+    ),
+    "pangu_ultra_moe_plain": ("pangu_ultra_moe", PANGU),
+    "pangu_ultra_moe_odd": (
+        "pangu_ultra_moe",
+        PANGU
+        | {
+            "num_hidden_layers": 3,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": 10,
+            "v_head_dim": 6,
+            "n_shared_experts": 2,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": False,
+            "routed_scaling_factor": 0.7,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "pangu_ultra_moe_all_experts": (
+        "pangu_ultra_moe",
+        PANGU | {"num_experts_per_tok": 6, "first_k_dense_replace": 0, "hidden_act": "gelu", "pad_token_id": 5},
+    ),
     "minimax_m2_plain": ("minimax_m2", MINIMAX_M2),
     "minimax_m2_odd": (
         "minimax_m2",
@@ -563,6 +615,10 @@ SLOW = {
     "hunyuan_v1_moe_all_experts",
     "hunyuan_v1_moe_plain",
     "glm4_moe_bare",
+    "glm4_moe_lite_one",
+    "glm4_moe_lite_plain",
+    "pangu_ultra_moe_all_experts",
+    "pangu_ultra_moe_plain",
     "glm4_moe_plain",
     "solar_open_all_experts",
     "solar_open_bare",
@@ -588,9 +644,15 @@ SLOW = {
 
 def build(model_type, config, seed=0, eager=True):
     """A model in fp32 whose every parameter matters: weights well above the usual start, norms and biases random."""
-    made = transformers.AutoConfig.for_model(model_type, **config)
     kinds = {"attn_implementation": "eager", "experts_implementation": "eager"} if eager else {}
-    model = transformers.AutoModelForCausalLM.from_config(made, **kinds).float()
+    if model_type == "pangu_ultra_moe":
+        return fill(pangu_ultra_moe.build(config, **kinds).float(), seed)
+    made = transformers.AutoConfig.for_model(model_type, **config)
+    return fill(transformers.AutoModelForCausalLM.from_config(made, **kinds).float(), seed)
+
+
+def fill(model, seed):
+    """Such values for every parameter of a module."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

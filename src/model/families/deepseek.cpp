@@ -3,36 +3,17 @@
 // ones. They differ in how the router scores and weighs.
 #include <fmt/core.h>
 
-#include <cmath>
-
-#include "model/family.h"
+#include "model/families/latent_attention.h"
 
 namespace anabatic::model {
 namespace {
 
 constexpr Range kAnyWidth{1, Limits::kWidth};
 
-// transformers multiplies the softmax scale by mscale², for every rope type but the default.
-double scale_of_scores(const spec::Rope& rope, std::int64_t head_dim) {
-  const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
-  if (rope.variant == "default" || rope.mscale_all_dim == 0 || rope.factor <= 1) return scale;
-  const double mscale = 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1.0;
-  return scale * mscale * mscale;
-}
-
 Mla read_attention(ConfigReader& reader, const CommonFields& fields, const spec::Rope& rope) {
-  Mla mla{.num_heads = fields.num_attention_heads, .rope_dim = fields.head_dim};
-  if (fields.num_key_value_heads != fields.num_attention_heads)
-    reader.invalid("num_key_value_heads",
-                   fmt::format("expected num_attention_heads {}, as latent attention has, got {}",
-                               fields.num_attention_heads, fields.num_key_value_heads));
-  mla.q_rank = reader.optional_integer("q_lora_rank", 1536, kAnyWidth).value_or(0);
-  mla.kv_rank = reader.integer("kv_lora_rank", 512, kAnyWidth);
-  mla.nope_dim = reader.integer("qk_nope_head_dim", 128, {1, Limits::kHeads});
-  mla.v_dim = reader.integer("v_head_dim", 128, {1, Limits::kHeads});
+  Mla mla = read_latent_attention(reader, fields, rope,
+                                  {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .v_dim = 128});
   mla.bias = reader.boolean("attention_bias", false);
-  mla.scale = scale_of_scores(rope, mla.nope_dim + mla.rope_dim);
-  reader.expect("qk_head_dim", mla.nope_dim + mla.rope_dim);
   return mla;
 }
 
@@ -42,7 +23,7 @@ Moe read_moe_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& c
   require_experts(reader, "n_routed_experts", moe);
   if (!reader.has("num_experts_per_tok"))
     reader.invalid("num_experts_per_tok", "expected a number, got none");
-  config.output_router_logits = false;  // transformers adds no loss of routers here
+  config.output_router_logits = config.has_balance_loss = false;  // transformers adds no loss here
   moe.width = reader.integer("moe_intermediate_size", 1407, kAnyWidth);
   const std::int64_t shared = reader.integer("n_shared_experts", 2, {1, Limits::kExperts});
   moe.shared = {.mlp = {.width = moe.width * shared, .activation = fields.activation}};
@@ -89,9 +70,9 @@ void read_deepseek_v3(ConfigReader& reader, const CommonFields& fields, ModelCon
   const Router router{.form = {.groups = 8, .group_top_k = 4, .normalizes = true, .scale = 2.5}};
   const Moe moe = read_biased_experts(
       reader, fields, {.num_experts = 256, .top_k = 8, .width = 2048, .router = router}, 1);
-  // Files without layers of multi-token prediction may name them: transformers writes so.
-  reader.know({"num_nextn_predict_layers", "output_router_logits"});
+  reader.know({"output_router_logits"});  // the model has no loss of routers
   add_layers(reader, fields, attention, moe, fields.mlp(), 3, config);
+  read_mtp_layers(reader, config, {.attention = attention, .feed_forward = moe}, 1);
 }
 
 }  // namespace

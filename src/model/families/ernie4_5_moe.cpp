@@ -13,9 +13,7 @@ Moe read_moe(ConfigReader& reader, const CommonFields& fields, bool has_biases) 
   Moe moe{.activation = fields.activation};
   moe.num_experts = read_either(reader, "moe_num_experts", "num_experts", 64, experts);
   moe.top_k = read_either(reader, "moe_k", "num_experts_per_tok", 6, experts);
-  if (moe.top_k > moe.num_experts)
-    reader.invalid("moe_k",
-                   fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
+  require_enough_experts(reader, "moe_k", moe);
   moe.width = reader.integer("moe_intermediate_size", 1536, {1, Limits::kWidth});
   moe.router.form = {.has_bias = true,
                      .normalizes = true,
@@ -61,6 +59,7 @@ void read_ernie4_5_moe(ConfigReader& reader, const CommonFields& fields, ModelCo
   attention.qkv_bias = attention.output_bias = mlp.bias = config.spec.head.bias = has_biases;
   const Moe moe = read_moe(reader, fields, has_biases);
   const SparseLayers sparse = read_sparse(reader, fields);
+  config.has_balance_loss = true;
   config.output_router_logits = reader.boolean("output_router_logits", false);
   config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
   // Files without layers of multi-token prediction may name them.

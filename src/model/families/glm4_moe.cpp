@@ -13,12 +13,12 @@ void read_glm4_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig
   const Moe moe = read_biased_experts(
       reader, fields, {.num_experts = 128, .top_k = 8, .width = 1408, .router = router}, 1);
   const std::int64_t num_dense = reader.integer("first_k_dense_replace", 1, {0, Limits::kLayers});
-  // The model has no loss of routers. Files without layers of multi-token prediction may name them.
-  reader.know({"output_router_logits", "num_nextn_predict_layers"});
+  reader.know({"output_router_logits"});  // the model has no loss of routers
   for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
     config.spec.layers.push_back(
         {.attention = attention,
          .feed_forward = i < num_dense ? FeedForward(fields.mlp()) : FeedForward(moe)});
+  read_mtp_layers(reader, config, {.attention = attention, .feed_forward = moe}, 1);
   config.spec.spellings = with_shared_experts({Spelling{}, fused_experts("mlp")});
 }
 

@@ -58,6 +58,8 @@ const std::vector<std::string>& variants() {
       small_json("mixtral", R"("num_local_experts": 1, "num_experts_per_tok": 1)"),
       small_json("dots1"),
       small_json("ernie4_5_moe"),
+      small_json("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse"])"),
+      small_json("pangu_ultra_moe"),
       small_json("ernie4_5_moe", R"("moe_num_shared_experts": 0, "moe_layer_interval": 2)"),
       small_json("ernie4_5_moe", R"("use_bias": true)"),
       small_json("gpt2"),

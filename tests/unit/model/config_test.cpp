@@ -426,6 +426,57 @@ TEST(Config, ReadsSolarOpenWithExpertsInEveryLayer) {
   EXPECT_EQ(first_moe(renamed.spec)->shared->mlp.width, 3 * 1280);
 }
 
+TEST(Config, GivesGlm4MoeLiteItsSparseLayersAndDefaults) {
+  const ModelConfig config = config_from(small_json("glm4_moe_lite"));
+  EXPECT_THAT(sparse_layers(config), ElementsAre(false, true, true));
+  EXPECT_EQ(first_moe(config.spec)->router.form.scale, 1.8);
+  EXPECT_EQ(config.spec.norm_epsilon, 1e-5);
+  EXPECT_FALSE(config.has_balance_loss);
+  const ModelConfig listed = config_from(
+      small_json("glm4_moe_lite",
+                 R"("mlp_layer_types": ["dense", "dense", "sparse"], "first_k_dense_replace": 2)"));
+  EXPECT_THAT(sparse_layers(listed), ElementsAre(false, false, true));
+  for (const auto& [members, message] :
+       {std::pair(R"("mlp_layer_types": ["dense"])",
+                  "expected 3 entries (num_hidden_layers), got 1"),
+        std::pair(R"("num_key_value_heads": 2)", "expected num_attention_heads 6"),
+        std::pair(R"("qk_head_dim": 8)", "expected 7"),
+        std::pair(R"("first_k_dense_replace": 2)", "first_k_dense_replace: expected 1"),
+        std::pair(R"("mlp_layer_types": ["dense", "moe", "sparse"])", "dense or sparse, got moe")})
+    EXPECT_THAT(
+        message_of<Error>([&, json = small_json("glm4_moe_lite", members)] { config_from(json); }),
+        HasSubstr(message))
+        << members;
+}
+
+TEST(Config, GivesPanguItsRouterAndTwoNormsAroundABlock) {
+  const ModelConfig config = config_from(small_json("pangu_ultra_moe"));
+  EXPECT_THAT(sparse_layers(config), ElementsAre(false, true, true));
+  EXPECT_EQ(first_moe(config.spec)->router.form,
+            (spec::RouterForm{.score = spec::RouterScore::kSigmoid,
+                              .normalizes = true,
+                              .epsilon = 1e-20,
+                              .scale = 2.5}));
+  EXPECT_EQ(config.spec.rope.theta, 25.6e6);
+  const auto& attention = std::get<Mla>(config.spec.layers[0].attention);
+  EXPECT_EQ(attention.q_rank, 5);
+  EXPECT_EQ(attention.v_dim, 6);
+  EXPECT_FALSE(attention.bias);
+  EXPECT_EQ(config.spec.layers[2].norms, NormPlacement::kBoth);
+  const ModelConfig plain = config_from(small_json("pangu_ultra_moe", R"("sandwich_norm": false)"));
+  EXPECT_EQ(plain.spec.layers[2].norms, NormPlacement::kBefore);
+  for (const auto& [members, message] :
+       {std::pair(R"("num_experts_per_tok": 7)", "expected at most 6 experts, got 7"),
+        std::pair(R"("attention_bias": true)", "attention_bias: expected false"),
+        std::pair(R"("rope_scaling": {"type": "linear", "factor": 2})",
+                  "rope_scaling: expected none"),
+        std::pair(R"("n_group": 2)", "n_group: expected 0")})
+    EXPECT_THAT(message_of<Error>(
+                    [&, json = small_json("pangu_ultra_moe", members)] { config_from(json); }),
+                HasSubstr(message))
+        << members;
+}
+
 TEST(Config, HasTheActivationOfHiddenAct) {
   const std::pair<const char*, spec::ActivationKind> cases[] = {
       {"silu", spec::ActivationKind::kSwiglu},

@@ -55,6 +55,15 @@ TEST(Initialize, DrawsTheRouterBiasAndTheSinksOfGptOssButNoOtherBias) {
     EXPECT_THAT(states.at(std::string("layers.1.") + name), ::testing::Each(0.0f)) << name;
 }
 
+TEST(Initialize, NormsBehindBlocksOfPanguBeginBelowOne) {
+  const States states =
+      random_states(config_from(small_json("pangu_ultra_moe", R"("num_hidden_layers": 4)")), 1);
+  for (const char* norm : {"attention_norm", "mlp_norm"})
+    EXPECT_THAT(states.at(std::string("layers.3.") + norm + ".weight"), ::testing::Each(1.0f));
+  for (const char* norm : {"attention_post_norm", "mlp_post_norm"})
+    EXPECT_THAT(states.at(std::string("layers.3.") + norm + ".weight"), ::testing::Each(0.5f));
+}
+
 TEST(Initialize, DependsOnSeedAndNameAlone) {
   const ModelConfig config = config_from(small_json("mixtral"));
   const States a = random_states(config, 7), b = random_states(config, 7),

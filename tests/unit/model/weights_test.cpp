@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,6 +29,8 @@ const std::vector<std::string>& models() {
       small_json("deepseek_v2", R"("mlp_bias": true, "attention_bias": true)"),
       small_json("minimax_m2"),
       small_json("glm4_moe", R"("use_qk_norm": true)"),
+      small_json("glm4_moe_lite", R"("attention_bias": true)"),
+      small_json("pangu_ultra_moe"),
       small_json("ernie4_5_moe"),
       small_json("gpt2"),
       small_json("ernie4_5_moe", R"("use_bias": true)"),
@@ -104,6 +107,12 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   EXPECT_EQ(ernie.at("model.layers.1.mlp.moe_statics.e_score_correction_bias"), (Shape{1, 6}));
   EXPECT_EQ(ernie.at("model.layers.1.mlp.shared_experts.down_proj.weight"), (Shape{12, 10}));
   EXPECT_EQ(ernie.count("lm_head.weight"), 0u) << "tied by default";
+  auto pangu = names("pangu_ultra_moe", 0);
+  for (const char* norm :
+       {"input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"})
+    EXPECT_EQ(pangu.at(fmt::format("model.layers.1.{}.weight", norm)), (Shape{12}));
+  EXPECT_EQ(pangu.at("model.layers.1.mlp.shared_experts.up_proj.weight"), (Shape{5, 12}));
+  EXPECT_EQ(pangu.count("model.layers.1.mlp.gate.e_score_correction_bias"), 0u);
   auto flex = names("flex_olmo", 1);
   EXPECT_EQ(flex.at("model.layers.2.mlp.experts.gate_up_proj"), (Shape{5, 20, 12}));
   EXPECT_EQ(flex.at("model.layers.2.self_attn.q_norm.weight"), (Shape{24}));
