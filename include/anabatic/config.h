@@ -32,6 +32,9 @@ struct Config {
     // them from train.seed.
     enum class Init { kRandom, kPretrained };
     Init init = Init::kPretrained;
+    // Keep layers of multi-token prediction that the files hold: train them by train.mtp_loss_coef
+    // and save them. false leaves them out.
+    bool keep_mtp = true;
   };
   Model model{};
 
@@ -114,9 +117,14 @@ struct Config {
     // Weight of the routers' z-loss in the objective. Allowed: >= 0.
     double router_z_loss_coef = 0;
     // After each update, added to the choosing bias of experts with fewer tokens than the mean, and
-    // subtracted from that of busier ones. 0: the biases stay.
-    // Allowed: >= 0.
-    double router_bias_update_rate = 0;
+    // subtracted from that of busier ones. 0: the biases stay. auto is 0.001 in a random start of a
+    // family without router_aux_loss_coef, else 0. Allowed: >= 0, or std::nullopt for auto.
+    std::optional<double> router_bias_update_rate{};
+    // Weight in the objective of the mean loss of layers of multi-token prediction. 0 keeps them as
+    // they are. auto is 0.1 where the files hold such layers. A random start has them only with a
+    // number above 0 here. gradients takes auto as without them.
+    // Allowed: >= 0, or std::nullopt for auto.
+    std::optional<double> mtp_loss_coef{};
   };
   Train train{};
 

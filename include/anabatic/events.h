@@ -23,9 +23,10 @@ struct LayerBalance {
 // One training step.
 struct StepMetrics {
   std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
-  double loss = 0;               // cross-entropy alone, mean over the step's unmasked tokens
-  double aux_loss = 0;           // train.balance_loss without its weight; 0 without MoE layers
-  std::optional<double> z_loss;  // without its weight, if it is part of the objective
+  double loss = 0;                 // cross-entropy alone, mean over the step's unmasked tokens
+  double aux_loss = 0;             // train.balance_loss without its weight; 0 without MoE layers
+  std::optional<double> z_loss;    // without its weight, if it is part of the objective
+  std::optional<double> mtp_loss;  // likewise, of multi-token prediction
   double grad_norm = 0, learning_rate = 0;
   double step_time_s = 0, tokens_per_second = 0, tflops = 0;  // of input tokens
   std::optional<double> mfu;           // empty if the machine's peak is not known

@@ -39,11 +39,12 @@ struct Sequence {
 };
 
 struct StepResult {
-  std::int64_t step = 0;           // 1 for the first
-  double loss = 0;                 // mean over the unmasked labels, before the update
-  double aux_loss = 0;             // train.balance_loss without its weight; 0 without MoE layers
-  std::optional<double> z_loss{};  // without its weight, if it is part of the objective
-  double gradient_norm = 0;        // global norm of the gradients, before clipping
+  std::int64_t step = 0;             // 1 for the first
+  double loss = 0;                   // mean over the unmasked labels, before the update
+  double aux_loss = 0;               // train.balance_loss without its weight; 0 without MoE layers
+  std::optional<double> z_loss{};    // without its weight, if it is part of the objective
+  std::optional<double> mtp_loss{};  // likewise, of multi-token prediction
+  double gradient_norm = 0;          // global norm of the gradients, before clipping
   std::int64_t num_labels = 0;
   std::vector<LayerBalance> experts{};  // one for each MoE layer
 };

@@ -13,6 +13,7 @@
 #include "device/topology.h"
 #include "train/budget.h"
 #include "train/calibration.h"
+#include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/swap_tier.h"
 
@@ -118,7 +119,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   // Before anything is planned: what any process of this binary holds.
   std::int64_t process_bytes = device::current_resident_bytes();
   const double begin = now();
-  result.config = model::load_config(run.model.path);
+  result.config = train::load_run_model(run);
   // Data that can be opened are, as `train` opens them.
   const std::int64_t before_data_bytes = device::current_resident_bytes();
   const auto data = train::open_tokenized(run.data.train, run, result.config),

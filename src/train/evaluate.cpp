@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"
@@ -57,7 +58,7 @@ void require_evaluation_keys(const RunConfig& run) {
 
 Evaluation evaluate(const RunConfig& run) {
   require_evaluation_keys(run);
-  ModelSession session(run, false);
+  ModelSession session(without_mtp(run), false);
   return evaluate(session);
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/tokenizer/tokenizer.h"
+#include "train/objective/run_model.h"
 #include "train/tokenize.h"
 
 namespace anabatic::train {
@@ -108,7 +109,7 @@ void generate(ModelSession& session, std::span<const std::int32_t> prompt,
 void generate_text(const RunConfig& run, const std::string& prompt,
                    const std::function<void(const std::string&)>& emit) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[generate] expected model.path, got none");
-  ModelSession session(run, false);
+  ModelSession session(without_mtp(run), false);
   generate_text(session, prompt, emit);
 }
 

@@ -13,6 +13,8 @@
 #include "model/weights.h"
 #include "train/gradient_tokens.h"
 #include "train/model_session.h"
+#include "train/objective/mtp_batch.h"
+#include "train/objective/run_model.h"
 #include "train/training_step.h"
 
 namespace anabatic::train {
@@ -32,11 +34,21 @@ std::vector<float> placed(const GradientTokens& given, const float* rows, std::i
   return all;
 }
 
+float objective_of(const BoundProgram& program, const model::ModelConfig& config, bool adds_aux,
+                   double mtp_coef) {
+  double loss = program.scalar("loss");
+  if (adds_aux) loss += config.router_aux_loss_coef * program.scalar("aux_loss");
+  if (mtp_coef != 0) loss += mtp_coef * program.scalar("mtp_loss");
+  return static_cast<float>(loss);
+}
+
 }  // namespace
 
 void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                      const std::filesystem::path& output) {
-  ModelSession session(run, false);
+  // transformers' loss is that of the model's own layers.
+  const bool adds_mtp = run.train.mtp_loss_coef > 0;
+  ModelSession session(adds_mtp ? run : without_mtp(run), false);
   const model::ModelConfig& config = session.config();
   const GradientTokens given = read_gradient_tokens(tokens, config);
   const io::MicroBatch& batch = given.micro_batch;
@@ -46,21 +58,21 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
                     .build = {.num_tokens = static_cast<std::int64_t>(given.places.size()),
                               .with_logits = true,
                               .balance_loss = model::BalanceLoss::kAllLayers,
-                              .balance_coef = adds_aux ? config.router_aux_loss_coef : 0.0},
+                              .balance_coef = adds_aux ? config.router_aux_loss_coef : 0.0,
+                              .keeps_mtp = adds_mtp,
+                              .mtp_coef = mtp_coef_of(session.run(), config)},
                     .training = true,
                     .with_update = false});
   session.load_parameters();
   session.refresh_derived();
   program->set_batch(batch);
   set_loss_scales(*program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
+  set_mtp_scales(*program, {&batch, 1});
   // No label at all: transformers divides zero by zero too.
   program->set_scalar("inverse_tokens",
                       static_cast<float>(1.0 / static_cast<double>(batch.unmasked_tokens)));
   program->run_alone(spec::Action::kForward);
-  float loss = static_cast<float>(program->scalar("loss"));
-  if (adds_aux)
-    loss = static_cast<float>(program->scalar("loss") +
-                              config.router_aux_loss_coef * program->scalar("aux_loss"));
+  const float loss = objective_of(*program, config, adds_aux, mtp_coef_of(session.run(), config));
   const TensorView logits = program->executor->output("logits");
   const std::vector<float> kept = placed(given, logits.as<const float>(), config.spec.vocab_size);
   program->run_alone(spec::Action::kBackward);

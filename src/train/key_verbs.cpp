@@ -16,6 +16,7 @@ struct Row {
 // key.
 constexpr std::string_view kRun = "train plan profile";
 constexpr std::string_view kRunAndEvaluate = "train evaluate plan profile";
+constexpr std::string_view kRunAndGradients = "train gradients plan profile bench";
 constexpr std::string_view kRunAndBench = "train plan profile bench";
 constexpr std::string_view kText = "train evaluate tokenize plan profile";
 constexpr std::string_view kModel = "train evaluate generate gradients plan profile";
@@ -23,6 +24,7 @@ constexpr std::string_view kAnyModel = "train evaluate generate gradients plan p
 constexpr std::array kRows{
     Row{"model.path", "train evaluate generate tokenize plan profile bench"},
     Row{"model.init", kModel},
+    Row{"model.keep_mtp", kRunAndGradients},
     Row{"data.", kRun},
     Row{"data.validation", kRunAndEvaluate},
     Row{"data.sequence_length", kRunAndEvaluate},
@@ -40,6 +42,7 @@ constexpr std::array kRows{
     Row{"train.router_z_loss_coef", kRunAndBench},
     Row{"train.router_bias_update_rate", kRun},
     Row{"train.balance_", kRunAndBench},
+    Row{"train.mtp_loss_coef", kRunAndGradients},
     Row{"optimizer.", kRunAndBench},
     Row{"memory.", kRunAndBench},
     Row{"memory.swap_directory", "train plan profile bench doctor"},

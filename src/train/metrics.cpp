@@ -59,6 +59,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& output, std::int64_t resumed
 void MetricsLog::write(const StepMetrics& m) {
   nlohmann::ordered_json object{{"step", m.step}, {"loss", m.loss}, {"aux_loss", m.aux_loss}};
   if (m.z_loss) object["z_loss"] = *m.z_loss;
+  if (m.mtp_loss) object["mtp_loss"] = *m.mtp_loss;
   object["grad_norm"] = m.grad_norm;
   object["learning_rate"] = m.learning_rate;
   object["tokens_per_second"] = m.tokens_per_second;
@@ -78,6 +79,7 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"train/grad_norm", m.grad_norm},
                                   {"train/learning_rate", m.learning_rate},
                                   {"speed/tokens_per_second", m.tokens_per_second}};
+  if (m.mtp_loss) scalars.push_back({"train/mtp_loss", *m.mtp_loss});
   if (m.mfu) scalars.push_back({"speed/mfu", *m.mfu});
   if (m.peak_memory_bytes > 0)
     scalars.push_back({"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)});

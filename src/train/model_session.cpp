@@ -17,6 +17,8 @@
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/memory_account.h"
+#include "train/objective/mtp_batch.h"
+#include "train/objective/run_model.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
@@ -128,6 +130,7 @@ void BoundProgram::set_batch(const io::MicroBatch& batch) {
   set("key_begin", batch.key_begin);
   set("key_end", batch.key_end);
   set("documents", batch.documents);
+  set_mtp_rows(*this, batch);
 }
 
 double BoundProgram::scalar(std::string_view output) const {
@@ -166,8 +169,9 @@ ModelSession::ModelSession(const RunConfig& run, bool measure,
                            runtime::swap::DeviceWrapper wrap_swap)
     : run_(run),
       wrap_swap_(std::move(wrap_swap)),
-      config_(model::load_config(run.model.path)),
+      config_(load_run_model(run)),
       team_(static_cast<int>(run.device.threads)) {
+  note_missing_mtp(run_, config_);
   if (run_.train.precision == "auto") take_precision_of_files();
   device_ = device::probe_cpu(team_, measure);
 }

@@ -77,6 +77,10 @@ void add_data_keys(std::vector<ConfigKey>& keys) {
                         "Where the weights come from. pretrained reads the files of model.path; "
                         "random initialises them from train.seed.",
                         {"random", "pretrained"}, AT(model.init)));
+  keys.push_back(boolean("model.keep_mtp",
+                         "Keep layers of multi-token prediction that the files hold: train them by "
+                         "train.mtp_loss_coef and save them. false leaves them out.",
+                         AT(model.keep_mtp)));
   keys.push_back(strings("data.train",
                          "Training files: text, JSON lines or JSON, also gzipped, or the prefix of "
                          "a .bin/.idx pair of token ids.",
@@ -165,11 +169,22 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(number("train.router_z_loss_coef",
                         "Weight of the routers' z-loss in the objective.", 0, 1e6,
                         AT(train.router_z_loss_coef)));
-  keys.push_back(number("train.router_bias_update_rate",
-                        "After each update, added to the choosing bias of experts with fewer "
-                        "tokens than the mean, and subtracted from that of busier ones. 0: the "
-                        "biases stay.",
-                        0, 1e6, AT(train.router_bias_update_rate)));
+  keys.push_back(
+      or_word(number("train.router_bias_update_rate",
+                     "After each update, added to the choosing bias of experts with fewer tokens "
+                     "than the mean, and subtracted from that of busier ones. 0: the biases stay. "
+                     "auto is 0.001 in a random start of a family without router_aux_loss_coef, "
+                     "else 0.",
+                     0, 1e6, AT(train.router_bias_update_rate)),
+              "auto", RunConfig::Train::kRateOfModel, AT(train.router_bias_update_rate)));
+  keys.push_back(or_word(
+      number("train.mtp_loss_coef",
+             "Weight in the objective of the mean loss of layers of multi-token prediction. "
+             "0 keeps them as they are. auto is 0.1 where the files hold such layers. A "
+             "random start has them only with a number above 0 here. gradients takes auto "
+             "as without them.",
+             0, 1e6, AT(train.mtp_loss_coef)),
+      "auto", RunConfig::Train::kCoefOfFiles, AT(train.mtp_loss_coef)));
 }
 
 void add_optimizer_keys(std::vector<ConfigKey>& keys) {

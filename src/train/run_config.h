@@ -21,6 +21,7 @@ struct RunConfig {
   struct Model {
     std::string path;  // a Hugging Face directory, or a config.json when init is random
     std::string init = "pretrained";  // random | pretrained
+    bool keep_mtp = true;             // layers of multi-token prediction
   } model;
   struct Data {
     std::vector<std::string> train, validation;
@@ -48,7 +49,10 @@ struct RunConfig {
     static constexpr double kCoefOfModel = -1;        // router_aux_loss_coef of config.json
     double balance_coef = kCoefOfModel;
     double router_z_loss_coef = 0.0;
-    double router_bias_update_rate = 0.0;
+    static constexpr double kRateOfModel = -1;
+    double router_bias_update_rate = kRateOfModel;
+    static constexpr double kCoefOfFiles = -1;  // by whether they hold such layers
+    double mtp_loss_coef = kCoefOfFiles;
   } train;
   struct Optimizer {
     std::string name = "adamw";

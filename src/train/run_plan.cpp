@@ -11,6 +11,7 @@
 #include "plan/largest_consumers.h"
 #include "search/fit.h"
 #include "train/memory_account.h"
+#include "train/objective/run_model.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::train {
@@ -38,23 +39,13 @@ void require_experts(const RunConfig& run, const model::ModelConfig& config) {
   require("train.router_z_loss_coef", run.train.router_z_loss_coef);
   const model::Moe* moe = model::first_moe(config.spec);
   ANABATIC_REQUIRE(
-      run.train.router_bias_update_rate == 0 || (moe != nullptr && moe->router.form.has_bias),
+      run.train.router_bias_update_rate <= 0 || (moe != nullptr && moe->router.form.has_bias),
       "[train] train.router_bias_update_rate: expected a model whose routers have a bias of the "
       "choice, got {} without one ({})",
       config.model_type, run.train.router_bias_update_rate);
 }
 
-double balance_coef_of(const RunConfig& run, const model::ModelConfig& config) {
-  return run.train.balance_coef == RunConfig::Train::kCoefOfModel ? config.router_aux_loss_coef
-                                                                  : run.train.balance_coef;
-}
-
 }  // namespace
-
-bool balances_experts(const RunConfig& run, const model::ModelConfig& config) {
-  return model::num_experts(config.spec) == 0 || run.train.router_bias_update_rate != 0 ||
-         (balance_loss_of(run) != model::BalanceLoss::kNone && balance_coef_of(run, config) != 0);
-}
 
 ModelSession::CompileRequest training_request(const RunConfig& run,
                                               const model::ModelConfig& config) {
@@ -63,7 +54,9 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
           .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length,
                     .balance_loss = balance_loss_of(run),
                     .balance_coef = balance_coef_of(run, config),
-                    .z_loss_coef = run.train.router_z_loss_coef},
+                    .z_loss_coef = run.train.router_z_loss_coef,
+                    .keeps_mtp = !config.spec.mtp.empty(),
+                    .mtp_coef = mtp_coef_of(run, config)},
           .training = true,
           .with_update = true,
           .micro_batches = run.train.gradient_accumulation_steps};

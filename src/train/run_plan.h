@@ -17,9 +17,6 @@
 
 namespace anabatic::train {
 
-// Whether a loss or the bias rule balances experts in training; true without experts.
-bool balances_experts(const RunConfig& run, const model::ModelConfig& config);
-
 // What `train` asks the compiler for.
 ModelSession::CompileRequest training_request(const RunConfig& run,
                                               const model::ModelConfig& config);

@@ -27,6 +27,7 @@
 #include "train/memory_account.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
+#include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
@@ -112,6 +113,8 @@ struct Trainer::Impl {
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
     check_sample_length(run, session.config());
+    if (const std::string note = note_on_balance_loss(run, session.config()); !note.empty())
+      say("{}", note);
     if (!balances_experts(run, session.config()))
       say("nothing balances the experts: train.balance_coef is 0 or train.balance_loss none, and "
           "train.router_bias_update_rate is 0");
@@ -273,7 +276,8 @@ struct Trainer::Impl {
       is_sound = program->executor->has_action(spec::Action::kUpdate);
       require_finite_gradients(*program, step, metrics.grad_norm);
       is_sound = false;
-      update_router_biases(session.store(), expert_counts, run.train.router_bias_update_rate);
+      update_router_biases(session.store(), expert_counts,
+                           router_bias_rate_of(run, session.config()));
     }
     add_expert_metrics(metrics);
     is_sound = true;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/philox.h"
+#include "train/objective/mtp_batch.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {
@@ -86,6 +87,7 @@ void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int
   program.set_scalar("learning_rate", static_cast<float>(learning_rate));
   program.set_scalar("step", static_cast<std::int32_t>(step));
   set_loss_scales(program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
+  set_mtp_scales(program, batch.micro_batches);
 }
 
 }  // namespace anabatic::train

@@ -33,13 +33,15 @@ void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int
                      double learning_rate);
 
 // After one micro-batch's forward. Losses add up: they carry their share of the step. `into` has
-// loss, aux_loss and an optional z_loss.
+// loss, aux_loss, and z_loss and mtp_loss, which are optional.
 template <class Losses>
 void add_losses(const BoundProgram& program, Losses& into) {
   into.loss += program.scalar("loss");
   if (program.executor->has_output("aux_loss")) into.aux_loss += program.scalar("aux_loss");
   if (program.executor->has_output("z_loss"))
     into.z_loss = into.z_loss.value_or(0) + program.scalar("z_loss");
+  if (program.executor->has_output("mtp_loss"))
+    into.mtp_loss = into.mtp_loss.value_or(0) + program.scalar("mtp_loss");
 }
 
 // Runs the schedule of a step: forward and backward of every micro-batch, then the update, unless

@@ -8,6 +8,7 @@ namespace {
 void add(Settings& all, const Config::Model& model) {
   all["model.path"] = values(model.path);
   all["model.init"] = values(model.init, {"random", "pretrained"});
+  all["model.keep_mtp"] = values(model.keep_mtp);
 }
 
 void add(Settings& all, const Config::Data& data) {
@@ -40,7 +41,8 @@ void add(Settings& all, const Config::Train& train) {
       values(train.balance_loss, {"layer", "sequence", "all_layers", "none"});
   all["train.balance_coef"] = values(train.balance_coef, "auto");
   all["train.router_z_loss_coef"] = values(train.router_z_loss_coef);
-  all["train.router_bias_update_rate"] = values(train.router_bias_update_rate);
+  all["train.router_bias_update_rate"] = values(train.router_bias_update_rate, "auto");
+  all["train.mtp_loss_coef"] = values(train.mtp_loss_coef, "auto");
 }
 
 void add(Settings& all, const Config::Optimizer& optimizer) {

@@ -7,6 +7,7 @@
 #include "train/api/plan_summary.h"
 #include "train/budget.h"
 #include "train/calibration.h"
+#include "train/objective/run_model.h"
 
 namespace anabatic {
 
@@ -17,7 +18,7 @@ PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
       train::load_run_config(yaml_file, {settings.begin(), settings.end()}));
   ANABATIC_REQUIRE(!run.model.path.empty(), "[plan] model.path: expected a value, got none");
   const std::int64_t process_bytes = device::current_resident_bytes();
-  const model::ModelConfig config = model::load_config(run.model.path);
+  const model::ModelConfig config = train::load_run_model(run);
   const spec::DeviceSpec described = device::describe_cpu(static_cast<int>(run.device.threads));
   const train::Calibration calibration = train::stored_calibration(described);
   const spec::DeviceSpec device = train::with_peaks_of(described, calibration);

@@ -20,6 +20,7 @@
 #include "train/expert_balance.h"
 #include "train/generate.h"
 #include "train/nonfinite.h"
+#include "train/objective/run_model.h"
 #include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"
@@ -170,7 +171,8 @@ struct Session::Impl {
     is_sound = program->executor->has_action(spec::Action::kUpdate);
     require_finite_gradients(*program, step + 1, result.gradient_norm);
     is_sound = false;
-    train::update_router_biases(model->store(), experts, run.train.router_bias_update_rate);
+    train::update_router_biases(model->store(), experts,
+                                train::router_bias_rate_of(run, model->config()));
     is_sound = is_updated = true;
     ++step;
     result.experts = experts.balance();

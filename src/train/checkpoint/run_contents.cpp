@@ -173,6 +173,8 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "train.balance_coef",
                                                        "train.router_z_loss_coef",
                                                        "train.router_bias_update_rate",
+                                                       "train.mtp_loss_coef",
+                                                       "model.keep_mtp",
                                                        "memory.compress",
                                                        "optimizer.state_precision",
                                                        "optimizer.update"};

@@ -28,9 +28,10 @@ std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config) {
 
 std::vector<float> logits_of(const std::filesystem::path& model,
                              std::span<const std::int32_t> tokens) {
-  ModelSession session(
-      load_run_config("", {{"model.path", {model.string()}}, {"train.precision", {"fp32"}}}),
-      false);
+  ModelSession session(load_run_config("", {{"model.path", {model.string()}},
+                                            {"train.precision", {"fp32"}},
+                                            {"model.keep_mtp", {"false"}}}),
+                       false);
   const std::size_t length = tokens.size();
   const auto program = session.bind({.name = "logits",
                                      .build = {.num_tokens = static_cast<std::int64_t>(length),

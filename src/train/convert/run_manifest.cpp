@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "io/gguf.h"
 #include "model/float_conversion.h"
+#include "train/convert/stored_model.h"
 
 namespace anabatic::train {
 namespace {
@@ -49,8 +50,8 @@ std::vector<ManifestTensor> tensors_of_source(const Manifest& manifest) {
 std::vector<std::string> check_import(const Manifest& manifest, const fs::path& source) {
   model::ImportRecord record;
   model::import_weights(
-      model::load_config(source), source,
-      [](std::string_view, std::int64_t, std::span<const float>) {}, record);
+      load_whole(source), source, [](std::string_view, std::int64_t, std::span<const float>) {},
+      record);
   const Manifest now = import_manifest(record, source.string());
   std::vector<std::string> problems =
       differences(tensors_of_source(manifest), tensors_of_source(now));
@@ -83,7 +84,7 @@ void compare_checksums(const fs::path& directory, const Manifest& manifest,
 // may come from any dtype (train.save_dtype).
 std::vector<ManifestTensor> form_of(const fs::path& source,
                                     const std::vector<ManifestTensor>& written) {
-  const model::ModelConfig config = model::load_config(source);
+  const model::ModelConfig config = load_whole(source);
   model::WeightMap map =
       io::is_gguf(source) ? model::make_weight_map(config) : model::read_weight_map(config, source);
   model::use_own_names(config, map);
@@ -103,7 +104,7 @@ std::vector<ManifestTensor> form_of(const fs::path& source,
 
 std::vector<std::string> check_checkpoint(const fs::path& directory, const Manifest& manifest,
                                           const std::optional<fs::path>& source) {
-  const model::WeightSource found(model::load_config(directory), directory);
+  const model::WeightSource found(load_whole(directory), directory);
   std::vector<ManifestTensor> others, tensors = describe(found, others);
   tensors.insert(tensors.end(), others.begin(), others.end());
   std::vector<std::string> problems = differences(manifest.written, tensors);

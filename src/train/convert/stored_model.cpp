@@ -6,6 +6,7 @@
 
 #include "io/checksums.h"
 #include "model/gguf_export.h"
+#include "model/mtp.h"
 
 namespace anabatic::train {
 namespace {
@@ -44,6 +45,12 @@ std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source,
 
 }  // namespace
 
+model::ModelConfig load_whole(const std::filesystem::path& path) {
+  model::ModelConfig config = model::load_config(path);
+  if (!io::is_gguf(path) && model::holds_mtp(config, path)) model::take_mtp(config, false);
+  return config;
+}
+
 StoredModel::Files StoredModel::open(const model::ModelConfig& config,
                                      const std::filesystem::path& path) {
   if (io::is_gguf(path)) return model::GgufSource(config, path);
@@ -51,7 +58,7 @@ StoredModel::Files StoredModel::open(const model::ModelConfig& config,
 }
 
 StoredModel::StoredModel(const std::filesystem::path& path)
-    : config_(model::load_config(path)), files_(open(config_, path)) {}
+    : config_(load_whole(path)), files_(open(config_, path)) {}
 
 const model::WeightMap& StoredModel::map() const {
   return std::visit([](const auto& files) -> const model::WeightMap& { return files.map(); },

@@ -12,6 +12,9 @@
 
 namespace anabatic::train {
 
+// The config of a model, with the layers of multi-token prediction that its files hold.
+model::ModelConfig load_whole(const std::filesystem::path& path);
+
 class StoredModel {
  public:
   // Errors as those of load_config and of the two sources.

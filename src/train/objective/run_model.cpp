@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/objective/run_model.h"
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/gguf.h"
+#include "model/mtp.h"
+#include "train/model_session.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr double kMtpCoef = 0.1;          // DeepSeek-V3's at the end of its training
+constexpr double kRouterBiasRate = 1e-3;  // DeepSeek-V3's
+
+bool is_random(const RunConfig& run) { return run.model.init == "random"; }
+
+bool has_mtp(const RunConfig& run, const model::ModelConfig& config) {
+  if (!run.model.keep_mtp || config.mtp_layers.empty()) return false;
+  if (is_random(run)) return run.train.mtp_loss_coef > 0;
+  return !io::is_gguf(run.model.path) && model::holds_mtp(config, model_directory(run.model.path));
+}
+
+}  // namespace
+
+model::ModelConfig load_run_model(const RunConfig& run) {
+  model::ModelConfig config = model::load_config(run.model.path);
+  const double coef = run.train.mtp_loss_coef;
+  if (has_mtp(run, config)) {
+    model::take_mtp(config, coef != 0);
+  } else if (coef > 0) {
+    throw InvalidArgument(fmt::format(
+        "[train] train.mtp_loss_coef: expected layers of multi-token prediction, as {} and "
+        "model.keep_mtp true give them, found none ({})",
+        is_random(run) ? "num_nextn_predict_layers of config.json" : "the files of model.path",
+        coef));
+  }
+  return config;
+}
+
+RunConfig without_mtp(RunConfig run) {
+  run.model.keep_mtp = false;
+  run.train.mtp_loss_coef = 0;
+  return run;
+}
+
+void note_missing_mtp(const RunConfig& run, const model::ModelConfig& config) {
+  if (!run.model.keep_mtp || is_random(run) || config.mtp_layers.empty() ||
+      !config.spec.mtp.empty())
+    return;
+  log_info("{}: config.json names {} layer{} of multi-token prediction, the files hold none",
+           run.model.path, config.mtp_layers.size(), config.mtp_layers.size() == 1 ? "" : "s");
+}
+
+double mtp_coef_of(const RunConfig& run, const model::ModelConfig& config) {
+  if (config.spec.mtp.empty()) return 0;
+  return run.train.mtp_loss_coef == RunConfig::Train::kCoefOfFiles ? kMtpCoef
+                                                                   : run.train.mtp_loss_coef;
+}
+
+double balance_coef_of(const RunConfig& run, const model::ModelConfig& config) {
+  return run.train.balance_coef == RunConfig::Train::kCoefOfModel ? config.router_aux_loss_coef
+                                                                  : run.train.balance_coef;
+}
+
+double router_bias_rate_of(const RunConfig& run, const model::ModelConfig& config) {
+  if (run.train.router_bias_update_rate != RunConfig::Train::kRateOfModel)
+    return run.train.router_bias_update_rate;
+  const model::Moe* moe = model::first_moe(config.spec);
+  const bool has_bias = moe != nullptr && moe->router.form.has_bias;
+  return is_random(run) && has_bias && !config.has_balance_loss ? kRouterBiasRate : 0;
+}
+
+bool balances_experts(const RunConfig& run, const model::ModelConfig& config) {
+  return model::num_experts(config.spec) == 0 || router_bias_rate_of(run, config) != 0 ||
+         (run.train.balance_loss != "none" && balance_coef_of(run, config) != 0);
+}
+
+std::string note_on_balance_loss(const RunConfig& run, const model::ModelConfig& config) {
+  const model::Moe* moe = model::first_moe(config.spec);
+  if (moe == nullptr || !config.has_balance_loss || run.train.balance_loss == "none" ||
+      balance_coef_of(run, config) == 0)
+    return "";
+  const spec::RouterForm& form = moe->router.form;
+  if (form.score == spec::RouterScore::kSoftmax && form.chooses_by_logits()) return "";
+  constexpr const char* kTopK = "the experts with the largest softmax(logits)";
+  if (run.train.balance_loss == "all_layers")
+    return fmt::format(
+        "train.balance_loss all_layers counts {}, as transformers does, not those that the router "
+        "chose",
+        kTopK);
+  return fmt::format(
+      "train.balance_loss {} counts the experts that the router chose; transformers, and "
+      "all_layers, count {}",
+      run.train.balance_loss, kTopK);
+}
+
+}  // namespace anabatic::train
