@@ -118,7 +118,8 @@ struct Config {
     double router_z_loss_coef = 0;
     // After each update, added to the choosing bias of experts with fewer tokens than the mean, and
     // subtracted from that of busier ones. 0: the biases stay. auto is 0.001 in a random start of a
-    // family without router_aux_loss_coef, else 0. Allowed: >= 0, or std::nullopt for auto.
+    // family without router_aux_loss_coef, else 0.
+    // Allowed: >= 0, or std::nullopt for auto.
     std::optional<double> router_bias_update_rate{};
     // Weight in the objective of the mean loss of layers of multi-token prediction. 0 keeps them as
     // they are. auto is 0.1 where the files hold such layers. A random start has them only with a
