@@ -74,4 +74,33 @@ std::string with_member(std::string_view object, std::string_view key, std::stri
   return result += object.substr(copied);
 }
 
+std::string without_member(std::string_view object, std::string_view key) {
+  ANABATIC_CHECK(try_parse_json(object).is_object(), "[json] expected an object to remove {} from",
+                 key);
+  const std::size_t open = object.find('{');
+  std::string result(object.substr(0, open + 1));
+  std::size_t copied = open + 1, end_of_kept = open + 1, at = skip_space(object, open + 1);
+  bool has_kept = false, removes_last = false;
+  while (object[at] != '}') {
+    const std::size_t key_end = skip_string(object, at);
+    const bool is_key = parse_json(object.substr(at, key_end - at)).get<std::string>() == key;
+    const std::size_t end = skip_value(object, skip_space(object, object.find(':', key_end) + 1));
+    const std::size_t comma = skip_space(object, end);
+    const bool is_last = object[comma] == '}';
+    const std::size_t next = is_last ? comma : skip_space(object, comma + 1);
+    if (is_key) {
+      result += object.substr(copied, at - copied);
+      copied = is_last ? end : next;
+    } else {
+      has_kept = true;
+    }
+    removes_last = is_key && is_last;
+    if (!is_key) end_of_kept = result.size() + end - copied;
+    at = next;
+  }
+  // What stands between the last member that stays and the one that went.
+  if (removes_last) result.resize(has_kept ? end_of_kept : open + 1);
+  return result += object.substr(copied);
+}
+
 }  // namespace anabatic

@@ -11,6 +11,7 @@
 #include "model/config_reading.h"
 #include "model/declarations.h"
 #include "model/gguf_model.h"
+#include "model/quantization.h"
 
 namespace anabatic::model {
 namespace {
@@ -253,6 +254,7 @@ ConfigReading read_config_as(const Family& family, const nlohmann::json& json) {
   if (family.defaults.rope_theta > 0) config.spec.rope = read_rope(reader, fields, family.defaults);
   config.spec.layers.reserve(static_cast<std::size_t>(fields.num_hidden_layers));
   family.read(reader, fields, config);
+  read_quantization(reader);
   reading.ignored = check_unread_fields(reader, json, fields, config);
   finish(reader, fields, config);
   return reading;

@@ -107,7 +107,6 @@ std::vector<NeutralField> model_fields(const Computed& computed) {
           {"per_layer_config", {Json::object()}},
           {"position_embedding_type", {"rope", "rotary"}},
           {"q_lora_rank", {0}},
-          {"quantization_config", {Json::object()}},
           {"residual_dropout", {0}},
           {"resid_pdrop", {0}},
           {"rope_interleave", {false}},

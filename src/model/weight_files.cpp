@@ -4,12 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "model/float_conversion.h"
 #include "model/mtp.h"
+#include "model/stored_tensor.h"
 
 namespace anabatic::model {
 namespace {
@@ -87,15 +88,10 @@ class Problems {
   std::string text_;
 };
 
-void check_tensor(FileTensor& tensor, const io::TensorEntry& entry, Problems& problems) {
-  if (entry.shape != tensor.shape)
-    problems.add(fmt::format("{}: expected shape {}, got {}", tensor.name, shape_text(tensor.shape),
-                             shape_text(entry.shape)));
-  if (!entry.dtype || !is_weight_dtype(*entry.dtype))
-    problems.add(fmt::format("{}: expected dtype F32, BF16, F16 or F64, got {}", tensor.name,
-                             entry.dtype_name));
-  else
-    tensor.dtype = *entry.dtype;
+void check_tensor(FileTensor& tensor, const StoredTensor& stored, Problems& problems) {
+  const std::vector<std::string> found = storage_problems(stored, tensor.name, tensor.shape);
+  for (const std::string& problem : found) problems.add(problem);
+  if (found.empty()) tensor.dtype = stored.export_dtype();
 }
 
 // Checks tensors of files that are not in the map.
@@ -104,7 +100,11 @@ void check_others(const io::SafetensorsDirectory& files, const ModelConfig& conf
                   const std::filesystem::path& directory, Problems& problems) {
   std::vector<std::string> unused;
   std::set<std::string_view> expected;
-  for (const FileTensor& tensor : map.tensors) expected.insert(tensor.name);
+  for (const FileTensor& tensor : map.tensors) {
+    expected.insert(tensor.name);
+    if (const StoredTensor stored = find_stored(files, tensor.name); stored.scales != nullptr)
+      expected.insert(stored.scales->name);
+  }
   for (const auto& [name, entry] : files.entries()) {
     if (expected.count(name) != 0 || is_ignorable(name)) continue;
     if (is_unused(config.spec, name)) {
@@ -117,10 +117,13 @@ void check_others(const io::SafetensorsDirectory& files, const ModelConfig& conf
         [&, &name = name](const RepeatedTensor& tensor) { return tensor.tensor == name; });
     if (repeated != declared.repeated.end()) {
       FileTensor same{name, DType::kFloat32, tensor_of(map, repeated->parameter).shape, {}};
-      check_tensor(same, entry, problems);
+      check_tensor(same, {.elements = &entry}, problems);
       continue;
     }
-    problems.add(fmt::format("{}: surplus, shape {}", name, shape_text(entry.shape)));
+    if (const std::string stray = stray_scales_problem(files, entry); !stray.empty())
+      problems.add(stray);
+    else
+      problems.add(fmt::format("{}: surplus, shape {}", name, shape_text(entry.shape)));
   }
   tell_unused(directory, unused);
 }
@@ -154,18 +157,29 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
         files.find(repeated.tensor) != nullptr)
       tensor.name = repeated.tensor;
   Problems problems;
-  for (FileTensor& tensor : map.tensors) {
-    const io::TensorEntry* entry = files.find(tensor.name);
-    if (entry == nullptr)
-      problems.add(
-          fmt::format("{}: missing, expected shape {}", tensor.name, shape_text(tensor.shape)));
-    else
-      check_tensor(tensor, *entry, problems);
-  }
+  for (FileTensor& tensor : map.tensors)
+    check_tensor(tensor, find_stored(files, tensor.name), problems);
   check_others(files, config, declared, map, directory, problems);
   problems.require_none(directory);
   name_left_out(config, files, directory);
   return map;
+}
+
+WeightMap respelled(const ModelConfig& config, const WeightMap& map, std::size_t spelling) {
+  WeightMap result = make_weight_map(config, spelling, DType::kFloat32);
+  std::map<std::string_view, DType> of_parameters;
+  for (const FileTensor& tensor : map.tensors)
+    for (const WeightPiece& piece : tensor.pieces) of_parameters.emplace(piece.state, tensor.dtype);
+  for (FileTensor& tensor : result.tensors)
+    tensor.dtype = of_parameters.at(tensor.pieces.front().state);
+  return result;
+}
+
+std::size_t export_spelling(const WeightMap& map) {
+  const bool has_blocks =
+      std::any_of(map.tensors.begin(), map.tensors.end(),
+                  [](const FileTensor& tensor) { return names_blocks(tensor.name); });
+  return has_blocks ? 0 : map.spelling;
 }
 
 WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory) {

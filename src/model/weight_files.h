@@ -23,6 +23,11 @@ bool has_tensor_per_expert(const Parameter& parameter, const Spelling& names);
 WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirectory& files,
                            const std::filesystem::path& directory);
 
+// The map in another spelling. A parameter keeps its dtype.
+WeightMap respelled(const ModelConfig& config, const WeightMap& map, std::size_t spelling);
+// The spelling in which weights of a map are written: quantised ones go out as numbers.
+std::size_t export_spelling(const WeightMap& map);
+
 // InvalidArgument if the files repeat a tensor (a tied head) with other values.
 void require_equal_repeats(const ModelConfig& config, const WeightMap& map,
                            const io::SafetensorsDirectory& files,

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/float_conversion.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -20,19 +19,31 @@ WeightSource::WeightSource(const ModelConfig& config, const std::filesystem::pat
       map_(match_weight_map(config, files_, directory)) {
   require_equal_repeats(config, map_, files_, directory);
   for (const FileTensor& tensor : map_.tensors) {
-    const io::TensorEntry* const entry = files_.find(tensor.name);
+    const StoredTensor* const stored =
+        &stored_.emplace(tensor.name, find_stored(files_, tensor.name)).first->second;
     for_runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
                          std::int64_t count) {
       std::vector<Part>& parts = parts_.try_emplace(std::string(state)).first->second;
-      if (!parts.empty() && parts.back().continues_at(in_state, at, entry))
+      if (!parts.empty() && parts.back().continues_at(in_state, at, stored))
         parts.back().count += count;
       else
-        parts.push_back({in_state, count, at, entry, tensor.is_transposed});
+        parts.push_back({in_state, count, at, stored, tensor.is_transposed});
     });
   }
   for (auto& [state, parts] : parts_)
     std::sort(parts.begin(), parts.end(),
               [](const Part& a, const Part& b) { return a.offset < b.offset; });
+}
+
+const StoredTensor& WeightSource::stored(std::string_view tensor) const {
+  const auto found = stored_.find(tensor);
+  ANABATIC_CHECK(found != stored_.end(), "[weights] expected a tensor of the map, got {}", tensor);
+  return found->second;
+}
+
+bool WeightSource::is_quantised() const {
+  return std::any_of(stored_.begin(), stored_.end(),
+                     [](const auto& named) { return named.second.is_quantised(); });
 }
 
 void WeightSource::read(std::string_view state, std::int64_t first, std::span<float> values) const {
@@ -54,24 +65,21 @@ void WeightSource::read(std::string_view state, std::int64_t first, std::span<fl
 }
 
 void WeightSource::read_part(const Part& part, std::int64_t first, std::span<float> values) const {
-  const DType dtype = *part.tensor->dtype;
-  const auto size = static_cast<std::size_t>(size_bytes(dtype));
+  const StoredTensor& stored = *part.tensor;
   const std::int64_t begin = part.at + first;
   if (!part.is_transposed) {
-    const auto bytes =
-        part.tensor->data.subspan(static_cast<std::size_t>(begin) * size, values.size() * size);
-    to_floats(dtype, bytes, values);
+    stored.read(begin, values);
+    const auto bytes = stored.bytes_of(begin, static_cast<std::int64_t>(values.size()));
     if (bytes.size() >= kLeastReleased) files_.release(bytes);
     return;
   }
   // Files have a matrix [rows, columns] as [columns, rows].
-  const std::vector<std::int64_t>& shape = part.tensor->shape;
+  const std::vector<std::int64_t>& shape = stored.elements->shape;
   const std::int64_t rows = shape.back(), columns = *(shape.end() - 2), matrix = rows * columns;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::int64_t at = begin + static_cast<std::int64_t>(i), in_matrix = at % matrix;
-    const std::int64_t in_file = at - in_matrix + in_matrix % columns * rows + in_matrix / columns;
-    to_floats(dtype, part.tensor->data.subspan(static_cast<std::size_t>(in_file) * size, size),
-              values.subspan(i, 1));
+    stored.read(at - in_matrix + in_matrix % columns * rows + in_matrix / columns,
+                values.subspan(i, 1));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
+#include "model/stored_tensor.h"
 #include "model/weights.h"
 
 namespace anabatic::model {
@@ -21,6 +22,8 @@ class WeightSource {
 
   const WeightMap& map() const { return map_; }
   const io::SafetensorsDirectory& files() const { return files_; }
+  const StoredTensor& stored(std::string_view tensor) const;  // of a tensor of the map
+  bool is_quantised() const;                                  // whether any tensor is
 
   // Elements [first, first + values.size()) of a parameter, row-major. Memory of pages that were
   // read is released.
@@ -31,12 +34,12 @@ class WeightSource {
   // transposition.
   struct Part {
     std::int64_t offset = 0, count = 0, at = 0;
-    const io::TensorEntry* tensor = nullptr;
+    const StoredTensor* tensor = nullptr;
     bool is_transposed = false;
 
     bool continues_at(std::int64_t in_state, std::int64_t in_tensor,
-                      const io::TensorEntry* entry) const {
-      return offset + count == in_state && at + count == in_tensor && tensor == entry;
+                      const StoredTensor* other) const {
+      return offset + count == in_state && at + count == in_tensor && tensor == other;
     }
   };
 
@@ -45,6 +48,7 @@ class WeightSource {
 
   io::SafetensorsDirectory files_;
   WeightMap map_;
+  std::map<std::string, StoredTensor, std::less<>> stored_;      // by name
   std::map<std::string, std::vector<Part>, std::less<>> parts_;  // of each state, by offset
 };
 

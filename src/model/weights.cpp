@@ -13,6 +13,7 @@
 #include "model/gguf_model.h"
 #include "model/import_record.h"
 #include "model/read_elements.h"
+#include "model/stored_tensor.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -128,24 +129,29 @@ std::int64_t elements_at_once(const FileTensor& tensor) {
 // Reads blocks and releases their pages, so that little memory is needed in addition to the states.
 // Returns the checksum of the bytes.
 std::uint64_t import_tensor(const io::SafetensorsDirectory& files, const FileTensor& tensor,
-                            std::span<const std::byte> data, const StateWriter& write) {
+                            const StoredTensor& stored, const StateWriter& write) {
   io::Checksum sum;
   std::vector<float> values, turned;
   const std::int64_t total = tensor.num_elements(), step = elements_at_once(tensor);
   for (std::int64_t done = 0; done < total; done += step) {
     const std::int64_t count = std::min(step, total - done);
-    const auto block = data.first(static_cast<std::size_t>(count * size_bytes(tensor.dtype)));
+    const auto block = stored.bytes_of(done, count);
     values.resize(static_cast<std::size_t>(count));
     sum.add(block);
-    to_floats(tensor.dtype, block, values);
+    stored.read(done, values);
     if (tensor.is_transposed) {
       turned.resize(values.size());
       transpose(values, *(tensor.shape.end() - 2), tensor.shape.back(), turned);
     }
     write_elements(tensor, done, tensor.is_transposed ? turned : values, write);
     files.release(block);
-    data = data.subspan(block.size());
   }
+  return sum.value();
+}
+
+std::uint64_t sum_of(std::span<const std::byte> data) {
+  io::Checksum sum;
+  sum.add(data);
   return sum.value();
 }
 
@@ -265,7 +271,8 @@ void record_others(const ModelConfig& config, const io::SafetensorsDirectory& fi
       continue;
     }
     const auto twin = std::ranges::find_if(record.used, [&](const ImportedTensor& imported) {
-      return imported.tensor.pieces.front().state == repeated->parameter;
+      return !imported.tensor.pieces.empty() &&  // those of scales have none
+             imported.tensor.pieces.front().state == repeated->parameter;
     });
     ANABATIC_CHECK(twin != record.used.end(), "[weights] expected a tensor of {}, got none",
                    repeated->parameter);
@@ -290,18 +297,26 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
   require_equal_repeats(config, map, files, directory);
   WrittenChecksums checksums(directory);
   for (const FileTensor& tensor : map.tensors) {
-    const io::TensorEntry& entry = *files.find(tensor.name);
+    const StoredTensor stored = find_stored(files, tensor.name);
     const auto checked = [&](std::string_view state, std::int64_t first,
                              std::span<const float> values) {
       require_finite_biases(tensor, directory, values);
       write(state, first, values);
     };
-    const std::uint64_t sum = import_tensor(files, tensor, entry.data, checked);
-    checksums.compare(entry, sum);
-    record.used.push_back({tensor, entry.dtype_name, sum});
+    const std::uint64_t sum = import_tensor(files, tensor, stored, checked);
+    checksums.compare(*stored.elements, sum);
+    record.used.push_back({tensor, stored.elements->dtype_name, sum});
+    if (stored.scales == nullptr) continue;
+    const std::uint64_t of_scales = sum_of(stored.scales->data);
+    checksums.compare(*stored.scales, of_scales);
+    record.used.push_back(
+        {{.name = stored.scales->name, .shape = stored.scales->shape, .pieces = {}},
+         stored.scales->dtype_name,
+         of_scales});
   }
   record_others(config, files, record);
-  return map;
+  const std::size_t spelling = export_spelling(map);
+  return spelling == map.spelling ? map : respelled(config, map, spelling);
 }
 
 DType dominant_dtype(const WeightMap& map, SaveDType dtype) {
@@ -318,8 +333,8 @@ std::optional<DType> stored_dtype(const std::filesystem::path& directory) {
   std::map<DType, std::int64_t> elements;
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   for (const auto& [name, entry] : files.entries())
-    if (entry.dtype && is_weight_dtype(*entry.dtype))
-      elements[*entry.dtype] += entry.num_elements();
+    if (const std::int64_t count = num_weights(entry); count > 0)
+      elements[StoredTensor{.elements = &entry}.export_dtype()] += count;
   return elements.empty() ? std::nullopt : std::optional(most_of(elements));
 }
 

@@ -205,5 +205,15 @@ TEST(JsonEdit, ChangesOneMemberAndNothingElse) {
   EXPECT_EQ(with_member("{\"a\":1,\"a\":2}", "a", "3"), "{\"a\":3,\"a\":3}");
 }
 
+TEST(JsonEdit, RemovesAMemberAndItsComma) {
+  EXPECT_EQ(without_member("{\"a\": 1,\n \"b\": [2, {}],\n \"c\": 3\n}", "b"),
+            "{\"a\": 1,\n \"c\": 3\n}");
+  EXPECT_EQ(without_member("{\"a\": 1,\n \"b\": 2.50\n}", "b"), "{\"a\": 1\n}");
+  EXPECT_EQ(without_member("{ \"b\": 2 }", "b"), "{ }");
+  EXPECT_EQ(without_member("{\"b\":1,\"a\":{\"b\":0},\"b\":2,\"b\":3}", "b"),
+            "{\"a\":{\"b\":0}}");
+  EXPECT_EQ(without_member("{\"a\": 1}", "b"), "{\"a\": 1}");
+}
+
 }  // namespace
 }  // namespace anabatic

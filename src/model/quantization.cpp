@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/quantization.h"
+
+#include <fmt/core.h>
+
+#include "base/json.h"
+#include "base/json_edit.h"
+
+namespace anabatic::model {
+namespace {
+
+constexpr const char* kKey = "quantization_config";
+
+// Fields of fp8 that may have one value alone.
+const std::vector<std::pair<const char*, Json>>& fp8_fields() {
+  static const std::vector<std::pair<const char*, Json>> fields{
+      {"fmt", "e4m3"},
+      {"activation_scheme", "dynamic"},
+      {"expert_dtype", "fp8"},
+      {"weight_block_size", Json::array({128, 128})}};
+  return fields;
+}
+
+}  // namespace
+
+void read_quantization(ConfigReader& reader) {
+  const auto node = reader.object(kKey);
+  if (!node || node->value().empty()) return;
+  const Json& quantization = node->value();
+  const Json method = quantization.value("quant_method", Json());
+  if (method != "fp8" && method != "mxfp4")
+    return reader.unsupported(fmt::format("{}.quant_method", kKey),
+                              fmt::format("expected fp8 or mxfp4, got {}",
+                                          method.is_null() ? "none" : show_json_briefly(method)));
+  if (method != "fp8") return;
+  for (const auto& [key, only] : fp8_fields())
+    if (const Json value = quantization.value(key, only); value != only)
+      reader.unsupported(
+          fmt::format("{}.{}", kKey, key),
+          fmt::format("expected {}, got {}", show_json(only), show_json_briefly(value)));
+}
+
+std::string without_quantization(const std::string& config) {
+  const Json json = parse_json(config);
+  const auto found = json.find(kKey);
+  const bool says_something = found != json.end() && found->is_object() && !found->empty();
+  return says_something ? without_member(config, kKey) : config;
+}
+
+}  // namespace anabatic::model

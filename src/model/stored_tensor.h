@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tensor of weights as safetensors hold it: numbers, F8_E4M3 with a scale for each block of
+// 128 x 128, or MXFP4. Whatever the storage, its elements are read as f32.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/safetensors.h"
+
+namespace anabatic::model {
+
+// Spellings name MXFP4 tensors by their blocks, "X_blocks" [.., rows, columns / 32, 16]. Then
+// "X_scales" [.., rows, columns / 32] has the scales, and the shape of a map is [.., rows,
+// columns]. F8_E4M3 is told by its dtype: "X_scale_inv" has the scales of "X".
+bool names_blocks(std::string_view tensor);
+
+struct StoredTensor {
+  const io::TensorEntry* elements = nullptr;
+  const io::TensorEntry* scales = nullptr;  // null where elements are numbers of a dtype of weights
+
+  bool is_fp8() const;
+  bool is_mxfp4() const;
+  bool is_quantised() const { return is_fp8() || is_mxfp4(); }
+  // That of the file, or bf16 where it is quantised.
+  DType export_dtype() const;
+
+  // Elements [first, first + values.size()), row-major.
+  void read(std::int64_t first, std::span<float> values) const;
+  // The bytes that hold so many elements; the scales lie elsewhere.
+  std::span<const std::byte> bytes_of(std::int64_t first, std::int64_t count) const;
+};
+
+// Of the files, unchecked: a member is null where the files lack it.
+StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::string& name);
+// What keeps it from being a tensor of weights of this shape, a line each.
+std::vector<std::string> storage_problems(const StoredTensor& stored, const std::string& name,
+                                          const std::vector<std::int64_t>& shape);
+// What is wrong about a tensor that holds scales of nothing; "" where it does not look like one.
+std::string stray_scales_problem(const io::SafetensorsDirectory& files,
+                                 const io::TensorEntry& entry);
+// How many weights the bytes of an entry stand for, of whichever storage; 0: none.
+std::int64_t num_weights(const io::TensorEntry& entry);
+
+}  // namespace anabatic::model
