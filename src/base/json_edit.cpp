@@ -98,7 +98,7 @@ std::string without_member(std::string_view object, std::string_view key) {
     if (!is_key) end_of_kept = result.size() + end - copied;
     at = next;
   }
-  // What stands between the last member that stays and the one that went.
+  // The comma and spaces between the last member that is kept and the one that went.
   if (removes_last) result.resize(has_kept ? end_of_kept : open + 1);
   return result += object.substr(copied);
 }

@@ -58,6 +58,8 @@ train::ConvertOptions options_of(const Invocation& invocation) {
                      "[convert] --shard_size: expected bytes such as 5GB, got '{}'", text);
     options.max_shard_bytes = *bytes;
   }
+  if (invocation.has("--upcycle"))
+    options.upcycle = train::parse_upcycle(invocation.value("--upcycle"));
   return options;
 }
 
@@ -116,6 +118,10 @@ const Verb& convert_verb() {
        {.name = "--experts",
         .help = "separate (a tensor for each expert) or fused (default: as they came)"},
        {.name = "--shard_size", .help = "most bytes of a file (default 5GB)", .value = "BYTES"},
+       {.name = "--upcycle",
+        .help = "make a dense model a mixture of experts that computes the same: "
+                "experts=8,top_k=2[,granularity=4][,noise=0.01][,seed=0]",
+        .value = "OPTIONS"},
        {.name = "--no-logits",
         .help = "do not load both models to compare their logits",
         .is_flag = true}},

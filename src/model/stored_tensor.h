@@ -33,7 +33,7 @@ struct StoredTensor {
   std::span<const std::byte> bytes_of(std::int64_t first, std::int64_t count) const;
 };
 
-// Of the files, unchecked: a member is null where the files lack it.
+// Looked up but not checked: a member is null where the files lack it.
 StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::string& name);
 // What keeps it from being a tensor of weights of this shape, a line each.
 std::vector<std::string> storage_problems(const StoredTensor& stored, const std::string& name,

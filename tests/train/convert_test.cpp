@@ -13,11 +13,13 @@
 #include "model/weight_files.h"
 #include "support/tiny_run.h"
 #include "unit/model/model_files.h"
+#include "unit/model/raw_tensors.h"
 
 namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -36,6 +38,7 @@ void write_model(const fs::path& directory, const std::string& json, DType dtype
 const std::string& moe_json() {
   static const std::string json = model::small_json(
       "qwen3_moe", R"("num_hidden_layers": 2, "moe_intermediate_size": 12, "hidden_size": 12,
+                      "num_experts": 12,
                       "an_unknown_field": [1, 2.50]  , "dtype": "bfloat16")");
   return json;
 }
@@ -157,6 +160,26 @@ std::vector<Fault> faults() {
          std::rotate(gate.begin(), gate.begin() + 24, gate.end());
        },
        kMlp + "gate.weight"},
+      {"a transposed router",
+       [=](Bytes& bytes) {
+         auto& gate = bytes.at(kMlp + "gate.weight");
+         const std::vector<std::byte> rows = gate;
+         for (std::size_t i = 0; i < gate.size(); ++i) {
+           const std::size_t element = i / 2, row = element / 12, column = element % 12;
+           gate[(column * 12 + row) * 2 + i % 2] = rows[i];
+         }
+       },
+       kMlp + "gate.weight"},
+      {"rows of q left in pairs",
+       [](Bytes& bytes) {
+         auto& q = bytes.at("model.layers.0.self_attn.q_proj.weight");
+         const std::vector<std::byte> halves = q;
+         for (std::size_t i = 0; i < q.size(); ++i) {
+           const std::size_t row = i / 24, head = row / 4, place = row % 4;
+           q[(head * 4 + place % 2 * 2 + place / 2) * 24 + i % 24] = halves[i];
+         }
+       },
+       "model.layers.0.self_attn.q_proj.weight"},
       {"one bit of one value",
        [](Bytes& bytes) { bytes.at("model.norm.weight")[3] ^= std::byte{1}; }, "model.norm.weight"},
   };
@@ -174,6 +197,51 @@ TEST_F(Convert, PlantedFaultsAreFoundByHashAndByValue) {
     EXPECT_THAT(check_manifest(path("copy"), path("source"), {}),
                 Contains(HasSubstr(fault.tensor + ": ")));
   }
+}
+
+// A model whose attention and experts are F8_E4M3.
+void write_fp8(const fs::path& directory) {
+  fs::create_directories(directory);
+  io::write_text(directory / "config.json",
+                 model::small_json("deepseek_v3", R"("quantization_config":
+                                   {"quant_method": "fp8", "weight_block_size": [128, 128]})"));
+  const model::ModelConfig config = model::load_config(directory);
+  const model::States states = model::random_states(config, 7);
+  std::map<std::string, model::RawTensor> files;
+  for (const model::FileTensor& tensor :
+       model::make_weight_map(config, 0, DType::kFloat32).tensors) {
+    files[tensor.name] = model::raw_floats(tensor, model::values_of(states));
+    if (!tensor.name.ends_with("_proj.weight")) continue;
+    model::RandomBlocks blocks = model::random_fp8(tensor.shape, tensor.name);
+    files[tensor.name] = blocks.elements;
+    files[tensor.name + "_scale_inv"] = blocks.scales;
+  }
+  model::write_raw(directory / "model.safetensors", files);
+}
+
+TEST_F(Convert, Float8GoesOutAsNumbersAndAChangedScaleIsNamed) {
+  write_fp8(path("fp8"));
+  const Manifest manifest = convert(path("fp8"), path("out"), {});
+  for (const ManifestTensor& tensor : manifest.written)
+    EXPECT_TRUE(tensor.dtype == "F32" || tensor.dtype == "BF16") << tensor.name;
+  EXPECT_EQ(num_elements(manifest.read), num_elements(manifest.written));
+  EXPECT_THAT(read_file(path("out") / "config.json"),
+              ::testing::Not(HasSubstr("quantization_config")));
+  EXPECT_THAT(check_manifest(path("out"), path("fp8"), {}), IsEmpty());
+  const std::string down = kMlp + "experts.2.down_proj.weight";
+  std::size_t place = 0;
+  {
+    const auto files = io::SafetensorsDirectory::open(path("fp8"));
+    const auto* scales = files.find(down + "_scale_inv");
+    const std::string all = read_file(path("fp8") / "model.safetensors");
+    place = all.find(std::string(reinterpret_cast<const char*>(scales->data.data()), 4));
+  }
+  testing::flip_bit(
+      path("fp8") / "model.safetensors",
+      static_cast<std::int64_t>(fs::file_size(path("fp8") / "model.safetensors") - place - 2));
+  EXPECT_THAT(check_manifest(path("out"), path("fp8"), {}),
+              AllOf(Contains(HasSubstr("tensor " + down + "_scale_inv")),
+                    Contains(HasSubstr(down + ": "))));
 }
 
 TEST_F(Convert, ADroppedExpertIsNamed) {

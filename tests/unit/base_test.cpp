@@ -210,8 +210,7 @@ TEST(JsonEdit, RemovesAMemberAndItsComma) {
             "{\"a\": 1,\n \"c\": 3\n}");
   EXPECT_EQ(without_member("{\"a\": 1,\n \"b\": 2.50\n}", "b"), "{\"a\": 1\n}");
   EXPECT_EQ(without_member("{ \"b\": 2 }", "b"), "{ }");
-  EXPECT_EQ(without_member("{\"b\":1,\"a\":{\"b\":0},\"b\":2,\"b\":3}", "b"),
-            "{\"a\":{\"b\":0}}");
+  EXPECT_EQ(without_member("{\"b\":1,\"a\":{\"b\":0},\"b\":2,\"b\":3}", "b"), "{\"a\":{\"b\":0}}");
   EXPECT_EQ(without_member("{\"a\": 1}", "b"), "{\"a\": 1}");
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -13,6 +14,7 @@
 #include "base/text.h"
 #include "io/checksums.h"
 #include "model/gguf_export.h"
+#include "model/quantization.h"
 #include "model/weight_files.h"
 #include "train/convert/gguf_files.h"
 #include "train/convert/run_manifest.h"
@@ -23,6 +25,11 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kConfigFile = "config.json";
+
+// A mixture sums the same numbers in another order: of the largest logit.
+constexpr double kLargestRounding = 2e-5;
 
 // Logits of equal weights are equal but for the order of sums, which one program does not change.
 constexpr double kLargestDifference = 1e-3;
@@ -61,37 +68,67 @@ std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
 // spelled otherwise.
 model::WeightMap target_map(const model::ModelConfig& config, const model::WeightMap& source,
                             const ConvertOptions& options) {
-  const std::size_t spelling = spelling_of(config, source.spelling, options);
-  model::WeightMap map = model::make_weight_map(config, spelling, DType::kFloat32);
+  const std::size_t spelling = spelling_of(config, model::export_spelling(source), options);
+  model::WeightMap map = model::respelled(config, source, spelling);
+  if (options.dtype)
+    for (model::FileTensor& tensor : map.tensors) tensor.dtype = *options.dtype;
+  return map;
+}
+
+// The map of a mixture, whose experts and routers have the dtypes of the MLPs.
+model::WeightMap mixture_map(const model::ModelConfig& mixture, const model::WeightMap& source,
+                             const ConvertOptions& options) {
+  model::WeightMap map =
+      model::make_weight_map(mixture, spelling_of(mixture, 0, options), DType::kFloat32);
   std::map<std::string_view, DType> of_parameters;
   for (const model::FileTensor& tensor : source.tensors)
-    for (const model::WeightPiece& piece : tensor.pieces)
-      of_parameters.emplace(piece.state, tensor.dtype);
-  for (model::FileTensor& tensor : map.tensors)
-    tensor.dtype = options.dtype.value_or(of_parameters.at(tensor.pieces.front().state));
+    of_parameters.emplace(tensor.pieces.front().state, tensor.dtype);
+  for (model::FileTensor& tensor : map.tensors) {
+    const std::string& state = tensor.pieces.front().state;
+    const std::string from = UpcycledWeights::origin(state);
+    const std::string mlp =
+        state.substr(0, state.find('.', state.find('.') + 1)) + ".mlp.gate.weight";
+    tensor.dtype = options.dtype.value_or(of_parameters.at(from.empty() ? mlp : from));
+  }
   return map;
+}
+
+// What the result holds: the parameters of the source, or those of a mixture made from them.
+model::StateReader values_of(const StoredModel& source, const model::ModelConfig& result,
+                             const std::optional<UpcycleOptions>& upcycle) {
+  if (!upcycle) return source.reader();
+  return [mixture = UpcycledWeights(source.reader(), source.config(), result, *upcycle)](
+             std::string_view state, std::int64_t first, std::span<float> values) {
+    mixture.read(state, first, values);
+  };
+}
+
+std::optional<UpcycleOptions> without_noise(std::optional<UpcycleOptions> options) {
+  if (options) options->noise = 0;
+  return options;
+}
+
+std::string config_for(const model::ModelConfig& config, const std::string& text,
+                       const ConvertOptions& options) {
+  return options.upcycle ? upcycled_config(text, config, *options.upcycle) : text;
 }
 
 std::string with_dtype(const std::string& config, const model::WeightMap& map) {
   const std::string name = dump_json(
       Json(std::string(model::config_name(model::dominant_dtype(map, model::SaveDType::kSource)))));
   const Json json = parse_json(config);
-  std::string text = config;
+  std::string text = model::without_quantization(config);
   for (const char* key : {"torch_dtype", "dtype"})
     if (json.contains(key)) text = with_member(text, key, name);
   return text;
 }
 
-// Files other than weights, byte for byte but for the dtype that config.json names.
-void copy_other_files(const fs::path& source, const fs::path& destination,
-                      const model::WeightMap& map, bool changes_dtype) {
+// Files other than weights and config.json, byte for byte.
+void copy_other_files(const fs::path& source, const fs::path& destination) {
   for (const fs::directory_entry& entry : fs::directory_iterator(source)) {
     const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || is_weight_file(name)) continue;
-    if (name == "config.json" && changes_dtype)
-      write_file_atomically(destination / name, with_dtype(read_file(entry.path()), map));
-    else
-      fs::copy_file(entry.path(), destination / name);
+    if (!entry.is_regular_file() || is_weight_file(name) || name == kConfigFile) continue;
+    fs::copy_file(entry.path(), destination / name);
   }
 }
 
@@ -133,12 +170,23 @@ std::vector<const io::TensorEntry*> handed_through(const Manifest& manifest,
   return entries;
 }
 
-std::vector<std::string> differing_logits(const LogitsComparison& logits, std::string_view what) {
-  if (logits.largest_difference <= kLargestDifference) return {};
-  return {fmt::format(
-      "logits: expected those of {} within {}, found a difference of {}; {} of {} "
-      "next tokens agree",
-      what, kLargestDifference, logits.largest_difference, logits.agreeing, logits.tokens)};
+std::vector<std::string> differing_logits(const LogitsComparison& logits, std::string_view what,
+                                          double allowed = kLargestDifference) {
+  if (logits.largest_difference <= allowed) return {};
+  return {
+      fmt::format("logits: expected those of {} within {}, found a difference of {}; {} of {} "
+                  "next tokens agree",
+                  what, allowed, logits.largest_difference, logits.agreeing, logits.tokens)};
+}
+
+// And the largest logit of the first.
+std::pair<LogitsComparison, double> compare_logits_of(const fs::path& a, const fs::path& b,
+                                                      const model::ModelConfig& config) {
+  const auto tokens = probe_tokens(config);
+  const std::vector<float> before = logits_of(a, tokens);
+  double largest = 0;
+  for (const float logit : before) largest = std::max(largest, std::abs(double{logit}));
+  return {compare_logits(before, logits_of(b, tokens), config.spec.vocab_size), largest};
 }
 
 const io::TensorEntry& required_tensor(const io::SafetensorsDirectory& files, const char* name,
@@ -175,42 +223,57 @@ std::vector<std::string> check_reference(const fs::path& directory,
                           file.string());
 }
 
-// Reads what was written, which is on the disk, and compares it with the source.
-void prove(const fs::path& source_path, const StoredModel& source, const fs::path& path,
-           const ConvertOptions& options, Manifest& manifest) {
+// Reads what was written, which is on the disk.
+void prove_values(const model::StateReader& read, const fs::path& path, Manifest& manifest) {
   const StoredModel written(path);
-  require_all(path, written.differing_values(source.reader()));
+  require_all(path, written.differing_values(read));
   std::vector<ManifestTensor> unused;
   manifest.written = written.describe(unused);
   manifest.written.insert(manifest.written.end(), unused.begin(), unused.end());
-  if (!options.compares_logits) return;
-  const std::int64_t vocab_size = source.config().spec.vocab_size;
-  const auto tokens = probe_tokens(source.config());
-  manifest.logits =
-      compare_logits(logits_of(source_path, tokens), logits_of(path, tokens), vocab_size);
-  if (!options.dtype && options.block_type == nullptr)
-    require_all(path, differing_logits(*manifest.logits, "it"));
+}
+
+// Where the result was rounded to another dtype, logits are compared but may differ.
+void prove_logits(const fs::path& source_path, const model::ModelConfig& config,
+                  const fs::path& path, bool was_rounded, Manifest& manifest) {
+  const auto [logits, largest] = compare_logits_of(source_path, path, config);
+  manifest.logits = logits;
+  const double allowed = manifest.upcycle ? kLargestRounding * largest : kLargestDifference;
+  if (!was_rounded) require_all(path, differing_logits(logits, source_path.string(), allowed));
 }
 
 Manifest convert_to_directory(const fs::path& source_path, const fs::path& destination,
                               const ConvertOptions& options) {
   const StoredModel source(source_path);
   Unfinished directory(destination);
-  fs::create_directory(directory.path());
+  const fs::path& path = directory.path();
+  fs::create_directory(path);
   Manifest manifest = describe_source(source_path, source);
-  const model::WeightMap map = target_map(source.config(), source.map(), options);
+  manifest.upcycle = options.upcycle;
+  const std::string text = config_for(source.config(), model::config_text(source_path), options);
   if (fs::is_directory(source_path))
-    copy_other_files(source_path, directory.path(), map, options.dtype.has_value());
+    copy_other_files(source_path, path);
   else
-    write_files_of_gguf(source_path, with_dtype(model::config_text(source_path), map),
-                        directory.path());
-  io::write_checksums(
-      directory.path(),
-      model::export_weights(map, directory.path(), model::SaveDType::kSource, source.reader(),
-                            {.max_shard_bytes = options.max_shard_bytes},
-                            handed_through(manifest, source.directory())));
-  prove(source_path, source, directory.path(), options, manifest);
-  write_manifest(directory.path(), manifest);
+    write_files_of_gguf(source_path, text, path);
+  write_file_atomically(path / kConfigFile, text);
+  const model::ModelConfig result = options.upcycle ? model::load_config(path) : source.config();
+  const model::WeightMap map = options.upcycle ? mixture_map(result, source.map(), options)
+                                               : target_map(result, source.map(), options);
+  // Rounded to bf16 where the source is F8_E4M3 with scales of f32.
+  const bool changes_dtype = options.dtype || source.is_quantised();
+  if (changes_dtype || !fs::is_directory(source_path))
+    write_file_atomically(path / kConfigFile, with_dtype(text, map));
+  const auto write = [&](const model::StateReader& read) {
+    io::write_checksums(path, model::export_weights(map, path, model::SaveDType::kSource, read,
+                                                    {.max_shard_bytes = options.max_shard_bytes},
+                                                    handed_through(manifest, source.directory())));
+    prove_values(read, path, manifest);
+  };
+  write(values_of(source, result, without_noise(options.upcycle)));
+  if (options.compares_logits)
+    prove_logits(source_path, source.config(), path, changes_dtype, manifest);
+  if (options.upcycle && options.upcycle->noise > 0)
+    write(values_of(source, result, options.upcycle));
+  write_manifest(path, manifest);
   directory.finish();
   return manifest;
 }
@@ -219,6 +282,8 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                          const ConvertOptions& options) {
   ANABATIC_REQUIRE(!options.fuses_experts.has_value(),
                    "[convert] --experts: a GGUF file has one tensor for all experts of a layer");
+  ANABATIC_REQUIRE(!options.upcycle,
+                   "[convert] --upcycle: writes a directory, which can be converted then");
   const StoredModel source(source_path);
   const model::GgufTarget target =
       model::gguf_target(source.config(), source.map(), options.block_type);
@@ -229,7 +294,10 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
   Unfinished manifest_file(manifest_path(destination), true);  // perhaps of a file that is gone
   Manifest manifest = describe_source(source_path, source);
   model::write_gguf(file.path(), std::move(keys), target, source.reader());
-  prove(source_path, source, file.path(), options, manifest);
+  prove_values(source.reader(), file.path(), manifest);
+  if (options.compares_logits)
+    prove_logits(source_path, source.config(), file.path(),
+                 options.dtype || options.block_type != nullptr || source.is_quantised(), manifest);
   manifest.in_f16 = target.in_f16;
   write_manifest_file(manifest_file.path(), manifest);
   manifest_file.finish();
@@ -273,7 +341,7 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
     then.insert(then.end(), manifest.ignored.begin(), manifest.ignored.end());
     for (const std::string& line : differences(then, now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
-    add(found.differing_values(from.reader()));
+    add(found.differing_values(values_of(from, found.config(), manifest.upcycle)));
   }
   if (reference) add(check_reference(path, found.config(), *reference));
   return problems;

@@ -11,6 +11,7 @@
 
 #include "io/block_types.h"
 #include "train/convert/manifest.h"
+#include "train/convert/upcycle.h"
 
 namespace anabatic::train {
 
@@ -21,7 +22,8 @@ struct ConvertOptions {
   // How files of experts are spelled: a tensor for each expert, or one for all. None: as they came.
   std::optional<bool> fuses_experts{};
   std::int64_t max_shard_bytes = 5'000'000'000;
-  bool compares_logits = true;  // loads both models whole
+  bool compares_logits = true;              // loads both models whole
+  std::optional<UpcycleOptions> upcycle{};  // the result is a mixture of experts
 };
 
 // `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears

@@ -24,7 +24,9 @@ namespace fs = std::filesystem;
 constexpr int kFormat = 1;
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
 
-std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece& piece) {
+std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece& piece,
+                       bool is_quantised) {
+  if (is_quantised) return "dequantise";
   if (tensor.is_transposed) return "transpose";
   return piece.heads.rows > 0 || tensor.num_alternating > 1 ? "reorder rows" : "copy";
 }
@@ -112,8 +114,10 @@ std::string type_text(const ManifestTensor& tensor) {
 }  // namespace
 
 std::int64_t ManifestTensor::num_elements() const {
-  std::int64_t count = 1;
-  for (const std::int64_t size : shape) count *= size;
+  std::int64_t count = parts.empty() ? 1 : 0;
+  for (const ManifestPart& part : parts) count += part.count;
+  if (parts.empty())
+    for (const std::int64_t size : shape) count *= size;
   return count;
 }
 
@@ -123,13 +127,14 @@ std::int64_t num_elements(const std::vector<ManifestTensor>& tensors) {
   return count;
 }
 
-std::vector<ManifestPart> parts_of(const model::FileTensor& tensor) {
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised) {
   std::vector<ManifestPart> parts;
   std::map<std::string_view, std::size_t> places;
   for (const model::WeightPiece& piece : tensor.pieces) {
     const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
     if (is_new)
-      parts.push_back({piece.state, piece.offset, piece.count, std::string(op_of(tensor, piece))});
+      parts.push_back({piece.state, piece.offset, piece.count,
+                       std::string(op_of(tensor, piece, is_quantised))});
     else
       parts[place->second].count += piece.count;
   }
@@ -142,8 +147,15 @@ std::vector<ManifestTensor> describe(const model::WeightSource& source,
   std::set<std::string_view> used;
   for (const model::FileTensor& tensor : source.map().tensors) {
     used.insert(tensor.name);
-    tensors.push_back(describe_entry(source.files(), *source.files().find(tensor.name)));
-    tensors.back().parts = parts_of(tensor);
+    const model::StoredTensor& stored = source.stored(tensor.name);
+    const std::vector<ManifestPart> parts = parts_of(tensor, stored.is_quantised());
+    tensors.push_back(describe_entry(source.files(), *stored.elements));
+    tensors.back().parts = parts;
+    if (stored.scales == nullptr) continue;
+    used.insert(stored.scales->name);
+    tensors.push_back(describe_entry(source.files(), *stored.scales));
+    for (const ManifestPart& part : parts)
+      tensors.back().parts.push_back({part.parameter, part.offset, 0, "scale"});
   }
   for (const auto& [name, entry] : source.files().entries())
     if (used.count(name) == 0) others.push_back(describe_entry(source.files(), entry));
@@ -174,6 +186,7 @@ void write_manifest_file(const fs::path& file, const Manifest& manifest) {
     json["logits"] = {{"tokens", logits->tokens},
                       {"largest_difference", logits->largest_difference},
                       {"same_next_token", logits->agreeing}};
+  if (manifest.upcycle) json["upcycle"] = to_text(*manifest.upcycle);
   std::string text = dump_json(json, 1);
   text.resize(text.size() - std::string_view("\n}").size());
   append_member(text, "read", manifest.read);
@@ -200,6 +213,8 @@ Manifest read_manifest(const fs::path& model) {
                     .written = parse_tensors(top.at("written")),
                     .repeated = parse_tensors(top.at("repeated")),
                     .ignored = parse_tensors(top.at("ignored"))};
+  if (const auto upcycle = top.find("upcycle"))
+    manifest.upcycle = parse_upcycle(upcycle->as_string());
   if (const auto logits = top.find("logits")) {
     const auto difference = logits->find("largest_difference");  // null: not finite
     manifest.logits = {.tokens = logits->at("tokens").as_integer(0),

@@ -11,6 +11,7 @@
 
 #include "model/weight_source.h"
 #include "train/convert/logits.h"
+#include "train/convert/upcycle.h"
 
 namespace anabatic::train {
 
@@ -20,7 +21,9 @@ inline constexpr const char* kManifestFile = "anabatic.manifest.json";
 struct ManifestPart {
   std::string parameter;
   std::int64_t offset = 0, count = 0;  // the least element of the parameter, and how many
-  std::string op;  // "copy", "reorder rows", "transpose", "quantise" or two of them
+  // "copy", "reorder rows", "transpose", "quantise", "dequantise" or two of them; "scale" holds no
+  // element itself.
+  std::string op;
   bool operator==(const ManifestPart&) const = default;
 };
 
@@ -30,7 +33,7 @@ struct ManifestTensor {
   std::uint64_t checksum = 0;  // XXH3 of its bytes
   std::vector<ManifestPart> parts;
 
-  std::int64_t num_elements() const;
+  std::int64_t num_elements() const;  // of parameters, or of its shape where it is none's part
   bool operator==(const ManifestTensor&) const = default;
 };
 
@@ -49,13 +52,14 @@ struct Manifest {
   std::vector<ManifestTensor> repeated{};         // of the source: equal to a tensor above
   std::vector<ManifestTensor> ignored{};          // of the source: the model does not use them
   std::optional<LogitsComparison> logits{};       // of source and result
+  std::optional<UpcycleOptions> upcycle{};        // noise was added after the comparison of logits
   // Not stored: tensors of a GGUF file that are F16, for no block of the wanted type divides their
   // rows.
   std::vector<std::string> in_f16{};
 };
 
 // Where the elements of a tensor go. What experts of one parameter give is one part.
-std::vector<ManifestPart> parts_of(const model::FileTensor& tensor);
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised = false);
 
 // Tensors of a directory, hashed. Those that no parameter reads are added to `others`.
 std::vector<ManifestTensor> describe(const model::WeightSource& source,

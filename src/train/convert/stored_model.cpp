@@ -71,6 +71,14 @@ model::StateReader StoredModel::reader() const {
   };
 }
 
+bool StoredModel::is_quantised() const {
+  if (const auto* source = directory()) return source->is_quantised();
+  const auto& gguf = std::get<model::GgufSource>(files_);
+  return std::ranges::any_of(gguf.map().tensors, [&](const model::FileTensor& tensor) {
+    return gguf.files().find(tensor.name)->type->elements > 1;
+  });
+}
+
 std::vector<ManifestTensor> StoredModel::describe(std::vector<ManifestTensor>& others) const {
   if (const auto* gguf = std::get_if<model::GgufSource>(&files_))
     return describe_gguf(*gguf, others);

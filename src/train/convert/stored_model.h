@@ -26,6 +26,8 @@ class StoredModel {
   // Null for a GGUF file.
   const model::WeightSource* directory() const { return std::get_if<model::WeightSource>(&files_); }
 
+  bool is_quantised() const;  // some of its tensors have scales, or are in blocks
+
   // Tensors, hashed. Those that no parameter reads are added to `others`.
   std::vector<ManifestTensor> describe(std::vector<ManifestTensor>& others) const;
   // Every value has to be that of `source`, rounded as its tensor is: a line a tensor that is not.
