@@ -34,7 +34,7 @@ CommonFields read_sizes(ConfigReader& reader, const FamilyDefaults& defaults) {
       defaults.intermediate_size > 0
           ? reader.integer("intermediate_size", defaults.intermediate_size, width)
           : reader.optional_integer("intermediate_size", std::nullopt, width)
-                .value_or(4 * fields.hidden_size);
+                .value_or(defaults.intermediate_size < 0 ? 0 : 4 * fields.hidden_size);
   fields.num_hidden_layers =
       reader.integer("num_hidden_layers", defaults.num_hidden_layers, {1, Limits::kLayers});
   fields.num_attention_heads =

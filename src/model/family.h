@@ -16,7 +16,7 @@ namespace anabatic::model {
 // Defaults of transformers' config class, for fields that a config.json leaves out.
 struct FamilyDefaults {
   std::int64_t vocab_size, hidden_size;
-  std::int64_t intermediate_size;  // 0: 4 · hidden_size, or not used
+  std::int64_t intermediate_size;  // 0: 4 · hidden_size; -1: the class has none
   std::int64_t num_hidden_layers, num_attention_heads;
   std::int64_t num_key_value_heads;  // 0: as many as attention heads
   std::int64_t head_dim;             // 0: hidden_size / num_attention_heads

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kStagingBytes = std::int64_t{2} << 20;
 // Bytes for a tensor of the model's files, without its values. They are its name, shape, position
 // and checksum in the weight map, and again in the header, the manifest and their text while files
 // are read or written.
-inline constexpr std::int64_t kBytesAFileTensor = 1152;
+inline constexpr std::int64_t kBytesAFileTensor = 1216;
 
 struct MemoryRow {
   std::string name;  // "parameters", "saved activations", "batches", ...

@@ -421,7 +421,6 @@ MODELS = {
         "pangu_ultra_moe",
         PANGU
         | {
-            "num_hidden_layers": 3,
             "q_lora_rank": None,
             "qk_nope_head_dim": 10,
             "v_head_dim": 6,

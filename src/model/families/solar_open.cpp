@@ -21,7 +21,7 @@ void read_solar_open(ConfigReader& reader, const CommonFields& fields, ModelConf
 const Family kSolarOpen{.model_type = "solar_open",
                         .defaults = {.vocab_size = 196608,
                                      .hidden_size = 4096,
-                                     .intermediate_size = 0,
+                                     .intermediate_size = -1,
                                      .num_hidden_layers = 48,
                                      .num_attention_heads = 64,
                                      .num_key_value_heads = 8,

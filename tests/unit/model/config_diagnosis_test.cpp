@@ -30,7 +30,7 @@ ConfigDiagnosis diagnosis_of(const std::string& json) {
 // A config of a family under another name.
 ConfigDiagnosis renamed(const std::string& family, const std::string& more = "") {
   return diagnosis_of(small_json(
-      family, R"("model_type": "solar_open")" + (more.empty() ? std::string() : ", " + more)));
+      family, R"("model_type": "afmoe")" + (more.empty() ? std::string() : ", " + more)));
 }
 
 TEST(ConfigDiagnosis, FindsTheFamilyThatReadsAConfigOfAnotherName) {
@@ -44,7 +44,7 @@ TEST(ConfigDiagnosis, FindsTheFamilyThatReadsAConfigOfAnotherName) {
       {"ernie4_5_moe", ""}};
   for (const auto& [family, members] : families) {
     const ConfigDiagnosis diagnosis = renamed(family, members);
-    EXPECT_EQ(diagnosis.model_type, "solar_open");
+    EXPECT_EQ(diagnosis.model_type, "afmoe");
     EXPECT_FALSE(diagnosis.is_known);
     EXPECT_EQ(diagnosis.family, family);
     EXPECT_THAT(diagnosis.problems, IsEmpty()) << family;
@@ -90,8 +90,10 @@ std::vector<std::string> in_backquotes(std::string_view line) {
 }
 
 bool is_field(std::string_view word) {
-  // These are a field of the rotary embedding, and a value of one.
-  if (word == "alpha" || word == "dynamic" || find_family(word) != nullptr) return false;
+  // A field of the rotary embedding, and values of fields.
+  for (const char* other : {"alpha", "dynamic", "silu", "relu"})
+    if (word == other) return false;
+  if (find_family(word) != nullptr) return false;
   return word.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789") == std::string_view::npos;
 }
 
@@ -109,6 +111,7 @@ TEST(FamiliesPage, ListsWhatTheCodeReads) {
   std::istringstream page(read_file(ANABATIC_FAMILIES_PAGE));
   std::vector<std::string> listed, families;
   for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("## ") && !listed.empty()) break;  // of one subject, not of families
     const bool is_row = line.starts_with("| `"), is_item = line.starts_with("- `");
     if (is_row || is_item)
       families = in_backquotes(line.substr(0, line.find(is_row ? '|' : ':', 2)));
