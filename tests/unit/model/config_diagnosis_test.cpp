@@ -37,7 +37,7 @@ TEST(ConfigDiagnosis, FindsTheFamilyThatReadsAConfigOfAnotherName) {
   // The members tell it from families with the same sizes.
   const std::pair<const char*, const char*> families[] = {
       {"deepseek_v3", R"("scoring_func": "sigmoid", "norm_topk_prob": true)"},
-      {"glm4_moe", ""},
+      {"glm4_moe", R"("use_qk_norm": true)"},
       {"granitemoeshared", ""},
       {"qwen3_moe", R"("architectures": ["Qwen3MoeWithAnotherHead"])"},
       {"qwen2_moe", ""},
@@ -54,7 +54,8 @@ TEST(ConfigDiagnosis, FindsTheFamilyThatReadsAConfigOfAnotherName) {
 
 TEST(ConfigDiagnosis, NamesTheFieldsThatStandInTheWay) {
   const ConfigDiagnosis diagnosis =
-      renamed("glm4_moe", R"("a_new_gate": 2, "final_logit_softcapping": 30, "topk_group": 7)");
+      renamed("glm4_moe", R"("use_qk_norm": true, "a_new_gate": 2, "final_logit_softcapping": 30,
+          "topk_group": 7)");
   EXPECT_EQ(diagnosis.family, "glm4_moe");
   EXPECT_THAT(diagnosis.unknown, ElementsAre("a_new_gate"));
   EXPECT_THAT(diagnosis.problems, Contains(HasSubstr("final_logit_softcapping: expected 0")));
