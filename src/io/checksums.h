@@ -2,6 +2,7 @@
 // Checksums of a directory's files, stored in it as checksums.json. A safetensors file has one for
 // each tensor, so that a damaged one can be named.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -29,6 +30,20 @@ class Checksum {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// XXH3 of mapped bytes of `files`, whose pages are released on the way.
+template <class Files>
+std::uint64_t checksum_of_mapped(const Files& files, std::span<const std::byte> data) {
+  constexpr std::size_t kBlock = std::size_t{1} << 22;
+  Checksum sum;
+  while (!data.empty()) {
+    const auto block = data.first(std::min(kBlock, data.size()));
+    sum.add(block);
+    files.release(block);
+    data = data.subspan(block.size());
+  }
+  return sum.value();
+}
 
 struct FileChecksums {
   std::int64_t bytes = 0;     // of the file

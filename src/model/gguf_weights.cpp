@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::int64_t kBlock = std::int64_t{1} << 18;  // a multiple of every block's elements
 
-ImportedTensor imported(const io::GgufTensor& tensor, FileTensor where) {
-  io::Checksum sum;
-  sum.add(tensor.data);
-  return {std::move(where), std::string(tensor.type->name), sum.value()};
+ImportedTensor imported(const io::GgufFiles& files, const io::GgufTensor& tensor,
+                        FileTensor where) {
+  return {std::move(where), std::string(tensor.type->name),
+          io::checksum_of_mapped(files, tensor.data)};
 }
 
 }  // namespace
@@ -35,12 +35,12 @@ WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& fi
       }
     });
     used.insert(tensor.name);
-    record.used.push_back(imported(entry, tensor));
-    source.files().release(entry.data);
+    record.used.push_back(imported(source.files(), entry, tensor));
   }
   for (const auto& [name, entry] : source.files().tensors())
     if (!used.contains(name))
-      record.ignored.push_back(imported(entry, {.name = name, .shape = entry.shape, .pieces = {}}));
+      record.ignored.push_back(
+          imported(source.files(), entry, {.name = name, .shape = entry.shape, .pieces = {}}));
   return make_weight_map(config);
 }
 

@@ -149,12 +149,6 @@ std::uint64_t import_tensor(const io::SafetensorsDirectory& files, const FileTen
   return sum.value();
 }
 
-std::uint64_t sum_of(std::span<const std::byte> data) {
-  io::Checksum sum;
-  sum.add(data);
-  return sum.value();
-}
-
 // The checksums of a checkpoint's files, which are stored next to them.
 class WrittenChecksums {
  public:
@@ -247,13 +241,6 @@ void require_finite_biases(const FileTensor& tensor, const std::filesystem::path
                    directory.string(), tensor.name, *bad, bad - values.begin());
 }
 
-std::uint64_t checksum_of(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
-  io::Checksum sum;
-  sum.add(entry.data);
-  files.release(entry.data);
-  return sum.value();
-}
-
 // Tensors that no parameter is read from. One that is repeated has the bytes of its twin, which
 // require_equal_repeats has compared.
 void record_others(const ModelConfig& config, const io::SafetensorsDirectory& files,
@@ -266,7 +253,7 @@ void record_others(const ModelConfig& config, const io::SafetensorsDirectory& fi
     ImportedTensor other{{.name = name, .shape = entry.shape, .pieces = {}}, entry.dtype_name};
     const auto repeated = std::ranges::find(declared.repeated, name, &RepeatedTensor::tensor);
     if (repeated == declared.repeated.end()) {
-      other.checksum = checksum_of(files, entry);
+      other.checksum = io::checksum_of_mapped(files, entry.data);
       record.ignored.push_back(std::move(other));
       continue;
     }
@@ -307,7 +294,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
     checksums.compare(*stored.elements, sum);
     record.used.push_back({tensor, stored.elements->dtype_name, sum});
     if (stored.scales == nullptr) continue;
-    const std::uint64_t of_scales = sum_of(stored.scales->data);
+    const std::uint64_t of_scales = io::checksum_of_mapped(files, stored.scales->data);
     checksums.compare(*stored.scales, of_scales);
     record.used.push_back(
         {{.name = stored.scales->name, .shape = stored.scales->shape, .pieces = {}},

@@ -253,7 +253,7 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   if (fs::is_directory(source_path))
     copy_other_files(source_path, path);
   else
-    write_files_of_gguf(source_path, text, path);
+    write_tokenizer_of_gguf(source_path, path);
   write_file_atomically(path / kConfigFile, text);
   const model::ModelConfig result = options.upcycle ? model::load_config(path) : source.config();
   const model::WeightMap map = options.upcycle ? mixture_map(result, source.map(), options)

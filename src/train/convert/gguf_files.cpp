@@ -73,9 +73,7 @@ void add_from_directory(const fs::path& directory, const fs::path& file,
 
 }  // namespace
 
-void write_files_of_gguf(const fs::path& file, const std::string& config_text,
-                         const fs::path& directory) {
-  write_file_atomically(directory / "config.json", config_text);
+void write_tokenizer_of_gguf(const fs::path& file, const fs::path& directory) {
   const io::GgufFiles files = io::GgufFiles::open(file);
   const io::GgufMetadata& metadata = files.metadata();
   if (!io::has_gguf_tokenizer(metadata)) return;

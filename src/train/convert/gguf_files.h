@@ -9,10 +9,10 @@
 
 namespace anabatic::train {
 
-// Writes config.json, and tokenizer.json, tokenizer_config.json and chat_template.jinja of a file
-// that has a tokenizer.
-void write_files_of_gguf(const std::filesystem::path& file, const std::string& config_text,
-                         const std::filesystem::path& directory);
+// Writes tokenizer.json, tokenizer_config.json and chat_template.jinja of a file that has a
+// tokenizer.
+void write_tokenizer_of_gguf(const std::filesystem::path& file,
+                             const std::filesystem::path& directory);
 
 // Adds the keys of the tokenizer in a model directory or of another GGUF file, or one that says
 // that there is none.

@@ -32,14 +32,7 @@ std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece
 }
 
 ManifestTensor describe_entry(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
-  constexpr std::size_t kBlock = std::size_t{1} << 22;
-  io::Checksum sum;
-  for (std::size_t at = 0; at < entry.data.size(); at += kBlock) {
-    const auto block = entry.data.subspan(at, std::min(kBlock, entry.data.size() - at));
-    sum.add(block);
-    files.release(block);
-  }
-  return {entry.name, entry.dtype_name, entry.shape, sum.value(), {}};
+  return {entry.name, entry.dtype_name, entry.shape, io::checksum_of_mapped(files, entry.data), {}};
 }
 
 OrderedJson to_json(const ManifestTensor& tensor) {

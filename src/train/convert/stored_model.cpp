@@ -12,14 +12,11 @@ namespace anabatic::train {
 namespace {
 
 ManifestTensor describe_tensor(const io::GgufFiles& files, const io::GgufTensor& tensor) {
-  constexpr std::size_t kBlock = std::size_t{1} << 22;
-  io::Checksum sum;
-  for (std::size_t at = 0; at < tensor.data.size(); at += kBlock) {
-    const auto block = tensor.data.subspan(at, std::min(kBlock, tensor.data.size() - at));
-    sum.add(block);
-    files.release(block);
-  }
-  return {tensor.name, std::string(tensor.type->name), tensor.shape, sum.value(), {}};
+  return {tensor.name,
+          std::string(tensor.type->name),
+          tensor.shape,
+          io::checksum_of_mapped(files, tensor.data),
+          {}};
 }
 
 std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source,
