@@ -15,8 +15,7 @@ import numpy
 import torch
 import transformers
 from gguf.quants import quantize
-from parity_gguf_model import EXPERTS, SIZES, in_pairs, with_stacked_experts
-from safetensors.torch import load_file
+from parity_gguf_model import EXPERTS, SIZES, in_pairs, with_stacked_experts, write_hugging_face
 
 SIZES = SIZES | {"hidden_size": 64, "num_attention_heads": 8, "head_dim": 8, "intermediate_size": 96}
 EXPERTS = EXPERTS | {"moe_intermediate_size": 32}
@@ -29,17 +28,6 @@ def run(*command):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-
-
-def write_model(directory, model_type, fields):
-    torch.manual_seed(3)
-    config = transformers.AutoConfig.for_model(model_type, pad_token_id=None, **{**SIZES, **fields})
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.2)
-    model.save_pretrained(directory)
-    return {name: tensor.numpy() for name, tensor in load_file(directory / "model.safetensors").items()}
 
 
 def expected_tensors(architecture, tensors, fields):
@@ -82,7 +70,7 @@ def main(binary):
     for model_type, architecture, fields in MODELS:
         with tempfile.TemporaryDirectory() as work:
             work = pathlib.Path(work)
-            tensors = write_model(work / "model", model_type, fields)
+            tensors = write_hugging_face(work / "model", model_type, fields, SIZES)
             expected = expected_tensors(architecture, tensors, fields)
             for asked in ("f32", "bf16", "f16", "q8_0", "q4_0"):
                 path = work / f"{asked}.gguf"

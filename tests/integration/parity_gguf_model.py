@@ -31,9 +31,9 @@ MODELS = [("llama", "llama", {"attention_bias": True}), ("llama", "llama", {"tie
 failures = []
 
 
-def write_hugging_face(directory, model_type, fields):
+def write_hugging_face(directory, model_type, fields, sizes=SIZES):
     torch.manual_seed(3)
-    config = transformers.AutoConfig.for_model(model_type, pad_token_id=None, **{**SIZES, **fields})
+    config = transformers.AutoConfig.for_model(model_type, pad_token_id=None, **{**sizes, **fields})
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
