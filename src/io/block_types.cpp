@@ -353,12 +353,20 @@ std::uint8_t nearest_float4(float value, float scale) {
   return static_cast<std::uint8_t>(value < 0.0f && element > 0 ? element + 8 : element);
 }
 
+// The scale, and a byte for values (i, i + 16), or for neighbours (2i, 2i + 1).
+template <bool kNeighbours>
+void to_mxfp4(const float* values, std::uint8_t* scale, std::uint8_t* bytes) {
+  *scale = e8m0_of(largest_magnitude(values));
+  const float half = half_of_e8m0(*scale);
+  for (int i = 0; i < 16; ++i) {
+    const int lower = kNeighbours ? 2 * i : i, upper = kNeighbours ? 2 * i + 1 : 16 + i;
+    bytes[i] = static_cast<std::uint8_t>(nearest_float4(values[lower], half) |
+                                         nearest_float4(values[upper], half) << 4);
+  }
+}
+
 void to_mxfp4_block(const float* values, std::uint8_t* block) {
-  block[0] = e8m0_of(largest_magnitude(values));
-  const float scale = half_of_e8m0(block[0]);
-  for (int i = 0; i < 16; ++i)
-    block[1 + i] = static_cast<std::uint8_t>(nearest_float4(values[i], scale) |
-                                             nearest_float4(values[16 + i], scale) << 4);
+  to_mxfp4<false>(values, block, block + 1);
 }
 
 template <int kBytes, void (*kFrom)(const std::uint8_t*, float*),
@@ -420,6 +428,17 @@ std::int64_t blocks_of(const BlockType& type, std::size_t num_bytes, std::size_t
   return blocks;
 }
 
+void require_pairs(std::size_t num_bytes, std::size_t num_scales, std::size_t num_values) {
+  ANABATIC_CHECK(num_bytes == 16 * num_scales && num_values == 32 * num_scales,
+                 "[block types] {} bytes of MXFP4 and {} scales for {} values", num_bytes,
+                 num_scales, num_values);
+}
+
+// Twice the value. GGUF's zero has no sign.
+float signed_float4(int element) {
+  return element == 8 ? -0.0f : static_cast<float>(kFloat4Doubled[element]);
+}
+
 }  // namespace
 
 std::span<const BlockType> block_types() { return kBlockTypes; }
@@ -446,18 +465,25 @@ void quantise(const BlockType& type, std::span<const float> values, std::span<st
 
 void dequantise_mxfp4_pairs(std::span<const std::byte> blocks, std::span<const std::byte> scales,
                             std::span<float> values) {
-  ANABATIC_CHECK(blocks.size() == 16 * scales.size() && values.size() == 32 * scales.size(),
-                 "[block types] {} bytes of MXFP4 and {} scales for {} values", blocks.size(),
-                 scales.size(), values.size());
+  require_pairs(blocks.size(), scales.size(), values.size());
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(blocks.data());
   for (std::size_t group = 0; group < scales.size(); ++group) {
     const float scale = half_of_e8m0(std::to_integer<std::uint8_t>(scales[group]));
     for (std::size_t i = 0; i < 16; ++i) {
       const std::uint8_t pair = bytes[group * 16 + i];
-      values[group * 32 + 2 * i] = scale * static_cast<float>(kFloat4Doubled[pair & 15]);
-      values[group * 32 + 2 * i + 1] = scale * static_cast<float>(kFloat4Doubled[pair >> 4]);
+      values[group * 32 + 2 * i] = scale * signed_float4(pair & 15);
+      values[group * 32 + 2 * i + 1] = scale * signed_float4(pair >> 4);
     }
   }
+}
+
+void quantise_mxfp4_pairs(std::span<const float> values, std::span<std::byte> blocks,
+                          std::span<std::byte> scales) {
+  require_pairs(blocks.size(), scales.size(), values.size());
+  auto* bytes = reinterpret_cast<std::uint8_t*>(blocks.data());
+  auto* exponents = reinterpret_cast<std::uint8_t*>(scales.data());
+  for (std::size_t group = 0; group < scales.size(); ++group)
+    to_mxfp4<true>(values.data() + group * 32, exponents + group, bytes + group * 16);
 }
 
 float f8_e4m3_to_float(std::uint8_t bits) {

@@ -30,9 +30,12 @@ void dequantise(const BlockType& type, std::span<const std::byte> blocks, std::s
 void quantise(const BlockType& type, std::span<const float> values, std::span<std::byte> blocks);
 
 // Hugging Face's MXFP4: 16 bytes a group of 32 values, the first of a pair in the lower half of its
-// byte, times 2^(scale - 127). `scales` has a byte for each group.
+// byte, times 2^(scale - 127). `scales` has a byte for each group. Scales and elements are those of
+// the GGUF type; an element may be -0 here.
 void dequantise_mxfp4_pairs(std::span<const std::byte> blocks, std::span<const std::byte> scales,
                             std::span<float> values);
+void quantise_mxfp4_pairs(std::span<const float> values, std::span<std::byte> blocks,
+                          std::span<std::byte> scales);
 
 // A float8 of 4 exponent and 3 mantissa bits, without infinities (F8_E4M3).
 float f8_e4m3_to_float(std::uint8_t bits);

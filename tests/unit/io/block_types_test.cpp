@@ -116,6 +116,18 @@ TEST(BlockTypes, PairsOfMxfp4AreNextToEachOtherInHuggingFacesOrder) {
   EXPECT_EQ(pairs[1], 12.0f);
 }
 
+TEST(BlockTypes, PairsOfMxfp4HaveTheScalesAndElementsOfTheType) {
+  std::vector<float> values(32), pairs(32);
+  for (int i = 0; i < 32; ++i)
+    values[static_cast<std::size_t>(i)] = std::sin(1.7f * static_cast<float>(i)) * 0.3f;
+  std::vector<std::byte> blocks(16), scales(1);
+  quantise_mxfp4_pairs(values, blocks, scales);
+  const std::vector<std::byte> block = blocks_of("MXFP4", values);
+  EXPECT_EQ(scales[0], block[0]);
+  dequantise_mxfp4_pairs(blocks, scales, pairs);
+  EXPECT_EQ(pairs, values_of("MXFP4", block));
+}
+
 TEST(BlockTypes, WholeNumbersSurviveEightBits) {
   std::vector<float> values(32);
   for (int i = 0; i < 32; ++i)
