@@ -12,6 +12,7 @@
 #include "io/tokenizer/tokenizer_file.h"
 #include "model/config_diagnosis.h"
 #include "model/declarations.h"
+#include "model/stored_tensor.h"
 #include "model/weight_files.h"
 
 namespace anabatic::cli {
@@ -25,7 +26,11 @@ constexpr std::int64_t kLargestFile = std::int64_t{1} << 26;
 std::vector<Ignored> unused_tensors(const model::ModelConfig& config, const model::WeightMap& map,
                                     const io::SafetensorsDirectory& files) {
   std::set<std::string_view> used;
-  for (const model::FileTensor& tensor : map.tensors) used.insert(tensor.name);
+  for (const model::FileTensor& tensor : map.tensors) {
+    used.insert(tensor.name);
+    const model::StoredTensor stored = model::find_stored(files, tensor.name);
+    if (stored.scales != nullptr) used.insert(stored.scales->name);
+  }
   std::vector<Ignored> ignored;
   const model::Declarations declared = model::declare(config.spec);
   for (const auto& [name, entry] : files.entries()) {

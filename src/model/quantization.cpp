@@ -40,6 +40,17 @@ void read_quantization(ConfigReader& reader) {
           fmt::format("expected {}, got {}", show_json(only), show_json_briefly(value)));
 }
 
+std::string with_mxfp4(const std::string& config) {
+  const Json found = parse_json(config).value(kKey, Json());
+  if (found.is_object() && found.value("quant_method", Json()) == "mxfp4") return config;
+  // Everything but the experts, as OpenAI's files say it.
+  const Json quantization{
+      {"quant_method", "mxfp4"},
+      {"modules_to_not_convert",
+       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
+  return with_member(config, kKey, dump_json(quantization));
+}
+
 std::string without_quantization(const std::string& config) {
   const Json json = parse_json(config);
   const auto found = json.find(kKey);

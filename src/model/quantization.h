@@ -13,5 +13,7 @@ void read_quantization(ConfigReader& reader);
 
 // The text of a config.json for weights that are written as numbers.
 std::string without_quantization(const std::string& config);
+// The same for experts in MXFP4. One that says so already stays as it is.
+std::string with_mxfp4(const std::string& config);
 
 }  // namespace anabatic::model

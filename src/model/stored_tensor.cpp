@@ -15,7 +15,7 @@ namespace anabatic::model {
 namespace {
 
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales", kScaleInv = "_scale_inv";
-constexpr std::int64_t kGroup = 32;    // elements of an MXFP4 scale
+constexpr std::int64_t kGroup = kMxfp4Group;
 constexpr std::int64_t kSquare = 128;  // rows and columns of an F8_E4M3 scale
 
 using Shape = std::vector<std::int64_t>;
@@ -75,19 +75,30 @@ void check_fp8(const StoredTensor& stored, const std::string& name, const Shape&
                  problems);
 }
 
+// "" where MXFP4 can have the shape.
+std::string shape_problem(const std::string& name, const Shape& shape) {
+  if (shape.size() >= 2 && shape.back() % kGroup == 0) return "";
+  return fmt::format("{}: expected rows of a multiple of {} elements, got {}", name, kGroup,
+                     shape_text(shape));
+}
+
+struct Mxfp4Shapes {
+  explicit Mxfp4Shapes(const Shape& shape) : scales(shape) {
+    scales.back() /= kGroup;
+    blocks = scales;
+    blocks.push_back(kGroup / 2);
+  }
+
+  Shape scales, blocks;
+};
+
 void check_mxfp4(const StoredTensor& stored, const std::string& name, const Shape& shape,
                  std::vector<std::string>& problems) {
-  if (shape.size() < 2 || shape.back() % kGroup != 0) {
-    problems.push_back(fmt::format("{}: expected rows of a multiple of {} elements, got {}", name,
-                                   kGroup, shape_text(shape)));
-    return;
-  }
-  Shape scales = shape;
-  scales.back() /= kGroup;
-  Shape blocks = scales;
-  blocks.push_back(kGroup / 2);
-  compare({name, "U8", blocks}, *stored.elements, "blocks", problems);
-  compare_scales({with_ending(name, kBlocks, kScales), "U8", scales}, stored, problems);
+  if (std::string problem = shape_problem(name, shape); !problem.empty())
+    return problems.push_back(std::move(problem));
+  const Mxfp4Shapes shapes(shape);
+  compare({name, "U8", shapes.blocks}, *stored.elements, "blocks", problems);
+  compare_scales({scales_name(name), "U8", shapes.scales}, stored, problems);
 }
 
 void read_mxfp4(const StoredTensor& stored, std::int64_t first, std::span<float> values) {
@@ -178,6 +189,7 @@ void read_fp8(const StoredTensor& stored, std::int64_t first, std::span<float> v
 }  // namespace
 
 bool names_blocks(std::string_view tensor) { return tensor.ends_with(kBlocks); }
+std::string scales_name(std::string_view tensor) { return with_ending(tensor, kBlocks, kScales); }
 
 bool StoredTensor::is_fp8() const { return elements->dtype_name == "F8_E4M3"; }
 bool StoredTensor::is_mxfp4() const { return names_blocks(elements->name); }
@@ -208,7 +220,7 @@ std::span<const std::byte> StoredTensor::bytes_of(std::int64_t first, std::int64
 StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::string& name) {
   StoredTensor stored{.elements = files.find(name)};
   if (stored.elements == nullptr) return stored;
-  if (stored.is_mxfp4()) stored.scales = files.find(with_ending(name, kBlocks, kScales));
+  if (stored.is_mxfp4()) stored.scales = files.find(scales_name(name));
   if (stored.is_fp8()) stored.scales = files.find(name + std::string(kScaleInv));
   return stored;
 }
@@ -231,6 +243,26 @@ std::vector<std::string> storage_problems(const StoredTensor& stored, const std:
                                      stored.elements->dtype_name));
   }
   return problems;
+}
+
+std::vector<io::TensorInfo> stored_infos(const std::string& name, DType dtype, const Shape& shape) {
+  if (!names_blocks(name)) return {{name, dtype, shape}};
+  const std::string problem = shape_problem(name, shape);
+  ANABATIC_REQUIRE(problem.empty(), "[weights] {}", problem);
+  const Mxfp4Shapes shapes(shape);
+  return {{name, DType::kUInt8, shapes.blocks}, {scales_name(name), DType::kUInt8, shapes.scales}};
+}
+
+void to_stored(const std::string& name, DType dtype, std::span<const float> values,
+               std::vector<std::byte>& elements, std::vector<std::byte>& scales) {
+  if (names_blocks(name)) {
+    scales.resize(values.size() / kGroup);
+    elements.resize(values.size() / 2);
+    return io::quantise_mxfp4_pairs(values, elements, scales);
+  }
+  scales.clear();
+  elements.resize(values.size() * static_cast<std::size_t>(size_bytes(dtype)));
+  from_floats(dtype, values, elements);
 }
 
 std::string stray_scales_problem(const io::SafetensorsDirectory& files,

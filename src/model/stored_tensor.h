@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 
 namespace anabatic::model {
 
@@ -16,6 +17,7 @@ namespace anabatic::model {
 // "X_scales" [.., rows, columns / 32] has the scales, and the shape of a map is [.., rows,
 // columns]. F8_E4M3 is told by its dtype: "X_scale_inv" has the scales of "X".
 bool names_blocks(std::string_view tensor);
+std::string scales_name(std::string_view tensor);  // of such blocks; "" of another tensor
 
 struct StoredTensor {
   const io::TensorEntry* elements = nullptr;
@@ -38,6 +40,16 @@ StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::strin
 // What keeps it from being a tensor of weights of this shape, a line each.
 std::vector<std::string> storage_problems(const StoredTensor& stored, const std::string& name,
                                           const std::vector<std::int64_t>& shape);
+// What files hold of a tensor of weights: itself, or where its name says so blocks and their
+// scales. InvalidArgument where MXFP4 cannot have the shape.
+std::vector<io::TensorInfo> stored_infos(const std::string& name, DType dtype,
+                                         const std::vector<std::int64_t>& shape);
+// The bytes of values in those tensors; `scales` stays empty where there are none. In MXFP4 values
+// are whole groups of kMxfp4Group elements.
+inline constexpr std::int64_t kMxfp4Group = 32;
+void to_stored(const std::string& name, DType dtype, std::span<const float> values,
+               std::vector<std::byte>& elements, std::vector<std::byte>& scales);
+
 // What is wrong about a tensor that holds scales of nothing; "" where it does not look like one.
 std::string stray_scales_problem(const io::SafetensorsDirectory& files,
                                  const io::TensorEntry& entry);

@@ -182,6 +182,16 @@ std::size_t export_spelling(const WeightMap& map) {
   return has_blocks ? 0 : map.spelling;
 }
 
+std::optional<std::size_t> mxfp4_spelling(const ModelConfig& config) {
+  const std::vector<Spelling>& all = config.spec.spellings;
+  const auto found = std::ranges::find_if(all, [](const Spelling& names) {
+    return std::ranges::any_of(names,
+                               [](const Renamed& name) { return names_blocks(name.file.tensor); });
+  });
+  if (found == all.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - all.begin());
+}
+
 WeightMap read_weight_map(const ModelConfig& config, const std::filesystem::path& directory) {
   return match_weight_map(config, io::SafetensorsDirectory::open(directory), directory);
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "io/safetensors.h"
@@ -27,6 +28,8 @@ WeightMap match_weight_map(const ModelConfig& config, const io::SafetensorsDirec
 WeightMap respelled(const ModelConfig& config, const WeightMap& map, std::size_t spelling);
 // The spelling in which weights of a map are written: quantised ones go out as numbers.
 std::size_t export_spelling(const WeightMap& map);
+// The spelling that has experts in MXFP4; empty where the family has none.
+std::optional<std::size_t> mxfp4_spelling(const ModelConfig& config);
 
 // InvalidArgument if the files repeat a tensor (a tied head) with other values.
 void require_equal_repeats(const ModelConfig& config, const WeightMap& map,

@@ -309,7 +309,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 DType dominant_dtype(const WeightMap& map, SaveDType dtype) {
   std::map<DType, std::int64_t> elements;
   for (const FileTensor& tensor : map.tensors)
-    elements[saved_dtype(tensor, dtype)] += tensor.num_elements();
+    if (!names_blocks(tensor.name)) elements[saved_dtype(tensor, dtype)] += tensor.num_elements();
   return most_of(elements);
 }
 
@@ -344,19 +344,23 @@ io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem:
                                     std::span<const io::TensorEntry* const> others) {
   std::vector<io::TensorInfo> infos;
   for (const FileTensor& tensor : map.tensors)
-    infos.push_back({tensor.name, saved_dtype(tensor, dtype), tensor.shape});
+    std::ranges::move(stored_infos(tensor.name, saved_dtype(tensor, dtype), tensor.shape),
+                      std::back_inserter(infos));
   for (const io::TensorEntry* entry : others)
     infos.push_back({entry->name, *entry->dtype, entry->shape});
   io::SafetensorsWriter writer(directory, std::move(infos), options);
-  std::vector<std::byte> bytes;
-  for (const FileTensor& tensor : map.tensors)
+  std::vector<std::byte> bytes, scales;
+  for (const FileTensor& tensor : map.tensors) {
+    const DType saved = saved_dtype(tensor, dtype);
+    const std::string of_scales = scales_name(tensor.name);
     read_in_file_order(tensor, read, [&](std::span<const float> values) {
-      const DType saved = saved_dtype(tensor, dtype);
-      if (saved == DType::kFloat32) return writer.write(tensor.name, std::as_bytes(values));
-      bytes.resize(values.size() * static_cast<std::size_t>(size_bytes(saved)));
-      from_floats(saved, values, bytes);
+      if (saved == DType::kFloat32 && of_scales.empty())
+        return writer.write(tensor.name, std::as_bytes(values));
+      to_stored(tensor.name, saved, values, bytes, scales);
       writer.write(tensor.name, bytes);
+      if (!of_scales.empty()) writer.write(of_scales, scales);
     });
+  }
   for (const io::TensorEntry* entry : others) writer.write(entry->name, entry->data);
   return writer.finish();
 }

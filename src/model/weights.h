@@ -87,7 +87,7 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 
 enum class SaveDType : std::uint8_t { kSource, kFloat32 };
 
-// The dtype that most elements are saved in, the wider of equal ones.
+// The dtype that most elements are saved in, the wider of equal ones. Those in MXFP4 do not count.
 DType dominant_dtype(const WeightMap& map, SaveDType dtype);
 // The same for the files in DIR; empty without files, or without a dtype of weights in them.
 std::optional<DType> stored_dtype(const std::filesystem::path& directory);

@@ -55,20 +55,22 @@ std::vector<std::int64_t> read_windows(ConfigReader& reader, const CommonFields&
   return windows;
 }
 
-// Files have in × out matrices, with the columns of gate and up in turn.
-Spelling names() {
-  const std::string experts = "mlp.experts.";
+// Files have in × out matrices, with the columns of gate and up in turn. In MXFP4 they are out ×
+// in.
+Spelling names(bool is_mxfp4) {
+  const std::string experts = "mlp.experts.", end = is_mxfp4 ? "_blocks" : "";
   const FileView gate_up{
-      .tensor = experts + "gate_up_proj", .rows_in_turn = 1, .is_transposed = true};
+      .tensor = experts + "gate_up_proj" + end, .rows_in_turn = 1, .is_transposed = !is_mxfp4};
   const FileView gate_up_bias{.tensor = experts + "gate_up_proj_bias", .rows_in_turn = 1};
-  return {{"router.weight", {"mlp.router.weight"}},
-          {"router.bias", {"mlp.router.bias"}},
-          {"experts.gate.weight", gate_up},
-          {"experts.up.weight", gate_up},
-          {"experts.gate.bias", gate_up_bias},
-          {"experts.up.bias", gate_up_bias},
-          {"experts.down.weight", {.tensor = experts + "down_proj", .is_transposed = true}},
-          {"experts.down.bias", {experts + "down_proj_bias"}}};
+  return {
+      {"router.weight", {"mlp.router.weight"}},
+      {"router.bias", {"mlp.router.bias"}},
+      {"experts.gate.weight", gate_up},
+      {"experts.up.weight", gate_up},
+      {"experts.gate.bias", gate_up_bias},
+      {"experts.up.bias", gate_up_bias},
+      {"experts.down.weight", {.tensor = experts + "down_proj" + end, .is_transposed = !is_mxfp4}},
+      {"experts.down.bias", {experts + "down_proj_bias"}}};
 }
 
 void read_gpt_oss(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
@@ -83,7 +85,7 @@ void read_gpt_oss(ConfigReader& reader, const CommonFields& fields, ModelConfig&
     attention.window = window;
     config.spec.layers.push_back({.attention = attention, .feed_forward = moe});
   }
-  config.spec.spellings = {names()};
+  config.spec.spellings = {names(false), names(true)};
 }
 
 }  // namespace

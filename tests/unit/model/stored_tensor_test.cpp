@@ -56,18 +56,7 @@ Quantised fp8_model() {
 // Experts in MXFP4, out x in with rows of gate and up in turn, where bf16 has them transposed.
 Quantised mxfp4_model() {
   Quantised model{.config = config_from(
-                      small_json("mixtral", R"("hidden_size": 64, "intermediate_size": 32)"))};
-  const std::string experts = "mlp.experts.";
-  const auto spelling = [&](const std::string& end, bool is_transposed) {
-    const auto view = [&](const char* tensor, std::int64_t turn) {
-      return FileView{
-          .tensor = experts + tensor + end, .rows_in_turn = turn, .is_transposed = is_transposed};
-    };
-    return Spelling{{"experts.gate.weight", view("gate_up_proj", 1)},
-                    {"experts.up.weight", view("gate_up_proj", 1)},
-                    {"experts.down.weight", view("down_proj", 0)}};
-  };
-  model.config.spec.spellings = {spelling("", true), spelling("_blocks", false)};
+                      small_json("gpt_oss", R"("hidden_size": 64, "intermediate_size": 32)"))};
   model.states = random_states(model.config, 5);
   for (const FileTensor& tensor : make_weight_map(model.config, 1, DType::kFloat32).tensors) {
     if (!names_blocks(tensor.name)) {
@@ -76,7 +65,7 @@ Quantised mxfp4_model() {
     }
     const auto [blocks, scales, values] = random_mxfp4(tensor.shape, tensor.name);
     model.files[tensor.name] = blocks;
-    model.files[tensor.name.substr(0, tensor.name.size() - 7) + "_scales"] = scales;
+    model.files[scales_name(tensor.name)] = scales;
     for_runs(tensor, [&, &all = values](std::string_view state, std::int64_t first, std::int64_t at,
                                         std::int64_t count) {
       std::copy_n(all.begin() + at, count, model.states.find(state)->second.begin() + first);
@@ -116,6 +105,30 @@ void expect_read(const Quantised& model) {
 TEST(StoredTensor, ReadsFloat8WithAScaleABlock) { expect_read(fp8_model()); }
 
 TEST(StoredTensor, ReadsMxfp4WithRowsInTurn) { expect_read(mxfp4_model()); }
+
+TEST(StoredTensor, WritesMxfp4WhoseValuesComeBack) {
+  const Quantised model = mxfp4_model();
+  const io::TempDirectory folder;
+  export_weights(make_weight_map(model.config, 1, DType::kFloat32), folder.path(),
+                 SaveDType::kSource, values_of(model.states), {.max_shard_bytes = 4000});
+  const auto files = io::SafetensorsDirectory::open(folder.path());
+  EXPECT_EQ(files.entries().size(), model.files.size());
+  for (const auto& [name, raw] : model.files) {
+    EXPECT_EQ(files.find(name)->dtype_name, raw.dtype) << name;
+    EXPECT_EQ(files.find(name)->shape, raw.shape) << name;
+  }
+  States got = model.states;
+  for (auto& [name, values] : got) std::fill(values.begin(), values.end(), -1.0f);
+  import_weights(model.config, folder.path(), buffers_of(got));
+  EXPECT_EQ(got, model.states);
+  const ModelConfig odd = config_from(small_json("gpt_oss"));
+  EXPECT_THAT(message_of<InvalidArgument>([&] {
+                export_weights(make_weight_map(odd, 1, DType::kFloat32), folder.path(),
+                               SaveDType::kSource, values_of(random_states(odd, 5)));
+              }),
+              HasSubstr("gate_up_proj_blocks: expected rows of a multiple of 32 elements, got "
+                        "[4,20,12]"));
+}
 
 std::string problems_of(const Quantised& model, const std::function<void(Raw&)>& plant) {
   const io::TempDirectory folder;
@@ -165,6 +178,15 @@ TEST(StoredTensor, NamesScalesThatDoNotFitTheirBlocks) {
                             files.at(experts + "down_proj_blocks").shape = {4, 32, 2, 16};
                           }),
               HasSubstr("down_proj_blocks: expected blocks of U8 [4,64,1,16], got U8 [4,32,2,16]"));
+  // Blocks of no layer, so that the files look as if they held numbers.
+  EXPECT_THAT(problems_of(model,
+                          [&](Raw& files) {
+                            std::erase_if(
+                                files, [](const auto& file) { return names_blocks(file.first); });
+                          }),
+              AllOf(HasSubstr("12 tensors do not fit"),
+                    HasSubstr("gate_up_proj: missing, expected shape [4,64,64]"),
+                    HasSubstr("gate_up_proj_scales: scales of nothing")));
 }
 
 TEST(Quantization, RefusesOtherMethodsByName) {
