@@ -132,6 +132,7 @@ class ConfigWriter {
       json_["attention_bias"] = files_.find("blk.0.attn_q.bias") != nullptr;
     if (type == "llama") json_["mlp_bias"] = files_.find("blk.0.ffn_gate.bias") != nullptr;
     if (architecture_->has_scales) add_scales();
+    if (architecture_->has_windows) json_["sliding_window"] = required("attention.sliding_window");
   }
 
   // Absent and 0 stand for none.
@@ -165,12 +166,20 @@ class ConfigWriter {
     if (type == "yarn" && is_scaled) {
       json_["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", shortest(factor)}};
       if (original) json_["rope_scaling"]["original_max_position_embeddings"] = *original;
+      for (const char* bound : {"beta_fast", "beta_slow"})
+        if (const auto value = number(fmt::format("rope.scaling.yarn_{}", bound)))
+          json_["rope_scaling"][bound] = shortest(*value);
+      if (architecture_->has_exact_yarn)
+        json_["rope_scaling"]["truncate"] = metadata_.boolean(kRopeTruncateKey).value_or(false);
     } else if (type == "linear" && is_scaled) {
       json_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", shortest(factor)}};
     } else if (type != "none" && type != "linear" && type != "yarn") {
       unsupported("rope.scaling.type",
                   fmt::format("expected none, linear or yarn, got {}", io::shown(type)));
     }
+    // Its class scales by yarn where a config says nothing.
+    if (architecture_->has_exact_yarn && !json_.contains("rope_scaling"))
+      json_["rope_scaling"] = {{"rope_type", "default"}};
     if (const io::GgufTensor* factors = files_.find("rope_freqs.weight"); factors != nullptr)
       add_llama3(*factors, theta, is_scaled);
   }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rounding.h"
 #include "io/parallel.h"
 #include "model/read_elements.h"
@@ -31,7 +32,7 @@ const io::BlockType& type_of(DType dtype) {
 // general.file_type: llama.cpp's number of what most matrices are.
 std::int64_t file_type(const io::BlockType& type) {
   static const std::map<std::string_view, std::int64_t> types{
-      {"F32", 0}, {"F16", 1}, {"Q4_0", 2}, {"Q8_0", 7}, {"BF16", 32}};
+      {"F32", 0}, {"F16", 1}, {"Q4_0", 2}, {"Q8_0", 7}, {"BF16", 32}, {"MXFP4", 38}};
   return types.at(type.name);
 }
 
@@ -114,8 +115,10 @@ class KeyWriter {
       text("rope.scaling.type", rope.variant);
       number("rope.scaling.factor", rope.factor);
     }
-    if (is_scaled && rope.variant == "yarn")
+    if (is_scaled && rope.variant == "yarn") {
       integer("rope.scaling.original_context_length", rope.original_max_position);
+      if (architecture_.has_exact_yarn && rope.truncate) keys_.add_bool(kRopeTruncateKey, true);
+    }
     if (rope.variant != "llama3") return;
     keys_.add_float(kRopeFactorKey, static_cast<float>(rope.factor));
     keys_.add_float(kRopeLowKey, static_cast<float>(rope.low_freq_factor));
@@ -145,17 +148,23 @@ const io::BlockType& GgufTarget::main_type() const {
 
 GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
                        const io::BlockType* type) {
+  const GgufArchitecture& architecture = require_gguf_architecture(config);
+  const bool is_of_experts = type == &type_named("MXFP4");
+  if (is_of_experts && architecture.name != "gpt-oss")
+    throw Unsupported(
+        fmt::format("[gguf] type MXFP4: expected a file of gpt-oss, got {}; llama.cpp has MXFP4 "
+                    "for its experts",
+                    architecture.name));
   std::map<std::string_view, DType> dtypes;
   for (const FileTensor& tensor : source.tensors)
     for (const WeightPiece& piece : tensor.pieces) dtypes.emplace(piece.state, tensor.dtype);
-  GgufTarget target{.map = gguf_weight_map(config, require_gguf_architecture(config).has_pairs),
+  GgufTarget target{.map = gguf_weight_map(config, architecture.has_pairs),
                     .types = {},
                     .rope_factors = rope_factors(config.spec.rope)};
   for (const FileTensor& tensor : target.map.tensors) {
-    const std::string& state = tensor.pieces.front().state;
-    const bool is_router = state.ends_with("router.weight");
-    const io::BlockType* own = type != nullptr ? type : &type_of(dtypes.at(state));
-    if (tensor.shape.size() < 2 || is_router) {
+    const bool has_type = type != nullptr && (!is_of_experts || is_gguf_expert(tensor));
+    const io::BlockType* own = has_type ? type : &type_of(dtypes.at(tensor.pieces.front().state));
+    if (!is_gguf_matrix(tensor)) {
       own = &type_named("F32");
     } else if (tensor.shape.back() % own->elements != 0) {
       own = &type_named("F16");
@@ -187,7 +196,13 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
   writer.integer("attention.key_length", attention.head_dim);
   writer.integer("attention.value_length", attention.head_dim);
   writer.number("attention.layer_norm_rms_epsilon", config.spec.norm_epsilon);
+  if (architecture.has_windows) writer.integer("attention.sliding_window", attention.window);
   writer.rope(config.spec.rope);
+  if (const spec::Rope& rope = config.spec.rope; rope.variant == "yarn" && !rope.truncate)
+    log_warning(
+        "[gguf] rope_scaling.truncate: the file means false, but llama.cpp always rounds the "
+        "bounds "
+        "of yarn's range: its logits differ a little");
   if (architecture.has_scales) {
     writer.number("attention.scale", attention.softmax_scale.value_or(0.0));
     writer.number("embedding_scale", config.spec.embedding_multiplier);
@@ -198,7 +213,9 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
   if (moe == nullptr) return;
   writer.integer("expert_count", moe->num_experts);
   writer.integer("expert_used_count", moe->top_k);
-  if (!architecture.has_mlp_width) writer.integer("expert_feed_forward_length", moe->width);
+  // llama.cpp wants it of gpt-oss, where it is the same number.
+  if (!architecture.has_mlp_width || architecture.has_windows)
+    writer.integer("expert_feed_forward_length", moe->width);
   if (moe->shared) writer.integer("expert_shared_feed_forward_length", moe->shared->mlp.width);
 }
 

@@ -16,7 +16,7 @@ namespace anabatic::model {
 // its architecture takes for granted otherwise.
 const GgufArchitecture& require_gguf_architecture(const ModelConfig& config);
 
-// What will be written. Vectors and routers are F32, whatever type matrices get.
+// What will be written. Vectors, biases and routers are F32, whatever type matrices get.
 struct GgufTarget {
   WeightMap map;
   std::vector<const io::BlockType*> types;  // of the tensors of `map`
@@ -26,7 +26,8 @@ struct GgufTarget {
   const io::BlockType& main_type() const;  // of most elements of matrices
 };
 
-// `type`: of matrices; null: they keep the dtype that `source` has for their parameter.
+// `type`: of matrices; null: they keep the dtype that `source` has for their parameter. MXFP4 is of
+// experts alone, Unsupported outside gpt-oss.
 GgufTarget gguf_target(const ModelConfig& config, const WeightMap& source,
                        const io::BlockType* type);
 

@@ -79,6 +79,18 @@ constexpr GgufArchitecture kArchitectures[] = {
      .has_scales = true,
      .has_rope_factors = true,
      .normalizes = true},
+    {.name = "gpt-oss",
+     .model_type = "gpt_oss",
+     .class_name = "GptOssForCausalLM",
+     .has_experts = true,
+     .has_mlp_width = true,
+     .has_own_head = true,
+     .has_all_biases = true,
+     .has_sinks = true,
+     .has_windows = true,
+     .has_clamped_swiglu = true,
+     .has_exact_yarn = true,
+     .normalizes = true},
 };
 
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
@@ -87,6 +99,7 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"attention.o", "attn_output"},
     {"attention.q", "attn_q"},
     {"attention.q_norm", "attn_q_norm"},
+    {"attention.sinks", "attn_sinks"},
     {"attention.v", "attn_v"},
     {"attention_norm", "attn_norm"},
     {"embedding", "token_embd"},
@@ -106,15 +119,21 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"shared_expert.up", "ffn_up_shexp"},
 };
 
+// The sinks are the one parameter without an ending.
+constexpr std::string_view kSinks = "attention.sinks";
+
 // "blk.3.attn_q.bias" of layers.3.attention.q.bias; "" where the format has no such tensor.
-std::string name_of(const Parameter& parameter) {
-  const std::size_t end = parameter.key.rfind('.');
-  const auto* name = std::ranges::find(kNames, std::string_view(parameter.key).substr(0, end),
+std::string name_of(const Parameter& parameter, std::string_view model_type) {
+  const std::string_view key = parameter.key;
+  const std::size_t end = key == kSinks ? key.size() : key.rfind('.');
+  const auto* name = std::ranges::find(kNames, key.substr(0, end),
                                        &std::pair<std::string_view, std::string_view>::first);
   if (name == std::end(kNames)) return "";
-  const std::string rest = parameter.key.substr(end);
-  return parameter.layer < 0 ? fmt::format("{}{}", name->second, rest)
-                             : fmt::format("blk.{}.{}{}", parameter.layer, name->second, rest);
+  const std::string_view rest = key == kSinks ? ".weight" : key.substr(end);
+  const bool is_post_norm = key.starts_with("mlp_norm.") && model_type == "gpt_oss";
+  const std::string_view own = is_post_norm ? "post_attention_norm" : name->second;
+  return parameter.layer < 0 ? fmt::format("{}{}", own, rest)
+                             : fmt::format("blk.{}.{}{}", parameter.layer, own, rest);
 }
 
 HeadRows rows_in_pairs(const ModelConfig& config, const Parameter& parameter) {
@@ -176,10 +195,21 @@ WeightMap gguf_weight_map(const ModelConfig& config, bool has_pairs) {
                       .count = parameter.num_elements(),
                       .row_elements = parameter.shape.size() > 1 ? parameter.shape.back() : 1};
     if (has_pairs) piece.heads = rows_in_pairs(config, parameter);
-    map.tensors.push_back(
-        {.name = name_of(parameter), .shape = shape_of(parameter), .pieces = {std::move(piece)}});
+    map.tensors.push_back({.name = name_of(parameter, config.model_type),
+                           .shape = shape_of(parameter),
+                           .pieces = {std::move(piece)}});
   }
   return map;
+}
+
+bool is_gguf_matrix(const FileTensor& tensor) {
+  const std::string_view state = tensor.pieces.front().state;
+  return tensor.shape.size() > 1 && !state.ends_with("router.weight") && !state.ends_with(".bias");
+}
+
+bool is_gguf_expert(const FileTensor& tensor) {
+  const bool is_of_experts = tensor.pieces.front().state.find(".experts.") != std::string::npos;
+  return is_of_experts && is_gguf_matrix(tensor);
 }
 
 }  // namespace anabatic::model

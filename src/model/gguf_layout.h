@@ -28,6 +28,11 @@ struct GgufArchitecture {
   bool has_square_queries = false;  // all heads together are as wide as the hidden state
   bool has_all_kv_heads = false;    // as many as attention heads
   bool has_own_head = false;        // never tied
+  bool has_all_biases = false;      // always: of attention, routers and experts
+  bool has_sinks = false;
+  bool has_windows = false;         // of layers 0, 2, 4, ...
+  bool has_clamped_swiglu = false;  // with alpha 1.702 and limit 7
+  bool has_exact_yarn = false;  // the bounds of its range are not rounded, unless kRopeTruncateKey
   QkNorm qk_norm = QkNorm::kNone;
   bool normalizes = false;  // weights of chosen experts add up to 1
 };
@@ -48,10 +53,18 @@ inline constexpr std::string_view kRopeFactorKey = "anabatic.rope.factor",
                                   kRopeLowKey = "anabatic.rope.low_freq_factor",
                                   kRopeHighKey = "anabatic.rope.high_freq_factor",
                                   kRopeOriginalKey = "anabatic.rope.original_context_length";
+// True in a file of an architecture with exact yarn whose bounds are rounded. llama.cpp always
+// rounds them.
+inline constexpr std::string_view kRopeTruncateKey = "anabatic.rope.truncate";
 
 // The map of a GGUF file, with "" for the name of a parameter that has no tensor there. Experts of
 // a layer share a tensor. Where rows are in pairs, row 2i + p of a head in the file is row
 // p · d/2 + i of the parameter, with d rows a head; so are the elements of its bias.
 WeightMap gguf_weight_map(const ModelConfig& config, bool has_pairs);
+
+// Whether the values of a parameter may be quantised or rounded: those of a matrix may, but not
+// those of a router.
+bool is_gguf_matrix(const FileTensor& tensor);
+bool is_gguf_expert(const FileTensor& tensor);  // a matrix of experts
 
 }  // namespace anabatic::model

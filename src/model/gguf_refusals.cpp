@@ -21,6 +21,7 @@ class Refusals {
     if (!architecture_.has_scales) refuse_scales();
     expect_if(architecture_.has_own_head && spec_.head.is_tied, "tie_word_embeddings", "false");
     refuse_rope();
+    refuse_windows();
     for (const LayerSpec& layer : spec_.layers) {
       if (layer.norms != NormPlacement::kBefore) expect("norms", "before each block");
       if (const auto* attention = std::get_if<Gqa>(&layer.attention))
@@ -64,12 +65,28 @@ class Refusals {
     expect_if(rope.attention_factor >= 0, "attention_factor", "the default of yarn");
     expect_if(rope.beta_fast != 32 || rope.beta_slow != 1, "beta_fast, beta_slow", "32 and 1");
     expect_if(rope.mscale != 0 || rope.mscale_all_dim != 0, "mscale", "the default of yarn");
-    expect_if(!rope.truncate, "truncate", "true");
+    expect_if(!rope.truncate && !architecture_.has_exact_yarn, "truncate", "true");
+  }
+
+  // An architecture with windows has one size of them, in the layers of even number.
+  void refuse_windows() {
+    std::int64_t window = 0;
+    for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
+      const auto* attention = std::get_if<Gqa>(&spec_.layers[i].attention);
+      if (attention == nullptr) continue;
+      if (i == 0) window = attention->window;
+      if (!architecture_.has_windows)
+        expect_if(attention->window > 0, "sliding_window", "attention to all tokens before");
+      else
+        expect_if(window == 0 || attention->window != (i % 2 == 0 ? window : 0), "layer_types",
+                  "a window in every other layer, the first among them");
+    }
   }
 
   void refuse_attention(const Gqa& attention) {
     const bool biases = architecture_.may_have_biases;
-    expect_if(attention.window > 0, "sliding_window", "attention to all tokens before");
+    expect_if(attention.has_sinks != architecture_.has_sinks, "sinks",
+              architecture_.has_sinks ? "one a head" : "none");
     expect_if(attention.clip_qkv != 0, "clip_qkv", "no limit");
     expect_if(!architecture_.has_scales && attention.softmax_scale.has_value(),
               "attention_multiplier", "head_dim^-1/2");
@@ -81,7 +98,9 @@ class Refusals {
     expect_if(attention.qk_norm != architecture_.qk_norm || attention.norms_after_rope,
               "norms of queries and keys", "those of its architecture");
     expect_if(spec_.rope.rotary_dim != attention.head_dim, "partial_rotary_factor", "1");
-    if (architecture_.has_qkv_bias)
+    if (architecture_.has_all_biases)
+      expect_if(!attention.qkv_bias || !attention.output_bias, "attention_bias", "true");
+    else if (architecture_.has_qkv_bias)
       expect_if(!attention.qkv_bias || attention.output_bias, "qkv_bias",
                 "biases of queries, keys and values");
     else
@@ -90,6 +109,13 @@ class Refusals {
   }
 
   void refuse_activation(const spec::Activation& activation) {
+    if (architecture_.has_clamped_swiglu) {
+      expect_if(activation != spec::Activation{.kind = spec::ActivationKind::kSwigluClamped,
+                                               .alpha = 1.702,
+                                               .limit = 7.0},
+                "swiglu_alpha, swiglu_limit", "1.702 and 7");
+      return;
+    }
     expect_if(activation.kind != spec::ActivationKind::kSwiglu, "hidden_act", "silu");
   }
 
@@ -108,8 +134,10 @@ class Refusals {
               architecture_.normalizes ? "true" : "false");
     const bool is_plain = form.score == spec::RouterScore::kSoftmax && !form.has_bias &&
                           !form.bars_groups() && form.scale == 1 && form.epsilon == 0 &&
-                          form.floor == 0 && !moe.router.bias;
+                          form.floor == 0 && moe.router.bias == architecture_.has_all_biases;
     expect_if(!is_plain, "the router", "the softmax of its logits");
+    expect_if(moe.expert_bias != architecture_.has_all_biases, "biases of experts",
+              architecture_.has_all_biases ? "one of each projection" : "none");
     const bool is_gated = moe.shared && moe.shared->is_gated;
     expect_if(moe.shared.has_value() != architecture_.has_shared ||
                   is_gated != architecture_.has_shared_gate,

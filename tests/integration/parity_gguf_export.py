@@ -15,12 +15,13 @@ import numpy
 import torch
 import transformers
 from gguf.quants import quantize
-from parity_gguf_model import EXPERTS, SIZES, in_pairs, with_stacked_experts, write_hugging_face
+from parity_gguf_model import EXPERTS, GPT_OSS, SIZES, in_pairs, with_stacked_experts, write_hugging_face
 
 SIZES = SIZES | {"hidden_size": 64, "num_attention_heads": 8, "head_dim": 8, "intermediate_size": 96}
 EXPERTS = EXPERTS | {"moe_intermediate_size": 32}
 MODELS = [("mixtral", "llama", {"num_local_experts": 4, "num_experts_per_tok": 2}), ("qwen3_moe", "qwen3moe", EXPERTS),
-          ("qwen2", "qwen2", {"tie_word_embeddings": True, "intermediate_size": 80}), ("llama", "llama", {})]
+          ("qwen2", "qwen2", {"tie_word_embeddings": True, "intermediate_size": 80}), ("llama", "llama", {}),
+          ("gpt_oss", "gpt-oss", GPT_OSS | {"rope_parameters": GPT_OSS["rope_parameters"] | {"beta_fast": 32.0}})]
 failures = []
 
 
@@ -44,7 +45,8 @@ def expected_tensors(architecture, tensors, fields):
 
 
 def type_of(name, tensor, asked):
-    if tensor.ndim == 1 or name.endswith("ffn_gate_inp.weight"):
+    is_matrix = tensor.ndim > 1 and not name.endswith((".bias", "ffn_gate_inp.weight"))
+    if not is_matrix or (asked == "mxfp4" and not name.endswith("_exps.weight")):
         return gguf.GGMLQuantizationType.F32
     if asked in ("q8_0", "q4_0") and tensor.shape[-1] % 32 != 0:
         return gguf.GGMLQuantizationType.F16
@@ -72,13 +74,16 @@ def main(binary):
             work = pathlib.Path(work)
             tensors = write_hugging_face(work / "model", model_type, fields, SIZES)
             expected = expected_tensors(architecture, tensors, fields)
-            for asked in ("f32", "bf16", "f16", "q8_0", "q4_0"):
+            for asked in ("f32", "bf16", "f16", "q8_0", "q4_0", *(["mxfp4"] if model_type == "gpt_oss" else [])):
                 path = work / f"{asked}.gguf"
                 run(binary, "convert", work / "model", path, "--dtype", asked, "--no-logits")
                 compared += compare_file(f"{model_type} {asked}", path, expected, asked)
             run(binary, "convert", work / "f32.gguf", work / "back", "--no-logits")
-            want = transformers.AutoModelForCausalLM.from_pretrained(work / "model").state_dict()
-            got = transformers.AutoModelForCausalLM.from_pretrained(work / "back").state_dict()
+            models = [transformers.AutoModelForCausalLM.from_pretrained(work / each) for each in ("model", "back")]
+            want, got = (model.state_dict() for model in models)
+            ropes = [{"beta_fast": 32.0, "beta_slow": 1.0} | model.config.rope_parameters for model in models]
+            if ropes[0] != ropes[1]:
+                failures.append(f"{model_type}: {ropes[1]} comes back")
             for name in want.keys() | got.keys():
                 if name not in want or name not in got or not torch.equal(want[name], got[name]):
                     failures.append(f"{model_type}: {name} does not come back")

@@ -16,6 +16,7 @@ import gguf
 import numpy
 import torch
 import transformers
+from parity_training import write_indexed
 from safetensors.torch import load_file, save_file
 
 transformers.utils.logging.set_verbosity_error()
@@ -28,6 +29,10 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 MODELS = [("llama", "llama", {"attention_bias": True}), ("llama", "llama", {"tie_word_embeddings": True}),
           ("mixtral", "llama", {"num_local_experts": 4, "num_experts_per_tok": 2}), ("qwen2", "qwen2", {"head_dim": 8}),
           ("qwen3", "qwen3", {}), ("qwen3_moe", "qwen3moe", EXPERTS)]
+GPT_OSS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5,
+           "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8.0,
+                               "beta_slow": 1.0, "truncate": False, "rope_theta": SIZES["rope_theta"]}}
+MODELS.append(("gpt_oss", "gpt-oss", GPT_OSS))
 failures = []
 
 
@@ -47,9 +52,28 @@ def in_pairs(rows, num_heads):
     return rows.reshape(num_heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
+def split_gpt_oss(tensors):
+    """Matrices out x in, gate and up apart, and the names that GptOssModel of the converter gives."""
+    split = {}
+    for name, tensor in tensors.items():
+        block, _, part = name.rpartition(".experts.")
+        if name.endswith(".sinks"):
+            split[f"{name}.weight"] = tensor
+        elif part in ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias"):
+            kind = "bias" if part.endswith("_bias") else "weight"
+            rows = tensor if kind == "bias" else tensor.swapaxes(1, 2)
+            part = part.removesuffix("_bias")
+            halves = {"gate_proj": rows[:, ::2], "up_proj": rows[:, 1::2]} if part == "gate_up_proj" else {part: rows}
+            split |= {f"{block}.experts.{half}.{kind}": numpy.ascontiguousarray(each) for half, each in halves.items()}
+        else:
+            split[name] = tensor
+    return split
+
+
 def with_stacked_experts(tensors):
-    """The tensors of all experts of a layer as one, with the converter's name."""
+    """The tensors of all experts of a layer as one, with the converter's name. Those of gpt_oss are one already."""
     stacked = {}
+    tensors = split_gpt_oss(tensors)
     for name in sorted(tensors, key=lambda name: [int(part) if part.isdigit() else part for part in name.split(".")]):
         found = re.fullmatch(r"model\.layers\.(\d+)\.(\w+)\.experts\.\d+\.(\w+)\.weight", name)
         if found is None:
@@ -81,6 +105,15 @@ def write_gguf(path, architecture, tensors, fields):
     if "num_experts_per_tok" in fields:
         writer.add_expert_count(4)
         writer.add_expert_used_count(fields["num_experts_per_tok"])
+    if "sliding_window" in fields:
+        writer.add_sliding_window(fields["sliding_window"])
+        writer.add_expert_feed_forward_length(fields["intermediate_size"])
+        rope = fields["rope_parameters"]
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
     if "moe_intermediate_size" in fields:
         writer.add_expert_feed_forward_length(fields["moe_intermediate_size"])
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -114,12 +147,7 @@ def compare(what, got, want):
 
 def check_export(binary, path, tensors, work):
     """Trains with a learning rate of 0 from the file: the checkpoint has the weights, and transformers loads it."""
-    text = work / "text.bin"
-    ids = numpy.arange(64, dtype=numpy.uint16) % 40
-    ids.tofile(text)
-    header = b"MMIDIDX\0\0" + numpy.array([1], "<u8").tobytes() + b"\x08" + numpy.array([1, 2], "<u8").tobytes()
-    header += numpy.array([64], "<i4").tobytes() + numpy.array([0], "<i8").tobytes() + numpy.array([0, 1], "<i8").tobytes()
-    (work / "text.idx").write_bytes(header)
+    write_indexed(work / "text", [numpy.arange(64) % 40])
     run = work / "run"
     done = subprocess.run([binary, "train", "--model.path", path, "--model.init", "pretrained", "--data.train",
                            work / "text", "--data.sequence_length", "16", "--train.steps", "1",

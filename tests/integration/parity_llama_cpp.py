@@ -36,6 +36,12 @@ EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0,
           "original_max_position_embeddings": 32, "rope_theta": 50000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 50000.0}
+# llama.cpp rounds the bounds of yarn's range, which published configs do not. For theirs that changes little.
+GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9,
+           "rope_parameters": YARN | {"truncate": True}}
+PUBLISHED = {"head_dim": 64, "max_position_embeddings": 131072,
+             "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+                                 "truncate": False, "rope_theta": 150000.0}}
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LETTERS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -57,6 +63,11 @@ MODELS = {
     "llama_llama3": ("llama", {"rope_parameters": LLAMA3, "attention_bias": True, "tie_word_embeddings": True}, "smollm",
                      "f32"),
     "qwen2_yarn": ("qwen2", {"rope_parameters": YARN}, "gpt-2", "f32"),
+    "gpt-oss": ("gpt_oss", GPT_OSS, "gpt-4o", "f32"),
+    "gpt-oss_bf16": ("gpt_oss", GPT_OSS | {"num_experts_per_tok": 6, "rope_parameters": {"rope_type": "default",
+                                                                                      "rope_theta": 50000.0}}, "gpt-4o",
+                     "bf16"),
+    "gpt-oss_mxfp4": ("gpt_oss", GPT_OSS | PUBLISHED | {"num_experts_per_tok": 6}, "gpt-4o", "mxfp4"),
     "qwen3_linear": ("qwen3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50000.0},
                                "head_dim": 16}, "deepseek-v3", "f32"),
 }
@@ -75,6 +86,11 @@ def pre_tokenizer(name):
         return words
     if name == "smollm":
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    if name == "gpt-4o":
+        upper, lower, end = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}", CONTRACTIONS + "?"
+        return pre_tokenizers.Sequence([split(
+            rf"[^\r\n\p{{L}}\p{{N}}]?[{upper}]*[{lower}]+{end}|[^\r\n\p{{L}}\p{{N}}]?[{upper}]+[{lower}]*{end}"
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"), symbols])
     if name == "deepseek-v3":
         last = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
                 r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""")

@@ -75,7 +75,12 @@ TEST_F(GgufConvert, GivesEveryArchitectureAndItsDirectoryBack) {
               {"granitemoe", R"("attention_multiplier": 0.2, "embedding_multiplier": 6.0,
                                 "residual_multiplier": 0.4, "logits_scaling": 3.0)",
                "granitemoe"},
-              {"granitemoeshared", R"("attention_bias": true)", "granitemoe"}};
+              {"granitemoeshared", R"("attention_bias": true)", "granitemoe"},
+              {"gpt_oss", R"("sliding_window": 3)", "gpt-oss"},
+              {"gpt_oss", R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                              "original_max_position_embeddings": 8})",
+               "gpt-oss"},
+              {"gpt_oss", R"("rope_scaling": {"rope_type": "default"})", "gpt-oss"}};
   for (const auto& row : rows) {
     fs::remove_all(path("source"));
     fs::remove_all(path("back"));
@@ -91,6 +96,9 @@ TEST_F(GgufConvert, GivesEveryArchitectureAndItsDirectoryBack) {
     const model::ModelConfig config = model::load_config(path("source")),
                              found = model::load_config(path("a.gguf"));
     EXPECT_EQ(found.spec.rope, config.spec.rope) << row.model_type;
+    for (std::size_t i = 0; i < found.spec.layers.size(); ++i)
+      EXPECT_EQ(std::get<model::Gqa>(found.spec.layers[i].attention).window,
+                std::get<model::Gqa>(config.spec.layers[i].attention).window);
     EXPECT_EQ(found.spec.head.is_tied, config.spec.head.is_tied);
     const Manifest back = convert(path("a.gguf"), path("back"), {.compares_logits = false});
     EXPECT_EQ(back.written.size(), manifest.read.size());
@@ -135,6 +143,37 @@ TEST_F(GgufConvert, QuantisesMatricesWhoseRowsAreWholeBlocks) {
   }
 }
 
+TEST_F(GgufConvert, WritesTheExpertsOfGptOssInMxfp4) {
+  write("source", model::small_json("gpt_oss", R"("hidden_size": 64, "intermediate_size": 32)"),
+        DType::kBFloat16);
+  const auto* mxfp4 = io::find_block_type(std::string_view("MXFP4"));
+  const Manifest manifest =
+      convert(path("source"), path("a.gguf"), {.writes_gguf = true, .block_type = mxfp4});
+  const io::GgufFiles files = io::GgufFiles::open(path("a.gguf"));
+  for (const auto& [name, tensor] : files.tensors()) {
+    const bool is_expert = name.ends_with("_exps.weight");
+    const bool is_matrix = tensor.shape.size() > 1 && !name.ends_with(".bias") &&
+                           !name.ends_with("ffn_gate_inp.weight");
+    EXPECT_EQ(tensor.type->name, is_expert ? "MXFP4" : is_matrix ? "BF16" : "F32") << name;
+  }
+  EXPECT_NE(files.find("blk.2.attn_sinks.weight"), nullptr);
+  EXPECT_NE(files.find("blk.2.post_attention_norm.weight"), nullptr);
+  EXPECT_EQ(files.metadata().integer("general.file_type"), 38);
+  EXPECT_EQ(files.metadata().integer("gpt-oss.attention.sliding_window"), 128);
+  EXPECT_EQ(num_elements(manifest.written), num_elements(manifest.read));
+  EXPECT_THAT(check_manifest(path("a.gguf"), path("source"), {}), IsEmpty());
+  // Both forms of MXFP4 hold the same values, whichever is made of the other.
+  convert(path("source"), path("mxfp4"), {.block_type = mxfp4});
+  convert(path("a.gguf"), path("back"), {.block_type = mxfp4});
+  EXPECT_EQ(states_of(path("mxfp4")), states_of(path("a.gguf")));
+  EXPECT_EQ(states_of(path("back")), states_of(path("a.gguf")));
+  write("dense", model::small_json("mixtral"));
+  EXPECT_THAT(model::message_of<Unsupported>([&] {
+                convert(path("dense"), path("b.gguf"), {.writes_gguf = true, .block_type = mxfp4});
+              }),
+              HasSubstr("type MXFP4: expected a file of gpt-oss, got llama"));
+}
+
 TEST_F(GgufConvert, KeepsTheTypesOfTheSource) {
   write("source", model::small_json("llama"), DType::kBFloat16);
   convert(path("source"), path("a.gguf"), {.writes_gguf = true});
@@ -156,6 +195,13 @@ TEST_F(GgufConvert, RefusesByNameWhatAnArchitectureCannotSay) {
   EXPECT_THAT(refusal(model::small_json("qwen3_moe", R"("norm_topk_prob": true,
                                                         "mlp_only_layers": [1])")),
               HasSubstr("mlp_only_layers"));
+  EXPECT_THAT(refusal(model::small_json("gpt_oss", R"("attention_bias": false, "swiglu_limit": 5.0,
+                                        "tie_word_embeddings": true, "sliding_window": 4,
+                                        "layer_types": ["full_attention", "sliding_attention",
+                                                        "full_attention"])")),
+              AllOf(HasSubstr("4 problems"), HasSubstr("attention_bias"), HasSubstr("swiglu_limit"),
+                    HasSubstr("tie_word_embeddings"),
+                    HasSubstr("layer_types: a GGUF file of gpt-oss can only have a window in")));
   EXPECT_THAT(refusal(model::small_json("glm4_moe")),
               HasSubstr("model_type: expected one of mistral, llama, mixtral"));
 }

@@ -262,10 +262,9 @@ TEST(GgufModel, RefusesKeysThatHaveNoPlace) {
                     HasSubstr("expected a finite number")));
   model.architecture = "gemma";
   model.write(folder / "a.gguf");
-  EXPECT_THAT(
-      message_of<Unsupported>([&] { load_config(folder / "a.gguf"); }),
-      HasSubstr(
-          "expected one of llama, qwen2, qwen2moe, qwen3, qwen3moe, olmoe, granitemoe, got gemma"));
+  EXPECT_THAT(message_of<Unsupported>([&] { load_config(folder / "a.gguf"); }),
+              HasSubstr("expected one of llama, qwen2, qwen2moe, qwen3, qwen3moe, olmoe, "
+                        "granitemoe, gpt-oss, got gemma"));
 }
 
 TEST(GgufModel, AccountsForEveryTensor) {
