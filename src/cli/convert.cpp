@@ -12,24 +12,26 @@ namespace {
 
 struct NamedType {
   const char *name, *block_type;
-  std::optional<DType> dtype;  // nothing: of GGUF files alone
+  std::optional<DType> dtype;     // of every tensor of a directory
+  bool is_of_directories = true;  // else of GGUF files alone
 };
-constexpr NamedType kTypes[] = {{"f32", "F32", DType::kFloat32},
-                                {"bf16", "BF16", DType::kBFloat16},
-                                {"f16", "F16", DType::kFloat16},
-                                {"q8_0", "Q8_0", std::nullopt},
-                                {"q4_0", "Q4_0", std::nullopt}};
+constexpr NamedType kTypes[] = {
+    {"f32", "F32", DType::kFloat32},       {"bf16", "BF16", DType::kBFloat16},
+    {"f16", "F16", DType::kFloat16},       {"q8_0", "Q8_0", std::nullopt, false},
+    {"q4_0", "Q4_0", std::nullopt, false}, {"mxfp4", "MXFP4", std::nullopt}};
 
 void set_dtype(const std::string& name, train::ConvertOptions& options) {
   if (name == "source") return;
   for (const NamedType& type : kTypes) {
-    if (name != type.name || !(type.dtype || options.writes_gguf)) continue;
+    if (name != type.name || !(type.is_of_directories || options.writes_gguf)) continue;
     options.dtype = type.dtype;
-    options.block_type = io::find_block_type(std::string_view(type.block_type));
+    if (options.writes_gguf || !type.dtype)
+      options.block_type = io::find_block_type(std::string_view(type.block_type));
     return;
   }
-  throw InvalidArgument(fmt::format("[convert] --dtype: expected source, f32, bf16{}, got '{}'",
-                                    options.writes_gguf ? ", f16, q8_0 or q4_0" : " or f16", name));
+  throw InvalidArgument(
+      fmt::format("[convert] --dtype: expected source, f32, bf16, f16{} or mxfp4, got '{}'",
+                  options.writes_gguf ? ", q8_0, q4_0" : "", name));
 }
 
 // What is asked for, or what the name of the result says.
@@ -113,8 +115,8 @@ const Verb& convert_verb() {
       "MODEL OUTPUT",
       {{.name = "--format", .help = "hf (a directory; default) or gguf (a file)"},
        {.name = "--dtype",
-        .help = "source (default: each tensor keeps its own), f32, bf16 or f16; for GGUF also q8_0 "
-                "or q4_0"},
+        .help = "source (default: each tensor keeps its own), f32, bf16 or f16; mxfp4 for the "
+                "experts of gpt_oss; for GGUF also q8_0 or q4_0"},
        {.name = "--experts",
         .help = "separate (a tensor for each expert) or fused (default: as they came)"},
        {.name = "--shard_size", .help = "most bytes of a file (default 5GB)", .value = "BYTES"},

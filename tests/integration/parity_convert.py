@@ -1,15 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """`convert` and `check manifest` on models that transformers saved: transformers loads what was written, tensor for tensor.
+Experts of gpt_oss in MXFP4 are what transformers and the package gguf make of them, read and written.
 
-usage: parity_convert.py BINARY [MODEL ...]      names of tests/support/random_models.py; none: a few
+usage: parity_convert.py BINARY [MODEL ...]      names of tests/support/random_models.py; none: a few, and mxfp4
 """
+import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+import gguf
+import numpy
 import torch
 import transformers
+from gguf.quants import dequantize, quantize
+from parity_training import write_indexed
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
@@ -22,6 +30,7 @@ def run(*command):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def check(binary, folder, name):
@@ -39,11 +48,119 @@ def check(binary, folder, name):
     print(f"{name}: {len(want)} tensors equal", flush=True)
 
 
+def rounded(weights):
+    """Experts [E, in, out] as MXFP4 of their out x in matrices holds them."""
+    kind = gguf.GGMLQuantizationType.MXFP4
+    rows = weights.transpose(1, 2).contiguous().float().numpy()
+    return torch.from_numpy(dequantize(quantize(rows, kind), kind)).reshape(rows.shape).transpose(1, 2).contiguous()
+
+
+def dequantised(tensors, dtype):
+    """The tensors of files with every expert as transformers' own dequantisation gives it."""
+    values = {}
+    for name, tensor in tensors.items():
+        if name.endswith("_blocks"):
+            scales = tensors[name.removesuffix("_blocks") + "_scales"]
+            values[name.removesuffix("_blocks")] = convert_moe_packed_tensors(tensor, scales, dtype=dtype)
+        elif not name.endswith("_scales"):
+            values[name] = tensor
+    return values
+
+
+def require_equal(what, got, want):
+    """To the bit, the signs of zeros included."""
+    assert got.keys() == want.keys(), f"{what}: {sorted(want.keys() ^ got.keys())} are missing or surplus"
+    for key in want:
+        bits = torch.int16 if want[key].dtype == torch.bfloat16 else torch.int32
+        assert got[key].dtype == want[key].dtype and got[key].shape == want[key].shape, f"{what}: {key} is of another type"
+        assert torch.equal(got[key].view(bits), want[key].view(bits)), f"{what}: {key} differs"
+
+
+def write_published(folder):
+    """A model whose files are as OpenAI's: everything in bf16 but the experts, whose elements and scales are random."""
+    model = models.build("gpt_oss", models.GPT_OSS | {"hidden_size": 64, "intermediate_size": 32}).to(torch.bfloat16)
+    model.save_pretrained(folder)
+    tensors, generator = {}, torch.Generator().manual_seed(9)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, columns, rows = tensor.shape
+            tensors[f"{name}_blocks"] = torch.randint(
+                256, (experts, rows, columns // 32, 16), dtype=torch.uint8, generator=generator)
+            tensors[f"{name}_scales"] = torch.randint(
+                118, 125, (experts, rows, columns // 32), dtype=torch.uint8, generator=generator)
+        else:
+            tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+        "quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return tensors
+
+
+def load_dequantised(folder, dtype):
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, quantization_config=transformers.Mxfp4Config(dequantize=True)).eval()
+
+
+def check_mxfp4_read(binary, folder):
+    source, numbers, same = folder / "published", folder / "numbers", folder / "same"
+    want = dequantised(write_published(source), torch.bfloat16)
+    run(binary, "convert", source, numbers)
+    require_equal("mxfp4 read", load_file(numbers / "model.safetensors"), want)
+    require_equal("mxfp4 in transformers", dict(load_dequantised(source, torch.bfloat16).state_dict()), want)
+    run(binary, "convert", source, same, "--dtype", "mxfp4")
+    got = dequantised(load_file(same / "model.safetensors"), torch.bfloat16)
+    for key in want:
+        assert torch.equal(got[key], want[key]), f"mxfp4 again: {key} differs"
+    # What trains and evaluates reads the same weights.
+    ids = torch.arange(32).reshape(2, 16) * 7 % 61
+    save_file({"input_ids": ids, "labels": ids.clone()}, folder / "tokens.safetensors")
+    for name in ("published", "numbers"):
+        run(binary, "gradients", folder / name, "--tokens", folder / "tokens.safetensors", "--output",
+            folder / f"{name}.gradients", "--precision", "fp32")
+    require_equal("mxfp4 gradients", load_file(folder / "published.gradients"), load_file(folder / "numbers.gradients"))
+    write_indexed(folder / "text", [numpy.arange(64) % 61])
+    evaluate = [run(binary, "evaluate", "--model.path", folder / name, "--data.validation", folder / "text",
+                    "--data.sequence_length", 16) for name in ("published", "numbers")]
+    assert evaluate[0] == evaluate[1], f"mxfp4 evaluate: {evaluate}"
+    run(binary, "train", "--model.path", source, "--model.init", "pretrained", "--data.train", folder / "text",
+        "--data.sequence_length", 16, "--train.steps", 1, "--train.micro_batch_size", 1, "--optimizer.learning_rate", 0,
+        "--train.precision", "fp32", "--train.output", folder / "run")
+    checkpoint = next((folder / "run").rglob("config.json")).parent
+    trained = load_file(checkpoint / "model.safetensors")  # AdamW's update by 0 takes the signs of zeros
+    require_equal("mxfp4 train", {key: tensor + 0.0 for key, tensor in trained.items()},
+                  {key: tensor + 0.0 for key, tensor in want.items()})
+    run(binary, "check", "manifest", checkpoint, "--against", source)
+    print(f"mxfp4: {len(want)} tensors as transformers dequantises them", flush=True)
+
+
+def check_mxfp4_written(binary, folder):
+    source, result, reference = folder / "plain", folder / "mxfp4", folder / "mxfp4.safetensors"
+    fields = {"hidden_size": 64, "intermediate_size": 96, "num_local_experts": 5}
+    models.build(models.MODELS["gpt_oss_odd"][0], models.MODELS["gpt_oss_odd"][1] | fields).save_pretrained(source)
+    run(binary, "convert", source, result, "--dtype", "mxfp4", "--shard_size", "60KB")
+    want = load_file(source / "model.safetensors")
+    want = {name: rounded(tensor) if name.endswith(("gate_up_proj", "down_proj")) else tensor for name, tensor in want.items()}
+    model = load_dequantised(result, torch.float32)
+    got = {name: tensor for name, tensor in model.state_dict().items() if name in want}
+    require_equal("mxfp4 written", {name: tensor + 0.0 for name, tensor in got.items()},
+                  {name: tensor + 0.0 for name, tensor in want.items()})
+    run(sys.executable, ROOT / "tools/reference_logits.py", result, reference)
+    run(binary, "check", "manifest", result, "--against", source, "--reference", reference)
+    print(f"mxfp4: {len(want)} tensors written as the package gguf rounds them", flush=True)
+
+
 def main():
-    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or FEW
+    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or [*FEW, "mxfp4"]
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
-            check(binary, pathlib.Path(folder), name)
+            if name == "mxfp4":
+                check_mxfp4_read(binary, pathlib.Path(folder))
+                check_mxfp4_written(binary, pathlib.Path(folder))
+            else:
+                check(binary, pathlib.Path(folder), name)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -128,7 +129,7 @@ void forge_manifest(const fs::path& directory) {
   const model::WeightSource now(model::load_config(directory), directory);
   Manifest manifest = read_manifest(directory);
   std::vector<ManifestTensor> others;
-  manifest.written = describe(now, others);
+  manifest.written = describe(now, Direction::kWritten, others);
   write_manifest(directory, manifest);
 }
 
@@ -242,6 +243,60 @@ TEST_F(Convert, Float8GoesOutAsNumbersAndAChangedScaleIsNamed) {
   EXPECT_THAT(check_manifest(path("out"), path("fp8"), {}),
               AllOf(Contains(HasSubstr("tensor " + down + "_scale_inv")),
                     Contains(HasSubstr(down + ": "))));
+}
+
+const io::BlockType* mxfp4() { return io::find_block_type(std::string_view("MXFP4")); }
+
+std::string gpt_oss_json() {
+  return model::small_json("gpt_oss", R"("hidden_size": 64, "intermediate_size": 32,
+                                         "dtype": "bfloat16")");
+}
+
+std::string op_of(const Manifest& manifest, const std::string& tensor) {
+  const auto found = std::ranges::find(manifest.written, tensor, &ManifestTensor::name);
+  return found == manifest.written.end() ? "no tensor" : found->parts.front().op;
+}
+
+TEST_F(Convert, ExpertsGoOutInMxfp4AndAChangedScaleIsNamed) {
+  write_model(path("plain"), gpt_oss_json(), DType::kBFloat16);
+  const Manifest manifest = convert(path("plain"), path("mxfp4"), {.block_type = mxfp4()});
+  const std::string experts = kMlp + "experts.", scales = experts + "down_proj_scales";
+  EXPECT_EQ(num_elements(manifest.written), num_elements(manifest.read));
+  EXPECT_EQ(op_of(manifest, experts + "gate_up_proj_blocks"), "quantise, reorder rows");
+  EXPECT_EQ(op_of(manifest, scales), "scale");
+  EXPECT_EQ(op_of(manifest, experts + "down_proj_bias"), "copy");
+  const std::string config = read_file(path("mxfp4") / "config.json");
+  EXPECT_THAT(config, AllOf(HasSubstr(R"("quant_method":"mxfp4")"),
+                            HasSubstr(R"("model.layers.*.self_attn")"),
+                            HasSubstr(R"("dtype": "bfloat16")")));
+  EXPECT_THAT(check_manifest(path("mxfp4"), path("plain"), {}), IsEmpty());
+  // Once more the same bytes, and as numbers the values.
+  const Manifest again = convert(path("mxfp4"), path("again"), {.block_type = mxfp4()});
+  EXPECT_EQ(again.logits->largest_difference, 0);
+  EXPECT_EQ(again.written, manifest.written);
+  EXPECT_EQ(read_file(path("again") / "config.json"), config);
+  const Manifest numbers = convert(path("mxfp4"), path("numbers"), {});
+  EXPECT_EQ(numbers.logits->largest_difference, 0);
+  EXPECT_EQ(read_file(path("numbers") / "config.json"), read_file(path("plain") / "config.json"));
+
+  plant(path("mxfp4"), [&](Bytes& bytes) { bytes.at(scales)[70] ^= std::byte{1}; });
+  EXPECT_THAT(check_manifest(path("mxfp4"), {}, {}),
+              ElementsAre(HasSubstr("tensor " + scales + ": ")));
+  forge_manifest(path("mxfp4"));
+  EXPECT_THAT(check_manifest(path("mxfp4"), {}, {}), IsEmpty());
+  EXPECT_THAT(check_manifest(path("mxfp4"), path("plain"), {}),
+              ElementsAre(HasSubstr(experts + "down_proj_blocks: 1 of 256 groups differ")));
+}
+
+TEST_F(Convert, OtherFamiliesAndSizesHaveNoMxfp4) {
+  EXPECT_THAT(model::message_of<Unsupported>(
+                  [&] { convert(path("source"), path("copy"), {.block_type = mxfp4()}); }),
+              HasSubstr("--dtype mxfp4: expected gpt_oss, got qwen3_moe"));
+  write_model(path("odd"), model::small_json("gpt_oss"), DType::kBFloat16);
+  EXPECT_THAT(model::message_of<InvalidArgument>(
+                  [&] { convert(path("odd"), path("copy"), {.block_type = mxfp4()}); }),
+              HasSubstr("gate_up_proj_blocks: expected rows of a multiple of 32 elements"));
+  EXPECT_FALSE(fs::exists(path("copy")));
 }
 
 TEST_F(Convert, ADroppedExpertIsNamed) {

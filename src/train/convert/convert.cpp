@@ -47,9 +47,19 @@ bool fuses_experts(const model::Spelling& spelling, const model::Declarations& d
                       });
 }
 
+// That of experts in MXFP4.
+std::size_t require_mxfp4_spelling(const model::ModelConfig& config) {
+  if (const auto spelling = model::mxfp4_spelling(config)) return *spelling;
+  throw Unsupported(
+      fmt::format("[convert] --dtype mxfp4: expected gpt_oss, got {}; transformers reads experts "
+                  "of no other family in MXFP4",
+                  config.model_type));
+}
+
 // The spelling that experts are written in.
 std::size_t spelling_of(const model::ModelConfig& config, std::size_t found,
                         const ConvertOptions& options) {
+  if (options.block_type != nullptr) found = require_mxfp4_spelling(config);
   if (!options.fuses_experts) return found;
   ANABATIC_REQUIRE(model::num_experts(config.spec) > 0, "[convert] --experts: {} has no experts",
                    config.model_type);
@@ -113,11 +123,11 @@ std::string config_for(const model::ModelConfig& config, const std::string& text
   return options.upcycle ? upcycled_config(text, config, *options.upcycle) : text;
 }
 
-std::string with_dtype(const std::string& config, const model::WeightMap& map) {
+std::string with_dtype(const std::string& config, const model::WeightMap& map, bool is_mxfp4) {
   const std::string name = dump_json(
       Json(std::string(model::config_name(model::dominant_dtype(map, model::SaveDType::kSource)))));
   const Json json = parse_json(config);
-  std::string text = model::without_quantization(config);
+  std::string text = is_mxfp4 ? model::with_mxfp4(config) : model::without_quantization(config);
   for (const char* key : {"torch_dtype", "dtype"})
     if (json.contains(key)) text = with_member(text, key, name);
   return text;
@@ -153,7 +163,7 @@ void classify(const model::ModelConfig& config, std::vector<ManifestTensor> othe
 Manifest describe_source(const fs::path& path, const StoredModel& source) {
   Manifest manifest{.source = path.string()};
   std::vector<ManifestTensor> others;
-  manifest.read = source.describe(others);
+  manifest.read = source.describe(Direction::kRead, others);
   classify(source.config(), std::move(others), manifest);
   return manifest;
 }
@@ -228,7 +238,7 @@ void prove_values(const model::StateReader& read, const fs::path& path, Manifest
   const StoredModel written(path);
   require_all(path, written.differing_values(read));
   std::vector<ManifestTensor> unused;
-  manifest.written = written.describe(unused);
+  manifest.written = written.describe(Direction::kWritten, unused);
   manifest.written.insert(manifest.written.end(), unused.begin(), unused.end());
 }
 
@@ -259,9 +269,10 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   const model::WeightMap map = options.upcycle ? mixture_map(result, source.map(), options)
                                                : target_map(result, source.map(), options);
   // Rounded to bf16 where the source is F8_E4M3 with scales of f32.
-  const bool changes_dtype = options.dtype || source.is_quantised();
+  const bool is_mxfp4 = options.block_type != nullptr;
+  const bool changes_dtype = options.dtype || is_mxfp4 || source.is_quantised();
   if (changes_dtype || !fs::is_directory(source_path))
-    write_file_atomically(path / kConfigFile, with_dtype(text, map));
+    write_file_atomically(path / kConfigFile, with_dtype(text, map, is_mxfp4));
   const auto write = [&](const model::StateReader& read) {
     io::write_checksums(path, model::export_weights(map, path, model::SaveDType::kSource, read,
                                                     {.max_shard_bytes = options.max_shard_bytes},
@@ -326,7 +337,7 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
   }
   const StoredModel found(path);
   std::vector<ManifestTensor> others;
-  std::vector<ManifestTensor> tensors = found.describe(others);
+  std::vector<ManifestTensor> tensors = found.describe(Direction::kWritten, others);
   tensors.insert(tensors.end(), others.begin(), others.end());
   std::vector<std::string> problems = differences(manifest.written, tensors);
   const auto add = [&](const std::vector<std::string>& more) {
@@ -335,7 +346,7 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
   if (source) {
     const StoredModel from(*source);
     std::vector<ManifestTensor> unused;
-    std::vector<ManifestTensor> now = from.describe(unused), then = manifest.read;
+    std::vector<ManifestTensor> now = from.describe(Direction::kRead, unused), then = manifest.read;
     now.insert(now.end(), unused.begin(), unused.end());
     then.insert(then.end(), manifest.repeated.begin(), manifest.repeated.end());
     then.insert(then.end(), manifest.ignored.begin(), manifest.ignored.end());

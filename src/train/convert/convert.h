@@ -18,7 +18,9 @@ namespace anabatic::train {
 struct ConvertOptions {
   bool writes_gguf = false;      // a GGUF file; else a Hugging Face directory
   std::optional<DType> dtype{};  // of all tensors of a directory; none: each keeps its own
-  const io::BlockType* block_type = nullptr;  // of the matrices of a GGUF file; null: their own
+  // Of the matrices of a GGUF file; null: their own. MXFP4 is of experts alone, there and in a
+  // directory.
+  const io::BlockType* block_type = nullptr;
   // How files of experts are spelled: a tensor for each expert, or one for all. None: as they came.
   std::optional<bool> fuses_experts{};
   std::int64_t max_shard_bytes = 5'000'000'000;
@@ -29,7 +31,7 @@ struct ConvertOptions {
 // `source` is a directory or a GGUF file. `destination` must not exist or be empty. It appears
 // under its name only when it is whole and was read back. InvalidArgument lists tensors that are
 // missing, surplus or of another shape. Unsupported lists what a GGUF file of the model's
-// architecture cannot say.
+// architecture cannot say, and names a family that has no MXFP4.
 Manifest convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                  const ConvertOptions& options);
 

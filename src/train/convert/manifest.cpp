@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -14,7 +15,7 @@
 #include "base/json.h"
 #include "base/json_node.h"
 #include "base/text.h"
-#include "model/float_conversion.h"
+#include "model/stored_tensor.h"
 
 namespace anabatic::train {
 namespace {
@@ -24,11 +25,13 @@ namespace fs = std::filesystem;
 constexpr int kFormat = 1;
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
 
-std::string_view op_of(const model::FileTensor& tensor, const model::WeightPiece& piece,
-                       bool is_quantised) {
-  if (is_quantised) return "dequantise";
-  if (tensor.is_transposed) return "transpose";
-  return piece.heads.rows > 0 || tensor.num_alternating > 1 ? "reorder rows" : "copy";
+std::string op_of(const model::FileTensor& tensor, const model::WeightPiece& piece,
+                  bool is_quantised, Direction direction) {
+  const bool reorders = piece.heads.rows > 0 || tensor.num_alternating > 1;
+  const std::string move = tensor.is_transposed ? "transpose" : reorders ? "reorder rows" : "copy";
+  if (!is_quantised) return move;
+  const std::string op = direction == Direction::kRead ? "dequantise" : "quantise";
+  return move == "copy" ? op : op + ", " + move;
 }
 
 ManifestTensor describe_entry(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
@@ -100,6 +103,63 @@ ManifestKind parse_kind(const JsonNode& node) {
   return static_cast<ManifestKind>(found - std::begin(kKinds));
 }
 
+// Compares what files hold of a tensor with what its values are there: elements, or the groups that
+// share a scale.
+class TensorComparison {
+ public:
+  TensorComparison(const model::FileTensor& tensor, const model::StoredTensor& stored)
+      : tensor_(tensor),
+        stored_(stored),
+        unit_(stored.is_mxfp4() ? model::kMxfp4Group : 1),
+        size_(static_cast<std::size_t>(stored.bytes_of(0, unit_).size())) {}
+
+  // The next values of the tensor; whole groups. Returns the bytes that were compared.
+  std::span<const std::byte> compare(std::span<const float> values) {
+    model::to_stored(tensor_.name, tensor_.dtype, values, elements_, scales_);
+    const auto count = static_cast<std::int64_t>(values.size());
+    const auto found = stored_.bytes_of(at_, count);
+    const std::byte* scales = scales_.empty() ? nullptr : stored_.scales->data.data() + at_ / unit_;
+    for (std::size_t i = 0; i < elements_.size() / size_; ++i) {
+      const std::size_t begin = i * size_;
+      const bool is_equal =
+          std::memcmp(found.data() + begin, elements_.data() + begin, size_) == 0 &&
+          (scales == nullptr || scales[i] == scales_[i]);
+      if (!is_equal && num_different_++ == 0)
+        note_first(
+            values.subspan(i * static_cast<std::size_t>(unit_), static_cast<std::size_t>(unit_)),
+            at_ + static_cast<std::int64_t>(i) * unit_);
+    }
+    at_ += count;
+    return found;
+  }
+
+  // "" where there is none.
+  std::string difference() const {
+    if (num_different_ == 0) return "";
+    return fmt::format("{}: {} of {} {} differ from the source, first {}", tensor_.name,
+                       num_different_, at_ / unit_, unit_ == 1 ? "elements" : "groups", first_);
+  }
+
+ private:
+  // Where several share a scale, the element that is farthest from its value.
+  void note_first(std::span<const float> values, std::int64_t at) {
+    std::vector<float> found(values.size());
+    stored_.read(at, found);
+    std::size_t worst = 0;
+    for (std::size_t i = 1; i < values.size(); ++i)
+      if (std::abs(found[i] - values[i]) > std::abs(found[worst] - values[worst])) worst = i;
+    first_ = fmt::format("element {}: expected {}, found {}", at + static_cast<std::int64_t>(worst),
+                         values[worst], found[worst]);
+  }
+
+  const model::FileTensor& tensor_;
+  const model::StoredTensor& stored_;
+  std::int64_t unit_, at_ = 0;
+  std::size_t size_, num_different_ = 0;
+  std::string first_;
+  std::vector<std::byte> elements_, scales_;
+};
+
 std::string type_text(const ManifestTensor& tensor) {
   return fmt::format("{} [{}]", tensor.dtype, fmt::join(tensor.shape, ","));
 }
@@ -120,28 +180,29 @@ std::int64_t num_elements(const std::vector<ManifestTensor>& tensors) {
   return count;
 }
 
-std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised) {
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised,
+                                   Direction direction) {
   std::vector<ManifestPart> parts;
   std::map<std::string_view, std::size_t> places;
   for (const model::WeightPiece& piece : tensor.pieces) {
     const auto [place, is_new] = places.try_emplace(piece.state, parts.size());
     if (is_new)
-      parts.push_back({piece.state, piece.offset, piece.count,
-                       std::string(op_of(tensor, piece, is_quantised))});
+      parts.push_back(
+          {piece.state, piece.offset, piece.count, op_of(tensor, piece, is_quantised, direction)});
     else
       parts[place->second].count += piece.count;
   }
   return parts;
 }
 
-std::vector<ManifestTensor> describe(const model::WeightSource& source,
+std::vector<ManifestTensor> describe(const model::WeightSource& source, Direction direction,
                                      std::vector<ManifestTensor>& others) {
   std::vector<ManifestTensor> tensors;
   std::set<std::string_view> used;
   for (const model::FileTensor& tensor : source.map().tensors) {
     used.insert(tensor.name);
     const model::StoredTensor& stored = source.stored(tensor.name);
-    const std::vector<ManifestPart> parts = parts_of(tensor, stored.is_quantised());
+    const std::vector<ManifestPart> parts = parts_of(tensor, stored.is_quantised(), direction);
     tensors.push_back(describe_entry(source.files(), *stored.elements));
     tensors.back().parts = parts;
     if (stored.scales == nullptr) continue;
@@ -245,29 +306,13 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
 std::vector<std::string> differing_values(const model::StateReader& read,
                                           const model::WeightSource& result) {
   std::vector<std::string> lines;
-  std::vector<std::byte> rounded;
   for (const model::FileTensor& tensor : result.map().tensors) {
-    const io::TensorEntry& entry = *result.files().find(tensor.name);
-    const auto size = static_cast<std::size_t>(size_bytes(tensor.dtype));
-    std::size_t at = 0, num_different = 0;
-    std::string first;
+    const model::StoredTensor& stored = result.stored(tensor.name);
+    TensorComparison comparison(tensor, stored);
     model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
-      rounded.resize(values.size() * size);
-      model::from_floats(tensor.dtype, values, rounded);
-      const auto stored = entry.data.subspan(at * size, rounded.size());
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (std::memcmp(stored.data() + i * size, rounded.data() + i * size, size) == 0) continue;
-        if (num_different++ > 0) continue;
-        float found = 0;
-        model::to_floats(tensor.dtype, stored.subspan(i * size, size), std::span(&found, 1));
-        first = fmt::format("element {}: expected {}, found {}", at + i, values[i], found);
-      }
-      result.files().release(stored);
-      at += values.size();
+      result.files().release(comparison.compare(values));
     });
-    if (num_different > 0)
-      lines.push_back(fmt::format("{}: {} of {} elements differ from the source, first {}",
-                                  tensor.name, num_different, entry.num_elements(), first));
+    if (const std::string line = comparison.difference(); !line.empty()) lines.push_back(line);
   }
   return lines;
 }

@@ -58,11 +58,15 @@ struct Manifest {
   std::vector<std::string> in_f16{};
 };
 
+// What was done to a tensor: it was read, or written.
+enum class Direction : std::uint8_t { kRead, kWritten };
+
 // Where the elements of a tensor go. What experts of one parameter give is one part.
-std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised = false);
+std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised = false,
+                                   Direction direction = Direction::kRead);
 
 // Tensors of a directory, hashed. Those that no parameter reads are added to `others`.
-std::vector<ManifestTensor> describe(const model::WeightSource& source,
+std::vector<ManifestTensor> describe(const model::WeightSource& source, Direction direction,
                                      std::vector<ManifestTensor>& others);
 
 // Where the manifest of a model directory or file is.

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "io/gguf.h"
-#include "model/float_conversion.h"
+#include "model/weight_files.h"
 #include "train/convert/stored_model.h"
 
 namespace anabatic::train {
@@ -21,15 +21,11 @@ bool is_plain(std::string_view dtype) {
 }
 
 ManifestTensor describe(const model::ImportedTensor& imported) {
-  ManifestTensor tensor{.name = imported.tensor.name,
-                        .dtype = imported.dtype,
-                        .shape = imported.tensor.shape,
-                        .checksum = imported.checksum,
-                        .parts = parts_of(imported.tensor)};
-  if (!is_plain(imported.dtype))
-    for (ManifestPart& part : tensor.parts)
-      part.op = part.op == "copy" ? "dequantise" : "dequantise, " + part.op;
-  return tensor;
+  return {.name = imported.tensor.name,
+          .dtype = imported.dtype,
+          .shape = imported.tensor.shape,
+          .checksum = imported.checksum,
+          .parts = parts_of(imported.tensor, !is_plain(imported.dtype))};
 }
 
 std::vector<ManifestTensor> describe(const std::vector<model::ImportedTensor>& imported) {
@@ -87,6 +83,8 @@ std::vector<ManifestTensor> form_of(const fs::path& source,
   const model::ModelConfig config = load_whole(source);
   model::WeightMap map =
       io::is_gguf(source) ? model::make_weight_map(config) : model::read_weight_map(config, source);
+  if (const std::size_t spelling = model::export_spelling(map); spelling != map.spelling)
+    map = model::respelled(config, map, spelling);
   model::use_own_names(config, map);
   std::map<std::string_view, std::string_view> dtypes;
   for (const ManifestTensor& tensor : written) dtypes.emplace(tensor.name, tensor.dtype);
@@ -105,7 +103,7 @@ std::vector<ManifestTensor> form_of(const fs::path& source,
 std::vector<std::string> check_checkpoint(const fs::path& directory, const Manifest& manifest,
                                           const std::optional<fs::path>& source) {
   const model::WeightSource found(load_whole(directory), directory);
-  std::vector<ManifestTensor> others, tensors = describe(found, others);
+  std::vector<ManifestTensor> others, tensors = describe(found, Direction::kWritten, others);
   tensors.insert(tensors.end(), others.begin(), others.end());
   std::vector<std::string> problems = differences(manifest.written, tensors);
   compare_checksums(directory, manifest, problems);

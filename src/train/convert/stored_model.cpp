@@ -19,18 +19,15 @@ ManifestTensor describe_tensor(const io::GgufFiles& files, const io::GgufTensor&
           {}};
 }
 
-std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source,
+std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source, Direction direction,
                                           std::vector<ManifestTensor>& others) {
   std::vector<ManifestTensor> tensors;
   std::set<std::string_view> used;
   for (const model::FileTensor& tensor : source.map().tensors) {
     const io::GgufTensor& entry = *source.files().find(tensor.name);
-    const model::WeightPiece& piece = tensor.pieces.front();
-    std::string op = entry.type->elements > 1 ? "quantise" : "copy";
-    if (piece.heads.rows > 0) op += ", reorder rows";
     used.insert(tensor.name);
     tensors.push_back(describe_tensor(source.files(), entry));
-    tensors.back().parts.push_back({piece.state, piece.offset, piece.count, std::move(op)});
+    tensors.back().parts = parts_of(tensor, entry.type->elements > 1, direction);
   }
   // The factors of frequencies are a part of the config.
   for (const auto& [name, entry] : source.files().tensors())
@@ -76,10 +73,11 @@ bool StoredModel::is_quantised() const {
   });
 }
 
-std::vector<ManifestTensor> StoredModel::describe(std::vector<ManifestTensor>& others) const {
+std::vector<ManifestTensor> StoredModel::describe(Direction direction,
+                                                  std::vector<ManifestTensor>& others) const {
   if (const auto* gguf = std::get_if<model::GgufSource>(&files_))
-    return describe_gguf(*gguf, others);
-  return train::describe(std::get<model::WeightSource>(files_), others);
+    return describe_gguf(*gguf, direction, others);
+  return train::describe(std::get<model::WeightSource>(files_), direction, others);
 }
 
 std::vector<std::string> StoredModel::differing_values(const model::StateReader& source) const {

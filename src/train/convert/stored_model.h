@@ -29,7 +29,8 @@ class StoredModel {
   bool is_quantised() const;  // some of its tensors have scales, or are in blocks
 
   // Tensors, hashed. Those that no parameter reads are added to `others`.
-  std::vector<ManifestTensor> describe(std::vector<ManifestTensor>& others) const;
+  std::vector<ManifestTensor> describe(Direction direction,
+                                       std::vector<ManifestTensor>& others) const;
   // Every value has to be that of `source`, rounded as its tensor is: a line a tensor that is not.
   std::vector<std::string> differing_values(const model::StateReader& source) const;
 
