@@ -13,12 +13,15 @@
 #include "model/weight_files.h"
 #include "support/tiny_run.h"
 #include "unit/model/model_files.h"
+#include "unit/model/planted_fault.h"
 #include "unit/model/raw_tensors.h"
 
 namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
+using model::plant;
+using model::TensorBytes;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -104,26 +107,6 @@ TEST_F(Convert, RefusesANameThatHoldsFiles) {
   EXPECT_EQ(read_file(path("copy") / "notes.txt"), "mine");
 }
 
-// The tensors of a file, changed by `change` and written again.
-using Bytes = std::map<std::string, std::vector<std::byte>>;
-void plant(const fs::path& directory, const std::function<void(Bytes&)>& change) {
-  std::vector<io::TensorInfo> infos;
-  Bytes bytes;
-  {
-    const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
-    for (const auto& [name, entry] : files.entries()) {
-      infos.push_back({name, *entry.dtype, entry.shape});
-      bytes[name].assign(entry.data.begin(), entry.data.end());
-    }
-  }
-  change(bytes);
-  std::erase_if(infos, [&](const io::TensorInfo& info) { return bytes.count(info.name) == 0; });
-  io::SafetensorsWriter writer(directory, infos);
-  for (const auto& [name, data] : bytes) writer.write(name, data);
-  writer.finish();
-  fs::remove(directory / io::kChecksumsFile);  // as one who knows of it would
-}
-
 // Writes the manifest anew after a fault, so that only values tell.
 void forge_manifest(const fs::path& directory) {
   const model::WeightSource now(model::load_config(directory), directory);
@@ -137,7 +120,7 @@ const std::string kMlp = "model.layers.1.mlp.";
 
 struct Fault {
   const char* name;
-  std::function<void(Bytes&)> plant;
+  std::function<void(TensorBytes&)> plant;
   std::string tensor;
 };
 
@@ -145,24 +128,24 @@ std::vector<Fault> faults() {
   const std::string one = kMlp + "experts.1.", two = kMlp + "experts.2.";
   return {
       {"two experts swapped",
-       [=](Bytes& bytes) {
+       [=](TensorBytes& bytes) {
          for (const char* part : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"})
            std::swap(bytes.at(one + part), bytes.at(two + part));
        },
        one + "gate_proj.weight"},
       {"gate and up swapped",
-       [=](Bytes& bytes) {
+       [=](TensorBytes& bytes) {
          std::swap(bytes.at(one + "gate_proj.weight"), bytes.at(one + "up_proj.weight"));
        },
        one + "up_proj.weight"},
       {"a row shifted",
-       [=](Bytes& bytes) {
+       [=](TensorBytes& bytes) {
          auto& gate = bytes.at(kMlp + "gate.weight");
          std::rotate(gate.begin(), gate.begin() + 24, gate.end());
        },
        kMlp + "gate.weight"},
       {"a transposed router",
-       [=](Bytes& bytes) {
+       [=](TensorBytes& bytes) {
          auto& gate = bytes.at(kMlp + "gate.weight");
          const std::vector<std::byte> rows = gate;
          for (std::size_t i = 0; i < gate.size(); ++i) {
@@ -172,7 +155,7 @@ std::vector<Fault> faults() {
        },
        kMlp + "gate.weight"},
       {"rows of q left in pairs",
-       [](Bytes& bytes) {
+       [](TensorBytes& bytes) {
          auto& q = bytes.at("model.layers.0.self_attn.q_proj.weight");
          const std::vector<std::byte> halves = q;
          for (std::size_t i = 0; i < q.size(); ++i) {
@@ -182,7 +165,8 @@ std::vector<Fault> faults() {
        },
        "model.layers.0.self_attn.q_proj.weight"},
       {"one bit of one value",
-       [](Bytes& bytes) { bytes.at("model.norm.weight")[3] ^= std::byte{1}; }, "model.norm.weight"},
+       [](TensorBytes& bytes) { bytes.at("model.norm.weight")[3] ^= std::byte{1}; },
+       "model.norm.weight"},
   };
 }
 
@@ -302,14 +286,14 @@ TEST_F(Convert, OtherFamiliesAndSizesHaveNoMxfp4) {
 TEST_F(Convert, ADroppedExpertIsNamed) {
   convert(path("source"), path("copy"), {.compares_logits = false});
   const std::string dropped = kMlp + "experts.3.down_proj.weight";
-  plant(path("copy"), [&](Bytes& bytes) { bytes.erase(dropped); });
+  plant(path("copy"), [&](TensorBytes& bytes) { bytes.erase(dropped); });
   EXPECT_THAT(model::message_of<InvalidArgument>([&] { check_manifest(path("copy"), {}, {}); }),
               HasSubstr(dropped + ": missing"));
 }
 
 TEST_F(Convert, ASourceThatChangedIsNamed) {
   convert(path("source"), path("copy"), {.compares_logits = false});
-  plant(path("source"), [](Bytes& bytes) { bytes.at("lm_head.weight")[0] ^= std::byte{1}; });
+  plant(path("source"), [](TensorBytes& bytes) { bytes.at("lm_head.weight")[0] ^= std::byte{1}; });
   EXPECT_THAT(check_manifest(path("copy"), path("source"), {}),
               Contains(HasSubstr("source: tensor lm_head.weight")));
 }
@@ -339,11 +323,11 @@ TEST_F(Convert, ATiedHeadIsListedAsATwin) {
   const fs::path tied = path("tied");
   write_model(tied, model::small_json("llama", R"("tie_word_embeddings": true)"), DType::kFloat32);
   std::vector<std::byte> head;
-  plant(tied, [&](Bytes& bytes) { head = bytes.at("model.embed_tokens.weight"); });
+  plant(tied, [&](TensorBytes& bytes) { head = bytes.at("model.embed_tokens.weight"); });
   std::vector<io::TensorInfo> infos;
   {
     const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(tied);
-    Bytes bytes;
+    TensorBytes bytes;
     for (const auto& [name, entry] : files.entries()) {
       infos.push_back({name, *entry.dtype, entry.shape});
       bytes[name].assign(entry.data.begin(), entry.data.end());
@@ -374,6 +358,8 @@ TEST_F(Convert, HandsThroughWhatTheModelDoesNotUse) {
   map.tensors.push_back({"h.0.attn.bias", DType::kBFloat16, {1, 1, 2, 2}, {{"norm.bias", 0, 4}}});
   model::export_weights(map, source, model::SaveDType::kSource, model::values_of(states));
 
+  std::vector<std::string> said;
+  const LogScope scope([&](Severity, const std::string& text) { said.push_back(text); });
   const Manifest manifest = convert(source, path("same"), {});
   ASSERT_EQ(manifest.ignored.size(), 1u);
   EXPECT_EQ(manifest.ignored[0].name, "h.0.attn.bias");
