@@ -59,8 +59,9 @@ struct GradientNorm {
 class ANABATIC_API Session {
  public:
   // Plans the step within memory.budget, allocates memory and initialises the parameters as
-  // model.init says. InvalidArgument lists every problem. BudgetError (anabatic/plan.h) if no plan
-  // fits. `listener` gets messages and the plan, and must outlive the session.
+  // model.init says. Where train.output is given, anabatic.manifest.json in it names every tensor
+  // that was read from files. InvalidArgument lists every problem. BudgetError (anabatic/plan.h) if
+  // no plan fits. `listener` gets messages and the plan, and must outlive the session.
   explicit Session(const Config& config, RunListener* listener = nullptr);
   // From text. `settings` override the YAML file, if there is one.
   explicit Session(const Settings& settings, const std::string& yaml_file = "",

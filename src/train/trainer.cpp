@@ -171,7 +171,7 @@ struct Trainer::Impl {
 
   void restore() {
     if (!start.checkpoint) {
-      record_import(session.load_parameters());
+      write_import_manifest(run, session.load_parameters());
       return;
     }
     load_checkpoint(*start.checkpoint, session);
@@ -183,15 +183,6 @@ struct Trainer::Impl {
       say("the run is complete at step {}: nothing to do; raise train.steps, which is {}, to "
           "continue",
           start.step, run.train.steps);
-  }
-
-  // Never into the directory that was read, where it could replace a manifest of convert.
-  void record_import(const model::ImportRecord& record) const {
-    std::error_code absent;
-    const std::filesystem::path source = model_directory(run.model.path);
-    if (run.model.init == "random" || std::filesystem::equivalent(source, run.train.output, absent))
-      return;
-    write_manifest(run.train.output, import_manifest(record, run.model.path));
   }
 
   bool is_complete() const { return start.checkpoint && first_step > run.train.steps; }

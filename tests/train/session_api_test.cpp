@@ -12,6 +12,7 @@
 #include "io/data/loader.h"
 #include "support/tiny_run.h"
 #include "train/api/step_data.h"
+#include "train/convert/convert.h"
 #include "train/open_dataset.h"
 
 namespace anabatic {
@@ -151,6 +152,19 @@ TEST_F(SessionTest, GoesOnFromACheckpointBitForBit) {
     EXPECT_EQ(other.step(batch(5), 1e-2).loss, next) << precision;
     EXPECT_EQ(values_of(other, "layers.0.experts.up.weight"), after) << precision;
   }
+}
+
+TEST_F(SessionTest, AccountsForWhatItRead) {
+  Session first({}, yaml());
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run")) << "nothing was read";
+  const std::string source = first.save((folder_.path() / "saved").string());
+  const Settings pretrained{{"model.path", {source}}, {"model.init", {"pretrained"}}};
+  Session second(pretrained, yaml());
+  const train::Manifest manifest = train::read_manifest(folder_.path() / "run");
+  EXPECT_EQ(manifest.kind, train::ManifestKind::kImport);
+  EXPECT_EQ(manifest.source, source);
+  EXPECT_EQ(train::num_elements(manifest.read), model::load_config(source).counts.total);
+  EXPECT_TRUE(train::check_manifest(folder_.path() / "run", source, {}).empty());
 }
 
 TEST_F(SessionTest, RefusesBrokenCheckpointsAndThoseOfOtherModels) {

@@ -16,6 +16,7 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
+#include "train/convert/run_manifest.h"
 #include "train/evaluate.h"
 #include "train/expert_balance.h"
 #include "train/generate.h"
@@ -65,7 +66,7 @@ struct Session::Impl {
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
     bind();
-    model->load_parameters();
+    write_import_manifest(run, model->load_parameters());
     model->prepare_export();
     is_stale = true;
     list_states();

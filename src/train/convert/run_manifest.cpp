@@ -7,6 +7,7 @@
 #include "io/gguf.h"
 #include "model/weight_files.h"
 #include "train/convert/stored_model.h"
+#include "train/model_session.h"
 
 namespace anabatic::train {
 namespace {
@@ -122,7 +123,18 @@ Manifest import_manifest(const model::ImportRecord& record, const std::string& s
           .source = source,
           .read = describe(record.used),
           .repeated = describe(record.repeated),
-          .ignored = describe(record.ignored)};
+          .ignored = describe(record.ignored),
+          .dropped = describe(record.dropped)};
+}
+
+void write_import_manifest(const RunConfig& run, const model::ImportRecord& record) {
+  const fs::path output = run.train.output;
+  std::error_code absent;
+  if (output.empty() || run.model.init == "random" ||
+      fs::equivalent(model_directory(run.model.path), output, absent))
+    return;
+  fs::create_directories(output);
+  write_manifest(output, import_manifest(record, run.model.path));
 }
 
 Manifest checkpoint_manifest(const model::WeightMap& map, model::SaveDType dtype,

@@ -9,11 +9,17 @@
 
 #include "model/import_record.h"
 #include "train/convert/manifest.h"
+#include "train/run_config.h"
 
 namespace anabatic::train {
 
 // `source` is the directory or GGUF file that was read.
 Manifest import_manifest(const model::ImportRecord& record, const std::string& source);
+
+// Writes that of a run into train.output, which is made where it is absent. Nothing is written
+// where the run has no output or read no files, nor into the directory that was read, where it
+// could replace a manifest of convert.
+void write_import_manifest(const RunConfig& run, const model::ImportRecord& record);
 
 // `sums` are the checksums of the files that hold the tensors of `map`.
 Manifest checkpoint_manifest(const model::WeightMap& map, model::SaveDType dtype,
