@@ -60,6 +60,12 @@ train::ConvertOptions options_of(const Invocation& invocation) {
                      "[convert] --shard_size: expected bytes such as 5GB, got '{}'", text);
     options.max_shard_bytes = *bytes;
   }
+  if (invocation.has("--keep_mtp")) {
+    const std::string keeps = invocation.value("--keep_mtp");
+    ANABATIC_REQUIRE(keeps == "true" || keeps == "false",
+                     "[convert] --keep_mtp: expected true or false, got '{}'", keeps);
+    options.keeps_mtp = keeps == "true";
+  }
   if (invocation.has("--upcycle"))
     options.upcycle = train::parse_upcycle(invocation.value("--upcycle"));
   return options;
@@ -81,6 +87,7 @@ int run(const Invocation& invocation) {
   print_tensors("ignored", manifest.ignored);
   for (const train::ManifestTensor& tensor : manifest.ignored)
     print_output("            {}\n", tensor.name);
+  print_tensors("dropped", manifest.dropped);
   print_output("values      every one compared with the source\n");
   if (const auto& logits = manifest.logits)
     print_output("logits      largest difference {:.3g}, {} of {} next tokens agree\n",
@@ -120,6 +127,9 @@ const Verb& convert_verb() {
        {.name = "--experts",
         .help = "separate (a tensor for each expert) or fused (default: as they came)"},
        {.name = "--shard_size", .help = "most bytes of a file (default 5GB)", .value = "BYTES"},
+       {.name = "--keep_mtp",
+        .help = "true (default) or false: leave out layers of multi-token prediction",
+        .value = "BOOLEAN"},
        {.name = "--upcycle",
         .help = "make a dense model a mixture of experts that computes the same: "
                 "experts=8,top_k=2[,granularity=4][,noise=0.01][,seed=0]",

@@ -20,6 +20,7 @@ struct ImportRecord {
   std::vector<ImportedTensor> used;      // in the order in which they were read
   std::vector<ImportedTensor> repeated;  // equal to one of those
   std::vector<ImportedTensor> ignored;
+  std::vector<ImportedTensor> dropped;  // of layers of multi-token prediction that are left out
 };
 
 // As import_weights of weights.h, which records nothing. Bytes are read once: an ignored tensor

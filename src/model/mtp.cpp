@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/json.h"
+#include "base/json_edit.h"
+
 namespace anabatic::model {
 namespace {
 
@@ -138,6 +141,15 @@ bool holds_mtp(const ModelConfig& config, const std::filesystem::path& directory
 void take_mtp(ModelConfig& config, bool are_trained) {
   config.spec.mtp = config.mtp_layers;
   config.counts = count(declare(config.spec, are_trained));
+}
+
+std::string without_mtp(const std::string& config) {
+  constexpr const char *kName = "num_nextn_predict_layers", *kOtherName = "num_mtp_layers";
+  const Json json = parse_json(config);
+  const bool has_other = json.contains(kOtherName);
+  std::string text = has_other ? with_member(config, kOtherName, "0") : config;
+  if (json.contains(kName) || !has_other) text = with_member(text, kName, "0");
+  return text;
 }
 
 std::int64_t left_out_layer(const ModelConfig& config, std::string_view tensor) {

@@ -41,6 +41,8 @@ bool holds_mtp(const ModelConfig& config, const io::SafetensorsDirectory& files)
 bool holds_mtp(const ModelConfig& config, const std::filesystem::path& directory);
 // Makes config.mtp_layers a part of the model. Counts include them where they are trained.
 void take_mtp(ModelConfig& config, bool are_trained);
+// The text of a config.json, changed to name no such layers.
+std::string without_mtp(const std::string& config);
 
 // The layer of multi-token prediction that a tensor belongs to, of those that the model leaves out;
 // -1: none.

@@ -12,6 +12,7 @@
 #include "model/float_conversion.h"
 #include "model/gguf_model.h"
 #include "model/import_record.h"
+#include "model/mtp.h"
 #include "model/read_elements.h"
 #include "model/stored_tensor.h"
 #include "model/weight_files.h"
@@ -254,7 +255,8 @@ void record_others(const ModelConfig& config, const io::SafetensorsDirectory& fi
     const auto repeated = std::ranges::find(declared.repeated, name, &RepeatedTensor::tensor);
     if (repeated == declared.repeated.end()) {
       other.checksum = io::checksum_of_mapped(files, entry.data);
-      record.ignored.push_back(std::move(other));
+      (left_out_layer(config, name) >= 0 ? record.dropped : record.ignored)
+          .push_back(std::move(other));
       continue;
     }
     const auto twin = std::ranges::find_if(record.used, [&](const ImportedTensor& imported) {

@@ -87,5 +87,66 @@ TEST_F(MtpConvert, HalfOfTheLayersIsAnErrorWithTheTensorsNamed) {
               HasSubstr(std::string(kExpert) + ": missing"));
 }
 
+TEST_F(MtpConvert, LeavesLayersOutAndNamesThem) {
+  const Manifest whole = convert(path("source"), path("whole"), {.compares_logits = false});
+  EXPECT_THAT(whole.dropped, IsEmpty());
+  ASSERT_EQ(whole.repeated.size(), 1u);
+  const Manifest manifest = convert(path("source"), path("less"), {.keeps_mtp = false});
+  EXPECT_EQ(manifest.logits->largest_difference, 0);
+  EXPECT_EQ(num_elements(manifest.read), num_elements(manifest.written));
+  EXPECT_EQ(num_elements(manifest.written) + num_elements(manifest.dropped),
+            num_elements(whole.read) + num_elements(whole.repeated));
+  std::vector<std::string> names;
+  for (const ManifestTensor& tensor : manifest.dropped) names.push_back(tensor.name);
+  for (const char* tensor : {kProjection, kExpert, kCopy}) EXPECT_THAT(names, Contains(tensor));
+  EXPECT_EQ(read_manifest(path("less")).dropped, manifest.dropped);
+  EXPECT_THAT(read_file(path("less") / "config.json"),
+              HasSubstr("\"num_nextn_predict_layers\": 0"));
+  EXPECT_TRUE(model::load_config(path("less")).mtp_layers.empty());
+  EXPECT_THAT(check_manifest(path("less"), path("source"), {}), IsEmpty());
+  model::plant(path("source"),
+               [](model::TensorBytes& bytes) { bytes.at(kExpert)[0] ^= std::byte{1}; });
+  EXPECT_THAT(check_manifest(path("less"), path("source"), {}), Contains(HasSubstr(kExpert)));
+}
+
+class MtpRun : public ::testing::Test {
+ protected:
+  static RunConfig run(const fs::path& folder) {
+    RunConfig run = testing::tiny_run(folder, R"("model_type": "glm4_moe",
+        "moe_intermediate_size": 12, "n_shared_experts": 1, "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 2)");
+    run.train.steps = 1;
+    return run;
+  }
+};
+
+TEST_F(MtpRun, ManifestsOfRunsKnowWhetherLayersWereLeftOut) {
+  const testing::TemporaryDirectory start, kept, left_out;
+  RunConfig first = run(start.path());
+  first.train.mtp_loss_coef = 0.5;
+  const fs::path source = Trainer(first).train().checkpoint;
+  const auto go_on = [&](const fs::path& folder, bool keeps) {
+    RunConfig next = run(folder);
+    next.model = {.path = source, .keep_mtp = keeps};
+    return Trainer(next).train().checkpoint;
+  };
+  const fs::path with = go_on(kept.path(), true), without = go_on(left_out.path(), false);
+  for (const fs::path& checkpoint : {with, without}) {
+    EXPECT_THAT(check_manifest(checkpoint, source, {}), IsEmpty());
+    EXPECT_THAT(check_manifest(checkpoint.parent_path(), source, {}), IsEmpty());
+  }
+  EXPECT_THAT(read_manifest(with.parent_path()).dropped, IsEmpty());
+  EXPECT_THAT(read_manifest(without.parent_path()).dropped, Not(IsEmpty()));
+  EXPECT_THAT(read_manifest(without.parent_path()).ignored, IsEmpty());
+  EXPECT_TRUE(model::load_config(without).mtp_layers.empty());
+  model::plant(with, [](model::TensorBytes& bytes) {
+    std::erase_if(bytes, [](const auto& named) {
+      return named.first.starts_with("model.layers.2.") ||
+             named.first.starts_with("model.layers.3.");
+    });
+  });
+  EXPECT_THAT(check_manifest(with, {}, {}), Contains(std::string(kProjection) + ": missing"));
+}
+
 }  // namespace
 }  // namespace anabatic::train

@@ -12,6 +12,7 @@
 #include "io/gguf.h"
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
+#include "model/mtp.h"
 #include "model/quantization.h"
 #include "train/model_session.h"
 #include "train/tokenize.h"
@@ -120,6 +121,8 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
                             : is_config && io::is_gguf(file) ? model::config_text(file)
                                                              : read_file(file, kLargestFile)});
     if (is_config) files_.back().text = model::without_quantization(files_.back().text);
+    if (is_config && !run.model.keep_mtp && !config.mtp_layers.empty())
+      files_.back().text = model::without_mtp(files_.back().text);
     files_.back().text = with_special_tokens(files_.back());
   }
 }

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "io/checksums.h"
 #include "model/gguf_export.h"
+#include "model/mtp.h"
 #include "model/quantization.h"
 #include "model/weight_files.h"
 #include "train/convert/gguf_files.h"
@@ -120,7 +121,8 @@ std::optional<UpcycleOptions> without_noise(std::optional<UpcycleOptions> option
 
 std::string config_for(const model::ModelConfig& config, const std::string& text,
                        const ConvertOptions& options) {
-  return options.upcycle ? upcycled_config(text, config, *options.upcycle) : text;
+  if (options.upcycle) return upcycled_config(text, config, *options.upcycle);
+  return options.keeps_mtp || config.mtp_layers.empty() ? text : model::without_mtp(text);
 }
 
 std::string with_dtype(const std::string& config, const model::WeightMap& map, bool is_mxfp4) {
@@ -148,7 +150,8 @@ void require_all(const fs::path& directory, const std::vector<std::string>& prob
                           directory.string(), fmt::join(problems, "\n  ")));
 }
 
-// Tensors of `others` that equal one of the model, and those that it does not use.
+// Tensors of `others` that equal one of the model, those of layers that are left out, and those
+// that the model does not use.
 void classify(const model::ModelConfig& config, std::vector<ManifestTensor> others,
               Manifest& manifest) {
   const model::Declarations declared = model::declare(config.spec);
@@ -156,7 +159,11 @@ void classify(const model::ModelConfig& config, std::vector<ManifestTensor> othe
     const bool is_repeated = std::any_of(
         declared.repeated.begin(), declared.repeated.end(),
         [&](const model::RepeatedTensor& repeated) { return repeated.tensor == tensor.name; });
-    (is_repeated ? manifest.repeated : manifest.ignored).push_back(std::move(tensor));
+    const bool is_dropped = model::left_out_layer(config, tensor.name) >= 0;
+    (is_repeated  ? manifest.repeated
+     : is_dropped ? manifest.dropped
+                  : manifest.ignored)
+        .push_back(std::move(tensor));
   }
 }
 
@@ -253,7 +260,7 @@ void prove_logits(const fs::path& source_path, const model::ModelConfig& config,
 
 Manifest convert_to_directory(const fs::path& source_path, const fs::path& destination,
                               const ConvertOptions& options) {
-  const StoredModel source(source_path);
+  const StoredModel source(source_path, options.keeps_mtp);
   Unfinished directory(destination);
   const fs::path& path = directory.path();
   fs::create_directory(path);
@@ -295,7 +302,7 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
                    "[convert] --experts: a GGUF file has one tensor for all experts of a layer");
   ANABATIC_REQUIRE(!options.upcycle,
                    "[convert] --upcycle: writes a directory, which can be converted then");
-  const StoredModel source(source_path);
+  const StoredModel source(source_path, options.keeps_mtp);
   const model::GgufTarget target =
       model::gguf_target(source.config(), source.map(), options.block_type);
   io::GgufKeys keys;
@@ -346,11 +353,9 @@ std::vector<std::string> check_manifest(const fs::path& path, const std::optiona
   if (source) {
     const StoredModel from(*source);
     std::vector<ManifestTensor> unused;
-    std::vector<ManifestTensor> now = from.describe(Direction::kRead, unused), then = manifest.read;
+    std::vector<ManifestTensor> now = from.describe(Direction::kRead, unused);
     now.insert(now.end(), unused.begin(), unused.end());
-    then.insert(then.end(), manifest.repeated.begin(), manifest.repeated.end());
-    then.insert(then.end(), manifest.ignored.begin(), manifest.ignored.end());
-    for (const std::string& line : differences(then, now))
+    for (const std::string& line : differences(tensors_of_source(manifest), now))
       problems.push_back(fmt::format("{}: {}", source->string(), line));
     add(found.differing_values(values_of(from, found.config(), manifest.upcycle)));
   }

@@ -24,6 +24,7 @@ struct ConvertOptions {
   // How files of experts are spelled: a tensor for each expert, or one for all. None: as they came.
   std::optional<bool> fuses_experts{};
   std::int64_t max_shard_bytes = 5'000'000'000;
+  bool keeps_mtp = true;                    // layers of multi-token prediction
   bool compares_logits = true;              // loads both models whole
   std::optional<UpcycleOptions> upcycle{};  // the result is a mixture of experts
 };

@@ -235,7 +235,8 @@ void write_manifest_file(const fs::path& file, const Manifest& manifest) {
                     {{"read", num_elements(manifest.read)},
                      {"written", num_elements(manifest.written)},
                      {"repeated", num_elements(manifest.repeated)},
-                     {"ignored", num_elements(manifest.ignored)}}}};
+                     {"ignored", num_elements(manifest.ignored)},
+                     {"dropped", num_elements(manifest.dropped)}}}};
   if (const auto& logits = manifest.logits)
     json["logits"] = {{"tokens", logits->tokens},
                       {"largest_difference", logits->largest_difference},
@@ -246,6 +247,7 @@ void write_manifest_file(const fs::path& file, const Manifest& manifest) {
   append_member(text, "read", manifest.read);
   append_member(text, "repeated", manifest.repeated);
   append_member(text, "ignored", manifest.ignored);
+  append_member(text, "dropped", manifest.dropped);
   append_member(text, "written", manifest.written);
   write_file_atomically(file, text + "\n}\n");
 }
@@ -267,6 +269,7 @@ Manifest read_manifest(const fs::path& model) {
                     .written = parse_tensors(top.at("written")),
                     .repeated = parse_tensors(top.at("repeated")),
                     .ignored = parse_tensors(top.at("ignored"))};
+  if (const auto dropped = top.find("dropped")) manifest.dropped = parse_tensors(*dropped);
   if (const auto upcycle = top.find("upcycle"))
     manifest.upcycle = parse_upcycle(upcycle->as_string());
   if (const auto logits = top.find("logits")) {
@@ -277,6 +280,13 @@ Manifest read_manifest(const fs::path& model) {
                        .agreeing = logits->at("same_next_token").as_integer(0)};
   }
   return manifest;
+}
+
+std::vector<ManifestTensor> tensors_of_source(const Manifest& manifest) {
+  std::vector<ManifestTensor> tensors = manifest.read;
+  for (const auto* more : {&manifest.repeated, &manifest.ignored, &manifest.dropped})
+    tensors.insert(tensors.end(), more->begin(), more->end());
+  return tensors;
 }
 
 std::vector<std::string> differences(const std::vector<ManifestTensor>& expected,

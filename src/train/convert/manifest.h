@@ -51,6 +51,7 @@ struct Manifest {
   std::vector<ManifestTensor> read{}, written{};  // by the forward pass
   std::vector<ManifestTensor> repeated{};         // of the source: equal to a tensor above
   std::vector<ManifestTensor> ignored{};          // of the source: the model does not use them
+  std::vector<ManifestTensor> dropped{};          // of the source: left out, as was asked
   std::optional<LogitsComparison> logits{};       // of source and result
   std::optional<UpcycleOptions> upcycle{};        // noise was added after the comparison of logits
   // Not stored: tensors of a GGUF file that are F16, for no block of the wanted type divides their
@@ -75,6 +76,9 @@ void write_manifest(const std::filesystem::path& directory, const Manifest& mani
 void write_manifest_file(const std::filesystem::path& file, const Manifest& manifest);
 // InvalidArgument where there is none, or where it does not say what it has to.
 Manifest read_manifest(const std::filesystem::path& model);
+
+// Every tensor that a manifest says the source holds.
+std::vector<ManifestTensor> tensors_of_source(const Manifest& manifest);
 
 // Differences of tensors from what a manifest says of them, a line each with the tensor's name.
 std::vector<std::string> differences(const std::vector<ManifestTensor>& expected,

@@ -36,14 +36,6 @@ std::vector<ManifestTensor> describe(const std::vector<model::ImportedTensor>& i
   return tensors;
 }
 
-// Every tensor that a manifest says was read.
-std::vector<ManifestTensor> tensors_of_source(const Manifest& manifest) {
-  std::vector<ManifestTensor> tensors = manifest.read;
-  for (const auto* more : {&manifest.repeated, &manifest.ignored})
-    tensors.insert(tensors.end(), more->begin(), more->end());
-  return tensors;
-}
-
 std::vector<std::string> check_import(const Manifest& manifest, const fs::path& source) {
   model::ImportRecord record;
   model::import_weights(
@@ -78,10 +70,11 @@ void compare_checksums(const fs::path& directory, const Manifest& manifest,
 }
 
 // What a checkpoint of a run from `source` holds, without values. Tensors that `written` has in F32
-// may come from any dtype (train.save_dtype).
-std::vector<ManifestTensor> form_of(const fs::path& source,
+// may come from any dtype (train.save_dtype). Layers of multi-token prediction are left out where
+// the config of the checkpoint names none.
+std::vector<ManifestTensor> form_of(const fs::path& source, const model::ModelConfig& of_checkpoint,
                                     const std::vector<ManifestTensor>& written) {
-  const model::ModelConfig config = load_whole(source);
+  const model::ModelConfig config = load_whole(source, !of_checkpoint.mtp_layers.empty());
   model::WeightMap map =
       io::is_gguf(source) ? model::make_weight_map(config) : model::read_weight_map(config, source);
   if (const std::size_t spelling = model::export_spelling(map); spelling != map.spelling)
@@ -103,7 +96,8 @@ std::vector<ManifestTensor> form_of(const fs::path& source,
 
 std::vector<std::string> check_checkpoint(const fs::path& directory, const Manifest& manifest,
                                           const std::optional<fs::path>& source) {
-  const model::WeightSource found(load_whole(directory), directory);
+  const model::ModelConfig config = load_whole(directory);
+  const model::WeightSource found(config, directory);
   std::vector<ManifestTensor> others, tensors = describe(found, Direction::kWritten, others);
   tensors.insert(tensors.end(), others.begin(), others.end());
   std::vector<std::string> problems = differences(manifest.written, tensors);
@@ -111,7 +105,7 @@ std::vector<std::string> check_checkpoint(const fs::path& directory, const Manif
   if (!source) return problems;
   std::vector<ManifestTensor> written = manifest.written;
   for (ManifestTensor& tensor : written) tensor.checksum = 0;
-  for (const std::string& line : differences(form_of(*source, written), written))
+  for (const std::string& line : differences(form_of(*source, config, written), written))
     problems.push_back(fmt::format("as {} has it: {}", source->string(), line));
   return problems;
 }

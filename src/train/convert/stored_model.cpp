@@ -39,9 +39,10 @@ std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source, Direc
 
 }  // namespace
 
-model::ModelConfig load_whole(const std::filesystem::path& path) {
+model::ModelConfig load_whole(const std::filesystem::path& path, bool keeps_mtp) {
   model::ModelConfig config = model::load_config(path);
-  if (!io::is_gguf(path) && model::holds_mtp(config, path)) model::take_mtp(config, false);
+  if (keeps_mtp && !io::is_gguf(path) && model::holds_mtp(config, path))
+    model::take_mtp(config, false);
   return config;
 }
 
@@ -51,8 +52,8 @@ StoredModel::Files StoredModel::open(const model::ModelConfig& config,
   return model::WeightSource(config, path);
 }
 
-StoredModel::StoredModel(const std::filesystem::path& path)
-    : config_(load_whole(path)), files_(open(config_, path)) {}
+StoredModel::StoredModel(const std::filesystem::path& path, bool keeps_mtp)
+    : config_(load_whole(path, keeps_mtp)), files_(open(config_, path)) {}
 
 const model::WeightMap& StoredModel::map() const {
   return std::visit([](const auto& files) -> const model::WeightMap& { return files.map(); },

@@ -12,13 +12,14 @@
 
 namespace anabatic::train {
 
-// The config of a model, with the layers of multi-token prediction that its files hold.
-model::ModelConfig load_whole(const std::filesystem::path& path);
+// The config of a model, with the layers of multi-token prediction that its files hold, unless they
+// are to be left out.
+model::ModelConfig load_whole(const std::filesystem::path& path, bool keeps_mtp = true);
 
 class StoredModel {
  public:
   // Errors as those of load_config and of the two sources.
-  explicit StoredModel(const std::filesystem::path& path);
+  explicit StoredModel(const std::filesystem::path& path, bool keeps_mtp = true);
 
   const model::ModelConfig& config() const { return config_; }
   const model::WeightMap& map() const;
