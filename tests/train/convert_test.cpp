@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "model/weight_files.h"
 #include "support/tiny_run.h"
@@ -361,6 +362,8 @@ TEST_F(Convert, HandsThroughWhatTheModelDoesNotUse) {
   std::vector<std::string> said;
   const LogScope scope([&](Severity, const std::string& text) { said.push_back(text); });
   const Manifest manifest = convert(source, path("same"), {});
+  EXPECT_THAT(said, ElementsAre(HasSubstr("unknown fields are ignored"),
+                                HasSubstr("model does not use them: h.0.attn.bias")));
   ASSERT_EQ(manifest.ignored.size(), 1u);
   EXPECT_EQ(manifest.ignored[0].name, "h.0.attn.bias");
   EXPECT_THAT(manifest.written, Contains(manifest.ignored[0]));

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/json_edit.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "io/checksums.h"
 #include "model/gguf_export.h"
@@ -242,6 +243,7 @@ std::vector<std::string> check_reference(const fs::path& directory,
 
 // Reads what was written, which is on the disk.
 void prove_values(const model::StateReader& read, const fs::path& path, Manifest& manifest) {
+  const LogScope quiet({});  // the source told everything
   const StoredModel written(path);
   require_all(path, written.differing_values(read));
   std::vector<ManifestTensor> unused;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "train/model_session.h"
 
 namespace anabatic::train {
@@ -28,6 +29,7 @@ std::vector<std::int32_t> probe_tokens(const model::ModelConfig& config) {
 
 std::vector<float> logits_of(const std::filesystem::path& model,
                              std::span<const std::int32_t> tokens) {
+  const LogScope quiet({});
   ModelSession session(load_run_config("", {{"model.path", {model.string()}},
                                             {"train.precision", {"fp32"}},
                                             {"model.keep_mtp", {"false"}}}),
