@@ -110,6 +110,11 @@ int run_check(const Invocation& invocation) {
       train::check_manifest(directory, path_of("--against"), path_of("--reference"));
   for (const std::string& problem : problems) print_output("{}\n", problem);
   if (problems.empty()) print_output("{}: as its manifest says\n", directory);
+  // Training changed the values.
+  if (invocation.has("--against") &&
+      train::read_manifest(directory).kind == train::ManifestKind::kCheckpoint)
+    print_output("with {}: names, shapes and dtypes were compared, values were not\n",
+                 invocation.value("--against"));
   return problems.empty() ? 0 : 1;
 }
 
