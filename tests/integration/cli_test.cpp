@@ -230,6 +230,41 @@ TEST_F(Cli, DescribesTheFilesOfAModelAndWhatItIgnores) {
   EXPECT_NE(run_binary({"info", checkpoint}).exit_code, 0);
 }
 
+// From a run to a GGUF file, and from that file on.
+TEST_F(Cli, DescribesAndChecksAGgufFile) {
+  succeed({"train", config_});
+  std::string name;
+  std::ifstream(run_ / "latest") >> name;
+  const fs::path checkpoint = run_ / name, file = folder_.path() / "a.gguf",
+                 next = folder_.path() / "next";
+  EXPECT_THAT(succeed({"check", "manifest", checkpoint, "--against", checkpoint}),
+              HasSubstr("names, shapes and dtypes were compared, values were not"));
+  succeed({"convert", checkpoint, file, "--format", "gguf"});
+  const auto json = parse_json(succeed({"info", "--json", file}));
+  EXPECT_EQ(json["weights"]["format"], "GGUF");
+  EXPECT_EQ(json["weights"]["files"], 1);
+  EXPECT_EQ(json["weights"]["bytes_by_dtype"]["F32"], 4 * json["parameters"].get<std::int64_t>());
+  EXPECT_EQ(json["tokenizer"]["ids"], 300);
+  EXPECT_EQ(json["model_type"], "mixtral");
+  EXPECT_THAT(succeed({"info", file}), HasSubstr("files       1 of GGUF"));
+  EXPECT_THAT(succeed({"check", "manifest", file, "--against", checkpoint}),
+              HasSubstr("as its manifest says"));
+  succeed({"train", config_, "--model.path", file, "--model.init", "pretrained", "--train.output",
+           next});
+  EXPECT_THAT(succeed({"check", "manifest", next}), HasSubstr("as its manifest says"));
+
+  flip_bit(file, 100);
+  for (const fs::path& manifest : {file, next}) {
+    const Outcome outcome = run_binary({"check", "manifest", manifest});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.out, HasSubstr("expected checksum")) << manifest;
+  }
+  flip_bit(file, static_cast<std::int64_t>(fs::file_size(file)));
+  const Outcome info = run_binary({"info", file});
+  EXPECT_NE(info.exit_code, 0);
+  EXPECT_THAT(info.err, HasSubstr("a.gguf"));
+}
+
 TEST_F(Cli, SaysWhichFieldsOfAnotherModelStandInTheWay) {
   nlohmann::json config = parse_json(read_file(model_ / "config.json"));
   config["model_type"] = "other_moe";

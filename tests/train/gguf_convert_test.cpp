@@ -236,6 +236,8 @@ TEST_F(GgufConvert, FindsAByteThatChanged) {
     file.seekp(offset + 100);
     file.put('\x55');
   }
+  EXPECT_THAT(check_manifest(path("a.gguf"), {}, {}),
+              ElementsAre(HasSubstr("tensor blk.1.ffn_up_exps.weight: expected checksum")));
   const std::vector<std::string> lines = check_manifest(path("a.gguf"), path("source"), {});
   EXPECT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines, Contains(HasSubstr("blk.1.ffn_up_exps.weight: 1 of")));
