@@ -132,6 +132,17 @@ def total_error(ours, reference, names):
     return tolerance.relative_error(got, want)
 
 
+def check_total(label, ours, reference, peer, names, report):
+    """The error of all gradients together against that of torch's autocast; returns both."""
+    our_error = total_error(ours, reference, names)
+    peer_error = total_error({f"grad.{n}": gradient_of_file_tensor(n, peer[2]) for n in names}, reference, names)
+    report.require(
+        our_error <= tolerance.WORSE_THAN_PEER * peer_error,
+        f"{label}: error of all gradients {our_error:.3g}, torch's autocast has {peer_error:.3g}",
+    )
+    return our_error, peer_error
+
+
 def check_model(binary, folder, name, report):
     model_type, config = models.MODELS[name]
     model = models.build(model_type, config)
@@ -155,12 +166,7 @@ def check_model(binary, folder, name, report):
     most = tolerance.parity_bounds(layers, hidden, torch.bfloat16)
     bounds = measured_bounds(reference, peer, names, exact_bounds, most)
     worst_rounded = compare(report, f"{name} bf16", rounded, reference, names, bounds)
-    our_error = total_error(rounded, reference, names)
-    peer_error = total_error({f"grad.{n}": gradient_of_file_tensor(n, peer[2]) for n in names}, reference, names)
-    report.require(
-        our_error <= tolerance.WORSE_THAN_PEER * peer_error,
-        f"{name} bf16: error of all gradients {our_error:.3g}, torch's autocast has {peer_error:.3g}",
-    )
+    our_error, peer_error = check_total(f"{name} bf16", rounded, reference, peer, names, report)
     print(
         f"{name}: shares of the bounds: fp32 {worst:.2g}, bf16 {worst_rounded:.2g}; largest bf16 bound"
         f" {max(bounds.values()):.2g}; all gradients {our_error:.3g} (torch {peer_error:.3g})",

@@ -61,6 +61,18 @@ DEFAULTS = {
 
 
 class Layer(DeepseekV3DecoderLayer):
+    def __init__(self, config, layer_idx):
+        super().__init__(config, layer_idx)
+        self.make_pangu(config)
+
+    def make_pangu(self, config):
+        for name in ("pre_mlp_layernorm", "post_mlp_layernorm"):
+            setattr(self, name, DeepseekV3RMSNorm(config.hidden_size, config.rms_norm_eps))
+        gate = getattr(self.mlp, "gate", None)
+        if gate is not None:  # a bias of 0 that is no part of the model
+            del gate.e_score_correction_bias
+            gate.e_score_correction_bias = torch.zeros(config.n_routed_experts)
+
     def forward(self, hidden_states, **kwargs):
         attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
         hidden_states = hidden_states + self.post_attention_layernorm(attended)
@@ -71,12 +83,7 @@ class PanguUltraMoe(DeepseekV3ForCausalLM):
     def add_norms(self):
         for layer in self.model.layers:
             layer.__class__ = Layer
-            for name in ("pre_mlp_layernorm", "post_mlp_layernorm"):
-                setattr(layer, name, DeepseekV3RMSNorm(self.config.hidden_size, self.config.rms_norm_eps))
-            gate = getattr(layer.mlp, "gate", None)
-            if gate is not None:  # a bias of 0 that is no part of the model
-                del gate.e_score_correction_bias
-                gate.e_score_correction_bias = torch.zeros(self.config.n_routed_experts)
+            layer.make_pangu(self.config)
         return self
 
     def save_pretrained(self, directory, **kwargs):
@@ -86,6 +93,7 @@ class PanguUltraMoe(DeepseekV3ForCausalLM):
         config = {name: saved[name] for name in SAME if name in saved}
         config |= {theirs: getattr(self.config, ours) for ours, theirs in FIELDS.items()}
         config |= {"rope_theta": self.config.rope_parameters["rope_theta"], "sandwich_norm": True}
+        config |= {"num_mtp_layers": self.config.num_mtp_layers}
         path.write_text(json.dumps(config | {"model_type": "pangu_ultra_moe", "architectures": ["PanguUltraMoEForCausalLM"]}))
 
 

@@ -695,6 +695,18 @@ def gap_behind(values, k):
     return ordered[..., k - 1] - ordered[..., k]
 
 
+def choice_margins(config, logits, bias):
+    """For every token the relative distance between the last chosen expert, or group of experts, and the next."""
+    of_groups, values = group_values(config, choice_values(config, logits, bias), bias)
+    gap = gap_behind(values, config.num_experts_per_tok)
+    if bias is not None and getattr(config, "output_router_logits", False):
+        # The auxiliary loss counts the best of the bare scores.
+        gap = torch.minimum(gap, gap_behind(logits, config.num_experts_per_tok))
+    if of_groups is not None:
+        gap = torch.minimum(gap, gap_behind(of_groups, config.topk_group))
+    return gap / logits.norm(dim=-1)
+
+
 def router_margins(model, input_ids):
     """For every row of tokens the smallest relative distance between the last chosen expert, or group of experts, and the
     next; infinite for dense models."""
@@ -706,14 +718,7 @@ def router_margins(model, input_ids):
     biases = [m.e_score_correction_bias for m in model.modules() if hasattr(m, "e_score_correction_bias")]
     for layer, bias in zip(layers, biases or [None] * len(layers), strict=True):
         logits = layer.view(*input_ids.shape, -1).float()
-        of_groups, values = group_values(config, choice_values(config, logits, bias), bias)
-        gap = gap_behind(values, config.num_experts_per_tok)
-        if bias is not None and getattr(config, "output_router_logits", False):
-            # The auxiliary loss counts the best of the bare scores.
-            gap = torch.minimum(gap, gap_behind(logits, config.num_experts_per_tok))
-        if of_groups is not None:
-            gap = torch.minimum(gap, gap_behind(of_groups, config.topk_group))
-        margins = torch.minimum(margins, (gap / logits.norm(dim=-1)).flatten(1).min(dim=1).values)
+        margins = torch.minimum(margins, choice_margins(config, logits, bias).flatten(1).min(dim=1).values)
     return margins
 
 
@@ -742,14 +747,17 @@ def is_moe(config):
     return hasattr(config, "num_experts_per_tok")
 
 
-def make_tokens(model, num_rows, length, seed=1, margin=0.0, padding_id=None):
+def make_tokens(model, num_rows, length, seed=1, margin=0.0, padding_id=None, more_margins=None):
     """input_ids and labels [num_rows, length], int64, some labels -100. Rows are chosen among many so that decisions of
-    routers and limits have `margin`: two implementations must agree on them before anything else can be compared."""
+    routers and limits have `margin`: two implementations must agree on them before anything else can be compared.
+    `more_margins` gives those of other decisions, for every row of tokens."""
     generator = torch.Generator().manual_seed(seed)
     candidates = torch.randint(0, model.config.vocab_size, (200 * num_rows, length), generator=generator)
     if padding_id is not None:
         candidates[:, 3] = padding_id
     margins = torch.minimum(router_margins(model, candidates), clip_margins(model, candidates))
+    if more_margins is not None:
+        margins = torch.minimum(margins, more_margins(candidates))
     best = margins.argsort(descending=True, stable=True)[:num_rows].sort().values
     if margins[best].min() < margin:
         raise SystemExit(f"no {num_rows} rows with a margin of {margin}: best {margins.max():.4f}")

@@ -12,6 +12,7 @@ from transformers.modeling_layers import MtpModel
 MODELS = {
     "deepseek_v3": ("deepseek_v3", models.DEEPSEEK | {"n_group": 3, "topk_group": 2, "attention_bias": True}, 2),
     "glm4_moe": ("glm4_moe", models.GLM4_MOE | {"use_qk_norm": True, "attention_bias": True, "tie_word_embeddings": True}, 1),
+    "pangu_ultra_moe": ("pangu_ultra_moe", models.PANGU | {"n_shared_experts": 2, "tie_word_embeddings": True}, 1),
     "glm4_moe_lite": ("glm4_moe_lite", models.GLM4_MOE_LITE | {"q_lora_rank": None, "qk_nope_head_dim": 10}, 1),
 }
 
@@ -42,6 +43,23 @@ def losses(model, mtp, input_ids, labels):
         hidden = mtp.forward_layer(depth - 1, hidden[:, :length], positions, None, input_ids=input_ids[:, depth:])
         of_layers.append(cross_entropy(mtp._project_to_logits(hidden)[:, :-1], labels[:, depth + 1 :]))
     return loss, sum(of_layers) / len(of_layers)
+
+
+def margins(model, mtp, input_ids):
+    """For every row of tokens the smallest margin of the layers' routers, as models.router_margins has it."""
+    found = []
+
+    def measure(gate, arguments, output):
+        logits = output[0].view(len(input_ids), -1, gate.num_experts)
+        found.append(models.choice_margins(model.config, logits, gate.e_score_correction_bias).min(dim=1).values)
+
+    hooks = [module.register_forward_hook(measure) for module in mtp.layers.modules() if hasattr(module, "num_group")]
+    with torch.no_grad():
+        losses(model, mtp, input_ids, input_ids)
+    for hook in hooks:
+        hook.remove()
+    assert len(found) == mtp.num_mtp_layers
+    return torch.stack(found).min(dim=0).values
 
 
 def in_files(tensors, num_layers, fused=False):
