@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`convert` and `check manifest` on models that transformers saved: transformers loads what was written, tensor for tensor.
 Experts of gpt_oss in MXFP4 are what transformers and the package gguf make of them, read and written.
+Upcycled models have the dense model's logits in transformers.
 
-usage: parity_convert.py BINARY [MODEL ...]      names of tests/support/random_models.py; none: a few, and mxfp4
+usage: parity_convert.py BINARY [MODEL ...]      names of tests/support/random_models.py, mxfp4, upcycle; none: a few, and those two
 """
 import json
 import pathlib
@@ -22,8 +23,17 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/support"))
 import random_models as models  # noqa: E402
+import tolerance  # noqa: E402
 
 FEW = ["deepseek_v3_odd", "glm4_moe_lite_odd", "granitemoe_plain"]
+
+# Dense models, what they become, and how.
+UPCYCLED = {
+    "llama_plain": ("mixtral", "experts=4,top_k=2"),
+    "mistral_window": ("mixtral", "experts=3,top_k=1,granularity=2"),
+    "qwen2_plain": ("qwen2_moe", "experts=4,top_k=2,granularity=2"),
+    "qwen3_plain": ("qwen3_moe", "experts=3,top_k=3"),
+}
 
 
 def run(*command):
@@ -152,13 +162,35 @@ def check_mxfp4_written(binary, folder):
     print(f"mxfp4: {len(want)} tensors written as the package gguf rounds them", flush=True)
 
 
+def check_upcycled(binary, folder, name, model_type, options):
+    model = models.build(*models.MODELS[name]).eval()
+    source, result = folder / name, folder / f"{name}.upcycled"
+    model.save_pretrained(source)
+    run(binary, "convert", source, result, "--upcycle", options)
+    mixture = transformers.AutoModelForCausalLM.from_pretrained(
+        result, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
+    ).eval()
+    assert mixture.config.model_type == model_type, f"{name}: became {mixture.config.model_type}, expected {model_type}"
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, model.config.vocab_size, (3, 24), generator=generator)
+    with torch.no_grad():
+        want, got = (each(tokens).logits for each in (model, mixture))
+    error = tolerance.relative_error(got, want)
+    bound = tolerance.parity_bounds(model.config.num_hidden_layers, model.config.hidden_size, torch.float32)["logits"]
+    assert error <= bound, f"{name} as {model_type}, {options}: logits are off by {error:.3g}, allowed {bound:.3g}"
+    print(f"{name} as {model_type}, {options}: logits are off by {error:.2g} (allowed {bound:.2g})", flush=True)
+
+
 def main():
-    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or [*FEW, "mxfp4"]
+    binary, chosen = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:] or [*FEW, "mxfp4", "upcycle"]
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             if name == "mxfp4":
                 check_mxfp4_read(binary, pathlib.Path(folder))
                 check_mxfp4_written(binary, pathlib.Path(folder))
+            elif name == "upcycle":
+                for dense, mixture in UPCYCLED.items():
+                    check_upcycled(binary, pathlib.Path(folder), dense, *mixture)
             else:
                 check(binary, pathlib.Path(folder), name)
 
