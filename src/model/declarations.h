@@ -19,9 +19,10 @@ struct Parameter {
   FileView file;
   std::vector<std::int64_t> shape;
   spec::Init init{};
-  std::int64_t num_chosen = 0;  // experts (of shape[0]) that a token uses; 0: no experts
-  bool is_trainable = true;     // false: no gradient and no optimizer
-  bool in_flops = true;         // whether model FLOPs count it
+  std::int64_t num_chosen = 0;   // experts (of shape[0]) that a token uses; 0: no experts
+  bool is_trainable = true;      // false: no gradient and no optimizer
+  bool in_flops = true;          // whether model FLOPs count it
+  bool is_saved_in_f32 = false;  // as Router's
 
   std::string name() const;  // of the state: "layers.3.attention.q.weight"
   bool is_per_expert() const { return num_chosen > 0; }

@@ -184,6 +184,7 @@ Moe read_biased_experts(ConfigReader& reader, const CommonFields& fields, const 
   moe.top_k = reader.integer("num_experts_per_tok", defaults.top_k, experts);
   moe.width = reader.integer("moe_intermediate_size", defaults.width, {1, Limits::kWidth});
   spec::RouterForm& form = moe.router.form;
+  moe.router.is_saved_in_f32 = true;
   form.score = spec::RouterScore::kSigmoid;
   form.has_bias = true;
   form.group_score = spec::GroupScore::kTop2;

@@ -50,7 +50,8 @@ ir::ValueId ModelBuilder::linear(ir::ValueId x, const Linear& linear) {
                                                 .file = with_end(linear.file, ".weight"),
                                                 .shape = {linear.out, linear.in},
                                                 .init = linear.init.value_or(normal()),
-                                                .in_flops = linear.in_flops})};
+                                                .in_flops = linear.in_flops,
+                                                .is_saved_in_f32 = linear.is_saved_in_f32})};
   if (linear.bias)
     inputs.push_back(parameter({.key = joined(linear.name, ".bias"),
                                 .file = with_end(linear.file, ".bias"),

@@ -24,6 +24,7 @@ struct Linear {
   std::optional<spec::Init> init{};  // of the weight; absent: normal, by initializer_range
   spec::Init bias_init{};            // zeroes
   bool in_flops = true;
+  bool is_saved_in_f32 = false;  // the weight
 };
 
 // A matrix [out, in] for each expert in one parameter NAME.weight [num_experts, out, in], and

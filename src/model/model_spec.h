@@ -59,6 +59,9 @@ struct Router {
   // Its `has_bias` is a correction bias: a state that no gradient reaches. `top_k` is the block's.
   spec::RouterForm form{.normalizes = true};
   bool bias = false;  // added to the logits, and trained
+  // Whether a model without files keeps its matrix and correction bias in F32 whatever the config's
+  // dtype, as transformers writes them.
+  bool is_saved_in_f32 = false;
 };
 
 // The correction bias [E] among a layer's parameters.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "model/weight_files.h"
@@ -183,7 +184,13 @@ WeightMap make_weight_map(const ModelConfig& config, std::size_t spelling, DType
 }
 
 WeightMap make_weight_map(const ModelConfig& config) {
-  return make_weight_map(config, 0, export_dtype(config));
+  WeightMap map = make_weight_map(config, 0, export_dtype(config));
+  std::set<std::string> in_f32;
+  for (const Parameter& parameter : declare(config.spec).parameters)
+    if (parameter.is_saved_in_f32) in_f32.insert(parameter.name());
+  for (FileTensor& tensor : map.tensors)
+    if (in_f32.contains(tensor.pieces.front().state)) tensor.dtype = DType::kFloat32;
+  return map;
 }
 
 }  // namespace anabatic::model

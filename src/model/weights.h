@@ -50,8 +50,8 @@ struct WeightMap {
   std::vector<FileTensor> tensors;  // in the order of the forward pass
 };
 
-// The map for a model without files: the family's first spelling, in the config's dtype. It is f32
-// where the config names no dtype that can be written.
+// The map for a model without files: the family's first spelling, in the config's dtype, routers
+// perhaps in f32. All are f32 where the config names no dtype that can be written.
 WeightMap make_weight_map(const ModelConfig& config);
 WeightMap make_weight_map(const ModelConfig& config, std::size_t spelling, DType dtype);
 

@@ -16,7 +16,8 @@ Routing add_router(ModelBuilder& b, const Moe& spec, ir::ValueId x, const LayerI
                                           .in = b.spec().hidden_size,
                                           .bias = spec.router.bias,
                                           .bias_init = b.normal(),
-                                          .in_flops = false});
+                                          .in_flops = false,
+                                          .is_saved_in_f32 = spec.router.is_saved_in_f32});
   spec::RouterForm form = spec.router.form;
   form.top_k = spec.top_k;
   std::vector<ir::ValueId> router_inputs{logits};
@@ -25,7 +26,8 @@ Routing add_router(ModelBuilder& b, const Moe& spec, ir::ValueId x, const LayerI
                                          .file = {"mlp.gate.e_score_correction_bias"},
                                          .shape = {spec.num_experts},
                                          .is_trainable = false,
-                                         .in_flops = false}));
+                                         .in_flops = false,
+                                         .is_saved_in_f32 = spec.router.is_saved_in_f32}));
   if (inputs.documents != ir::kNoValue) router_inputs.push_back(inputs.documents);
   const auto [weights, experts, probabilities, counts, probability_sums] =
       b.ops<5>("router", std::move(router_inputs), spec::to_attributes(form));

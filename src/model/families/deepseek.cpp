@@ -21,6 +21,7 @@ Moe read_moe_v2(ConfigReader& reader, const CommonFields& fields, ModelConfig& c
   Moe moe = read_experts(reader, fields, config, "n_routed_experts", "num_experts",
                          {.num_experts = 64, .top_k = 1}, 0.0);
   require_experts(reader, "n_routed_experts", moe);
+  moe.router.is_saved_in_f32 = true;
   if (!reader.has("num_experts_per_tok"))
     reader.invalid("num_experts_per_tok", "expected a number, got none");
   config.output_router_logits = config.has_balance_loss = false;  // transformers adds no loss here

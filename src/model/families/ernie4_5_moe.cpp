@@ -15,6 +15,7 @@ Moe read_moe(ConfigReader& reader, const CommonFields& fields, bool has_biases) 
   moe.top_k = read_either(reader, "moe_k", "num_experts_per_tok", 6, experts);
   require_enough_experts(reader, "moe_k", moe);
   moe.width = reader.integer("moe_intermediate_size", 1536, {1, Limits::kWidth});
+  moe.router.is_saved_in_f32 = true;
   moe.router.form = {.has_bias = true,
                      .normalizes = true,
                      .floor = reader.number("moe_norm_min", 1e-12, 0.0, 1e6)};

@@ -68,6 +68,7 @@ Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
   if (moe.top_k > moe.num_experts)
     reader.invalid("moe_topk",
                    fmt::format("expected at most {} experts, got {}", moe.num_experts, moe.top_k));
+  moe.router.is_saved_in_f32 = true;
   moe.shared = SharedExpert{.mlp = fields.mlp()};
   return moe;
 }

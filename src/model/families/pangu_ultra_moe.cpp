@@ -20,6 +20,7 @@ Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
   moe.top_k = reader.integer("num_experts_per_tok", 8, experts);
   require_enough_experts(reader, "num_experts_per_tok", moe);
   moe.width = reader.integer("moe_intermediate_size", 2048, {1, Limits::kWidth});
+  moe.router.is_saved_in_f32 = true;  // as deepseek_v3
   spec::RouterForm& form = moe.router.form;
   form = {.score = spec::RouterScore::kSigmoid,
           .normalizes = reader.boolean("norm_topk_prob", true),

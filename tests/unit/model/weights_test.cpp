@@ -12,7 +12,10 @@
 namespace anabatic::model {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 
 States empty_like(const States& states) {
   States copy = states;
@@ -123,6 +126,28 @@ TEST(Weights, NamesPerExpertTensorsAsTheFamiliesDo) {
   EXPECT_EQ(flex.count("model.layers.2.input_layernorm.weight"), 0u);
   EXPECT_EQ(names("mixtral", 1).count("model.layers.0.block_sparse_moe.experts.gate_up_proj"), 1u);
   EXPECT_EQ(names("mixtral", 2).count("model.layers.0.mlp.experts.3.w3.weight"), 1u);
+}
+
+// As transformers writes a model of bf16.
+TEST(Weights, RoutersOfSomeFamiliesAreSavedInF32WithoutFiles) {
+  const auto in_f32 = [](const std::string& family) {
+    const ModelConfig config = config_from(small_json(family, R"("dtype": "bfloat16")"));
+    std::vector<std::string> names;
+    for (const FileTensor& tensor : make_weight_map(config).tensors)
+      if (tensor.dtype == DType::kFloat32) names.push_back(tensor.name);
+    return names;
+  };
+  const std::string layer = "model.layers.2.mlp.", bias = layer + "gate.e_score_correction_bias";
+  for (const char* family : {"deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "solar_open"})
+    EXPECT_THAT(in_f32(family), IsSupersetOf({layer + "gate.weight", bias})) << family;
+  for (const char* family : {"deepseek_v2", "pangu_ultra_moe"})
+    EXPECT_THAT(in_f32(family), Contains(layer + "gate.weight")) << family;
+  EXPECT_THAT(in_f32("ernie4_5_moe"),
+              IsSupersetOf({layer + "gate.weight", layer + "moe_statics.e_score_correction_bias"}));
+  EXPECT_THAT(in_f32("hunyuan_v1_moe"), Contains(layer + "gate.wg.weight"));
+  EXPECT_EQ(in_f32("deepseek_v3").size(), 4u) << "two layers of experts, and nothing else";
+  for (const char* family : {"gpt_oss", "granitemoe", "minimax_m2", "mixtral", "qwen3_moe"})
+    EXPECT_THAT(in_f32(family), IsEmpty()) << family;
 }
 
 // As files do that keep queries, keys and values in one tensor.
