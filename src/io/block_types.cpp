@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/rounding.h"
-#include "tensor/dtype.h"
+#include "io/block_loops.h"
 #include "tensor/half.h"
 
 namespace anabatic::io {
@@ -25,11 +25,6 @@ T load(const std::uint8_t* bytes) {
 }
 
 float load_half(const std::uint8_t* bytes) { return half_to_float(load<std::uint16_t>(bytes)); }
-
-void store_half(std::uint8_t* bytes, float value) {
-  const std::uint16_t bits = float_to_half(value);
-  std::memcpy(bytes, &bits, sizeof(bits));
-}
 
 // A function of one block as the function of many that a BlockType holds.
 template <int kElements, int kBytes, void (*kBlock)(const std::uint8_t*, float*)>
@@ -83,17 +78,21 @@ void quantise_f32(const float* values, std::int64_t count, std::byte* blocks) {
   if (count > 0) std::memcpy(blocks, values, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-void f16_element(const std::uint8_t* bytes, float* value) { *value = load_half(bytes); }
-void bf16_element(const std::uint8_t* bytes, float* value) {
-  *value = to_float(BFloat16{load<std::uint16_t>(bytes)});
-}
 void f64_element(const std::uint8_t* bytes, float* value) {
   *value = static_cast<float>(load<double>(bytes));
 }
-void to_f16_element(const float* value, std::uint8_t* bytes) { store_half(bytes, *value); }
-void to_bf16_element(const float* value, std::uint8_t* bytes) {
-  const BFloat16 rounded = to_bfloat16(*value);
-  std::memcpy(bytes, &rounded.bits, sizeof(rounded.bits));
+
+void dequantise_f16(const std::byte* blocks, std::int64_t count, float* values) {
+  block_loops().from_f16(blocks, count, values);
+}
+void quantise_f16(const float* values, std::int64_t count, std::byte* blocks) {
+  block_loops().to_f16(values, count, blocks);
+}
+void dequantise_bf16(const std::byte* blocks, std::int64_t count, float* values) {
+  block_loops().from_bf16(blocks, count, values);
+}
+void quantise_bf16(const float* values, std::int64_t count, std::byte* blocks) {
+  block_loops().to_bf16(values, count, blocks);
 }
 
 // ---- Blocks of 32: a scale, for some a minimum, and elements i and i + 16 in byte i.
@@ -304,37 +303,11 @@ float largest_magnitude(const float* values) {
   return std::bit_cast<float>(largest);
 }
 
-float inverse_of(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
-
-// Towards zero. 0 for what is not a number or beyond every element: the inverse of a scale may be
-// infinite, and the scale is 0 as a binary16 then.
-int to_integer(float value) { return static_cast<int>(std::abs(value) < 256.0f ? value : 0.0f); }
-
-void to_q8_0_block(const float* values, std::uint8_t* block) {
-  const float scale = largest_magnitude(values) / 127.0f, inverse = inverse_of(scale);
-  store_half(block, scale);
-  for (int i = 0; i < kSmall; ++i) {
-    // The nearest integer, ties away from zero: not by adding a half, which is rounded.
-    const float scaled = values[i] * inverse;
-    const int whole = to_integer(scaled);
-    const int twice_rest = to_integer((scaled - static_cast<float>(whole)) * 2.0f);
-    block[2 + i] = static_cast<std::uint8_t>(whole + twice_rest);
-  }
+void quantise_q8_0(const float* values, std::int64_t num_blocks, std::byte* blocks) {
+  block_loops().to_q8_0(values, num_blocks, blocks);
 }
-
-void to_q4_0_block(const float* values, std::uint8_t* block) {
-  const float largest = largest_magnitude(values);
-  const float* extreme = std::find_if(values, values + kSmall - 1, [&](float value) {
-    return std::abs(value) == largest;
-  });  // the first of the largest magnitude
-  const float scale = *extreme / -8.0f, inverse = inverse_of(scale);
-  store_half(block, scale);
-  std::array<std::uint8_t, kSmall> elements;
-  for (std::size_t i = 0; i < kSmall; ++i)
-    elements[i] =
-        static_cast<std::uint8_t>(std::clamp(to_integer(values[i] * inverse + 8.5f), 0, 15));
-  for (std::size_t i = 0; i < 16; ++i)
-    block[2 + i] = static_cast<std::uint8_t>(elements[i] | elements[16 + i] << 4);
+void quantise_q4_0(const float* values, std::int64_t num_blocks, std::byte* blocks) {
+  block_loops().to_q4_0(values, num_blocks, blocks);
 }
 
 // The exponent is that of the largest magnitude less 2, by a logarithm rounded to f32: a value just
@@ -369,12 +342,10 @@ void to_mxfp4_block(const float* values, std::uint8_t* block) {
   to_mxfp4<false>(values, block, block + 1);
 }
 
-template <int kBytes, void (*kFrom)(const std::uint8_t*, float*),
-          void (*kTo)(const float*, std::uint8_t*) = nullptr>
-constexpr BlockType small_type(std::string_view name, std::uint32_t id) {
-  BlockType type{name, id, kSmall, kBytes, dequantise_each<kSmall, kBytes, kFrom>, nullptr};
-  if constexpr (kTo != nullptr) type.quantise = quantise_each<kSmall, kBytes, kTo>;
-  return type;
+template <int kBytes, void (*kFrom)(const std::uint8_t*, float*)>
+constexpr BlockType small_type(std::string_view name, std::uint32_t id,
+                               decltype(BlockType::quantise) quantise = nullptr) {
+  return {name, id, kSmall, kBytes, dequantise_each<kSmall, kBytes, kFrom>, quantise};
 }
 
 template <int kBytes, void (*kFrom)(const std::uint8_t*, float*)>
@@ -384,12 +355,12 @@ constexpr BlockType super_type(std::string_view name, std::uint32_t id) {
 
 constexpr BlockType kBlockTypes[] = {
     {"F32", 0, 1, 4, dequantise_f32, quantise_f32},
-    {"F16", 1, 1, 2, kElementwise<2, f16_element>, quantise_each<1, 2, to_f16_element>},
-    small_type<18, q4_0_block, to_q4_0_block>("Q4_0", 2),
+    {"F16", 1, 1, 2, dequantise_f16, quantise_f16},
+    small_type<18, q4_0_block>("Q4_0", 2, quantise_q4_0),
     small_type<20, q4_1_block>("Q4_1", 3),
     small_type<22, q5_0_block>("Q5_0", 6),
     small_type<24, q5_1_block>("Q5_1", 7),
-    small_type<34, q8_0_block, to_q8_0_block>("Q8_0", 8),
+    small_type<34, q8_0_block>("Q8_0", 8, quantise_q8_0),
     {"Q8_1", 9, 32, 40},
     super_type<84, q2_k_block>("Q2_K", 10),
     super_type<110, q3_k_block>("Q3_K", 11),
@@ -411,10 +382,10 @@ constexpr BlockType kBlockTypes[] = {
     {"I64", 27, 1, 8},
     {"F64", 28, 1, 8, kElementwise<8, f64_element>},
     {"IQ1_M", 29, 256, 56},
-    {"BF16", 30, 1, 2, kElementwise<2, bf16_element>, quantise_each<1, 2, to_bf16_element>},
+    {"BF16", 30, 1, 2, dequantise_bf16, quantise_bf16},
     {"TQ1_0", 34, 256, 54},
     {"TQ2_0", 35, 256, 66},
-    small_type<17, mxfp4_block, to_mxfp4_block>("MXFP4", 39),
+    small_type<17, mxfp4_block>("MXFP4", 39, quantise_each<kSmall, 17, to_mxfp4_block>),
     {"NVFP4", 40, 64, 36},
     {"Q1_0", 41, 128, 18},
 };

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "tensor/half.h"
+#include "io/block_loops.h"
 
 namespace anabatic::model {
 namespace {
@@ -40,11 +40,9 @@ void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> v
   if (dtype == DType::kFloat32) std::memcpy(values.data(), from, bytes.size());
   if (dtype == DType::kFloat64)
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(load<double>(from, i));
-  if (dtype == DType::kBFloat16)
-    for (std::size_t i = 0; i < count; ++i)
-      values[i] = to_float(BFloat16{load<std::uint16_t>(from, i)});
-  if (dtype == DType::kFloat16)
-    for (std::size_t i = 0; i < count; ++i) values[i] = half_to_float(load<std::uint16_t>(from, i));
+  const auto elements = static_cast<std::int64_t>(count);
+  if (dtype == DType::kBFloat16) io::block_loops().from_bf16(from, elements, values.data());
+  if (dtype == DType::kFloat16) io::block_loops().from_f16(from, elements, values.data());
 }
 
 void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes) {
@@ -58,10 +56,9 @@ void from_floats(DType dtype, std::span<const float> values, std::span<std::byte
   if (dtype == DType::kFloat32) std::memcpy(to, values.data(), bytes.size());
   if (dtype == DType::kFloat64)
     for (std::size_t i = 0; i < count; ++i) store(to, i, static_cast<double>(values[i]));
-  if (dtype == DType::kBFloat16)
-    for (std::size_t i = 0; i < count; ++i) store(to, i, to_bfloat16(values[i]).bits);
-  if (dtype == DType::kFloat16)
-    for (std::size_t i = 0; i < count; ++i) store(to, i, float_to_half(values[i]));
+  const auto elements = static_cast<std::int64_t>(count);
+  if (dtype == DType::kBFloat16) io::block_loops().to_bf16(values.data(), elements, to);
+  if (dtype == DType::kFloat16) io::block_loops().to_f16(values.data(), elements, to);
 }
 
 }  // namespace anabatic::model

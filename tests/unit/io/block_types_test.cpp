@@ -6,11 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "base/philox.h"
+#include "io/block_loops.h"
+#include "tensor/dtype.h"
 #include "tensor/half.h"
 
 namespace anabatic::io {
@@ -126,6 +130,77 @@ TEST(BlockTypes, PairsOfMxfp4HaveTheScalesAndElementsOfTheType) {
   EXPECT_EQ(scales[0], block[0]);
   dequantise_mxfp4_pairs(blocks, scales, pairs);
   EXPECT_EQ(pairs, values_of("MXFP4", block));
+}
+
+// Rows of blocks: normal values, ties of both types, any bits, and values at the edges.
+std::vector<float> values_for_loops() {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kEdges[] = {0.0f,   -0.0f,    1e-45f,   -1e-40f,   1e-38f,     3e38f,
+                              -3e38f, 65504.0f, 65520.0f, kInfinity, -kInfinity, NAN};
+  std::vector<float> values;
+  for (std::uint64_t block = 0; block < 997; ++block) {
+    const auto kind = block % 6;
+    for (std::uint64_t i = 0; i < 32; ++i) {
+      const auto bits =
+          static_cast<std::uint32_t>(random_below(3, block, i, std::uint64_t{1} << 32));
+      const float normal = static_cast<float>(random_normal(5, block, i));
+      float value = normal;
+      if (kind == 1) value = std::bit_cast<float>(bits);
+      if (kind == 2) value = kEdges[bits % std::size(kEdges)];
+      if (kind == 3) value = bits % 8 == 0 ? kEdges[bits / 8 % std::size(kEdges)] : normal;
+      if (kind == 4) value = 0.5f * static_cast<float>(static_cast<int>(bits % 511) - 255);
+      if (kind == 5) value = std::bit_cast<float>(bits & 0x807FFFFFu);  // subnormal
+      values.push_back(value);
+    }
+    if (kind == 4) values.back() = 127.0f;
+    if (block % 60 == 0) std::fill(values.end() - 32, values.end(), 0.0f);
+  }
+  return values;
+}
+
+TEST(BlockLoops, GiveEqualBitsWithEveryInstructionSet) {
+  std::vector<const BlockLoops*> variants;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) variants.push_back(&kAvx2Loops);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    variants.push_back(&kAvx512Loops);
+#endif
+  const std::vector<float> values = values_for_loops();
+  const auto count = static_cast<std::int64_t>(values.size());
+  const auto written = [&](BlockLoops::To loop, std::int64_t num_blocks, std::size_t bytes) {
+    std::vector<std::byte> blocks(bytes * static_cast<std::size_t>(num_blocks) + 1);
+    loop(values.data(), num_blocks, blocks.data() + 1);  // not aligned
+    return blocks;
+  };
+  std::vector<std::byte> halves;
+  for (int bits = 0; bits < 1 << 16; ++bits)
+    for (const int byte : {bits & 255, bits >> 8}) halves.push_back(static_cast<std::byte>(byte));
+  const auto read = [&](BlockLoops::From loop) {
+    std::vector<std::uint32_t> found(std::size_t{1} << 16);
+    loop(halves.data(), std::ssize(found), reinterpret_cast<float*>(found.data()));
+    return found;
+  };
+  for (const BlockLoops* loops : variants) {
+    EXPECT_EQ(written(loops->to_f16, count, 2), written(kPortableLoops.to_f16, count, 2));
+    EXPECT_EQ(written(loops->to_bf16, count, 2), written(kPortableLoops.to_bf16, count, 2));
+    EXPECT_EQ(written(loops->to_q8_0, count / 32, 34),
+              written(kPortableLoops.to_q8_0, count / 32, 34));
+    EXPECT_EQ(written(loops->to_q4_0, count / 32, 18),
+              written(kPortableLoops.to_q4_0, count / 32, 18));
+    EXPECT_EQ(read(loops->from_f16), read(kPortableLoops.from_f16));
+    EXPECT_EQ(read(loops->from_bf16), read(kPortableLoops.from_bf16));
+    EXPECT_EQ(loops->largest_finite(values.data(), count),
+              kPortableLoops.largest_finite(values.data(), count));
+  }
+  // The portable loops against the functions of one element.
+  const std::vector<std::byte> f16 = written(kPortableLoops.to_f16, count, 2);
+  const std::vector<std::byte> bf16 = written(kPortableLoops.to_bf16, count, 2);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t half = float_to_half(values[i]), bits = to_bfloat16(values[i]).bits;
+    ASSERT_EQ(std::memcmp(f16.data() + 1 + 2 * i, &half, 2), 0) << values[i];
+    ASSERT_EQ(std::memcmp(bf16.data() + 1 + 2 * i, &bits, 2), 0) << values[i];
+  }
 }
 
 TEST(BlockTypes, WholeNumbersSurviveEightBits) {
