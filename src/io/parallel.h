@@ -11,6 +11,13 @@
 
 namespace anabatic::io {
 
+// Those that share the work on files: as many as the process may run at once, and a few at most,
+// because each has buffers.
+inline int threads_for_files() {
+  constexpr unsigned kMost = 16;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMost));
+}
+
 // Runs body(task) for every task in [0, count), in ascending order of begin, on at most `threads`
 // threads with the caller among them. Rethrows the error of the lowest task that failed; tasks
 // above one that failed may be left out.

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "io/parallel.h"
+#include "model/transpose.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -66,21 +68,56 @@ void WeightSource::read(std::string_view state, std::int64_t first, std::span<fl
 
 void WeightSource::read_part(const Part& part, std::int64_t first, std::span<float> values) const {
   const StoredTensor& stored = *part.tensor;
-  const std::int64_t begin = part.at + first;
   if (!part.is_transposed) {
+    const std::int64_t begin = part.at + first;
     stored.read(begin, values);
     const auto bytes = stored.bytes_of(begin, static_cast<std::int64_t>(values.size()));
     if (bytes.size() >= kLeastReleased) files_.release(bytes);
     return;
   }
-  // Files have a matrix [rows, columns] as [columns, rows].
-  const std::vector<std::int64_t>& shape = stored.elements->shape;
-  const std::int64_t rows = shape.back(), columns = *(shape.end() - 2), matrix = rows * columns;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::int64_t at = begin + static_cast<std::int64_t>(i), in_matrix = at % matrix;
-    stored.read(at - in_matrix + in_matrix % columns * rows + in_matrix / columns,
-                values.subspan(i, 1));
+  while (!values.empty()) {
+    const std::vector<std::int64_t>& shape = stored.elements->shape;
+    const std::int64_t matrix = shape.back() * *(shape.end() - 2), at = part.at + first,
+                       in_matrix = at % matrix;
+    const auto count = static_cast<std::size_t>(
+        std::min(matrix - in_matrix, static_cast<std::int64_t>(values.size())));
+    const auto whole = turned(stored, at - in_matrix);
+    std::copy_n(whole->values.begin() + in_matrix, count, values.begin());
+    values = values.subspan(count);
+    first += static_cast<std::int64_t>(count);
   }
+}
+
+// Files have a matrix [rows, columns] as [columns, rows].
+std::shared_ptr<const WeightSource::Turned> WeightSource::turned(const StoredTensor& tensor,
+                                                                 std::int64_t begin) const {
+  const auto is_it = [&](const auto& each) {
+    return each->tensor == &tensor && each->begin == begin;
+  };
+  {
+    const std::lock_guard lock(lately_->mutex);
+    const auto found = std::ranges::find_if(lately_->matrices, is_it);
+    if (found != lately_->matrices.end()) return *found;
+  }
+  constexpr std::int64_t kLeastAtOnce = std::int64_t{1} << 16;
+  const std::vector<std::int64_t>& shape = tensor.elements->shape;
+  const std::int64_t rows = shape.back(), columns = *(shape.end() - 2),
+                     strip = std::clamp<std::int64_t>(kLeastAtOnce / rows, 32, columns + 32);
+  auto result = std::make_shared<Turned>(Turned{&tensor, begin, {}});
+  result->values.resize(static_cast<std::size_t>(rows * columns));
+  std::vector<float> of_strip;
+  for (std::int64_t column = 0; column < columns; column += strip) {
+    of_strip.resize(static_cast<std::size_t>(std::min(strip, columns - column) * rows));
+    tensor.read(begin + column * rows, of_strip);
+    transpose(of_strip, rows, std::span(result->values).subspan(static_cast<std::size_t>(column)),
+              columns);
+  }
+  files_.release(tensor.bytes_of(begin, rows * columns));
+  const std::lock_guard lock(lately_->mutex);
+  auto& matrices = lately_->matrices;
+  if (std::ranges::none_of(matrices, is_it)) matrices.push_back(result);
+  if (std::ssize(matrices) > io::threads_for_files()) matrices.erase(matrices.begin());
+  return result;
 }
 
 }  // namespace anabatic::model

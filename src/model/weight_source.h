@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +28,7 @@ class WeightSource {
   bool is_quantised() const;                                  // whether any tensor is
 
   // Elements [first, first + values.size()) of a parameter, row-major. Memory of pages that were
-  // read is released.
+  // read is released. Several threads may read.
   void read(std::string_view state, std::int64_t first, std::span<float> values) const;
 
  private:
@@ -43,13 +45,28 @@ class WeightSource {
     }
   };
 
+  // A matrix that files have transposed, as states have it. Rows are read a few at a time, and
+  // those of two states may take turns in it.
+  struct Turned {
+    const StoredTensor* tensor = nullptr;
+    std::int64_t begin = 0;  // its first element in the tensor
+    std::vector<float> values;
+  };
+
   // Elements from `first` on of a part.
   void read_part(const Part& part, std::int64_t first, std::span<float> values) const;
+  std::shared_ptr<const Turned> turned(const StoredTensor& tensor, std::int64_t begin) const;
 
   io::SafetensorsDirectory files_;
   WeightMap map_;
   std::map<std::string, StoredTensor, std::less<>> stored_;      // by name
   std::map<std::string, std::vector<Part>, std::less<>> parts_;  // of each state, by offset
+  // The last ones, newest last, one for each thread. A pointer, so that a source can be moved.
+  struct Lately {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<const Turned>> matrices;
+  };
+  std::unique_ptr<Lately> lately_ = std::make_unique<Lately>();
 };
 
 }  // namespace anabatic::model

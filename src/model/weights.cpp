@@ -15,6 +15,7 @@
 #include "model/mtp.h"
 #include "model/read_elements.h"
 #include "model/stored_tensor.h"
+#include "model/transpose.h"
 #include "model/weight_files.h"
 
 namespace anabatic::model {
@@ -110,18 +111,6 @@ void write_elements(const FileTensor& tensor, std::int64_t first, std::span<floa
   }).visit(first, static_cast<std::int64_t>(values.size()));
 }
 
-// to[c, r] = from[r, c], by square blocks that stay in a cache.
-void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns,
-               std::span<float> to) {
-  constexpr std::int64_t kSquare = 32;
-  for (std::int64_t r0 = 0; r0 < rows; r0 += kSquare)
-    for (std::int64_t c0 = 0; c0 < columns; c0 += kSquare)
-      for (std::int64_t r = r0; r < std::min(rows, r0 + kSquare); ++r)
-        for (std::int64_t c = c0; c < std::min(columns, c0 + kSquare); ++c)
-          to[static_cast<std::size_t>(c * rows + r)] =
-              from[static_cast<std::size_t>(r * columns + c)];
-}
-
 // What is converted at a time: a block, or a matrix of a tensor that is transposed.
 std::int64_t elements_at_once(const FileTensor& tensor) {
   return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kBlock;
@@ -142,7 +131,7 @@ std::uint64_t import_tensor(const io::SafetensorsDirectory& files, const FileTen
     stored.read(done, values);
     if (tensor.is_transposed) {
       turned.resize(values.size());
-      transpose(values, *(tensor.shape.end() - 2), tensor.shape.back(), turned);
+      transpose(values, tensor.shape.back(), turned, *(tensor.shape.end() - 2));
     }
     write_elements(tensor, done, tensor.is_transposed ? turned : values, write);
     files.release(block);
@@ -223,7 +212,7 @@ void read_in_file_order(const FileTensor& tensor, const StateReader& read,
     read_elements(tensor, done, values, read);
     if (tensor.is_transposed) {
       turned.resize(values.size());
-      transpose(values, tensor.shape.back(), *(tensor.shape.end() - 2), turned);
+      transpose(values, *(tensor.shape.end() - 2), turned, tensor.shape.back());
     }
     take(tensor.is_transposed ? turned : values);
   }
