@@ -158,8 +158,9 @@ GgufWriter::GgufWriter(const std::filesystem::path& path, GgufKeys keys,
   for (const GgufTensorInfo& info : tensors) {
     const std::int64_t bytes = checked_bytes(info);
     const std::int64_t begin = round_up(end, alignment);
-    ANABATIC_REQUIRE(tensors_.try_emplace(info.name, Tensor{begin, bytes, 0}).second,
-                     "[gguf] tensor {}: is declared twice", info.name);
+    ANABATIC_REQUIRE(
+        tensors_.try_emplace(info.name, Tensor{.offset = begin, .size_bytes = bytes}).second,
+        "[gguf] tensor {}: is declared twice", info.name);
     ANABATIC_REQUIRE(!__builtin_add_overflow(begin, bytes, &end) && end <= std::int64_t{1} << 62,
                      "[gguf] the sum of all tensors overflows at {}", info.name);
     append_string(header, info.name);
@@ -188,9 +189,10 @@ void GgufWriter::write(std::string_view name, std::span<const std::byte> bytes) 
                    tensor.size_bytes, count, tensor.written_bytes);
   file_.write_at(tensor.offset + tensor.written_bytes, bytes);
   tensor.written_bytes += count;
+  tensor.sum.add(bytes);
 }
 
-void GgufWriter::finish() {
+TensorChecksums GgufWriter::finish() {
   std::string missing;
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.written_bytes == tensor.size_bytes) continue;
@@ -203,6 +205,9 @@ void GgufWriter::finish() {
   rename_file(file_.path(), path_);
   file_ = File();
   sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
+  TensorChecksums sums;
+  for (const auto& [name, tensor] : tensors_) sums.emplace(name, tensor.sum.value());
+  return sums;
 }
 
 }  // namespace anabatic::io

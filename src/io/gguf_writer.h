@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/checksums.h"
 #include "io/file.h"
 #include "io/gguf.h"
 
@@ -49,7 +50,7 @@ struct GgufTensorInfo {
 
 // Keys and tensors are declared up front, so that all offsets are known before the first byte of
 // data. The file appears under its name in finish(), whole; before that its name ends in
-// ".partial". Not thread-safe.
+// ".partial". Several threads may write, each a tensor of its own.
 class GgufWriter {
  public:
   // Creates the file, or where a link of that name leads. `alignment`: a power of two; one other
@@ -67,13 +68,15 @@ class GgufWriter {
   void write(std::string_view name, std::span<const std::byte> bytes);
 
   // Checks that every tensor is complete (the error lists those that are not), fsyncs and renames.
-  void finish();
+  // Returns the checksums of the tensors' bytes.
+  TensorChecksums finish();
 
  private:
   struct Tensor {
     std::int64_t offset = 0;  // in the file
     std::int64_t size_bytes = 0;
     std::int64_t written_bytes = 0;
+    Checksum sum{};
   };
 
   GgufWriter() = default;

@@ -78,7 +78,8 @@ void SafetensorsWriter::declare(const std::vector<TensorInfo>& tensors,
       shard_bytes = 0;
     }
     const bool added =
-        tensors_.try_emplace(info.name, Tensor{num_shards_ - 1, 0, bytes, 0, 0}).second;
+        tensors_.try_emplace(info.name, Tensor{.shard = num_shards_ - 1, .size_bytes = bytes})
+            .second;
     ANABATIC_REQUIRE(added, "[safetensors] the name {} is declared twice", info.name);
     ANABATIC_REQUIRE(!__builtin_add_overflow(total_bytes_, bytes, &total_bytes_),
                      "[safetensors] the sum of all tensors overflows at {}", info.name);
@@ -136,11 +137,11 @@ void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> 
                    tensor.size_bytes, count, tensor.written_bytes);
   files_[tensor.shard].write_at(tensor.offset + tensor.written_bytes, bytes);
   tensor.written_bytes += count;
-  const auto sum = open_.try_emplace(place->first).first;
-  sum->second.add(bytes);
+  if (!tensor.sum) tensor.sum.emplace();
+  tensor.sum->add(bytes);
   if (tensor.written_bytes < tensor.size_bytes) return;
-  tensor.checksum = sum->second.value();
-  open_.erase(sum);
+  tensor.checksum = tensor.sum->value();
+  tensor.sum.reset();
 }
 
 ChecksumManifest SafetensorsWriter::finish() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,8 @@ struct SafetensorsWriterOptions {
 // byte. Tensors fill shards in the declared order; one shard is STEM.safetensors, several are
 // STEM-00001-of-0000N.safetensors with STEM.safetensors.index.json. Within a shard wider elements
 // come first, so every tensor is aligned to its element. Files appear under their names in
-// finish(), whole; before that they end in ".partial". Not thread-safe.
+// finish(), whole; before that they end in ".partial". Several threads may write, each a tensor of
+// its own.
 class SafetensorsWriter {
  public:
   // Creates the files. InvalidArgument for double names, names the format reserves, negative or
@@ -59,7 +61,8 @@ class SafetensorsWriter {
     std::int64_t offset = 0;  // in the file
     std::int64_t size_bytes = 0;
     std::int64_t written_bytes = 0;
-    std::uint64_t checksum = 0;  // when it is complete
+    std::optional<Checksum> sum{};  // while it is written
+    std::uint64_t checksum = 0;     // when it is complete
   };
 
   SafetensorsWriter() = default;
@@ -71,7 +74,6 @@ class SafetensorsWriter {
   std::vector<std::string> shard_names_;
   std::vector<File> files_;  // under their partial names
   std::vector<FileChecksums> checksums_;
-  std::map<std::string, Checksum, std::less<>> open_;  // of tensors that are begun
   std::map<std::string, Tensor, std::less<>> tensors_;
   std::int64_t total_bytes_ = 0;
   std::int64_t num_elements_ = 0;

@@ -8,11 +8,11 @@
 #include <cstring>
 #include <functional>
 #include <map>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/rounding.h"
+#include "io/block_loops.h"
 #include "io/parallel.h"
 #include "model/read_elements.h"
 
@@ -20,7 +20,7 @@ namespace anabatic::model {
 namespace {
 
 constexpr float kLargestHalf = 65504.0f;
-constexpr std::int64_t kBlock = std::int64_t{1} << 20;  // a multiple of every block's elements
+constexpr std::int64_t kBlock = std::int64_t{1} << 16;  // a multiple of every block's elements
 
 const io::BlockType& type_named(std::string_view name) { return *io::find_block_type(name); }
 
@@ -46,7 +46,9 @@ std::int64_t size_of(const ModelConfig& config, std::string_view name) {
 // The bytes of values in a tensor's type.
 void to_blocks(const FileTensor& tensor, const io::BlockType& type, std::span<const float> values,
                std::vector<std::byte>& bytes) {
-  if (type.name == "F16") {
+  const auto count = static_cast<std::int64_t>(values.size());
+  if (type.name == "F16" &&
+      !(io::block_loops().largest_finite(values.data(), count) <= kLargestHalf)) {
     const auto bad = std::ranges::find_if(values, [](float value) {
       return std::isfinite(value) && !(std::abs(value) <= kLargestHalf);
     });
@@ -59,29 +61,17 @@ void to_blocks(const FileTensor& tensor, const io::BlockType& type, std::span<co
   io::quantise(type, values, bytes);
 }
 
-// The bytes of a tensor in its type, in order: some at a time, made on as many threads.
+// The bytes of a tensor in its type, in order, some at a time.
 void make_blocks(const FileTensor& tensor, const io::BlockType& type, const StateReader& read,
                  const std::function<void(std::span<const std::byte>)>& take) {
-  struct Buffers {
-    std::vector<float> values;
-    std::vector<std::byte> bytes;
-  };
-  constexpr std::int64_t kMostThreads = 4;  // the buffers are memory too
-  const std::int64_t threads =
-      std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, kMostThreads);
   const std::int64_t total = tensor.num_elements();
-  std::vector<Buffers> buffers(static_cast<std::size_t>(threads));
-  for (std::int64_t done = 0; done < total; done += threads * kBlock) {
-    const std::int64_t count = std::min(threads, ceil_div(total - done, kBlock));
-    io::parallel_tasks(count, static_cast<int>(threads), [&](std::int64_t task) {
-      auto& [values, bytes] = buffers[static_cast<std::size_t>(task)];
-      const std::int64_t first = done + task * kBlock;
-      values.resize(static_cast<std::size_t>(std::min(kBlock, total - first)));
-      read_elements(tensor, first, values, read);
-      to_blocks(tensor, type, values, bytes);
-    });
-    for (const Buffers& each : std::span(buffers).first(static_cast<std::size_t>(count)))
-      take(each.bytes);
+  std::vector<float> values;
+  std::vector<std::byte> bytes;
+  for (std::int64_t done = 0; done < total; done += kBlock) {
+    values.resize(static_cast<std::size_t>(std::min(kBlock, total - done)));
+    read_elements(tensor, done, values, read);
+    to_blocks(tensor, type, values, bytes);
+    take(bytes);
   }
 }
 
@@ -219,8 +209,8 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
   if (moe->shared) writer.integer("expert_shared_feed_forward_length", moe->shared->mlp.width);
 }
 
-void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const GgufTarget& target,
-                const StateReader& read) {
+io::TensorChecksums write_gguf(const std::filesystem::path& file, io::GgufKeys keys,
+                               const GgufTarget& target, const StateReader& read) {
   std::vector<io::GgufTensorInfo> infos;
   if (!target.rope_factors.empty())
     infos.push_back({std::string(kRopeFactors),
@@ -231,17 +221,20 @@ void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const Gguf
   io::GgufWriter writer(file, std::move(keys), std::move(infos));
   if (!target.rope_factors.empty())
     writer.write(kRopeFactors, std::as_bytes(std::span(target.rope_factors)));
-  for (std::size_t i = 0; i < target.types.size(); ++i) {
+  io::parallel_tasks(std::ssize(target.types), io::threads_for_files(), [&](std::int64_t task) {
+    const auto i = static_cast<std::size_t>(task);
     const FileTensor& tensor = target.map.tensors[i];
     make_blocks(tensor, *target.types[i], read,
                 [&](std::span<const std::byte> bytes) { writer.write(tensor.name, bytes); });
-  }
-  writer.finish();
+  });
+  return writer.finish();
 }
 
 std::vector<std::string> differing_blocks(const StateReader& read, const GgufSource& file) {
-  std::vector<std::string> lines;
-  for (const FileTensor& tensor : file.map().tensors) {
+  std::vector<std::string> lines(file.map().tensors.size());
+  io::parallel_tasks(std::ssize(lines), io::threads_for_files(), [&](std::int64_t task) {
+    const auto place = static_cast<std::size_t>(task);
+    const FileTensor& tensor = file.map().tensors[place];
     const io::GgufTensor& entry = *file.files().find(tensor.name);
     const auto size = static_cast<std::size_t>(entry.type->bytes);
     std::size_t at = 0, num_different = 0, first = 0;
@@ -256,10 +249,11 @@ std::vector<std::string> differing_blocks(const StateReader& read, const GgufSou
       at += expected.size();
     });
     if (num_different > 0)
-      lines.push_back(fmt::format(
+      lines[place] = fmt::format(
           "{}: {} of {} blocks of {} differ from those of the source, the first at element {}",
-          tensor.name, num_different, entry.data.size() / size, entry.type->name, first));
-  }
+          tensor.name, num_different, entry.data.size() / size, entry.type->name, first);
+  });
+  std::erase(lines, "");
   return lines;
 }
 

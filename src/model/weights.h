@@ -30,6 +30,7 @@ struct WeightPiece {
   std::int64_t row_elements = 0;
   HeadRows heads{};
   std::int64_t rows_in_turn = 0;  // where pieces alternate
+  bool operator==(const WeightPiece&) const = default;
 };
 
 // A file tensor: the elements of its pieces, one after the other, are its elements in row-major
@@ -41,6 +42,7 @@ struct FileTensor {
   std::vector<WeightPiece> pieces;
   std::size_t num_alternating = 1;  // of so many pieces the file has some rows of each in turn
   bool is_transposed = false;       // that order is of the transposed matrices
+  bool operator==(const FileTensor&) const = default;
 
   std::int64_t num_elements() const;
 };
@@ -95,11 +97,12 @@ std::optional<DType> stored_dtype(const std::filesystem::path& directory);
 std::string_view config_name(DType dtype);
 
 // Writes model.safetensors, or shards and an index, into an existing directory. Values round to
-// nearest even. Tensors of other files in `others` are written byte for byte. Returns the checksums
-// of the files.
+// nearest even. Tensors of other files in `others` are written byte for byte. As many as `threads`
+// call `read` at once, each for another tensor. Returns the checksums of the files.
 io::ChecksumManifest export_weights(const WeightMap& map, const std::filesystem::path& directory,
                                     SaveDType dtype, const StateReader& read,
                                     const io::SafetensorsWriterOptions& options = {},
-                                    std::span<const io::TensorEntry* const> others = {});
+                                    std::span<const io::TensorEntry* const> others = {},
+                                    int threads = 1);
 
 }  // namespace anabatic::model

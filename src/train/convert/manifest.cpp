@@ -34,8 +34,9 @@ std::string op_of(const model::FileTensor& tensor, const model::WeightPiece& pie
   return move == "copy" ? op : op + ", " + move;
 }
 
-ManifestTensor describe_entry(const io::SafetensorsDirectory& files, const io::TensorEntry& entry) {
-  return {entry.name, entry.dtype_name, entry.shape, io::checksum_of_mapped(files, entry.data), {}};
+// Without its hash.
+ManifestTensor describe_entry(const io::TensorEntry& entry) {
+  return {entry.name, entry.dtype_name, entry.shape, 0, {}};
 }
 
 OrderedJson to_json(const ManifestTensor& tensor) {
@@ -203,16 +204,18 @@ std::vector<ManifestTensor> describe(const model::WeightSource& source, Directio
     used.insert(tensor.name);
     const model::StoredTensor& stored = source.stored(tensor.name);
     const std::vector<ManifestPart> parts = parts_of(tensor, stored.is_quantised(), direction);
-    tensors.push_back(describe_entry(source.files(), *stored.elements));
+    tensors.push_back(describe_entry(*stored.elements));
     tensors.back().parts = parts;
     if (stored.scales == nullptr) continue;
     used.insert(stored.scales->name);
-    tensors.push_back(describe_entry(source.files(), *stored.scales));
+    tensors.push_back(describe_entry(*stored.scales));
     for (const ManifestPart& part : parts)
       tensors.back().parts.push_back({part.parameter, part.offset, 0, "scale"});
   }
   for (const auto& [name, entry] : source.files().entries())
-    if (used.count(name) == 0) others.push_back(describe_entry(source.files(), entry));
+    if (used.count(name) == 0) others.push_back(describe_entry(entry));
+  hash_tensors(source.files(), tensors);
+  hash_tensors(source.files(), others);
   return tensors;
 }
 
@@ -315,15 +318,18 @@ std::vector<std::string> differences(const std::vector<ManifestTensor>& expected
 
 std::vector<std::string> differing_values(const model::StateReader& read,
                                           const model::WeightSource& result) {
-  std::vector<std::string> lines;
-  for (const model::FileTensor& tensor : result.map().tensors) {
+  std::vector<std::string> lines(result.map().tensors.size());
+  io::parallel_tasks(std::ssize(lines), io::threads_for_files(), [&](std::int64_t task) {
+    const auto place = static_cast<std::size_t>(task);
+    const model::FileTensor& tensor = result.map().tensors[place];
     const model::StoredTensor& stored = result.stored(tensor.name);
     TensorComparison comparison(tensor, stored);
     model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
       result.files().release(comparison.compare(values));
     });
-    if (const std::string line = comparison.difference(); !line.empty()) lines.push_back(line);
-  }
+    lines[place] = comparison.difference();
+  });
+  std::erase(lines, "");
   return lines;
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "io/checksums.h"
+#include "io/parallel.h"
 #include "model/weight_source.h"
 #include "train/convert/logits.h"
 #include "train/convert/upcycle.h"
@@ -65,6 +67,15 @@ enum class Direction : std::uint8_t { kRead, kWritten };
 // Where the elements of a tensor go. What experts of one parameter give is one part.
 std::vector<ManifestPart> parts_of(const model::FileTensor& tensor, bool is_quantised = false,
                                    Direction direction = Direction::kRead);
+
+// Fills in the checksums of tensors of mapped files.
+template <class Files>
+void hash_tensors(const Files& files, std::vector<ManifestTensor>& tensors) {
+  io::parallel_tasks(std::ssize(tensors), io::threads_for_files(), [&](std::int64_t task) {
+    ManifestTensor& tensor = tensors[static_cast<std::size_t>(task)];
+    tensor.checksum = io::checksum_of_mapped(files, files.find(tensor.name)->data);
+  });
+}
 
 // Tensors of a directory, hashed. Those that no parameter reads are added to `others`.
 std::vector<ManifestTensor> describe(const model::WeightSource& source, Direction direction,

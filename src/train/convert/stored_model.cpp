@@ -4,19 +4,15 @@
 #include <algorithm>
 #include <set>
 
-#include "io/checksums.h"
 #include "model/gguf_export.h"
 #include "model/mtp.h"
 
 namespace anabatic::train {
 namespace {
 
-ManifestTensor describe_tensor(const io::GgufFiles& files, const io::GgufTensor& tensor) {
-  return {tensor.name,
-          std::string(tensor.type->name),
-          tensor.shape,
-          io::checksum_of_mapped(files, tensor.data),
-          {}};
+// Without its hash.
+ManifestTensor describe_tensor(const io::GgufTensor& tensor) {
+  return {tensor.name, std::string(tensor.type->name), tensor.shape, 0, {}};
 }
 
 std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source, Direction direction,
@@ -26,14 +22,15 @@ std::vector<ManifestTensor> describe_gguf(const model::GgufSource& source, Direc
   for (const model::FileTensor& tensor : source.map().tensors) {
     const io::GgufTensor& entry = *source.files().find(tensor.name);
     used.insert(tensor.name);
-    tensors.push_back(describe_tensor(source.files(), entry));
+    tensors.push_back(describe_tensor(entry));
     tensors.back().parts = parts_of(tensor, entry.type->elements > 1, direction);
   }
   // The factors of frequencies are a part of the config.
   for (const auto& [name, entry] : source.files().tensors())
     if (!used.contains(name))
-      (name == model::kRopeFactors ? tensors : others)
-          .push_back(describe_tensor(source.files(), entry));
+      (name == model::kRopeFactors ? tensors : others).push_back(describe_tensor(entry));
+  hash_tensors(source.files(), tensors);
+  hash_tensors(source.files(), others);
   return tensors;
 }
 
