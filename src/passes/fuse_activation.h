@@ -11,7 +11,9 @@
 //     -> %dg, %du = linear_activation_gradient(%dy, wd, %g, %u)
 //
 // %d, as large as %h, is never stored. Blocks are read as they are stored: bits stay equal. Biases
-// of experts come along. Not where a dense product has a bias or the gradient another reader.
+// of experts come along. Not where a dense product has a bias or the gradient another reader. The
+// gradient's side is fused with a bias too. In gpt2 the activations that stay apart took 0.36 % of
+// a step (2 layers of width 512, bf16, one thread of a shared Xeon, AVX-512), the most to be saved.
 //
 // Gain, `bench moe`, bf16, one thread's own time on a shared Milan VM (AVX2), best of 5 alternating
 // runs, 8 experts 512x1536 top-2 and 64 experts 512x256 top-8, forward and backward: none by

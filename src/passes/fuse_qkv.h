@@ -12,7 +12,8 @@
 //   %d = add(%c, %e)
 //
 // and the weight gradients as in fuse_gate_up, whose rules and bound apply here: one rounding
-// replaces five. If products have a bias, only their gradients are joined.
+// replaces five. If products have a bias, only their gradients are joined: there is the gain, as
+// the figures show.
 //
 // Measured as fuse_gate_up, rows 2048: input-gradient 1.12 (576 to 576, 192, 192) and 1.10 (512 to
 // 512, 256, 256), half of that in other runs; forward and weight-gradients 1.00.
