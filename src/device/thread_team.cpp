@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/denormals.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -29,19 +30,6 @@ void pause() {
   _mm_pause();
 #endif
 }
-
-// Denormals are zero in every body, so that a result does not depend on which thread computes it
-// and small values cost no microcode.
-class DenormalsAreZero {
- public:
-#if defined(__x86_64__)
-  DenormalsAreZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040u); }
-  ~DenormalsAreZero() { _mm_setcsr(saved_); }
-
- private:
-  unsigned saved_;
-#endif
-};
 
 // Spins for a short while when each thread has a core of its own, then sleeps, until `value` is no
 // longer `old`.

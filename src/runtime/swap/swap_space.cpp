@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/swap/swap_space.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "device/clock.h"
+#include "device/helper_cores.h"
 #include "device/memory.h"
 
 namespace anabatic::runtime::swap {
@@ -33,18 +33,6 @@ struct Request {
   std::byte* data = nullptr;
   bool sums = true;  // checks, or notes, checksums
 };
-
-// Cores that compute threads leave free: the team takes the first ones that are allowed.
-void keep_off_compute_cores(int num_compute_threads) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  cpu_set_t rest;
-  CPU_ZERO(&rest);
-  int seen = 0;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &allowed) && seen++ >= num_compute_threads) CPU_SET(core, &rest);
-  if (CPU_COUNT(&rest) > 0) sched_setaffinity(0, sizeof rest, &rest);
-}
 
 }  // namespace
 
@@ -70,7 +58,7 @@ struct SwapSpace::Impl {
       : file(options),
         patience(options.patience_seconds),
         thread([this, cores = options.num_compute_threads] {
-          keep_off_compute_cores(cores);
+          device::keep_off_compute_cores(cores);
           work();
         }) {}
 
