@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exchanges of one rank: posted in an order that all ranks share, moved while the rank
+// computes, and awaited where their results are needed.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/exchange.h"
+#include "comm/transport.h"
+
+namespace anabatic::comm {
+
+struct CommunicatorOptions {
+  double patience_seconds = 600;  // an await in which nothing moves for so long fails
+  // A thread that moves bytes while nobody awaits them. Without it they move in awaits alone.
+  bool has_helper = true;
+  int num_compute_threads = 0;  // whose cores the helper leaves; 0: it runs anywhere
+};
+
+struct CommStats {  // since the communicator began
+  std::int64_t sent_bytes = 0, received_bytes = 0;
+  std::int64_t busy_nanoseconds = 0;    // in copies and sums, of the helper and of awaits
+  std::int64_t waited_nanoseconds = 0;  // of the caller in await()
+};
+
+// Used by one thread. Nothing but errors allocates. An abort of any rank, or the first error, ends
+// the communicators of all ranks: from then on every call throws CommError with its text. Who frees
+// memory of exchanges under way for another reason, such as an exception, aborts before that.
+class Communicator {
+ public:
+  explicit Communicator(std::unique_ptr<Transport> transport,
+                        const CommunicatorOptions& options = {});
+  // Aborts all ranks if an exchange is still under way. Its memory must still be there.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  std::int32_t rank() const;
+  std::int32_t size() const;
+
+  // Exchanges count from 0 again. `plan` is the hash of what all ranks agreed to run.
+  // InternalError while an exchange has not been awaited.
+  void begin_step(std::uint64_t plan, std::int64_t step);
+
+  // Starts an exchange; returns its number: its place in the order of posts. All ranks post the
+  // same exchanges in the same order; those outside a group post it too. `workspace` has
+  // workspace_bytes(). Until the await, it belongs to the communicator, with input, output, and
+  // all that the exchange points to. InternalError for a bad exchange.
+  std::uint32_t post(const Exchange& exchange, std::span<std::byte> workspace);
+
+  // Whether an await would return at once.
+  bool test(std::uint32_t number);
+
+  // Returns when the output is complete and the input free. All exchanges below `number` must have
+  // been posted, else InternalError: with this rule no order of awaits hangs. CommError: a peer
+  // sent another message, nothing moved for as long as the patience, or a rank aborted.
+  void await(std::uint32_t number);
+
+  // Ends the exchanges of all ranks. When it returns, nobody reads or writes memory of this rank's
+  // exchanges any more.
+  void abort(const std::string& text);
+
+  CommStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace anabatic::comm

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks exchange, as plain data: who takes part, what each has, and what each gets.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace anabatic::comm {
+
+enum class ExchangeKind : std::uint8_t {
+  kAllGather,
+  kBroadcast,  // an all_gather in which one member alone has rows
+  kSend,       // a broadcast in a group of two
+  kReduceScatter,
+  kAllReduce,
+  kExchangeRows
+};
+std::string_view to_string(ExchangeKind kind);  // "all_gather"
+
+// Rows lie one after the other, of one member after the other, in the order of the group:
+//
+//   kind                 rows of input               rows of output
+//   all_gather & kin     counts[me]                  all counts
+//   reduce_scatter       all counts                  counts[me]: the sum of these rows of all
+//   inputs all_reduce           all counts                  all counts: the sum; member i adds
+//   counts[i] exchange_rows        all send_counts: those for  all counts: those from each member
+//                        each member
+//
+// Sums are of f32, or of bf16 through f32 with one rounding. They add by a balanced binary tree
+// over the members (sum.h), so that bits do not depend on time.
+//
+// In place: an all_gather's input may be its rows of the output, a reduce_scatter's output its rows
+// of the input, an all_reduce's output its input. Otherwise input and output do not overlap.
+struct Exchange {
+  ExchangeKind kind{};
+  std::span<const std::int32_t> group{};  // ranks; without the own one, nothing happens
+  std::span<const std::int64_t> counts{};
+  std::span<const std::int64_t> send_counts{};  // exchange_rows
+  // exchange_rows: the row of the input for each one to send; null: they lie in this order.
+  const std::int32_t* row_index = nullptr;
+  std::int64_t row_bytes = 0;
+  DType dtype = DType::kFloat32;  // of sums
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // null: this member gets nothing (a broadcast's or send's source)
+  std::string_view label{};     // for people: "layers.3.combine, micro-batch 1"
+};
+
+// Bytes that an exchange needs in addition to input and output, aligned to 64, while under way.
+std::int64_t workspace_bytes(std::int64_t group_size);
+
+// Cuts `rows` into parts for so many members, as even as whole rows allow.
+std::vector<std::int64_t> even_counts(std::int64_t rows, std::int64_t num_members);
+
+// InternalError for an exchange that contradicts itself, such as a count for each of three members
+// in a group of two.
+void check(const Exchange& exchange, std::int32_t rank);
+
+}  // namespace anabatic::comm

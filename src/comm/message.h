@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank owes another in an exchange: a message, as its sender and its receiver see it. Both
+// sides own theirs, in the workspace of the exchange; transports link them and allocate nothing.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "comm/exchange.h"
+
+namespace anabatic::comm {
+
+// Messages move in pieces of at most so many bytes, so that all exchanges under way advance.
+inline constexpr std::int64_t kPieceBytes = 256 << 10;
+
+// Which message this is. Messages between two ranks keep their order, so sender and receiver of the
+// n-th one expect the same header. A difference means that ranks run different programs.
+struct Header {
+  std::uint64_t plan = 0;  // hash of what all ranks agreed to run
+  std::int64_t step = 0;
+  std::uint32_t number = 0;  // of the exchange in its step, in the order of posts
+  ExchangeKind kind{};
+  std::int64_t bytes = 0;
+  bool operator==(const Header&) const = default;
+};
+std::string to_string(const Header& header);  // "exchange 7 of step 3 (all_gather, 4096 bytes)"
+
+// Bytes in memory: contiguous, or rows by an index.
+struct Block {
+  const std::byte* data = nullptr;
+  const std::int32_t* row_index = nullptr;  // null: contiguous
+  std::int64_t row_bytes = 0;
+};
+// Bytes [offset, offset + bytes) of the block.
+void copy_from(const Block& block, std::int64_t offset, std::int64_t bytes, std::byte* to);
+
+struct Outgoing {
+  std::int32_t peer = 0;
+  Header header{};
+  Block block{};
+  std::int64_t begins_nanoseconds = 0;  // a paced link's: when it begins to send this
+  std::atomic<std::int64_t> ready{0};   // the first so many bytes may be sent
+  std::atomic<bool> is_taken{false};    // the receiver has all of it: the bytes are free
+  Outgoing* next = nullptr;             // the transport's
+};
+
+struct Incoming {
+  std::int32_t peer = 0;
+  Header header{};
+  Block block{};                        // once bytes have arrived: where they lie until finish()
+  std::int64_t arrived = 0;             // the first so many bytes can be read there
+  std::int64_t used = 0;                // by the exchange
+  std::int64_t begins_nanoseconds = 0;  // the sender's, once bytes have arrived
+  Outgoing* source = nullptr;           // the transport's: null until the message has come
+  std::int64_t place = 0;               // the transport's: among all messages from this peer
+  bool is_complete() const { return used == header.bytes; }
+};
+
+}  // namespace anabatic::comm
