@@ -24,12 +24,13 @@ std::string_view to_string(ExchangeKind kind);  // "all_gather"
 
 // Rows lie one after the other, of one member after the other, in the order of the group:
 //
-//   kind                 rows of input               rows of output
-//   all_gather & kin     counts[me]                  all counts
-//   reduce_scatter       all counts                  counts[me]: the sum of these rows of all
-//   inputs all_reduce           all counts                  all counts: the sum; member i adds
-//   counts[i] exchange_rows        all send_counts: those for  all counts: those from each member
-//                        each member
+//   kind            rows of input                          rows of output
+//   all_gather      counts[me]                             all counts
+//   reduce_scatter  all counts; every member adds to all   counts[me], summed
+//   all_reduce      all counts; every member adds to all   all counts, summed
+//   exchange_rows   all send_counts: those for each member all counts: those from each member
+//
+// Broadcast and send are as all_gather. The sum of counts[i] is made by member i.
 //
 // Sums are of f32, or of bf16 through f32 with one rounding. They add by a balanced binary tree
 // over the members (sum.h), so that bits do not depend on time.
