@@ -17,6 +17,7 @@
 #include "model/gguf_export.h"
 #include "model/mtp.h"
 #include "model/quantization.h"
+#include "model/stored_tensor.h"
 #include "model/weight_files.h"
 #include "train/convert/gguf_files.h"
 #include "train/convert/run_manifest.h"
