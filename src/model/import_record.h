@@ -24,8 +24,9 @@ struct ImportRecord {
 };
 
 // As import_weights of weights.h, which records nothing. Bytes are read once: an ignored tensor
-// is hashed, and a repeated one has the hash of its twin.
+// is hashed, and a repeated one has the hash of its twin. With more than one thread `write` is
+// called by several at once, for other elements each; a GGUF file is read by one.
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
-                         const StateWriter& write, ImportRecord& record);
+                         const StateWriter& write, ImportRecord& record, int threads = 1);
 
 }  // namespace anabatic::model

@@ -269,22 +269,28 @@ WeightMap import_weights(const ModelConfig& config, const std::filesystem::path&
 }
 
 WeightMap import_weights(const ModelConfig& config, const std::filesystem::path& directory,
-                         const StateWriter& write, ImportRecord& record) {
+                         const StateWriter& write, ImportRecord& record, int threads) {
   if (io::is_gguf(directory)) return import_gguf(config, directory, write, record);
   const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(directory);
   WeightMap map = match_weight_map(config, files, directory);
   require_equal_repeats(config, map, files, directory);
-  WrittenChecksums checksums(directory);
-  for (const FileTensor& tensor : map.tensors) {
-    const StoredTensor stored = find_stored(files, tensor.name);
+  std::vector<std::uint64_t> sums(map.tensors.size());
+  io::parallel_tasks(std::ssize(map.tensors), threads, [&](std::int64_t task) {
+    const auto place = static_cast<std::size_t>(task);
+    const FileTensor& tensor = map.tensors[place];
     const auto checked = [&](std::string_view state, std::int64_t first,
                              std::span<const float> values) {
       require_finite_biases(tensor, directory, values);
       write(state, first, values);
     };
-    const std::uint64_t sum = import_tensor(files, tensor, stored, checked);
-    checksums.compare(*stored.elements, sum);
-    record.used.push_back({tensor, stored.elements->dtype_name, sum});
+    sums[place] = import_tensor(files, tensor, find_stored(files, tensor.name), checked);
+  });
+  WrittenChecksums checksums(directory);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const FileTensor& tensor = map.tensors[i];
+    const StoredTensor stored = find_stored(files, tensor.name);
+    checksums.compare(*stored.elements, sums[i]);
+    record.used.push_back({tensor, stored.elements->dtype_name, sums[i]});
     if (stored.scales == nullptr) continue;
     const std::uint64_t of_scales = io::checksum_of_mapped(files, stored.scales->data);
     checksums.compare(*stored.scales, of_scales);

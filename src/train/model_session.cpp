@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "device/topology.h"
 #include "io/gguf.h"
+#include "io/parallel.h"
 #include "model/initialize.h"
 #include "model/weights.h"
 #include "passes/pipelines.h"
@@ -281,12 +282,15 @@ model::ImportRecord ModelSession::load_parameters() {
                     "config.json alone",
                     directory.string()));
   model::ImportRecord record;
+  // One part of a state on disk is in memory at a time, so tensors take turns there.
+  const bool is_in_memory = std::ranges::all_of(
+      parameters_, [&](const ir::State& state) { return is_in_memory_whole(store_, state.name); });
   weight_map_ = model::import_weights(
       config_, directory,
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
         cursor.write(intern(state), first, values);
       },
-      record);
+      record, is_in_memory ? io::threads_for_files() : 1);
   cursor.flush();
   has_parameters_ = true;
   return record;
