@@ -22,19 +22,7 @@ cmake --build build/release --target anabatic -j "$(nproc)" >build/quickstart_bu
 mkdir -p "$model" "$data"
 
 if [ ! -f "$data/ready" ]; then
-  # The King James Bible (public domain), 4.1 MB of text: one document a chapter, every 20th chapter held out.
-  bible -f gen1:1-rev22:21 >"$data/verses.txt"
-  awk -v train="$data/train.jsonl" -v validation="$data/validation.jsonl" '
-    function flush() {
-      if (text == "") return
-      gsub(/\\/, "\\\\", text); gsub(/"/, "\\\"", text)
-      print "{\"text\": \"" text "\"}" > (++chapters % 20 == 0 ? validation : train)
-    }
-    { split($1, place, ":"); $1 = ""; sub(/^ /, "") }
-    place[1] != chapter { flush(); chapter = place[1]; text = $0; next }
-    { text = text "\\n" $0 }
-    END { flush() }' "$data/verses.txt"
-  sed 's/^[^ ]* //' "$data/verses.txt" >"$data/text.txt"
+  sh tools/bible_chapters.sh "$data"
   "$anabatic" tokenize --train "$data/text.txt" --vocab_size 4096 --output "$model"
   cat >"$model/config.json" <<'JSON'
 {
