@@ -70,7 +70,7 @@ ConfigKey betas_key() {
 void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(
       string("model.path",
-             "Hugging Face model directory, or a GGUF file with tokenizer.json next to it. "
+             "Hugging Face model directory, or a GGUF file. "
              "With model.init random, config.json is the only file that it needs.",
              AT(model.path)));
   keys.push_back(choice("model.init",
