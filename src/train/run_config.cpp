@@ -68,11 +68,10 @@ ConfigKey betas_key() {
   [](RunConfig & config) -> auto& { return config.field; }
 
 void add_data_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(
-      string("model.path",
-             "Hugging Face model directory, or a GGUF file. "
-             "With model.init random, config.json is the only file that it needs.",
-             AT(model.path)));
+  keys.push_back(string("model.path",
+                        "Hugging Face model directory, or a GGUF file. "
+                        "With model.init random, config.json is the only file that it needs.",
+                        AT(model.path)));
   keys.push_back(choice("model.init",
                         "Where the weights come from. pretrained reads the files of model.path; "
                         "random initialises them from train.seed.",

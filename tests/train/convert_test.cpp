@@ -264,7 +264,7 @@ TEST_F(Convert, ExpertsGoOutInMxfp4AndAChangedScaleIsNamed) {
   EXPECT_EQ(numbers.logits->largest_difference, 0);
   EXPECT_EQ(read_file(path("numbers") / "config.json"), read_file(path("plain") / "config.json"));
 
-  plant(path("mxfp4"), [&](Bytes& bytes) { bytes.at(scales)[70] ^= std::byte{1}; });
+  plant(path("mxfp4"), [&](TensorBytes& bytes) { bytes.at(scales)[70] ^= std::byte{1}; });
   EXPECT_THAT(check_manifest(path("mxfp4"), {}, {}),
               ElementsAre(HasSubstr("tensor " + scales + ": ")));
   forge_manifest(path("mxfp4"));
