@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
 
@@ -44,9 +45,20 @@ Loop bf16_loop(const spec::DeviceSpec& spec) {
   return fp32_loop(spec);
 }
 
-std::int64_t copy_bytes(const spec::DeviceSpec& spec) {
-  return std::clamp<std::int64_t>(2 * spec.l3_bytes, std::int64_t{32} << 20,
-                                  std::int64_t{256} << 20);
+struct CopyBuffers {
+  Memory source, target;
+};
+
+// Larger than the caches where the system's limits leave room for that.
+CopyBuffers copy_buffers(const spec::DeviceSpec& spec) {
+  constexpr std::int64_t kLeast = std::int64_t{32} << 20, kMost = std::int64_t{256} << 20;
+  for (std::int64_t bytes = std::clamp(2 * spec.l3_bytes, kLeast, kMost);; bytes /= 2) {
+    try {
+      return {Memory(bytes), Memory(bytes)};
+    } catch (const ResourceError&) {
+      if (bytes / 2 < kLeast) throw;
+    }
+  }
 }
 
 // Plain stores, as most kernels write: each line of the target is read before it is written, which
@@ -85,7 +97,7 @@ struct PeakProbe::Impl {
   Clock now;
   Loop fp32, bf16;
   long fp32_rounds, bf16_rounds;
-  Memory source, target;
+  CopyBuffers copy;
   std::vector<double> flops;  // a thread
 
   Impl(ThreadTeam& the_team, const spec::DeviceSpec& spec, Clock clock)
@@ -95,8 +107,7 @@ struct PeakProbe::Impl {
         bf16(bf16_loop(spec)),
         fp32_rounds(rounds_of(fp32)),
         bf16_rounds(bf16 == fp32 ? fp32_rounds : rounds_of(bf16)),
-        source(copy_bytes(spec)),
-        target(copy_bytes(spec)),
+        copy(copy_buffers(spec)),
         flops(static_cast<std::size_t>(the_team.num_threads())) {}
 
   double rate(Loop loop, long rounds) { return rate_of(team, loop, rounds, now, flops); }
@@ -111,10 +122,11 @@ double PeakProbe::bf16_flops_per_second() { return impl_->rate(impl_->bf16, impl
 
 double PeakProbe::copy_bytes_per_second() {
   const std::int64_t begin = impl_->now();
-  impl_->team.for_range(impl_->source.bytes(), 4096, [&](std::int64_t first, std::int64_t last) {
-    copy_plain(impl_->target.data() + first, impl_->source.data() + first, last - first);
+  const Memory &source = impl_->copy.source, &target = impl_->copy.target;
+  impl_->team.for_range(source.bytes(), 4096, [&](std::int64_t first, std::int64_t last) {
+    copy_plain(target.data() + first, source.data() + first, last - first);
   });
-  return 2.0 * static_cast<double>(impl_->source.bytes()) / seconds_since(impl_->now, begin);
+  return 2.0 * static_cast<double>(source.bytes()) / seconds_since(impl_->now, begin);
 }
 
 ProbeResult probe(ThreadTeam& team, const spec::DeviceSpec& spec) {
