@@ -4,6 +4,7 @@
 usage: files.py BINARY [ROUNDS]
 
 Written: `convert` of the directory, which reads, writes, hashes and reads back, against save_pretrained, which only writes.
+Loaded: `evaluate` of 16 tokens, which also starts, plans and computes, against from_pretrained alone.
 Hashed: `check manifest`, which reads and hashes every tensor of the result again: what the manifest costs.
 Needs the packages safetensors, torch and transformers. Files lie in a temporary folder.
 """
@@ -17,9 +18,13 @@ import sys
 import tempfile
 import time
 
+import numpy
 import torch
 import transformers
 from safetensors.torch import save_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/integration"))
+from parity_training import write_indexed  # noqa: E402
 
 HIDDEN, WIDTH, EXPERTS, LAYERS, VOCAB, HEADS = 512, 256, 64, 6, 8000, 8
 
@@ -74,12 +79,16 @@ def main(binary, rounds):
     with tempfile.TemporaryDirectory() as work:
         work = pathlib.Path(work)
         size = write_model(work / "model")
+        write_indexed(work / "text", [numpy.arange(16)])
         peer = transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.bfloat16)
-        times = {"convert": [], "save_pretrained": [], "check manifest": [], "from_pretrained": []}
+        times = {"convert": [], "save_pretrained": [], "check manifest": [], "evaluate": [], "from_pretrained": []}
         for _ in range(rounds):
             times["convert"].append(timed(lambda: call(binary, "convert", work / "model", work / "ours", "--no-logits")))
             times["save_pretrained"].append(timed(lambda: peer.save_pretrained(work / "peers")))
             times["check manifest"].append(timed(lambda: call(binary, "check", "manifest", work / "ours")))
+            times["evaluate"].append(timed(lambda: call(
+                binary, "evaluate", "--model.path", work / "model", "--data.validation", work / "text",
+                "--data.sequence_length", 16, "--train.micro_batch_size", 1)))
             times["from_pretrained"].append(timed(
                 lambda: transformers.AutoModelForCausalLM.from_pretrained(work / "model", dtype=torch.bfloat16)))
             shutil.rmtree(work / "ours")
@@ -89,6 +98,8 @@ def main(binary, rounds):
             print(f"  {name:16} {statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})")
         pairs = statistics.median(a / b for a, b in zip(times["convert"], times["save_pretrained"]))
         print(f"  convert is {pairs:.2f}x of save_pretrained, median of pairs")
+        pairs = statistics.median(a / b for a, b in zip(times["from_pretrained"], times["evaluate"]))
+        print(f"  from_pretrained is {pairs:.1f}x of evaluate, {size / 1e9 / min(times['evaluate']):.2f} GB/s at most")
 
 
 if __name__ == "__main__":
