@@ -25,8 +25,8 @@ using Settings = std::map<std::string, std::vector<std::string>>;
 struct Config {
   // The model.
   struct Model {
-    // Hugging Face model directory, or a GGUF file. With model.init
-    // random, config.json is the only file that it needs.
+    // Hugging Face model directory, or a GGUF file. With model.init random, config.json is the only
+    // file that it needs.
     std::string path{};
     // Where the weights come from. pretrained reads the files of model.path; random initialises
     // them from train.seed.
