@@ -45,12 +45,10 @@ std::uint64_t checksum_of_mapped(const Files& files, std::span<const std::byte> 
   return sum.value();
 }
 
-using TensorChecksums = std::map<std::string, std::uint64_t, std::less<>>;  // by name
-
 struct FileChecksums {
   std::int64_t bytes = 0;     // of the file
   std::uint64_t content = 0;  // of a safetensors file: its length and header; else all of it
-  TensorChecksums tensors;    // of a safetensors file
+  std::map<std::string, std::uint64_t, std::less<>> tensors;  // of a safetensors file
 
   bool operator==(const FileChecksums&) const = default;
 };

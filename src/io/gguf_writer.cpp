@@ -158,9 +158,8 @@ GgufWriter::GgufWriter(const std::filesystem::path& path, GgufKeys keys,
   for (const GgufTensorInfo& info : tensors) {
     const std::int64_t bytes = checked_bytes(info);
     const std::int64_t begin = round_up(end, alignment);
-    ANABATIC_REQUIRE(
-        tensors_.try_emplace(info.name, Tensor{.offset = begin, .size_bytes = bytes}).second,
-        "[gguf] tensor {}: is declared twice", info.name);
+    ANABATIC_REQUIRE(tensors_.try_emplace(info.name, Tensor{begin, bytes, 0}).second,
+                     "[gguf] tensor {}: is declared twice", info.name);
     ANABATIC_REQUIRE(!__builtin_add_overflow(begin, bytes, &end) && end <= std::int64_t{1} << 62,
                      "[gguf] the sum of all tensors overflows at {}", info.name);
     append_string(header, info.name);
@@ -189,10 +188,9 @@ void GgufWriter::write(std::string_view name, std::span<const std::byte> bytes) 
                    tensor.size_bytes, count, tensor.written_bytes);
   file_.write_at(tensor.offset + tensor.written_bytes, bytes);
   tensor.written_bytes += count;
-  tensor.sum.add(bytes);
 }
 
-TensorChecksums GgufWriter::finish() {
+void GgufWriter::finish() {
   std::string missing;
   for (const auto& [name, tensor] : tensors_) {
     if (tensor.written_bytes == tensor.size_bytes) continue;
@@ -205,9 +203,6 @@ TensorChecksums GgufWriter::finish() {
   rename_file(file_.path(), path_);
   file_ = File();
   sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
-  TensorChecksums sums;
-  for (const auto& [name, tensor] : tensors_) sums.emplace(name, tensor.sum.value());
-  return sums;
 }
 
 }  // namespace anabatic::io

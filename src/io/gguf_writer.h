@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "io/checksums.h"
 #include "io/file.h"
 #include "io/gguf.h"
 
@@ -68,15 +67,13 @@ class GgufWriter {
   void write(std::string_view name, std::span<const std::byte> bytes);
 
   // Checks that every tensor is complete (the error lists those that are not), fsyncs and renames.
-  // Returns the checksums of the tensors' bytes.
-  TensorChecksums finish();
+  void finish();
 
  private:
   struct Tensor {
     std::int64_t offset = 0;  // in the file
     std::int64_t size_bytes = 0;
     std::int64_t written_bytes = 0;
-    Checksum sum{};
   };
 
   GgufWriter() = default;

@@ -191,8 +191,7 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
   if (const spec::Rope& rope = config.spec.rope; rope.variant == "yarn" && !rope.truncate)
     log_warning(
         "[gguf] rope_scaling.truncate: the file means false, but llama.cpp always rounds the "
-        "bounds "
-        "of yarn's range: its logits differ a little");
+        "bounds of yarn's range: its logits differ a little");
   if (architecture.has_scales) {
     writer.number("attention.scale", attention.softmax_scale.value_or(0.0));
     writer.number("embedding_scale", config.spec.embedding_multiplier);
@@ -209,8 +208,8 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
   if (moe->shared) writer.integer("expert_shared_feed_forward_length", moe->shared->mlp.width);
 }
 
-io::TensorChecksums write_gguf(const std::filesystem::path& file, io::GgufKeys keys,
-                               const GgufTarget& target, const StateReader& read) {
+void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const GgufTarget& target,
+                const StateReader& read) {
   std::vector<io::GgufTensorInfo> infos;
   if (!target.rope_factors.empty())
     infos.push_back({std::string(kRopeFactors),
@@ -227,7 +226,7 @@ io::TensorChecksums write_gguf(const std::filesystem::path& file, io::GgufKeys k
     make_blocks(tensor, *target.types[i], read,
                 [&](std::span<const std::byte> bytes) { writer.write(tensor.name, bytes); });
   });
-  return writer.finish();
+  writer.finish();
 }
 
 std::vector<std::string> differing_blocks(const StateReader& read, const GgufSource& file) {

@@ -36,10 +36,10 @@ void add_gguf_config(const ModelConfig& config, const std::string& name, const G
                      io::GgufKeys& keys);
 
 // Writes a file that appears whole or not at all, with a few blocks of values in memory. Several
-// threads call `read`, each for another tensor. Returns the checksums of what each tensor's bytes
-// were to be. InvalidArgument for a value that a tensor of F16 cannot hold.
-io::TensorChecksums write_gguf(const std::filesystem::path& file, io::GgufKeys keys,
-                               const GgufTarget& target, const StateReader& read);
+// threads call `read`, each for another tensor. InvalidArgument for a value that a tensor of F16
+// cannot hold.
+void write_gguf(const std::filesystem::path& file, io::GgufKeys keys, const GgufTarget& target,
+                const StateReader& read);
 
 // Differences between a model's values and a file, a line a tensor: each block has to be that of
 // the values.

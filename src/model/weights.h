@@ -30,7 +30,6 @@ struct WeightPiece {
   std::int64_t row_elements = 0;
   HeadRows heads{};
   std::int64_t rows_in_turn = 0;  // where pieces alternate
-  bool operator==(const WeightPiece&) const = default;
 };
 
 // A file tensor: the elements of its pieces, one after the other, are its elements in row-major
@@ -42,7 +41,6 @@ struct FileTensor {
   std::vector<WeightPiece> pieces;
   std::size_t num_alternating = 1;  // of so many pieces the file has some rows of each in turn
   bool is_transposed = false;       // that order is of the transposed matrices
-  bool operator==(const FileTensor&) const = default;
 
   std::int64_t num_elements() const;
 };

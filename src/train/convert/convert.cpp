@@ -17,7 +17,6 @@
 #include "model/gguf_export.h"
 #include "model/mtp.h"
 #include "model/quantization.h"
-#include "model/stored_tensor.h"
 #include "model/weight_files.h"
 #include "train/convert/gguf_files.h"
 #include "train/convert/run_manifest.h"
@@ -242,66 +241,14 @@ std::vector<std::string> check_reference(const fs::path& directory,
                           file.string());
 }
 
-// Whether both find the same elements of the same parameters in each tensor, of whichever dtype.
-bool have_equal_places(const model::WeightMap& a, const model::WeightMap& b) {
-  return std::ranges::equal(a.tensors, b.tensors,
-                            [](model::FileTensor one, const model::FileTensor& other) {
-                              one.dtype = other.dtype;
-                              return one == other;
-                            });
-}
-
-// What was to be written where: the checksums are those of the bytes before they went to the file.
-struct Promise {
-  const model::WeightMap& map;
-  std::vector<ManifestTensor> tensors;
-};
-
-// Reads back what was written. Bytes with the promised checksums, where the result's own config
-// looks for them, are the promised ones. Where that fails, values tell which they are.
-void prove_values(const model::StateReader& read, const fs::path& path, const Promise& promise,
-                  Manifest& manifest) {
+// Reads what was written, which is on the disk.
+void prove_values(const model::StateReader& read, const fs::path& path, Manifest& manifest) {
   const LogScope quiet({});  // the source told everything
   const StoredModel written(path);
+  require_all(path, written.differing_values(read));
   std::vector<ManifestTensor> unused;
   manifest.written = written.describe(Direction::kWritten, unused);
   manifest.written.insert(manifest.written.end(), unused.begin(), unused.end());
-  const std::vector<std::string> broken = differences(promise.tensors, manifest.written);
-  if (broken.empty() && have_equal_places(written.map(), promise.map)) return;
-  std::vector<std::string> problems = written.differing_values(read);
-  problems.insert(problems.end(), broken.begin(), broken.end());
-  require_all(path, problems);
-}
-
-Promise promise_of(const model::WeightMap& map, const io::ChecksumManifest& sums,
-                   std::span<const io::TensorEntry* const> others) {
-  std::map<std::string_view, std::uint64_t> checksums;
-  for (const auto& [name, file] : sums) checksums.insert(file.tensors.begin(), file.tensors.end());
-  Promise promise{map, {}};
-  const auto add = [&](const std::string& name, std::string_view dtype, const auto& shape) {
-    promise.tensors.push_back({name, std::string(dtype), shape, checksums.at(name), {}});
-  };
-  for (const model::FileTensor& tensor : map.tensors)
-    for (const io::TensorInfo& info : model::stored_infos(tensor.name, tensor.dtype, tensor.shape))
-      add(info.name, io::safetensors_name(info.dtype), info.shape);
-  for (const io::TensorEntry* entry : others) add(entry->name, entry->dtype_name, entry->shape);
-  return promise;
-}
-
-Promise promise_of(const model::GgufTarget& target, const io::TensorChecksums& sums) {
-  Promise promise{target.map, {}};
-  for (std::size_t i = 0; i < target.types.size(); ++i) {
-    const model::FileTensor& tensor = target.map.tensors[i];
-    promise.tensors.push_back(
-        {tensor.name, std::string(target.types[i]->name), tensor.shape, sums.at(tensor.name), {}});
-  }
-  if (!target.rope_factors.empty())
-    promise.tensors.push_back({std::string(model::kRopeFactors),
-                               "F32",
-                               {std::ssize(target.rope_factors)},
-                               sums.find(model::kRopeFactors)->second,
-                               {}});
-  return promise;
 }
 
 // Where the result was rounded to another dtype, logits are compared but may differ.
@@ -336,12 +283,11 @@ Manifest convert_to_directory(const fs::path& source_path, const fs::path& desti
   if (changes_dtype || !fs::is_directory(source_path))
     write_file_atomically(path / kConfigFile, with_dtype(text, map, is_mxfp4));
   const auto write = [&](const model::StateReader& read) {
-    const auto others = handed_through(manifest, source.directory());
-    const io::ChecksumManifest sums = model::export_weights(
-        map, path, model::SaveDType::kSource, read, {.max_shard_bytes = options.max_shard_bytes},
-        others, io::threads_for_files());
-    io::write_checksums(path, sums);
-    prove_values(read, path, promise_of(map, sums, others), manifest);
+    io::write_checksums(path, model::export_weights(map, path, model::SaveDType::kSource, read,
+                                                    {.max_shard_bytes = options.max_shard_bytes},
+                                                    handed_through(manifest, source.directory()),
+                                                    io::threads_for_files()));
+    prove_values(read, path, manifest);
   };
   write(values_of(source, result, without_noise(options.upcycle)));
   if (options.compares_logits)
@@ -368,9 +314,8 @@ Manifest convert_to_gguf(const fs::path& source_path, const fs::path& destinatio
   Unfinished file(destination);
   Unfinished manifest_file(manifest_path(destination), true);  // perhaps of a file that is gone
   Manifest manifest = describe_source(source_path, source);
-  const io::TensorChecksums sums =
-      model::write_gguf(file.path(), std::move(keys), target, source.reader());
-  prove_values(source.reader(), file.path(), promise_of(target, sums), manifest);
+  model::write_gguf(file.path(), std::move(keys), target, source.reader());
+  prove_values(source.reader(), file.path(), manifest);
   if (options.compares_logits)
     prove_logits(source_path, source.config(), file.path(),
                  options.dtype || options.block_type != nullptr || source.is_quantised(), manifest);

@@ -50,17 +50,8 @@ TEST(GgufWriter, WritesWhatTheReaderReads) {
     const TempDirectory directory;
     GgufWriter writer(directory / "a.gguf", small_keys(), small_tensors(), alignment);
     write_small(writer);
-    const TensorChecksums sums = writer.finish();
+    writer.finish();
     const GgufFiles files = GgufFiles::open(directory / "a.gguf");
-    for (const auto& [name, tensor] : files.tensors()) {
-      EXPECT_EQ(sums.at(name), checksum_of_mapped(files, tensor.data));
-      std::vector<std::byte> flipped(tensor.data.begin(), tensor.data.end());
-      flipped.back() ^= std::byte{1};
-      Checksum other;
-      other.add(flipped);
-      EXPECT_NE(sums.at(name), other.value());
-    }
-    EXPECT_EQ(sums.size(), files.tensors().size());
     EXPECT_EQ(files.num_bytes(), writer.num_bytes());
     EXPECT_EQ(files.num_bytes() % alignment, 0);
     EXPECT_EQ(files.metadata().integer("general.alignment").value_or(32), alignment);
