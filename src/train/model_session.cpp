@@ -282,7 +282,7 @@ model::ImportRecord ModelSession::load_parameters() {
                     "config.json alone",
                     directory.string()));
   model::ImportRecord record;
-  // One part of a state on disk is in memory at a time, so tensors take turns there.
+  // A state on disk has one part in memory at a time: tensors take turns there.
   const bool is_in_memory = std::ranges::all_of(
       parameters_, [&](const ir::State& state) { return is_in_memory_whole(store_, state.name); });
   weight_map_ = model::import_weights(
@@ -290,7 +290,7 @@ model::ImportRecord ModelSession::load_parameters() {
       [&](std::string_view state, std::int64_t first, std::span<const float> values) {
         cursor.write(intern(state), first, values);
       },
-      record, is_in_memory ? io::threads_for_files() : 1);
+      record, is_in_memory ? std::min(io::threads_for_files(), team_.num_threads()) : 1);
   cursor.flush();
   has_parameters_ = true;
   return record;
