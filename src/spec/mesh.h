@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "spec/enum_set.h"
+
 namespace anabatic::spec {
 
 enum class Axis : std::uint8_t { kTensor, kContext, kData, kExpert, kExpertData, kPipeline };
@@ -21,27 +23,7 @@ inline constexpr std::array kAxes{Axis::kTensor, Axis::kContext,    Axis::kData,
                                   Axis::kExpert, Axis::kExpertData, Axis::kPipeline};
 std::string_view to_string(Axis axis);  // "tensor", "expert data"
 
-// A set of axes.
-class Axes {
- public:
-  constexpr Axes() = default;
-  constexpr Axes(std::initializer_list<Axis> axes) {
-    for (const Axis axis : axes) bits_ |= bit(axis);
-  }
-  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
-  constexpr bool is_empty() const { return bits_ == 0; }
-  friend constexpr Axes operator&(Axes a, Axes b) { return Axes(a.bits_ & b.bits_); }
-  friend constexpr Axes operator|(Axes a, Axes b) { return Axes(a.bits_ | b.bits_); }
-  friend constexpr Axes operator-(Axes a, Axes b) { return Axes(a.bits_ & ~b.bits_); }
-  bool operator==(const Axes&) const = default;
-
- private:
-  constexpr explicit Axes(int bits) : bits_(static_cast<std::uint8_t>(bits)) {}
-  static constexpr std::uint8_t bit(Axis axis) {
-    return static_cast<std::uint8_t>(1u << static_cast<unsigned>(axis));
-  }
-  std::uint8_t bits_ = 0;
-};
+using Axes = EnumSet<Axis>;
 
 inline constexpr Axes kDenseGrid{Axis::kTensor, Axis::kContext, Axis::kData, Axis::kPipeline};
 inline constexpr Axes kExpertGrid{Axis::kExpert, Axis::kExpertData, Axis::kPipeline};

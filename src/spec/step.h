@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "spec/enum_set.h"
 #include "spec/execution.h"
 
 namespace anabatic::spec {
@@ -20,27 +21,7 @@ std::string_view to_string(Place place);
 
 Place place_of(std::int64_t micro_batch, std::int64_t num_micro_batches);
 
-// A set of places.
-class Places {
- public:
-  constexpr Places() = default;
-  constexpr Places(std::initializer_list<Place> places) {
-    for (const Place place : places) bits_ |= bit(place);
-  }
-  constexpr bool contains(Place place) const { return (bits_ & bit(place)) != 0; }
-  constexpr bool is_empty() const { return bits_ == 0; }
-  friend constexpr Places operator&(Places a, Places b) { return Places(a.bits_ & b.bits_); }
-  friend constexpr Places operator|(Places a, Places b) { return Places(a.bits_ | b.bits_); }
-  friend constexpr Places operator-(Places a, Places b) { return Places(a.bits_ & ~b.bits_); }
-  bool operator==(const Places&) const = default;
-
- private:
-  constexpr explicit Places(int bits) : bits_(static_cast<std::uint8_t>(bits)) {}
-  static constexpr std::uint8_t bit(Place place) {
-    return static_cast<std::uint8_t>(1u << static_cast<unsigned>(place));
-  }
-  std::uint8_t bits_ = 0;
-};
+using Places = EnumSet<Place>;
 
 inline constexpr Places kEveryPlace{Place::kOnly, Place::kFirst, Place::kMiddle, Place::kLast};
 inline constexpr Places kStepBegins{Place::kOnly, Place::kFirst};  // gradients are assigned
