@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Matrices that files hold the other way round.
 #pragma once
 #include <algorithm>
 #include <cstdint>

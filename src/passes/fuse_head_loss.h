@@ -14,7 +14,7 @@
 //
 // A head with a bias is left apart: only ernie4_5_moe with `use_bias` has one. With 2 layers of
 // width 512 and V 32000, cross_entropy, its gradient and the casts took 2.0 % of such a step, in
-// bf16 on one thread of a shared Xeon (AVX-512). The stored logits are the larger price.
+// bf16 on one thread of a shared Xeon (AVX-512). Logits [T, V] are stored there.
 //
 // Measured on one thread of a shared Milan VM (AVX2), bf16, T 1024, K 512, V 32000: 1590 -> 1370 ms
 // (1.16x), and 200 MB of logits and their gradients become a workspace of 55 MB; with half of the

@@ -76,7 +76,8 @@ foreach(variant IN LISTS cpu_variants)
   if(ANABATIC_SANITIZE MATCHES "undefined" AND NOT variant STREQUAL "portable")
     target_compile_options(anabatic_kernels_cpu_${variant} PRIVATE -fno-sanitize=undefined)
   endif()
-  # Kernels are long functions of many accesses. Beyond this number g++ checks them by calls: a third of the compilation.
+  # Kernels are long functions of many accesses. Beyond this number g++ checks them by calls: attention_gradient.cpp
+  # compiles in 6.5 s of CPU time in place of 17.5.
   if(ANABATIC_SANITIZE MATCHES "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(anabatic_kernels_cpu_${variant} PRIVATE --param=asan-instrumentation-with-call-threshold=100)
   endif()
