@@ -119,17 +119,11 @@ class TensorComparison {
     model::to_stored(tensor_.name, tensor_.dtype, values, elements_, scales_);
     const auto count = static_cast<std::int64_t>(values.size());
     const auto found = stored_.bytes_of(at_, count);
-    const std::byte* scales = scales_.empty() ? nullptr : stored_.scales->data.data() + at_ / unit_;
-    for (std::size_t i = 0; i < elements_.size() / size_; ++i) {
-      const std::size_t begin = i * size_;
-      const bool is_equal =
-          std::memcmp(found.data() + begin, elements_.data() + begin, size_) == 0 &&
-          (scales == nullptr || scales[i] == scales_[i]);
-      if (!is_equal && num_different_++ == 0)
-        note_first(
-            values.subspan(i * static_cast<std::size_t>(unit_), static_cast<std::size_t>(unit_)),
-            at_ + static_cast<std::int64_t>(i) * unit_);
-    }
+    std::span<const std::byte> scales;
+    if (!scales_.empty())
+      scales = stored_.scales->data.subspan(static_cast<std::size_t>(at_ / unit_), scales_.size());
+    if (!std::ranges::equal(found, elements_) || !std::ranges::equal(scales, scales_))
+      compare_each(values, found, scales);
     at_ += count;
     return found;
   }
@@ -142,6 +136,20 @@ class TensorComparison {
   }
 
  private:
+  void compare_each(std::span<const float> values, std::span<const std::byte> found,
+                    std::span<const std::byte> scales) {
+    for (std::size_t i = 0; i < elements_.size() / size_; ++i) {
+      const std::size_t begin = i * size_;
+      const bool is_equal =
+          std::memcmp(found.data() + begin, elements_.data() + begin, size_) == 0 &&
+          (scales.empty() || scales[i] == scales_[i]);
+      if (!is_equal && num_different_++ == 0)
+        note_first(
+            values.subspan(i * static_cast<std::size_t>(unit_), static_cast<std::size_t>(unit_)),
+            at_ + static_cast<std::int64_t>(i) * unit_);
+    }
+  }
+
   // Where several share a scale, the element that is farthest from its value.
   void note_first(std::span<const float> values, std::int64_t at) {
     std::vector<float> found(values.size());
