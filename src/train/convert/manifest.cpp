@@ -104,6 +104,10 @@ ManifestKind parse_kind(const JsonNode& node) {
   return static_cast<ManifestKind>(found - std::begin(kKinds));
 }
 
+bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
+}
+
 // Compares what files hold of a tensor with what its values are there: elements, or the groups that
 // share a scale.
 class TensorComparison {
@@ -122,7 +126,7 @@ class TensorComparison {
     std::span<const std::byte> scales;
     if (!scales_.empty())
       scales = stored_.scales->data.subspan(static_cast<std::size_t>(at_ / unit_), scales_.size());
-    if (!std::ranges::equal(found, elements_) || !std::ranges::equal(scales, scales_))
+    if (!are_equal(found, elements_) || !are_equal(scales, scales_))
       compare_each(values, found, scales);
     at_ += count;
     return found;
