@@ -45,7 +45,7 @@ std::int64_t booked(std::int64_t count) {
 
 // An all_reduce has the most messages: parts of the sum, and sums, to and from each member.
 std::int64_t Flight::workspace_bytes(std::int64_t group_size) {
-  return booked<Flight>(1) + booked<Outgoing>(2 * group_size) + booked<Copy>(group_size) +
+  return booked<Flight>(1) + booked<Outgoing>(2 * group_size) + booked<Incoming>(group_size) +
          booked<Incoming>(group_size) + booked<const std::byte*>(group_size);
 }
 
@@ -62,7 +62,7 @@ Flight* Flight::make(std::span<std::byte> workspace, const Exchange& exchange, c
   const std::size_t num_members = exchange.group.size();
   flight->header_.kind = exchange.kind;
   flight->sends_ = booking.take<Outgoing>(2 * num_members);
-  flight->copies_ = booking.take<Copy>(num_members);
+  flight->copies_ = booking.take<Incoming>(num_members);
   flight->terms_ = booking.take<Incoming>(num_members);
   flight->term_bytes_ = booking.take<const std::byte*>(num_members);
   flight->me_ = static_cast<std::size_t>(
@@ -119,11 +119,14 @@ Incoming Flight::from(std::size_t member, Block own, std::int64_t bytes) const {
   return message;
 }
 
-void Flight::copy_from_member(std::size_t member, Block own, std::int64_t bytes, std::byte* to) {
+void Flight::copy_from_member(std::size_t member, Block own, std::int64_t bytes, std::byte* to,
+                              bool to_is_free) {
   if (bytes == 0 || (member == me_ && (to == nullptr || to == own.data))) return;
   ANABATIC_CHECK(to != nullptr, "[exchange] {}: no output for what rank {} sends", describe(),
                  exchange_.group[member]);
-  copies_[num_copies_++] = {from(member, own, bytes), to};
+  Incoming& copy = copies_[num_copies_++] = from(member, own, bytes);
+  copy.to = to;
+  copy.to_is_free = to_is_free;
 }
 
 void Flight::plan_gather() {
@@ -170,14 +173,15 @@ void Flight::plan_sum() {
 }
 
 // A sum is sent on as far as it is formed. What a member has summed has been read from every other
-// one, so that output may lie over input.
+// one, so that output may lie over input. Then a transport may still read what a sum replaces.
 void Flight::plan_sums_to_all() {
   sum_ = exchange_.output + bytes_before(me_);
   for (std::size_t i = 0; i < exchange_.group.size(); ++i) {
     if (i == me_) continue;
     if (bytes_of(me_) > 0)
       send_to(i, {sum_}, bytes_of(me_)).ready.store(0, std::memory_order_relaxed);
-    copy_from_member(i, {}, bytes_of(i), exchange_.output + bytes_before(i));
+    copy_from_member(i, {}, bytes_of(i), exchange_.output + bytes_before(i),
+                     exchange_.output != exchange_.input);
   }
 }
 
@@ -186,8 +190,8 @@ void Flight::start(Transport& transport) {
   for (Outgoing& message : sends_.first(num_sends_)) transport.send(message);
   for (Incoming& message : terms_.first(num_terms_))
     if (message.peer != rank_) transport.receive(message);
-  for (Copy& copy : copies_.first(num_copies_))
-    if (copy.from.peer != rank_) transport.receive(copy.from);
+  for (Incoming& copy : copies_.first(num_copies_))
+    if (copy.peer != rank_) transport.receive(copy);
 }
 
 bool Flight::poll(Transport& transport, Incoming& message) {
@@ -201,13 +205,13 @@ bool Flight::poll(Transport& transport, Incoming& message) {
   return message.arrived > message.used;
 }
 
-bool Flight::copy_piece(Transport& transport, Copy& copy) {
-  Incoming& message = copy.from;
-  if (message.is_complete() || !poll(transport, message)) return false;
-  const std::int64_t bytes = std::min(kPieceBytes, message.arrived - message.used);
-  copy_from(message.block, message.used, bytes, copy.to + message.used);
-  message.used += bytes;
-  if (message.is_complete() && message.peer != rank_) transport.finish(message);
+bool Flight::copy_piece(Transport& transport, Incoming& copy) {
+  if (copy.is_complete() || !poll(transport, copy)) return false;
+  const std::int64_t bytes = std::min(kPieceBytes, copy.arrived - copy.used);
+  if (copy.block.data != copy.to)  // else the transport has put it there
+    copy_from(copy.block, copy.used, bytes, copy.to + copy.used);
+  copy.used += bytes;
+  if (copy.is_complete() && copy.peer != rank_) transport.finish(copy);
   return true;
 }
 
@@ -235,7 +239,7 @@ bool Flight::sum_piece(Transport& transport) {
 bool Flight::move_piece(Transport& transport) {
   if (sum_piece(transport)) return true;
   for (std::size_t i = 0; i < num_copies_; ++i) {
-    Copy& copy = copies_[(next_copy_ + i) % num_copies_];
+    Incoming& copy = copies_[(next_copy_ + i) % num_copies_];
     if (!copy_piece(transport, copy)) continue;
     next_copy_ = (next_copy_ + i + 1) % num_copies_;
     return true;
@@ -247,8 +251,8 @@ bool Flight::is_complete(Transport& transport) {
   if (is_complete_) return true;
   for (const Incoming& term : terms_.first(num_terms_))
     if (!term.is_complete()) return false;
-  for (const Copy& copy : copies_.first(num_copies_))
-    if (!copy.from.is_complete()) return false;
+  for (const Incoming& copy : copies_.first(num_copies_))
+    if (!copy.is_complete()) return false;
   for (Outgoing& message : sends_.first(num_sends_)) {
     transport.poll(message);
     if (!message.is_taken.load(std::memory_order_acquire)) return false;
@@ -273,7 +277,7 @@ std::string Flight::missing(Transport& transport) {
                       message.peer));
   };
   for (const Incoming& term : terms_.first(num_terms_)) add_incoming(term);
-  for (const Copy& copy : copies_.first(num_copies_)) add_incoming(copy.from);
+  for (const Incoming& copy : copies_.first(num_copies_)) add_incoming(copy);
   for (Outgoing& message : sends_.first(num_sends_)) {
     transport.poll(message);
     if (!message.is_taken.load(std::memory_order_acquire))
@@ -292,8 +296,8 @@ std::int64_t Flight::received_bytes() const {
   std::int64_t bytes = 0;
   for (const Incoming& term : terms_.first(num_terms_))
     bytes += term.peer != rank_ ? term.header.bytes : 0;
-  for (const Copy& copy : copies_.first(num_copies_))
-    bytes += copy.from.peer != rank_ ? copy.from.header.bytes : 0;
+  for (const Incoming& copy : copies_.first(num_copies_))
+    bytes += copy.peer != rank_ ? copy.header.bytes : 0;
   return bytes;
 }
 

@@ -42,12 +42,6 @@ class Flight {
   Flight* next = nullptr;  // the communicator's
 
  private:
-  // A message that is copied to its place in the output.
-  struct Copy {
-    Incoming from;
-    std::byte* to = nullptr;
-  };
-
   Flight(const Exchange& exchange, const Header& header, std::int32_t rank)
       : exchange_(exchange), header_(header), rank_(rank) {}
   void plan_gather();
@@ -56,11 +50,12 @@ class Flight {
   void plan_sums_to_all();
   Outgoing& send_to(std::size_t member, Block block, std::int64_t bytes);
   Incoming from(std::size_t member, Block own, std::int64_t bytes) const;
-  void copy_from_member(std::size_t member, Block own, std::int64_t bytes, std::byte* to);
+  void copy_from_member(std::size_t member, Block own, std::int64_t bytes, std::byte* to,
+                        bool to_is_free = true);
   std::int64_t bytes_of(std::size_t member) const;      // by counts
   std::int64_t bytes_before(std::size_t member) const;  // of all members before it
   bool poll(Transport& transport, Incoming& message);   // true: more bytes are there
-  bool copy_piece(Transport& transport, Copy& copy);
+  bool copy_piece(Transport& transport, Incoming& copy);
   bool sum_piece(Transport& transport);
 
   Exchange exchange_;
@@ -68,8 +63,8 @@ class Flight {
   std::int32_t rank_;
   std::size_t me_ = 0;  // place in the group
   std::span<Outgoing> sends_;
-  std::span<Copy> copies_;
-  std::span<Incoming> terms_;  // of the sum, one a member
+  std::span<Incoming> copies_;  // copied to their places in the output
+  std::span<Incoming> terms_;   // of the sum, one a member
   std::span<const std::byte*> term_bytes_;
   std::size_t num_sends_ = 0, num_copies_ = 0, num_terms_ = 0;
   std::size_t first_sum_send_ = 0;  // from here on, `sends_` hold the sum

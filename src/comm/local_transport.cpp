@@ -65,14 +65,16 @@ class LocalTransport : public Transport {
   void poll(Outgoing&) override {}  // the receiver sets it
 
   void poll(Incoming& message) override {
-    if (message.source == nullptr && !match(message)) return;
-    message.arrived = message.source->ready.load(std::memory_order_acquire);
-    if (message.arrived > 0) message.begins_nanoseconds = message.source->begins_nanoseconds;
+    if (message.state == nullptr && !match(message)) return;
+    const Outgoing& sent = *static_cast<Outgoing*>(message.state);
+    message.arrived = sent.ready.load(std::memory_order_acquire);
+    if (message.arrived > 0) message.begins_nanoseconds = sent.begins_nanoseconds;
   }
 
   void finish(Incoming& message) override {
     // After this the sender may free the message.
-    std::exchange(message.source, nullptr)->is_taken.store(true, std::memory_order_release);
+    auto* sent = static_cast<Outgoing*>(std::exchange(message.state, nullptr));
+    sent->is_taken.store(true, std::memory_order_release);
     world_->seat(message.peer).bell.ring();
   }
 
@@ -108,11 +110,9 @@ class LocalTransport : public Transport {
       if (sent == nullptr) return false;
       if (sent->header == message.header) channel.first = sent->next;
     }
-    if (sent->header != message.header)
-      throw CommError(fmt::format("rank {} is at {}, rank {} at {}", message.peer,
-                                  to_string(sent->header), rank(), to_string(message.header)));
+    if (sent->header != message.header) refuse(sent->header, message, rank());
     ++channel.num_matched;
-    message.source = sent;
+    message.state = sent;
     message.block = sent->block;
     return true;
   }

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/message.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "base/error.h"
 
 namespace anabatic::comm {
 
 std::string to_string(const Header& header) {
   return fmt::format("exchange {} of step {} ({}, {} bytes, plan {:016x})", header.number,
                      header.step, to_string(header.kind), header.bytes, header.plan);
+}
+
+void refuse(const Header& sent, const Incoming& expected, std::int32_t rank) {
+  throw CommError(fmt::format("rank {} is at {}, rank {} at {}", expected.peer, to_string(sent),
+                              rank, to_string(expected.header)));
 }
 
 void copy_from(const Block& block, std::int64_t offset, std::int64_t bytes, std::byte* to) {

@@ -43,18 +43,24 @@ struct Outgoing {
   std::atomic<std::int64_t> ready{0};   // the first so many bytes may be sent
   std::atomic<bool> is_taken{false};    // the receiver has all of it: the bytes are free
   Outgoing* next = nullptr;             // the transport's
+  void* state = nullptr;                // likewise
 };
 
 struct Incoming {
   std::int32_t peer = 0;
   Header header{};
+  std::byte* to = nullptr;              // where a copy puts it; null: it is read where it lies
+  bool to_is_free = false;              // the transport may write there at any time
   Block block{};                        // once bytes have arrived: where they lie until finish()
-  std::int64_t arrived = 0;             // the first so many bytes can be read there
+  std::int64_t arrived = 0;             // [used, arrived) can be read there
   std::int64_t used = 0;                // by the exchange
   std::int64_t begins_nanoseconds = 0;  // the sender's, once bytes have arrived
-  Outgoing* source = nullptr;           // the transport's: null until the message has come
+  void* state = nullptr;                // the transport's
   std::int64_t place = 0;               // the transport's: among all messages from this peer
   bool is_complete() const { return used == header.bytes; }
 };
+
+// CommError: what came from the peer is not what this rank expects.
+[[noreturn]] void refuse(const Header& sent, const Incoming& expected, std::int32_t rank);
 
 }  // namespace anabatic::comm
