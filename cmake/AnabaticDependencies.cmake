@@ -18,6 +18,18 @@ set_property(TARGET PkgConfig::oniguruma PROPERTY INTERFACE_LINK_LIBRARIES -Wl,-
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
+set(ANABATIC_HAS_MPI OFF)
+if(ANABATIC_MPI STREQUAL "AUTO")
+  find_package(MPI 3.1 QUIET COMPONENTS CXX)
+elseif(ANABATIC_MPI)
+  find_package(MPI 3.1 REQUIRED COMPONENTS CXX)
+endif()
+if(ANABATIC_MPI AND MPI_CXX_FOUND)
+  set(ANABATIC_HAS_MPI ON)
+else()
+  message(STATUS "MPI: off (not found, or -DANABATIC_MPI=OFF; ON makes the first an error)")
+endif()
+
 set(ANABATIC_HAS_TESTS ${ANABATIC_TESTS})
 if(ANABATIC_TESTS STREQUAL "AUTO")
   find_package(GTest QUIET)

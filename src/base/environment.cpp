@@ -2,6 +2,7 @@
 #include "base/environment.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "base/error.h"
 
@@ -28,6 +29,15 @@ std::string cache_directory() {
   if (std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache;
   const std::string home = variable("HOME");
   return home.empty() ? "" : home + "/.cache";
+}
+
+std::vector<Launcher> launchers() {
+  std::vector<Launcher> result;
+  for (const auto& [size, rank] : {std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                   {"PMI_SIZE", "PMI_RANK"},
+                                   {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}})
+    result.push_back({size, variable(size), variable(rank)});
+  return result;
 }
 
 }  // namespace anabatic::environment

@@ -231,7 +231,10 @@ struct Communicator::Impl {
         transport->abort(impatience(number));
         fail();
       }
-      bell().await_ring(rings, std::min(sleep, left));
+      if (sleep == 0)
+        std::this_thread::yield();
+      else
+        bell().await_ring(rings, std::min(sleep, left));
     }
   }
 

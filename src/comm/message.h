@@ -2,6 +2,7 @@
 // What one rank owes another in an exchange: a message, as its sender and its receiver see it. Both
 // sides own theirs, in the workspace of the exchange; transports link them and allocate nothing.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,9 @@ struct Block {
 // Bytes [offset, offset + bytes) of the block.
 void copy_from(const Block& block, std::int64_t offset, std::int64_t bytes, std::byte* to);
 
+// Room in every message for what a transport keeps of it.
+inline constexpr std::size_t kRoomBytes = 256, kRoomAlignment = 16;
+
 struct Outgoing {
   std::int32_t peer = 0;
   Header header{};
@@ -44,6 +48,7 @@ struct Outgoing {
   std::atomic<bool> is_taken{false};    // the receiver has all of it: the bytes are free
   Outgoing* next = nullptr;             // the transport's
   void* state = nullptr;                // likewise
+  alignas(kRoomAlignment) std::array<std::byte, kRoomBytes> room;
 };
 
 struct Incoming {
@@ -57,6 +62,7 @@ struct Incoming {
   std::int64_t begins_nanoseconds = 0;  // the sender's, once bytes have arrived
   void* state = nullptr;                // the transport's
   std::int64_t place = 0;               // the transport's: among all messages from this peer
+  alignas(kRoomAlignment) std::array<std::byte, kRoomBytes> room;
   bool is_complete() const { return used == header.bytes; }
 };
 

@@ -15,6 +15,7 @@
 #include "comm/paced_transport.h"
 #include "comm/sum.h"
 #include "dist/exchange_program.h"
+#include "dist/mpi_ranks.h"
 #include "support/faulty_transport.h"
 
 namespace anabatic::testing {
@@ -34,6 +35,7 @@ struct Setting {
   std::int32_t num_ranks;
   Network network = Network::kPlain;
   bool has_helper = true;
+  bool is_mpi = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Setting& setting) {
@@ -43,6 +45,7 @@ std::ostream& operator<<(std::ostream& out, const Setting& setting) {
 RanksOptions options_of(const Setting& setting) {
   RanksOptions options;
   options.communicator.has_helper = setting.has_helper;
+  if (setting.is_mpi) options.mpi = mpi_world();
   options.wrap =
       [network = setting.network](
           std::unique_ptr<comm::Transport> transport) -> std::unique_ptr<comm::Transport> {
@@ -264,14 +267,26 @@ TEST_P(Exchanges, SumWithDenormalsAsZero) {
   EXPECT_THAT(run(body), Each(IsEmpty()));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, Exchanges,
-    ::testing::Values(Setting{"local", 1}, Setting{"local", 2}, Setting{"local", 3},
-                      Setting{"local", 4}, Setting{"local", 8},
-                      Setting{"without_helper", 4, Network::kPlain, false},
-                      Setting{"paced", 2, Network::kPaced}, Setting{"paced", 4, Network::kPaced},
-                      Setting{"delayed", 3, Network::kDelayed}),
-    [](const auto& each) { return fmt::format("{}_{}", each.param.name, each.param.num_ranks); });
+std::vector<Setting> settings() {
+  if (const comm::MpiWorld* world = mpi_world(); world != nullptr)
+    return {{"mpi", world->size(), Network::kPlain, true, true},
+            {"mpi_without_helper", world->size(), Network::kPlain, false, true},
+            {"mpi_paced", world->size(), Network::kPaced, true, true},
+            {"mpi_delayed", world->size(), Network::kDelayed, true, true}};
+  return {{"local", 1},
+          {"local", 2},
+          {"local", 3},
+          {"local", 4},
+          {"local", 8},
+          {"without_helper", 4, Network::kPlain, false},
+          {"paced", 2, Network::kPaced},
+          {"paced", 4, Network::kPaced},
+          {"delayed", 3, Network::kDelayed}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Exchanges, ::testing::ValuesIn(settings()), [](const auto& each) {
+  return fmt::format("{}_{}", each.param.name, each.param.num_ranks);
+});
 
 // One way of a link takes latency + bytes / bandwidth, and messages share it.
 TEST(PacedTransport, LetsNothingArriveSooner) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as threads of a test.
+// Ranks as threads of a test, or as processes.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -13,19 +13,25 @@
 
 #include "comm/communicator.h"
 #include "comm/local_transport.h"
+#include "comm/mpi_world.h"
 
 namespace anabatic::testing {
 
 struct RanksOptions {
   comm::CommunicatorOptions communicator{.patience_seconds = 60};
   std::function<std::unique_ptr<comm::Transport>(std::unique_ptr<comm::Transport>)> wrap{};
+  comm::MpiWorld* mpi = nullptr;  // ranks are its processes, all of which call run_ranks
 };
 
 // Runs a body on every rank; returns what each threw, empty for none. A rank that throws aborts the
-// others.
+// others. A process knows of its own rank alone.
 inline std::vector<std::string> run_ranks(std::int32_t num_ranks, const RanksOptions& options,
                                           const std::function<void(comm::Communicator&)>& body) {
-  auto transports = comm::local_transports(num_ranks);
+  std::vector<std::unique_ptr<comm::Transport>> transports;
+  if (options.mpi == nullptr)
+    transports = comm::local_transports(num_ranks);
+  else
+    transports.push_back(options.mpi->make_transport());
   std::vector<std::string> errors(transports.size());
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < transports.size(); ++rank)

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stands in for the mpi_*.cpp in a build without MPI.
+#include "base/error.h"
+#include "comm/mpi_world.h"
+
+namespace anabatic::comm {
+namespace {
+
+[[noreturn]] void refuse_mpi() {
+  throw Unsupported(
+      "[mpi] this anabatic was built without MPI; install it (Debian: libopenmpi-dev) and build "
+      "with -DANABATIC_MPI=ON");
+}
+
+}  // namespace
+
+std::string mpi_library() { return {}; }
+MpiWorld::MpiWorld() { refuse_mpi(); }
+std::unique_ptr<Transport> MpiWorld::make_transport() { refuse_mpi(); }
+bool MpiWorld::finalize() { refuse_mpi(); }
+std::int64_t mpi_transport_bytes(std::int32_t) { return 0; }
+
+}  // namespace anabatic::comm

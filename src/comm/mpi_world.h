@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPI of this process: which library, its start and its end. A build without MPI has the same
+// functions (mpi_stub.cpp).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+
+namespace anabatic::comm {
+
+// "Open MPI v4.1.4, MPI 3.1"; empty in a build without MPI. Does not start MPI.
+std::string mpi_library();
+
+// One a process, as MPI starts once. Its calls are made under one mutex, from any thread.
+class MpiWorld {
+ public:
+  // Starts MPI for threads that take turns (MPI_THREAD_SERIALIZED). Unsupported in a build without
+  // MPI, or where the library cannot do that. Outside a launcher there is one rank.
+  MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  std::int32_t rank() const { return rank_; }
+  std::int32_t size() const { return size_; }
+  std::int32_t num_slots() const { return num_slots_; }  // of the launcher; 0: it does not say
+  const std::string& thread_level() const { return thread_level_; }  // "multiple"
+
+  // All ranks make theirs in the same order. Each is a world of its own: messages and aborts of one
+  // do not reach another.
+  std::unique_ptr<Transport> make_transport();
+
+  // Ends MPI; all ranks do so. False, and MPI goes on, while a request is open: after an abort a
+  // process ends without.
+  bool finalize();
+
+ private:
+  std::int32_t rank_ = 0, size_ = 1, num_slots_ = 0;
+  std::string thread_level_;
+};
+
+// Bytes of buffers that the transport of one rank has in addition to those of exchanges.
+std::int64_t mpi_transport_bytes(std::int32_t num_ranks);
+
+}  // namespace anabatic::comm
