@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
+#include "comm/launcher.h"
+#include "comm/mpi_world.h"
 #include "device/cpu_limits.h"
 #include "device/memory.h"
 #include "device/thread_team.h"
@@ -68,9 +70,24 @@ std::string spinning(const device::ThreadTeam& team, const device::CpuLimits& li
                          : "the CPU quota leaves a fraction of a core");
 }
 
+// To be called before there are threads. Outside a launcher, mpirun counts a slot a core of this
+// machine, and those of a file of hosts, which nobody has named yet.
+std::string mpi_of(const device::CpuLimits& limits) {
+  const std::string library = comm::mpi_library();
+  if (library.empty()) return "off  built without MPI (-DANABATIC_MPI=ON)";
+  const comm::MpiProbe probe = comm::probe_mpi();
+  if (!probe.refusal.empty()) return fmt::format("off  {}: {}", library, probe.refusal);
+  const auto process = comm::launched_process();
+  const std::string slots = process ? fmt::format("rank {} of {}, {} slots", process->rank,
+                                                  process->size, probe.num_slots)
+                                    : fmt::format("{} slots on this machine", limits.num_threads());
+  return fmt::format("on   {}, thread level {}; {}", library, probe.thread_level, slots);
+}
+
 int run(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   const device::CpuLimits limits = device::cpu_limits();
+  const std::string mpi = mpi_of(limits);
   device::ThreadTeam team(static_cast<int>(config.device.threads), limits);
   const spec::DeviceSpec spec = device::probe_cpu(team, true);
   print_output("anabatic    {}\n", kVersion);
@@ -89,7 +106,7 @@ int run(const Invocation& invocation) {
     print_output("{:<11} {}\n", feature.instruction_set, why(spec, feature));
   print_output("spinning    {}\n", spinning(team, limits));
   print_output("cuda        off  not built\n");
-  print_output("mpi         off  not built\n");
+  print_output("mpi         {}\n", mpi);
   return 0;
 }
 

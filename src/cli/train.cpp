@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "anabatic/error.h"
 #include "base/log.h"
 #include "cli/calibrate_once.h"
 #include "cli/console.h"
 #include "cli/verb.h"
+#include "comm/launcher.h"
+#include "comm/mpi_world.h"
 #include "report/report.h"
 #include "train/trainer.h"
 
@@ -30,7 +34,21 @@ void write_report(const std::filesystem::path& output, Console& console) {
   }
 }
 
+// Each process of a launcher would train the whole run by itself, into one directory.
+void require_one_rank() {
+  const auto process = comm::launched_process();
+  if (!process || process->size == 1) return;
+  throw Unsupported(fmt::format(
+      "[train] expected one process, got {} of a launcher ({} is set): {}; start anabatic without "
+      "mpirun or srun",
+      process->size, process->variable,
+      comm::mpi_library().empty()
+          ? "this anabatic was built without MPI, so each would train by itself"
+          : "training on several ranks is not there yet, so each would train by itself"));
+}
+
 int run(const Invocation& invocation) {
+  require_one_rank();
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
   const train::RunConfig config = train::load_run_config(file, invocation.overrides);
   calibrate_once(config);

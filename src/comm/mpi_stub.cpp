@@ -18,6 +18,7 @@ std::string mpi_library() { return {}; }
 MpiWorld::MpiWorld() { refuse_mpi(); }
 std::unique_ptr<Transport> MpiWorld::make_transport() { refuse_mpi(); }
 bool MpiWorld::finalize() { refuse_mpi(); }
+MpiProbe probe_mpi() { return {.refusal = "built without MPI"}; }
 std::int64_t mpi_transport_bytes(std::int32_t) { return 0; }
 
 }  // namespace anabatic::comm

@@ -40,6 +40,15 @@ class MpiWorld {
   std::string thread_level_;
 };
 
+struct MpiProbe {
+  std::string thread_level;
+  std::int32_t num_slots = 0;  // as MpiWorld::num_slots()
+  std::string refusal;         // why MPI does not start; empty: it does
+};
+// Starts MPI in a child process and ends it there: where MPI fails it ends the process. To be
+// called while this process has one thread. Under a launcher all ranks call it.
+MpiProbe probe_mpi();
+
 // Bytes of buffers that the transport of one rank has in addition to those of exchanges.
 std::int64_t mpi_transport_bytes(std::int32_t num_ranks);
 

@@ -288,12 +288,28 @@ TEST_F(Cli, SaysWhichFieldsOfAnotherModelStandInTheWay) {
 TEST(CliWithoutModel, DescribesTheMachineAndItself) {
   const Outcome doctor = run_binary({"doctor", "--device.threads", "1"});
   EXPECT_EQ(doctor.exit_code, 0);
-  for (const char* part : {"cpu ", "cores ", "1 threads", "memory ", "bandwidth ", "avx2 "})
+  for (const char* part : {"cpu ", "cores ", "1 threads", "memory ", "bandwidth ", "avx2 ", "mpi "})
     EXPECT_THAT(doctor.out, HasSubstr(part));
   EXPECT_EQ(run_binary({"--version"}).out.substr(0, 9), "anabatic ");
   const Outcome help = run_binary({"train", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("--optimizer.min_learning_rate"));
+}
+
+// As every process that mpirun or srun starts.
+TEST(CliWithoutModel, TrainRefusesToBeOneOfMany) {
+  for (const auto& [size, rank] : {std::pair{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                   {"PMI_SIZE", "PMI_RANK"},
+                                   {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}}) {
+    const ScopedVariable own_rank(rank, "1");
+    const ScopedVariable many(size, "3");
+    const Outcome outcome = run_binary({"train"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("[train] expected one process, got 3 of a launcher (" +
+                                       std::string(size) + " is set)"));
+    const ScopedVariable one(size, "1"), first(rank, "0");
+    EXPECT_THAT(run_binary({"train"}).err, Not(HasSubstr("of a launcher")));
+  }
 }
 
 // A directory that a run will make, and a cache that nothing can be kept in.
