@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "bench/cases.h"
+#include "bench/exchange_benchmark.h"
 #include "device/probe.h"
 #include "device/topology.h"
 
@@ -43,6 +44,7 @@ std::unique_ptr<Benchmark> make_benchmark(std::string_view kind, const train::Ru
     }
     names.emplace_back(known.name);
   }
+  names.emplace_back(kExchangeKind);
   std::string list;
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   const auto nearest = nearest_word(kind, names);

@@ -5,16 +5,19 @@
 #include <string>
 
 #include "bench/benchmark.h"
+#include "bench/exchange_benchmark.h"
 #include "bench/profile.h"
 
 namespace anabatic::bench {
 
 std::string to_table(const Profile& profile);
 std::string to_table(const Result& result);
+std::string to_table(const ExchangeResult& result);
 
 // One JSON object on one line; a share without meaning is null.
 std::string to_json(const Profile& profile);
 std::string to_json(const Result& result);
+std::string to_json(const ExchangeResult& result);
 std::string to_json(const std::vector<Part>& parts, const Round& round);  // of --serve
 
 // Chrome's trace format, gzipped. Each call is one complete event, named by its label, on the track

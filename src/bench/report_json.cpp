@@ -106,6 +106,29 @@ std::string to_json(const Result& result) {
       .dump();
 }
 
+std::string to_json(const ExchangeResult& result) {
+  OrderedJson rows = OrderedJson::array();
+  for (const ExchangeRow& row : result.rows) {
+    const bool has_mpi = row.mpi_seconds > 0;
+    rows.push_back({{"name", row.name},
+                    {"bytes", row.bytes},
+                    {"received_bytes", row.received_bytes},
+                    {"touched_bytes", row.touched_bytes},
+                    {"seconds", row.seconds},
+                    {"mpi_seconds", has_mpi ? OrderedJson(row.mpi_seconds) : OrderedJson()},
+                    {"ratio", has_mpi ? OrderedJson(row.ratio) : OrderedJson()},
+                    {"copy_share", row.copy_share}});
+  }
+  return OrderedJson{{"kind", kExchangeKind},
+                     {"ranks", result.num_ranks},
+                     {"ranks_are", result.ranks_are},
+                     {"rounds", result.num_rounds},
+                     {"copy_bytes_per_second", result.copy_bytes_per_second},
+                     {"is_checked", result.is_checked},
+                     {"rows", rows}}
+      .dump();
+}
+
 std::string to_json(const std::vector<Part>& parts, const Round& round) {
   OrderedJson seconds = OrderedJson::object();
   for (std::size_t i = 0; i < parts.size(); ++i) seconds[parts[i].name] = round.seconds[i];

@@ -11,7 +11,7 @@
 namespace anabatic::bench {
 namespace {
 
-constexpr std::array<SettingHelp, 24> kSettings{
+constexpr std::array<SettingHelp, 26> kSettings{
     {{"batch", "attention, step: number of sequences"},
      {"documents", "attention: mean length of packed documents; 0 is one document a sequence"},
      {"experts", "moe: number of experts"},
@@ -23,8 +23,10 @@ constexpr std::array<SettingHelp, 24> kSettings{
      {"intermediate", "moe: width of an expert's intermediate activation"},
      {"kv_heads", "attention: number of key and value heads; 0 is that of heads"},
      {"matrices", "optimizer: number of weights"},
+     {"mib", "exchange: its size in MiB; 0 is 1, 16 and 64 in turn"},
      {"op", "norm: the op, one of rms_norm, residual, rope, swiglu and gather"},
      {"out", "gemm, optimizer: rows of the weight"},
+     {"ranks", "exchange: number of ranks, as threads; under mpirun that of its processes"},
      {"rows", "gemm, norm: rows of the activation"},
      {"sequence", "attention, step: tokens of a sequence"},
      {"sinks", "attention: 1 for a sink a head; 0 for none"},

@@ -6,9 +6,12 @@
 
 #include "base/error.h"
 #include "bench/benchmark.h"
+#include "bench/exchange_benchmark.h"
 #include "bench/report.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
+#include "comm/launcher.h"
+#include "comm/mpi_world.h"
 #include "device/topology.h"
 
 namespace anabatic::cli {
@@ -53,17 +56,36 @@ void measure(bench::Benchmark& benchmark, bench::Result& result) {
   result.parts = bench::summarize(benchmark.parts(), rounds);
 }
 
+std::int64_t rounds_of(const Invocation& invocation) {
+  const std::int64_t rounds = invocation.integer("--rounds", kDefaultRounds);
+  ANABATIC_REQUIRE(rounds > 0, "[bench] --rounds: expected at least 1, got {}", rounds);
+  return rounds;
+}
+
+int run_exchanges(const Invocation& invocation) {
+  for (const char* flag : {"--accumulate", "--cpu_time", "--serve"})
+    ANABATIC_REQUIRE(!invocation.has(flag), "[bench] {}: exchange does not know it", flag);
+  std::unique_ptr<comm::MpiWorld> world;
+  if (const auto process = comm::launched_process(); process && process->size > 1)
+    world = std::make_unique<comm::MpiWorld>();
+  const bench::ExchangeResult result = bench::measure_exchanges(
+      world.get(), settings_of(invocation), rounds_of(invocation), !invocation.has("--no_check"));
+  if (world == nullptr || world->rank() == 0)
+    print_line(invocation.has("--json") ? bench::to_json(result) : bench::to_table(result));
+  if (world != nullptr) world->finalize();
+  return 0;
+}
+
 int run(const Invocation& invocation) {
+  if (invocation.positionals.at(0) == bench::kExchangeKind) return run_exchanges(invocation);
   const train::RunConfig config =
       train::with_training_precision(train::load_run_config("", invocation.overrides));
   bench::Result result{.kind = invocation.positionals.at(0),
                        .precision = config.train.precision,
                        .settings = settings_of(invocation),
-                       .num_rounds = invocation.integer("--rounds", kDefaultRounds),
+                       .num_rounds = rounds_of(invocation),
                        .accumulate = invocation.has("--accumulate"),
                        .has_cpu_time = invocation.has("--cpu_time")};
-  ANABATIC_REQUIRE(result.num_rounds > 0, "[bench] --rounds: expected at least 1, got {}",
-                   result.num_rounds);
   const auto benchmark =
       bench::make_benchmark(result.kind, config, result.settings, result.accumulate);
   if (result.has_cpu_time) benchmark->use_clock(device::thread_cpu_nanoseconds);
@@ -110,7 +132,7 @@ std::vector<VerbOption> options() {
 const Verb& bench_verb() {
   static const Verb verb{"bench",
                          "speed of gemm, moe, attention, norm, loss, optimizer or step, as a share "
-                         "of the machine's peak",
+                         "of the peak; of exchanges between ranks",
                          "KIND",
                          options(),
                          true,

@@ -281,6 +281,24 @@ TEST(Bench, PrintsASharePerPartForEveryKind) {
   }
 }
 
+TEST(Bench, MeasuresExchangesOfThreads) {
+  const std::vector<std::string> arguments{"bench", "exchange", "--ranks",  "3",
+                                           "--mib", "1",        "--rounds", "1"};
+  EXPECT_THAT(succeed(arguments), HasSubstr("exchanges of 3 ranks, threads; medians of 1 rounds"));
+  std::vector<std::string> with_json = arguments;
+  with_json.emplace_back("--json");
+  const json result = json::parse(succeed(with_json));
+  EXPECT_EQ(result["is_checked"], true);
+  ASSERT_EQ(result["rows"].size(), 3u);
+  for (const json& row : result["rows"]) {
+    EXPECT_EQ(row["bytes"], 1 << 20);
+    EXPECT_GT(row["seconds"], 0.0);
+    EXPECT_TRUE(row["ratio"].is_null());
+  }
+  EXPECT_EQ(run_binary({"bench", "exchange", "--ranks", "1"}).exit_code, 2);
+  EXPECT_EQ(run_binary({"bench", "exchange", "--rows", "4"}).exit_code, 2);
+}
+
 TEST(Bench, CountsAThreadsOwnTimeWhenAsked) {
   const json result = json::parse(succeed({"bench", "gemm", "--rows", "4", "--cpu_time",
                                            "--device.threads", "1", "--rounds", "2", "--json"}));
