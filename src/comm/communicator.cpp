@@ -15,9 +15,6 @@
 namespace anabatic::comm {
 namespace {
 
-// A yield to another program may last milliseconds, but ranks that share a core need it.
-constexpr std::uint32_t kLooksAYield = 32;
-
 // A queue of flights that owns none.
 class Flights {
  public:
@@ -213,7 +210,6 @@ struct Communicator::Impl {
   void wait_for(std::uint32_t number) {
     const auto patience = static_cast<std::int64_t>(options.patience_seconds * 1e9);
     std::int64_t last_moved = device::wall_nanoseconds();
-    std::uint32_t num_looks = 0;
     for (;;) {
       std::uint64_t rings = 0;
       std::int64_t sleep = 0;
@@ -235,10 +231,7 @@ struct Communicator::Impl {
         transport->abort(impatience(number));
         fail();
       }
-      if (sleep > 0)
-        bell().await_ring(rings, std::min(sleep, left));
-      else if (++num_looks % kLooksAYield == 0)
-        std::this_thread::yield();
+      if (sleep > 0) bell().await_ring(rings, std::min(sleep, left));
     }
   }
 

@@ -26,7 +26,7 @@ using mpi::to_header;
 using mpi::to_wire;
 using mpi::Wire;
 
-constexpr std::int64_t kPlainBytes = 1 << 20;         // of a piece between memory of users
+constexpr std::int64_t kPlainBytes = 4 << 20;         // of a piece between memory of users
 constexpr int kHeaderTag = 0;                         // of pieces: from 1 on
 constexpr std::int64_t kNumTags = 32767;              // MPI promises tags up to this one
 constexpr int kAbortTag = 0;                          // on the communicator for control
@@ -48,8 +48,10 @@ struct Channel {  // with one peer
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(std::int32_t rank, std::int32_t size)
+  // `is_crowded`: ranks share cores.
+  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded)
       : Transport(rank, size, own_seat_),
+        is_crowded_(is_crowded),
         slot_bytes_(slot_bytes(size)),
         packed_(num_slots(size), slot_bytes_),
         received_(num_slots(size), slot_bytes_),
@@ -164,7 +166,11 @@ class MpiTransport : public Transport {
     if (sends_.first() == nullptr && receives_.first() == nullptr) return kForever;
     const std::int64_t quiet = now - last_news_;
     // Whoever awaits has nothing better to do. A helper leaves the core to those who compute.
-    if (own_seat_.bell.is_awaited()) return quiet < kSpinNanoseconds ? 0 : 2 * kShortest;
+    if (own_seat_.bell.is_awaited()) {
+      if (quiet >= kSpinNanoseconds) return 2 * kShortest;
+      if (is_crowded_) std::this_thread::yield();  // else the core goes to other programs
+      return 0;
+    }
     return std::clamp(quiet / 4, kShortest, kLongest);
   }
 
@@ -376,6 +382,7 @@ class MpiTransport : public Transport {
   }
 
   Seat own_seat_;
+  bool is_crowded_;
   std::int64_t slot_bytes_;
   mpi::Slots packed_, received_;
   MPI_Comm messages_, control_;
@@ -402,7 +409,8 @@ class MpiTransport : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> MpiWorld::make_transport() {
-  return std::make_unique<MpiTransport>(rank_, size_);
+  const auto num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
+  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores);
 }
 
 std::int64_t mpi_transport_bytes(std::int32_t num_ranks) {

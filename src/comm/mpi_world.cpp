@@ -86,6 +86,11 @@ MpiWorld::MpiWorld() {
         mpi_library(), thread_level_));
   mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+  MPI_Comm node = MPI_COMM_NULL;
+  mpi::check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+             "MPI_Comm_split_type");
+  mpi::check(MPI_Comm_size(node, &num_on_node_), "MPI_Comm_size");
+  mpi::check(MPI_Comm_free(&node), "MPI_Comm_free");
   int* slots = nullptr;
   int is_known = 0;
   mpi::check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_UNIVERSE_SIZE, &slots, &is_known),

@@ -24,7 +24,8 @@ class MpiWorld {
 
   std::int32_t rank() const { return rank_; }
   std::int32_t size() const { return size_; }
-  std::int32_t num_slots() const { return num_slots_; }  // of the launcher; 0: it does not say
+  std::int32_t num_on_node() const { return num_on_node_; }  // ranks that share this machine
+  std::int32_t num_slots() const { return num_slots_; }      // of the launcher; 0: it does not say
   const std::string& thread_level() const { return thread_level_; }  // "multiple"
 
   // All ranks make theirs in the same order. Each is a world of its own: messages and aborts of one
@@ -36,7 +37,7 @@ class MpiWorld {
   bool finalize();
 
  private:
-  std::int32_t rank_ = 0, size_ = 1, num_slots_ = 0;
+  std::int32_t rank_ = 0, size_ = 1, num_on_node_ = 1, num_slots_ = 0;
   std::string thread_level_;
 };
 
