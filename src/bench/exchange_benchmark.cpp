@@ -31,6 +31,8 @@ constexpr std::array kKinds{ExchangeKind::kReduceScatter, ExchangeKind::kAllGath
 constexpr std::int64_t kTimedBytes = 16 << 20;  // small exchanges repeat until so much has moved
 constexpr std::int64_t kCopyBytes = 64 << 20;
 constexpr std::int64_t kMostRanks = 64;
+// A rank awaits what it posts, so it moves all bytes. A helper would wake at every post.
+constexpr comm::CommunicatorOptions kOptions{.has_helper = false};
 
 // Integers of which a sum over all ranks is exact.
 float value(std::int64_t rank, std::int64_t at) {
@@ -209,7 +211,7 @@ std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
 }
 
 void run_processes(comm::MpiWorld& world, std::int64_t most_bytes, ExchangeResult& result) {
-  comm::Communicator communicator(world.make_transport());
+  comm::Communicator communicator(world.make_transport(), kOptions);
   Rank(communicator, comm::mpi_barrier, true, most_bytes).run(result);
 }
 
@@ -219,7 +221,7 @@ void run_threads(std::int64_t most_bytes, ExchangeResult& result) {
   std::mutex mutex;
   std::exception_ptr first_error;
   const auto run_rank = [&](std::unique_ptr<comm::Transport> transport) {
-    comm::Communicator communicator(std::move(transport));
+    comm::Communicator communicator(std::move(transport), kOptions);
     ExchangeResult own = result;
     try {
       Rank(
