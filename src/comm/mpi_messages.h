@@ -33,8 +33,9 @@ inline Header to_header(const Wire& wire) {
   return {wire.plan, wire.step, wire.number, static_cast<ExchangeKind>(wire.kind), wire.bytes};
 }
 
-inline constexpr std::int64_t kPoolBytes = 8 << 20;  // of slots
-inline constexpr std::int64_t kMostSlots = 2;        // of one message
+inline constexpr std::int64_t kPoolBytes = 16 << 20;  // of slots
+inline constexpr std::int64_t kMostSlotBytes = 512 << 10;
+inline constexpr std::int64_t kMostSlots = 4;  // of one message
 
 // Buffers of equal size, handed out in the order in which messages ask. So the oldest exchange
 // that is not complete always gets its own some time.
@@ -87,7 +88,7 @@ class Slots {
 
 inline std::int64_t slot_bytes(std::int32_t num_ranks) {
   const std::int64_t most = kPoolBytes / (kMostSlots * std::max(num_ranks - 1, 1));
-  return std::clamp<std::int64_t>(most / 4096 * 4096, 4096, kPieceBytes);
+  return std::clamp<std::int64_t>(most / 4096 * 4096, 4096, kMostSlotBytes);
 }
 
 // One set of slots for each peer, or as many as the pool holds.
