@@ -211,7 +211,7 @@ std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
 }
 
 void run_processes(comm::MpiWorld& world, std::int64_t most_bytes, ExchangeResult& result) {
-  comm::Communicator communicator(world.make_transport(), kOptions);
+  comm::Communicator communicator(world.make_transport({.silence_seconds = 0}), kOptions);
   Rank(communicator, comm::mpi_barrier, true, most_bytes).run(result);
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 std::string mpi_library() { return {}; }
 MpiWorld::MpiWorld() { refuse_mpi(); }
-std::unique_ptr<Transport> MpiWorld::make_transport() { refuse_mpi(); }
+std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions&) { refuse_mpi(); }
 bool MpiWorld::finalize() { refuse_mpi(); }
 void mpi_barrier() { refuse_mpi(); }
 void mpi_reduce_scatter_block(const float*, float*, std::int64_t) { refuse_mpi(); }

@@ -5,12 +5,14 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "comm/mpi_calls.h"
+#include "comm/mpi_heartbeat.h"
 #include "comm/mpi_messages.h"
 #include "comm/mpi_world.h"
 #include "device/clock.h"
@@ -34,8 +36,8 @@ constexpr std::size_t kMostText = 2000;               // of an abort: MPI sends 
 constexpr std::int64_t kLater = -1;                   // Wire::begins_nanoseconds: follows by itself
 constexpr std::int64_t kSpinNanoseconds = 2'000'000;  // of an await without news
 constexpr std::int64_t kShortest = 50'000, kLongest = 1'000'000;  // sleeps between polls
-constexpr std::int64_t kAbortNanoseconds = 2'000'000'000;         // for peers to hear of it
-constexpr std::int64_t kQuietNanoseconds = 100'000'000;           // then nothing moves any more
+constexpr std::int64_t kAbortNanoseconds = 500'000'000;           // for peers to hear of it
+constexpr std::int64_t kQuietNanoseconds = 200'000'000;           // then nothing moves any more
 constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
 int tag_of(std::int64_t place) { return 1 + static_cast<int>(place % kNumTags); }
@@ -49,7 +51,7 @@ struct Channel {  // with one peer
 class MpiTransport : public Transport {
  public:
   // `is_crowded`: ranks share cores.
-  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded)
+  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded, double silence_seconds)
       : Transport(rank, size, own_seat_),
         is_crowded_(is_crowded),
         slot_bytes_(slot_bytes(size)),
@@ -64,6 +66,10 @@ class MpiTransport : public Transport {
     mpi::check(MPI_Irecv(text_from_peer_.data(), static_cast<int>(text_from_peer_.size()), MPI_CHAR,
                          MPI_ANY_SOURCE, kAbortTag, control_, &abort_request_),
                "MPI_Irecv");
+    if (silence_seconds > 0) {
+      heartbeat_.emplace(control_, rank, size, silence_seconds);
+      heartbeat_->tick(device::wall_nanoseconds(), nullptr);
+    }
     watch_ = std::thread([this] { watch(); });
   }
 
@@ -87,6 +93,7 @@ class MpiTransport : public Transport {
     sends_.append(sending);
     sending.message = &message;
     sending.wire = to_wire(message.header);
+    last_ = message.header;
     sending.tag = tag_of(channel(message.peer).num_sent++);
     const bool is_packed = message.block.row_index != nullptr;
     sending.wire.piece_bytes = is_packed || is_sum(message.header) ? slot_bytes_ : kPlainBytes;
@@ -174,8 +181,11 @@ class MpiTransport : public Transport {
     return std::clamp(quiet / 4, kShortest, kLongest);
   }
 
+  // Peers hear of it before this rank ends.
   void abort(const std::string& text) override {
-    if (!set_text(text)) return;
+    const std::lock_guard abort_lock(abort_mutex_);
+    if (is_aborted_.load()) return;
+    text_ = text;
     std::vector<MPI_Request> requests;
     {
       const std::lock_guard lock(mpi::mutex());
@@ -192,12 +202,14 @@ class MpiTransport : public Transport {
       if (requests.empty() || device::wall_nanoseconds() - begin > kAbortNanoseconds) break;
     }
     mpi::num_abandoned() += static_cast<std::int64_t>(requests.size());
+    publish_abort();
   }
 
   const std::string* abort_text() const override { return is_aborted_.load() ? &text_ : nullptr; }
 
-  // No rank reads memory of this one once its sends have ended, or once none moved for long: what
-  // no peer receives stays unread.
+  // No rank reads memory of this one once its sends have ended, or once nothing moved for long:
+  // what no peer receives stays unread, and a dead peer sends no more. From then on nothing is
+  // polled, so nothing is written either.
   void settle() override {
     const std::lock_guard seat_lock(own_seat_.mutex);
     if (std::exchange(is_settled_, true)) return;
@@ -211,13 +223,15 @@ class MpiTransport : public Transport {
     std::int64_t last = begin, num_open = 0;
     for (;; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
       const std::lock_guard lock(mpi::mutex());
-      std::int64_t num_receives = 0, num_sends = 0;
-      for_each_receive(
-          [&](MPI_Request& request) { num_receives += mpi::has_ended(request) ? 0 : 1; });
-      for_each_send([&](MPI_Request& request) { num_sends += mpi::has_ended(request) ? 0 : 1; });
+      std::int64_t count = 0;
+      const auto count_open = [&](MPI_Request& request) {
+        count += mpi::has_ended(request) ? 0 : 1;
+      };
+      for_each_receive(count_open);
+      for_each_send(count_open);
       const std::int64_t now = device::wall_nanoseconds();
-      if (std::exchange(num_open, num_receives + num_sends) != num_open) last = now;
-      const bool is_quiet = num_receives == 0 && now - last > kQuietNanoseconds;
+      if (std::exchange(num_open, count) != count) last = now;
+      const bool is_quiet = now - last > kQuietNanoseconds;
       if (num_open > 0 && !is_quiet && now - begin < kAbortNanoseconds) continue;
       mpi::num_abandoned() += num_open;
       return;
@@ -323,6 +337,7 @@ class MpiTransport : public Transport {
     }
     for (Channel& each : channels_) visit(each.header);
     visit(abort_request_);
+    if (heartbeat_) heartbeat_->for_each_receive(visit);
   }
 
   template <class F>
@@ -332,27 +347,40 @@ class MpiTransport : public Transport {
       visit(sending->begins);
       for (MPI_Request& request : sending->requests) visit(request);
     }
+    if (heartbeat_) heartbeat_->for_each_send(visit);
+  }
+
+  void leave() {
+    const std::int64_t begin = device::wall_nanoseconds();
+    for (;; std::this_thread::sleep_for(std::chrono::microseconds(20))) {
+      const std::lock_guard lock(mpi::mutex());
+      if (heartbeat_->say_farewell() || device::wall_nanoseconds() - begin > kQuietNanoseconds)
+        return;
+    }
   }
 
   // At the end of a communicator without an error all messages are done: only receives for what
-  // never comes are open. After an abort messages may still come, so the communicators stay.
+  // never comes are open. After an abort messages may still come, and signs of life at any time:
+  // communicators that something may come on stay.
   void close() {
     const bool is_clean = !is_aborted_.load();
+    if (is_clean && heartbeat_) leave();
     settle();
     const std::lock_guard lock(mpi::mutex());
-    if (!is_clean) return;
-    for (MPI_Comm* each : {&messages_, &control_}) mpi::check(MPI_Comm_free(each), "MPI_Comm_free");
+    if (is_clean) mpi::check(MPI_Comm_free(&messages_), "MPI_Comm_free");
   }
 
-  bool set_text(const std::string& text) {
-    {
-      const std::lock_guard lock(text_mutex_);
-      if (is_aborted_.load()) return false;
-      text_ = text;
-      is_aborted_.store(true);
-    }
+  void publish_abort() {
+    is_aborted_.store(true);
     own_seat_.bell.ring();
-    return true;
+  }
+
+  // Unless this rank is about to abort, and thus to have a text of its own.
+  void set_text(const std::string& text) {
+    const std::unique_lock abort_lock(abort_mutex_, std::try_to_lock);
+    if (!abort_lock || is_aborted_.load()) return;
+    text_ = text;
+    publish_abort();
   }
 
   void poll_abort() {
@@ -372,13 +400,20 @@ class MpiTransport : public Transport {
   void watch() {
     for (std::unique_lock watch_lock(watch_mutex_); !stops_;) {
       wakes_watch_.wait_for(watch_lock, kWatchPeriod, [&] { return stops_; });
-      const std::lock_guard lock(mpi::mutex());
+      if (is_aborted_.load()) continue;
       try {
-        poll_abort();
+        if (const auto death = look(); death) abort(*death);
       } catch (const CommError& error) {
         set_text(error.what());
       }
     }
+  }
+
+  std::optional<std::string> look() {
+    const std::lock_guard lock(mpi::mutex());
+    poll_abort();
+    if (!heartbeat_ || is_aborted_.load()) return std::nullopt;
+    return heartbeat_->tick(device::wall_nanoseconds(), last_ ? &*last_ : nullptr);
   }
 
   Seat own_seat_;
@@ -393,9 +428,11 @@ class MpiTransport : public Transport {
   bool has_news_ = false;         // since the last sleep_nanoseconds()
   std::int64_t last_news_ = 0;
   bool is_settled_ = false;
+  std::optional<Header> last_;  // of all that was sent
+  std::optional<mpi::Heartbeat> heartbeat_;
 
-  std::mutex text_mutex_;
-  std::string text_;  // written once, before is_aborted_
+  std::mutex abort_mutex_;  // taken before MPI's mutex, or tried
+  std::string text_;        // written once, before is_aborted_
   std::atomic<bool> is_aborted_{false};
   std::array<char, kMostText> text_from_peer_{};
   MPI_Request abort_request_ = MPI_REQUEST_NULL;
@@ -408,9 +445,10 @@ class MpiTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MpiWorld::make_transport() {
+std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions& options) {
   const auto num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
-  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores);
+  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores,
+                                        options.silence_seconds);
 }
 
 std::int64_t mpi_transport_bytes(std::int32_t num_ranks) {

@@ -13,6 +13,12 @@ namespace anabatic::comm {
 // "Open MPI v4.1.4, MPI 3.1"; empty in a build without MPI. Does not start MPI.
 std::string mpi_library();
 
+struct MpiTransportOptions {
+  // Ranks whose neighbour in a ring gives no sign of life for so long end all ranks with its name.
+  // 0: they do not listen, as where somebody blocks inside MPI.
+  double silence_seconds = 3;
+};
+
 // One a process, as MPI starts once. Its calls are made under one mutex, from any thread.
 class MpiWorld {
  public:
@@ -30,7 +36,7 @@ class MpiWorld {
 
   // All ranks make theirs in the same order. Each is a world of its own: messages and aborts of one
   // do not reach another.
-  std::unique_ptr<Transport> make_transport();
+  std::unique_ptr<Transport> make_transport(const MpiTransportOptions& options = {});
 
   // Ends MPI; all ranks do so. False, and MPI goes on, while a request is open: after an abort a
   // process ends without.
