@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "lower/lower_exchanges.h"
 #include "lower/lower_windows.h"
 #include "lower/planned_calls.h"
 #include "plan/kernel_selection.h"
@@ -67,6 +68,10 @@ class Lowering {
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) program_.inputs.push_back(named(value));
     add_windows(graph_, plan_, states_, program_);
+    for (const plan::Exchange& exchange : plan_.exchanges) {
+      program_.exchanges.push_back(lower_exchange(graph_, exchange));
+      program_.exchanges.back().buffer = operand(graph_.node(exchange.node).outputs.front());
+    }
   }
 
   void add_outputs(runtime::Layout& layout) const {
@@ -114,6 +119,8 @@ class Lowering {
     variant.updates |= action == spec::Action::kUpdate;
     const bool moves_states = action == spec::Action::kUpdate || spec::kStepEnds.contains(place);
     variant.swap_points = swap_points(plan_, action, positions, moves_states);
+    if (moves_states)
+      variant.exchange_points = exchange_points(plan_, action, positions);
     return variant;
   }
 
@@ -122,7 +129,8 @@ class Lowering {
     std::vector<runtime::Variant>& all = program_.variants[action];
     const auto same = std::find_if(all.begin(), all.end(), [&](const runtime::Variant& other) {
       return other.layout == variant.layout && other.calls == variant.calls &&
-             other.swap_points == variant.swap_points;
+             other.swap_points == variant.swap_points &&
+             other.exchange_points == variant.exchange_points;
     });
     if (same == all.end())
       all.push_back(std::move(variant));
@@ -245,7 +253,7 @@ class CallsVerifier {
       const ir::Node& node = graph_.node(planned.node);
       const bool waits = action != spec::Action::kUpdate && node.is_of_update() &&
                          !spec::kStepEnds.contains(place);
-      if (planned.is_offloaded || waits) continue;
+      if (!planned.is_call() || waits) continue;
       if (zeroes_at(place, planned.zero_fill)) check_fill(action, planned, node);
       check_call(action, place, planned, node);
     }
@@ -400,6 +408,7 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
         if (variant.layout == 0 && variant.places.contains(place))
           verifier.check(action, place, variant_for(program, action, place));
   verify_windows(graph, plan, program_states(graph), program);
+  verify_exchanges(plan, program);
   verify_schedules(program, plan.places);
 }
 

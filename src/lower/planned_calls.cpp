@@ -23,7 +23,7 @@ std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan&
   for (const auto& [action, order] : plan.orders)
     for (const plan::PlannedNode& planned : order) {
       ++position;
-      if (planned.is_offloaded) continue;
+      if (!planned.is_call()) continue;
       PlannedCall call{.action = action, .position = position, .planned = &planned};
       const auto add = [&](spec::Places where) {
         call.places = where;

@@ -11,6 +11,7 @@
 #include "ops/cast.h"
 #include "ops/clip_factor.h"
 #include "ops/embedding.h"
+#include "ops/exchange.h"
 #include "ops/expert_bias.h"
 #include "ops/fill.h"
 #include "ops/global_norm.h"
@@ -42,6 +43,7 @@ const ir::OpSchema* const kTable[] = {
     &kActivationGradient,
     &kAdd,
     &kAddRmsNorm,
+    &kAllReduce,
     &kAttention,
     &kAttentionGradient,
     &kCacheWrite,

@@ -9,6 +9,7 @@
 
 #include "ir/op_schema.h"
 #include "spec/decisions.h"
+#include "spec/mesh.h"
 #include "spec/state.h"
 #include "spec/training.h"
 #include "tensor/tensor_type.h"
@@ -39,6 +40,7 @@ struct PassOptions {
   // Parameters that are on disk between their readers (reload_parameters). null: none.
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
+  spec::Mesh mesh{};                           // of the ranks that share a step
 };
 
 struct PassContext {

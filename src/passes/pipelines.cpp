@@ -29,6 +29,7 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
+#include "passes/reduce_gradients.h"
 #include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
@@ -75,6 +76,8 @@ constexpr std::array kStages{
     Stage{kPackAgain, Runs::kTraining},
     // Gradients are final, and derived states are known.
     Stage{kApplyOptimizer, Runs::kTraining},
+    // Gradients have their layouts, and all that reads them is there.
+    Stage{kReduceGradients, Runs::kTraining},
     // Takes the sums of squares that apply_optimizer adds into the products.
     Stage{kAccumulateInGemm, Runs::kTraining},
     // Cuts the updates that apply_optimizer makes.

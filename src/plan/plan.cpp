@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "plan/exchanges.h"
 #include "plan/kernel_selection.h"
 #include "plan/offload.h"
 #include "plan/offset_search.h"
@@ -307,6 +308,9 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
       if (!offload.is_of_state()) plan.disk_bytes += offload.bytes;
     }
   }
+  plan.exchanges = find_exchanges(graph, order, options.trivial);
+  for (const Exchange& exchange : plan.exchanges)
+    nodes[static_cast<std::size_t>(exchange.posted_at)]->is_exchange = true;
   BufferPlanner buffers(graph, map, order, plan.offloads);
   if (!options.trivial) buffers.work_in_place();
   if (gradients_in_frame) buffers.move_gradients_to_frame();

@@ -46,6 +46,8 @@ struct PlannedNode {
   ZeroFill zero_fill = ZeroFill::kNone;
   const kernels::Kernel* zero_kernel = nullptr;  // the row of `fill`, when zero_fill is not kNone
   bool is_offloaded = false;                     // no call: an Offload does it
+  bool is_exchange = false;                      // no call: an Exchange does it
+  bool is_call() const { return !is_offloaded && !is_exchange; }
 };
 
 // A state on disk that is in memory only around its update: its buffer is a window of the frame.
@@ -75,6 +77,14 @@ struct Offload {
   bool is_of_state() const { return state >= 0; }
 };
 
+// An exchange between ranks, of a node that is no call. Its bytes belong to the communicator from
+// its post to its await. Positions as in Lifetime.
+struct Exchange {
+  ir::NodeId node{};
+  std::int32_t posted_at = 0;   // the position of the node
+  std::int32_t awaited_at = 0;  // it is complete before this position
+};
+
 struct Plan {
   std::string name;  // of the graph
   // Every node except `accumulate`, which is never a call: its contributions share the bytes of
@@ -85,6 +95,7 @@ struct Plan {
   std::vector<SwapWindow> windows;  // in the order of their reads, which is that of their uses
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0, persistent_bytes = 0;
   std::vector<Offload> offloads;      // ascending by needed_at; copies of parameters among them
+  std::vector<Exchange> exchanges;    // ascending by posted_at
   std::int64_t disk_bytes = 0;        // of states on disk, and of offloaded values
   std::int64_t frame_live_bytes = 0;  // most frame bytes alive at once: a bound on frame_bytes
   // The micro-batches that it is for. Of a step's only one, gradients lie in the frame; of its

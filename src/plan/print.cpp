@@ -66,6 +66,7 @@ std::string node_line(const ir::Graph& graph, const Plan& plan, const PlannedNod
     line += fmt::format("{} {} {}", i ? "," : "", mode_text(planned.modes[i]),
                         operand(graph, plan, node.outputs[i]));
   if (planned.is_offloaded) line += " from disk";
+  if (planned.is_exchange) line += " between ranks";
   if (planned.workspace_bytes > 0)
     line += fmt::format(
         " workspace {}[{}, {})", planned.workspace_arena == spec::Arena::kFrame ? "" : "gradient ",
@@ -101,6 +102,9 @@ std::string decisions(const ir::Graph& graph, const Plan& plan) {
                   : fmt::format("  offload n{} {} bytes written [{}, {}) read [{}, {})\n",
                                 index(offload.reload), offload.bytes, offload.write_at,
                                 offload.written_by, offload.read_at, offload.needed_at);
+  for (const Exchange& exchange : plan.exchanges)
+    result += fmt::format("  exchange n{} in flight [{}, {})\n", index(exchange.node),
+                          exchange.posted_at, exchange.awaited_at);
   return result;
 }
 

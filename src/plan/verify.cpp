@@ -75,11 +75,13 @@ class Verifier {
       action_ = action;
       for (const PlannedNode& planned : order) {
         move_windows();
+        await_exchanges();
         step(planned);
         ++position_;
       }
     }
     move_windows();
+    await_exchanges();
     check_end();
     check_next_step();
   }
@@ -250,6 +252,40 @@ class Verifier {
     check_transfers(planned);
     for (std::size_t i = 0; i < node.outputs.size(); ++i) check_write(planned, node, i);
     check_lifetimes(planned, node);
+    if (planned.is_exchange) post(planned, node);
+  }
+
+  // The bytes of an exchange hold nothing that may be read until its await.
+  void post(const PlannedNode& planned, const ir::Node& node) {
+    ANABATIC_RULE(next_post_ < plan_.exchanges.size() &&
+                      plan_.exchanges[next_post_].node == planned.node &&
+                      plan_.exchanges[next_post_].posted_at == position_ &&
+                      plan_.exchanges[next_post_].awaited_at > position_,
+                  "an exchange for every node without a call, in the order of posts", "{}",
+                  label(planned.node));
+    const auto in_flight = in_flight_of(next_post_++);
+    for (const ir::ValueId output : node.outputs) {
+      const PlannedBuffer& at = buffer(output);
+      arena(at).write(at.offset, at.offset + at.bytes, in_flight);
+    }
+  }
+
+  std::int64_t in_flight_of(std::size_t exchange) const {
+    return -2 - static_cast<std::int64_t>(plan_.windows.size() + plan_.offloads.size() + exchange);
+  }
+
+  void await_exchanges() {
+    for (std::size_t i = 0; i < next_post_; ++i) {
+      if (plan_.exchanges[i].awaited_at != position_) continue;
+      for (const ir::ValueId output : graph_.node(plan_.exchanges[i].node).outputs) {
+        const PlannedBuffer& at = buffer(output);
+        ANABATIC_RULE(arena(at).holds(at.offset, at.offset + at.bytes, in_flight_of(i)),
+                      "no exchange overlaps another use of its bytes",
+                      "value {} is overwritten while ranks exchange it", index(output));
+        write(output);
+      }
+      ++num_awaited_;
+    }
   }
 
   // Transfers before the node at this position, in the order of the queue.
@@ -427,6 +463,8 @@ class Verifier {
                     "states end with their new value", "state {}", text(state.name));
     for (const auto& [content, missing] : num_missing_)
       ANABATIC_RULE(missing == 0, "every contribution written once", "value {}", content);
+    ANABATIC_RULE(num_awaited_ == plan_.exchanges.size(), "every exchange is awaited",
+                  "{} of {}", num_awaited_, plan_.exchanges.size());
     for (ir::ValueId output : graph_.outputs)
       ANABATIC_RULE(holds(output), "outputs stay readable", "'{}'",
                     text(graph_.value(output).name));
@@ -446,6 +484,7 @@ class Verifier {
   std::map<std::int32_t, std::vector<std::size_t>> window_ends_, window_reads_, offload_moves_;
   spec::Action action_{};
   std::int32_t position_ = 0;
+  std::size_t next_post_ = 0, num_awaited_ = 0;  // of Plan::exchanges
 };
 
 }  // namespace

@@ -55,6 +55,8 @@ struct Executor::Impl {
                                  slot.is_on_disk ? Tier::kDisk : Tier::kMemory, slot.part));
     windows.emplace(program, store,
                     std::span(frame.data(), static_cast<std::size_t>(frame.bytes())));
+    exchanges.emplace(program, options.rank,
+                      [&](const Operand& operand) { return resolve(operand); });
     reserve();
     for (const Call& call : program.calls) bound.push_back(bind(call));
     for (std::size_t i = 0; i < bound.size(); ++i) bound[i].arguments.watch = windows->watch(i);
@@ -234,7 +236,9 @@ struct Executor::Impl {
   std::vector<Poison> poisons;
   std::vector<BoundCall> bound;               // by index into Program::calls
   std::int32_t last_layout = 0;               // of the variant that ran last
-  std::optional<swap::WindowDriver> windows;  // destroyed before the frame, whose bytes it uses
+  // Destroyed before the arenas, whose bytes they use.
+  std::optional<swap::WindowDriver> windows;
+  std::optional<ExchangeDriver> exchanges;
 };
 
 Executor::Executor(const Program& program, StateStore& store, device::ThreadTeam& team,
@@ -275,16 +279,21 @@ void Executor::run(const StepEntry& entry) {
   if (impl_->options.poison && entry.action == Action::kForward)
     impl_->poison_arenas(entry.micro_batch);
   impl_->last_layout = variant.layout;
+  ExchangeDriver& exchanges = *impl_->exchanges;
   windows.begin(entry.action, variant);
+  exchanges.begin(variant);
   for (std::size_t i = 0; i < variant.calls.size(); ++i) {
+    exchanges.before(i);
     windows.before(i);
     impl_->run_one(entry.action, impl_->bound[static_cast<std::size_t>(variant.calls[i])]);
   }
+  exchanges.end(variant);
   windows.end();
 }
 
 std::int64_t Executor::arena_bytes() const {
-  return impl_->frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes();
+  return impl_->frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes() +
+         impl_->exchanges->workspace_bytes();
 }
 
 }  // namespace anabatic::runtime

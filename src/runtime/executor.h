@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "device/clock.h"
+#include "runtime/exchange_driver.h"
 #include "runtime/program.h"
 #include "runtime/state_store.h"
 
@@ -38,6 +39,7 @@ struct ExecutorOptions {
   // the frame before each forward, gradients before a step's first one, and every assigned output
   // and workspace before its call (ANABATIC_POISON=1 in tests).
   bool poison = false;
+  RankContext rank{};  // for a program that exchanges
 };
 
 class Executor {
@@ -63,13 +65,15 @@ class Executor {
 
   // Runs the calls of one variant. runtime/verify_schedule.h checks which entries make a step, and
   // in which order. Allocates nothing.
-  // InvalidArgument when the program has no such variant; ResourceError when the disk failed.
+  // InvalidArgument when the program has no such variant; ResourceError when the disk failed;
+  // CommError when the exchanges of all ranks ended.
   void run(const StepEntry& entry);
   bool has_action(Action action) const;
 
   void observe(Observer observer);  // from the next run on
 
-  std::int64_t arena_bytes() const;  // frame + gradient + input, as allocated
+  // Frame, gradients, input and what exchanges work in, as allocated.
+  std::int64_t arena_bytes() const;
 
  private:
   struct Impl;

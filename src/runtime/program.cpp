@@ -54,6 +54,14 @@ std::string print(const Program& program, const SwapPoint& point) {
                      window.offset);
 }
 
+std::string print(const Program& program, const ExchangePoint& point) {
+  const Exchange& exchange = program.exchanges[static_cast<std::size_t>(point.exchange)];
+  return fmt::format("    {} exchange {} {} | {} over {}",
+                     point.step == ExchangeStep::kPost ? "post" : "await", point.exchange,
+                     exchange.label, print(program, exchange.buffer),
+                     spec::to_string(exchange.group));
+}
+
 std::string where(spec::Places places) { return fmt::format(" in {{{}}}", to_string(places)); }
 
 // A line for each call of an action in a layout, and for each transfer before it.
@@ -65,7 +73,11 @@ class Listing {
       if (variant.layout != layout) continue;
       all_ = all_ | variant.places;
       for (const std::int32_t call : variant.calls) calls_[call] = calls_[call] | variant.places;
-      for (const SwapPoint& point : variant.swap_points) add(variant, point);
+      // As the executor: exchanges, then windows.
+      for (const ExchangePoint& point : variant.exchange_points)
+        add(variant, point.call, print(program, point));
+      for (const SwapPoint& point : variant.swap_points)
+        add(variant, point.call, print(program, point));
     }
   }
 
@@ -81,27 +93,25 @@ class Listing {
 
  private:
   struct Move {
-    SwapPoint point;
+    std::string text;
     spec::Places places;
   };
 
-  void add(const Variant& variant, const SwapPoint& point) {
-    const auto at = static_cast<std::size_t>(point.call);
+  void add(const Variant& variant, std::int32_t call, std::string text) {
+    const auto at = static_cast<std::size_t>(call);
     const bool is_behind = at == variant.calls.size();
     std::vector<Move>& moves =
         moves_[is_behind ? program_.calls.size() : static_cast<std::size_t>(variant.calls[at])];
-    const auto known = std::find_if(moves.begin(), moves.end(), [&](const Move& move) {
-      return move.point.step == point.step && move.point.window == point.window;
-    });
+    const auto known = std::ranges::find(moves, text, &Move::text);
     if (known == moves.end())
-      moves.push_back({point, variant.places});
+      moves.push_back({std::move(text), variant.places});
     else
       known->places = known->places | variant.places;
   }
 
   std::string moves_ahead_of(std::size_t call) const {
     std::string result;
-    for (const Move& move : moves_[call]) result += line(print(program_, move.point), move.places);
+    for (const Move& move : moves_[call]) result += line(move.text, move.places);
     return result;
   }
 

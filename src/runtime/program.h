@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "base/name.h"
+#include "comm/exchange.h"
 #include "kernels/kernel.h"
 #include "spec/attributes.h"
 #include "spec/execution.h"
+#include "spec/mesh.h"
 #include "spec/state.h"
 #include "spec/step.h"
 #include "tensor/tensor_type.h"
@@ -72,6 +74,24 @@ struct SwapPoint {
   bool operator==(const SwapPoint&) const = default;
 };
 
+// What ranks exchange while calls run. `buffer` belongs to the communicator from the post to the
+// await.
+struct Exchange {
+  comm::ExchangeKind kind{};
+  spec::Axes group{};  // the ranks that take part differ along these axes alone
+  Operand buffer{};    // of this rank; exchanged in place
+  std::string label{};
+};
+
+// What happens to an exchange before a call, or after the last one of a variant.
+enum class ExchangeStep : std::uint8_t { kPost, kAwait };
+struct ExchangePoint {
+  std::int32_t call = 0;  // index into the calls of the variant; their number: after the last
+  ExchangeStep step{};
+  std::int32_t exchange = 0;  // index into Program::exchanges
+  bool operator==(const ExchangePoint&) const = default;
+};
+
 struct NamedOperand {
   std::string name;
   Operand operand;
@@ -85,6 +105,8 @@ struct Variant {
   bool updates = false;                  // writes states; no entry of the step follows
   std::vector<std::int32_t> calls{};     // indexes into Program::calls
   std::vector<SwapPoint> swap_points{};  // ascending by call
+  // Ascending by call. Posts come before awaits at the same call.
+  std::vector<ExchangePoint> exchange_points{};
 };
 
 // Where the values of a micro-batch lie. Inputs, states and gradients are at one place in all
@@ -106,6 +128,7 @@ struct Program {
   std::vector<SwapRegion> regions;
   // Those of states, in the order in which a step reads them; then those of copies and regions.
   std::vector<SwapWindow> windows;
+  std::vector<Exchange> exchanges;  // of the first layout, in the order of their posts
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
   std::int32_t num_threads = 1;  // workspaces are sized for these: no larger team may run it
 };

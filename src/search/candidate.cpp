@@ -56,7 +56,8 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .expert_cuts = &expert_cuts_,
                       .held_states = &options_.held_states,
                       .on_disk = &parameters_on_disk_,
-                      .decisions = decisions},
+                      .decisions = decisions,
+                      .mesh = options_.mesh},
           .find_op = ops::find_op};
 }
 

@@ -11,6 +11,7 @@
 #include "plan/plan.h"
 #include "plan/prices.h"
 #include "spec/decisions.h"
+#include "spec/mesh.h"
 #include "spec/training.h"
 
 namespace anabatic::search {
@@ -52,6 +53,7 @@ struct CompileOptions {
   // others are tried.
   std::optional<spec::Decisions> warm_start{};
   plan::OpEfficiency efficiency = plan::default_efficiency();  // prices of choices
+  spec::Mesh mesh{};                                           // of the ranks that share a step
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 

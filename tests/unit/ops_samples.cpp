@@ -35,6 +35,7 @@ std::vector<OpSample> make_samples() {
       {"accumulate", {"w[3,4]", "w[3,4]", "w[3,4]"}, {}},
       {"add", {"x[3,4]", "x[3,4]"}, {}},
       {"add_rms_norm", {"x[6,8]", "w[4]", "x[6,8]"}, kEpsilon},
+      {"all_reduce", {"x[3,4]"}, {{"group", "data"}}},
       {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]"}, kHeads},
       {"attention", {"x[6,32]", "x[9,16]", "x[9,10]", "i32[6]", "i32[6]", "w[4]"}, kHeads},
       {"attention_gradient",

@@ -239,6 +239,7 @@ constexpr OpRows kOps[] = {
     stream(variants::activation_gradient()),
     stream(variants::add()),
     stream(variants::add_rms_norm(), cpu::paired_weight_workspace_bytes),
+    scalar<supports_panels<false>>("all_reduce", cpu::all_reduce),
     avx512_bf16("attention", cpu::avx512_bf16::attention, cpu::attention_pairs_workspace_bytes),
     vector(variants::attention(), cpu::attention_workspace_bytes),
     avx512_bf16("attention_gradient", cpu::avx512_bf16::attention_gradient,

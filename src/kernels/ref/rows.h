@@ -11,6 +11,7 @@ void cache_write(const Arguments& args);
 void cast(const Arguments& args);
 void clamp(const Arguments& args);
 void clamp_gradient(const Arguments& args);
+void all_reduce(const Arguments& args);  // of a group of one
 void reload(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);

@@ -39,6 +39,7 @@ constexpr Kernel kRows[] = {
     row("ref:activation_gradient", ref::activation_gradient),
     row("ref:add", ref::add),
     row("ref:add_rms_norm", ref::add_rms_norm),
+    row("ref:all_reduce", ref::all_reduce),
     row("ref:attention", ref::attention, ref::attention_workspace_bytes),
     row("ref:attention_gradient", ref::attention_gradient, ref::attention_gradient_workspace_bytes),
     row("ref:cache_write", ref::cache_write),

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "lower/lower_exchanges.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/exchange.h"
+
+namespace anabatic::lower {
+namespace {
+
+// Positions of an action's nodes in the plan: [begin, end). What is awaited behind the last node of
+// a step is of its last action.
+struct Span {
+  std::int32_t begin = 0, end = 0;
+  bool contains(std::int32_t position) const { return begin <= position && position < end; }
+};
+
+Span span_of(const plan::Plan& plan, spec::Action wanted) {
+  Span span;
+  for (const auto& [action, order] : plan.orders) {
+    span = {span.end, span.end + static_cast<std::int32_t>(order.size())};
+    if (action != wanted) continue;
+    if (action == plan.orders.rbegin()->first) ++span.end;
+    break;
+  }
+  return span;
+}
+
+// Numbers of the exchanges that a step posts or awaits.
+std::vector<std::int32_t> steps_of(const runtime::Program& program, spec::Place place,
+                                   runtime::ExchangeStep step) {
+  std::vector<std::int32_t> result;
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      for (const runtime::ExchangePoint& point : variant.exchange_points)
+        if (variant.places.contains(place) && point.step == step) result.push_back(point.exchange);
+  return result;
+}
+
+}  // namespace
+
+runtime::Exchange lower_exchange(const ir::Graph& graph, const plan::Exchange& exchange) {
+  const ir::Node& node = graph.node(exchange.node);
+  return {.kind = comm::ExchangeKind::kAllReduce,
+          .group = ops::group_of(node.attributes),
+          .label = plan::node_label(node)};
+}
+
+std::vector<runtime::ExchangePoint> exchange_points(const plan::Plan& plan, spec::Action action,
+                                                    std::span<const std::int32_t> positions) {
+  const Span span = span_of(plan, action);
+  std::vector<runtime::ExchangePoint> points;
+  const auto add = [&](std::int32_t position, runtime::ExchangeStep step, std::size_t exchange) {
+    if (!span.contains(position)) return;
+    const auto call = std::ranges::lower_bound(positions, position) - positions.begin();
+    points.push_back(
+        {static_cast<std::int32_t>(call), step, static_cast<std::int32_t>(exchange)});
+  };
+  for (std::size_t i = 0; i < plan.exchanges.size(); ++i) {
+    add(plan.exchanges[i].posted_at, runtime::ExchangeStep::kPost, i);
+    add(plan.exchanges[i].awaited_at, runtime::ExchangeStep::kAwait, i);
+  }
+  // Posts first: an exchange may be awaited before the call behind its post.
+  std::ranges::stable_sort(points, {}, [](const runtime::ExchangePoint& point) {
+    return std::pair(point.call, point.step);
+  });
+  return points;
+}
+
+void verify_exchanges(const plan::Plan& plan, const runtime::Program& program) {
+  ANABATIC_CHECK(program.exchanges.size() == plan.exchanges.size(),
+                 "[lower verifier] {} exchanges, {} planned", program.exchanges.size(),
+                 plan.exchanges.size());
+  for (const spec::Place place : spec::kPlaces) {
+    if (!(plan.places & spec::kStepEnds).contains(place)) continue;
+    const std::vector<std::int32_t> posts = steps_of(program, place, runtime::ExchangeStep::kPost);
+    std::vector<std::int32_t> awaits = steps_of(program, place, runtime::ExchangeStep::kAwait);
+    std::ranges::sort(awaits);
+    for (const std::vector<std::int32_t>& steps : {posts, awaits}) {
+      ANABATIC_CHECK(steps.size() == plan.exchanges.size(),
+                     "[lower verifier] the {} micro-batch has {} of {} exchanges",
+                     to_string(place), steps.size(),
+                     plan.exchanges.size());
+      for (std::size_t i = 0; i < steps.size(); ++i)
+        ANABATIC_CHECK(steps[i] == static_cast<std::int32_t>(i),
+                       "[lower verifier] exchange {} of the {} micro-batch is out of order",
+                       steps[i], to_string(place));
+    }
+  }
+}
+
+}  // namespace anabatic::lower

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exchanges between ranks. Attribute `group`: the axes of the mesh (spec/mesh.h) along which the
+// ranks of a group differ. Kernels of these ops are for a group of one; between several ranks
+// comm::Communicator does it, and no kernel is called.
+#pragma once
+#include "ir/op_schema.h"
+#include "spec/mesh.h"
+
+namespace anabatic::ops {
+
+// The sum over the group, in place, in the order of comm/sum.h.
+extern const ir::OpSchema kAllReduce;
+
+// The value of the attribute for these axes of one grid, such as "data", and its inverse.
+std::string group_attribute(spec::Axes axes);
+spec::Axes group_of(const spec::Attributes& attributes);
+
+bool is_exchange(const ir::Node& node);
+
+}  // namespace anabatic::ops

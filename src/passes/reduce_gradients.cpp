@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/reduce_gradients.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ir/op_schema.h"
+#include "ir/rewrite.h"
+#include "ops/exchange.h"
+
+namespace anabatic::passes {
+namespace {
+
+using ir::Graph;
+using ir::ValueId;
+
+// Along which a state of the training program is whole: no pass cuts one yet.
+constexpr spec::Axes kWhole{spec::Axis::kData};
+
+// Returns the sum.
+ValueId reduce(Graph& graph, const PassContext& context, ValueId gradient) {
+  ir::GraphBuilder builder(graph, context.find_op);
+  builder.set_tag({.phase = ir::Phase::kBackwardWeight,
+                   .layer = graph.node(graph.value(gradient).producer).tag.layer,
+                   .segment = intern("optimizer")});
+  const std::size_t num_nodes = graph.nodes.size();
+  const ValueId sum =
+      builder.add1("all_reduce", {gradient}, {{"group", ops::group_attribute(kWhole)}});
+  for (std::size_t i = 0; i < num_nodes; ++i)
+    std::ranges::replace(graph.nodes[i].inputs, gradient, sum);
+  return sum;
+}
+
+bool run(Graph& graph, const PassContext& context) {
+  if (!context.options.with_update || context.options.mesh.size(kWhole) == 1) return false;
+  bool changed = false;
+  for (ir::State& state : graph.states) {
+    if (state.role != ir::StateRole::kGradient) continue;
+    state.after = reduce(graph, context, state.after);
+    changed = true;
+  }
+  ir::sort_nodes(graph);
+  return changed;
+}
+
+}  // namespace
+
+const Pass kReduceGradients{
+    .name = "reduce_gradients", .needs = {"updated"}, .required = true, .run = run};
+
+}  // namespace anabatic::passes

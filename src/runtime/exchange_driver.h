@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Posts and awaits a program's exchanges at the positions that the program names.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "device/memory.h"
+#include "runtime/program.h"
+#include "spec/mesh.h"
+
+namespace anabatic::runtime {
+
+// The rank that runs a program. Alone: without a communicator.
+struct RankContext {
+  spec::Mesh mesh{};
+  comm::Communicator* communicator = nullptr;
+  std::int32_t rank() const { return communicator == nullptr ? 0 : communicator->rank(); }
+  bool is_first() const { return rank() == 0; }
+};
+
+class ExchangeDriver {
+ public:
+  // `resolve` gives the bytes of an operand. They, program and communicator outlive the driver.
+  // InvalidArgument when the program exchanges and there is no communicator of the mesh's size.
+  ExchangeDriver(const Program& program, const RankContext& rank,
+                 const std::function<TensorView(const Operand&)>& resolve);
+  // Ends the exchanges of all ranks if one is under way: its bytes are about to go.
+  ~ExchangeDriver();
+  ExchangeDriver(const ExchangeDriver&) = delete;
+  ExchangeDriver& operator=(const ExchangeDriver&) = delete;
+
+  // Before a variant's calls.
+  void begin(const Variant& variant);
+  // Posts and awaits before this one of them. CommError: what ended the exchanges of all ranks.
+  void before(std::size_t call) {
+    if (next_ != end_ && static_cast<std::size_t>(next_->call) <= call) move(call);
+  }
+  // After the last one.
+  void end(const Variant& variant) { before(variant.calls.size()); }
+
+  std::int64_t workspace_bytes() const { return workspace_.bytes(); }
+
+ private:
+  struct Bound {
+    comm::Exchange exchange;
+    std::vector<std::int32_t> group;
+    std::vector<std::int64_t> counts;
+    std::int64_t workspace_offset = 0;
+    std::uint32_t number = 0;  // of its last post
+    bool is_under_way = false;
+  };
+  void move(std::size_t call);
+
+  comm::Communicator* communicator_ = nullptr;
+  std::vector<Bound> exchanges_;
+  device::Memory workspace_;
+  const ExchangePoint *next_ = nullptr, *end_ = nullptr;
+};
+
+}  // namespace anabatic::runtime
