@@ -218,6 +218,11 @@ struct Config {
   Memory memory{};
 
   // The machine.
+  struct Parallel {
+    std::int64_t local_ranks = 1;
+  };
+  Parallel parallel{};
+
   struct Device {
     // The device. cpu is the only one.
     enum class Kind { kCpu };

@@ -246,7 +246,7 @@ class Profiler {
     last_ = &batch;
     const std::int64_t steps =
         std::max(run_.train.steps, options_.num_warmup_steps + options_.num_steps);
-    train::run_training_step(*program_, batch, step,
+    train::run_training_step(*program_, batch, train::totals_of(batch), step,
                              train::learning_rate(run_.optimizer, step, steps),
                              [&](const io::MicroBatch&) { (void)program_->scalar("loss"); });
     times.nanoseconds = now() - times.begin_nanoseconds;

@@ -40,7 +40,7 @@ struct Gradients {
     session.load_parameters();
     session.refresh_derived();
     const io::StepBatch batch = train::random_step(run, session.config(), 0);
-    train::set_step_inputs(*program, batch, 1, 0);
+    train::set_step_inputs(*program, batch, train::totals_of(batch), 1, 0);
     program->set_batch(batch.micro_batches[0]);
     program->run_alone(spec::Action::kForward);
     program->run_alone(spec::Action::kBackward);
@@ -99,7 +99,7 @@ class StepBenchmark final : public Benchmark {
 
   void run(std::span<double> seconds) override {
     const std::int64_t begin = clock()();
-    train::run_training_step(*program_, batch_, ++step_, 1e-4, [](const io::MicroBatch&) {});
+    train::run_training_step(*program_, batch_, train::totals_of(batch_), ++step_, 1e-4, [](const io::MicroBatch&) {});
     seconds[0] += 1e-9 * static_cast<double>(clock()() - begin);
   }
 

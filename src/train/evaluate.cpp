@@ -41,7 +41,7 @@ Evaluation Evaluator::run() {
 
 double summed_loss(BoundProgram& program, const io::MicroBatch& batch) {
   program.set_batch(batch);
-  set_loss_scales(program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
+  set_loss_scales(program, {batch.unmasked_tokens, batch.real_tokens, batch.num_documents});
   program.run_alone(spec::Action::kForward);
   return program.scalar("loss") * static_cast<double>(batch.unmasked_tokens);
 }

@@ -151,6 +151,18 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   return account;
 }
 
+void add_other_ranks(MemoryAccount& account, std::int64_t num_ranks) {
+  const std::set<std::string, std::less<>> of_process{"code and libraries", "data and tokenizer",
+                                                      "staging", "validation"};
+  std::int64_t of_rank = 0;
+  for (const MemoryRow& row : account.rows)
+    if (!of_process.contains(row.name)) of_rank += row.bytes;
+  if (num_ranks == 0) return;
+  account.rows.push_back({"other ranks", fmt::format("{} like this one", num_ranks),
+                          num_ranks * of_rank});
+  account.peak_bytes += num_ranks * of_rank;
+}
+
 std::int64_t bytes_beside_disk() {
   return runtime::swap::kStagingBytes + kCursorBytes + kBytesAThread;
 }

@@ -45,6 +45,9 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
                              const lower::Compiled* evaluation, std::int64_t num_threads,
                              std::int64_t process_bytes, std::int64_t data_bytes = 0);
 
+// Adds what so many more ranks hold in the same process: each its states, arenas and batches.
+void add_other_ranks(MemoryAccount& account, std::int64_t num_ranks);
+
 // Memory for states on disk outside the step: staging buffers and their thread.
 std::int64_t bytes_beside_disk();
 

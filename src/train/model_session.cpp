@@ -20,6 +20,7 @@
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
+#include "train/ranks/local_ranks.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
@@ -62,6 +63,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;
+  if (request.training && request.with_update) options.mesh = mesh_of(run);
   options.optimizer = {.beta1 = optimizer.betas[0],
                        .beta2 = optimizer.betas[1],
                        .epsilon = optimizer.epsilon,
@@ -167,9 +169,11 @@ void BoundProgram::run_alone(spec::Action action) {
 }
 
 ModelSession::ModelSession(const RunConfig& run, bool measure,
-                           runtime::swap::DeviceWrapper wrap_swap)
+                           runtime::swap::DeviceWrapper wrap_swap,
+                           const runtime::RankContext& rank)
     : run_(run),
       wrap_swap_(std::move(wrap_swap)),
+      rank_(rank),
       config_(load_run_model(run)),
       team_(static_cast<int>(run.device.threads)) {
   note_missing_mtp(run_, config_);
@@ -211,7 +215,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
                                    .wrap_device = wrap_swap_}));
   bound->executor =
       std::make_unique<runtime::Executor>(bound->compiled.program, store_, team_,
-                                          runtime::ExecutorOptions{.poison = run_.compiler.poison});
+                                          runtime::ExecutorOptions{
+                                              .poison = run_.compiler.poison, .rank = rank_});
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
     if (state.after != state.before) updated_.insert(state.name);

@@ -54,7 +54,9 @@ class ModelSession {
  public:
   // Reads the config of run.model.path, probes the machine (measuring its peaks when `measure`) and
   // starts the thread team. `wrap_swap` is put between the swap file and its device (tests).
-  ModelSession(const RunConfig& run, bool measure, runtime::swap::DeviceWrapper wrap_swap = {});
+  // `rank` is the one that programs exchange as.
+  ModelSession(const RunConfig& run, bool measure, runtime::swap::DeviceWrapper wrap_swap = {},
+               const runtime::RankContext& rank = {});
 
   const model::ModelConfig& config() const { return config_; }
   const spec::DeviceSpec& device() const { return device_; }
@@ -115,6 +117,7 @@ class ModelSession {
 
   RunConfig run_;
   runtime::swap::DeviceWrapper wrap_swap_;
+  runtime::RankContext rank_;
   model::ModelConfig config_;
   spec::DeviceSpec device_;
   device::ThreadTeam team_;

@@ -352,6 +352,12 @@ void add_fusion_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_other_keys(std::vector<ConfigKey>& keys) {
+  keys.push_back(integer(
+      "parallel.local_ranks",
+      "Ranks that share each step, as threads of this process. Each has its own micro-batches and "
+      "a copy of the model, and computes with its share of device.threads. A step has "
+      "micro_batch_size x gradient_accumulation_steps x local_ranks samples.",
+      1, AT(parallel.local_ranks)));
   keys.push_back(
       choice("device.kind", "The device. cpu is the only one.", {"cpu"}, AT(device.kind)));
   keys.push_back(integer(

@@ -83,6 +83,9 @@ struct RunConfig {
     std::int64_t swap_windows = 2;    // slices of parameters that fit into memory at once
     std::int64_t swap_slice = std::int64_t{8} << 20;  // bytes of a moment in one window, at most
   } memory;
+  struct Parallel {
+    std::int64_t local_ranks = 1;  // threads of this process that each train a part of a step
+  } parallel;
   struct Device {
     std::string kind = "cpu";
     std::int64_t threads = 0;  // 0: all cores that this process may use

@@ -29,9 +29,10 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/ranks/local_ranks.h"
+#include "train/ranks/rank_step.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
-#include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
 #include "train/swap_tier.h"
@@ -80,6 +81,7 @@ struct Trainer::Impl {
   // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
+  LocalRanks ranks;
   std::unique_ptr<ModelSession> owned_session;
   ModelSession& session = *owned_session;
   RunStart start;
@@ -90,6 +92,7 @@ struct Trainer::Impl {
   std::unique_ptr<BoundProgram> program;
   std::unique_ptr<Evaluator> evaluator;
   std::optional<io::Loader> loader;
+  std::optional<RankStep> rank_step;
   Utilization utilization = utilization_of(run, session);
   std::optional<MetricsLog> log;
   std::optional<WindowsLog> windows;
@@ -101,18 +104,21 @@ struct Trainer::Impl {
   MemoryAccount memory;
   plan::StepPrice price;
   std::vector<double> step_seconds;  // of the last kTimedSteps
-  ExpertCounts expert_counts;        // of the step under way
   ExpertHistory expert_history;
   TrainResult result;
+  std::optional<Followers> followers;  // end before what they use
 
   Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
       : run((require_keys(config), with_training_precision(config))),
         listener(events),
         lock(std::in_place, run.train.output),
-        owned_session(std::make_unique<ModelSession>(run, true, std::move(wrap_swap))),
+        ranks(run),
+        owned_session(std::make_unique<ModelSession>(of_one_rank(run, 0), true,
+                                                     std::move(wrap_swap), ranks.first())),
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
     check_sample_length(run, session.config());
+    require_supported_by_ranks(run, session.config());
     if (const std::string note = note_on_balance_loss(run, session.config()); !note.empty())
       say("{}", note);
     if (!balances_experts(run, session.config()))
@@ -132,28 +138,28 @@ struct Trainer::Impl {
     announce();
     session.refresh_derived();
     device::trim_heap();  // of what import leaves between its blocks
-    loader.emplace(dataset,
-                   io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
-                                     .accumulation_steps = run.train.gradient_accumulation_steps,
-                                     .seed = static_cast<std::uint64_t>(run.train.seed),
-                                     .shuffle = run.data.shuffle});
+    loader.emplace(dataset, loader_options(run, ranks.first()));
+    rank_step.emplace(run, session, *program, ranks.first());
+    followers.emplace(ranks, session.run(), dataset, program->compiled, first_step);
+    rank_step->share_states(first_step);
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
-    windows.emplace(run.train.output, first_step, run.train.steps, *program, expert_counts);
+    windows.emplace(run.train.output, first_step, run.train.steps, *program,
+                    rank_step->expert_counts());
   }
 
   // Plans with the prices of `anabatic plan`, so that both choose alike.
   void bind() {
     const Calibration calibration = stored_calibration(session.device());
     BudgetedRun planned = plan::value_or_throw(plan_as_asked(
-        run, session.config(), with_peaks_of(session.device(), calibration), calibration.efficiency,
+        of_one_rank(run, baseline_bytes), session.config(),
+        with_peaks_of(session.device(), calibration), calibration.efficiency,
         {.process_bytes = baseline_bytes,
          .data_bytes = data_bytes,
-         .available_bytes = device::available_bytes()}));
+         .available_bytes = device::available_bytes() / run.parallel.local_ranks}));
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
-    expert_counts = ExpertCounts(*program);
-    expert_history = ExpertHistory(expert_counts);
+    expert_history = ExpertHistory(ExpertCounts(*program));
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
@@ -210,6 +216,7 @@ struct Trainer::Impl {
     const lower::Compiled& training = program->compiled;
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
                             session.team().num_threads(), baseline_bytes, data_bytes);
+    add_other_ranks(memory, run.parallel.local_ranks - 1);
     const Calibration calibration = stored_calibration(session.device());
     const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
     price = price_run(run, training, device, calibration.efficiency);
@@ -239,37 +246,21 @@ struct Trainer::Impl {
   StepMetrics run_step(std::int64_t step) {
     const auto begin = Clock::now();
     const io::StepBatch& batch = loader->load_step(step - 1);
-    StepMetrics metrics{.step = step,
-                        .steps = run.train.steps,
-                        .epoch = batch.epoch,
-                        .tokens = batch.unmasked_tokens};
-    const bool has_labels = batch.unmasked_tokens > 0;
-    if (!has_labels)
-      log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",
-                  step);
+    StepMetrics metrics{.step = step, .steps = run.train.steps, .epoch = batch.epoch};
     metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
-    double flops = 0;
     {
       const WindowsLog::Watching watching = windows->watch(step);
-      run_training_step(
-          *program, batch, step, metrics.learning_rate,
-          [&](const io::MicroBatch& micro_batch) {
-            add_losses(*program, metrics);
-            expert_counts.add(*program);
-            require_finite_loss(*program, step, metrics.loss);
-            if (has_labels) flops += micro_batch_flops(session.config(), micro_batch);
-          },
-          [&] { is_sound = false; });
-    }
-    if (has_labels) {
-      metrics.grad_norm = program->scalar("grad_norm");
       // An update by a norm that is not finite leaves all as it was.
-      is_sound = program->executor->has_action(spec::Action::kUpdate);
-      require_finite_gradients(*program, step, metrics.grad_norm);
-      is_sound = false;
-      update_router_biases(session.store(), expert_counts,
-                           router_bias_rate_of(run, session.config()));
+      rank_step->run(batch, metrics,
+                     {.before_update = [&] { is_sound = false; },
+                      .after_norm =
+                          [&] {
+                            is_sound = program->executor->has_action(spec::Action::kUpdate);
+                          }});
     }
+    if (metrics.tokens == 0)
+      log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",
+                  step);
     add_expert_metrics(metrics);
     is_sound = true;
     done_step = step;
@@ -280,20 +271,20 @@ struct Trainer::Impl {
     else
       step_seconds[static_cast<std::size_t>(step) % kTimedSteps] = metrics.step_time_s;
     const std::int64_t tokens = run.train.micro_batch_size * run.data.sequence_length *
-                                run.train.gradient_accumulation_steps;
+                                run.train.gradient_accumulation_steps * run.parallel.local_ranks;
     metrics.tokens_per_second = static_cast<double>(tokens) / metrics.step_time_s;
+    const double flops = rank_step->flops();
     metrics.tflops = flops / metrics.step_time_s * 1e-12;
     metrics.mfu = utilization.of(flops / metrics.step_time_s);
     metrics.peak_memory_bytes = device::peak_resident_bytes();
     metrics.planned_memory_bytes = planned_bytes();
-    windows->add(step, expert_counts);
-    expert_counts.clear();
+    windows->add(step, rank_step->expert_counts());
     return metrics;
   }
 
   void add_expert_metrics(StepMetrics& metrics) {
-    metrics.experts = expert_counts.balance();
-    expert_history.push(expert_counts);
+    metrics.experts = rank_step->expert_counts().balance();
+    expert_history.push(rank_step->expert_counts());
     if (const std::string warning = expert_history.take_warning(); !warning.empty())
       log_warning("{}", warning);
   }
@@ -369,7 +360,9 @@ struct Trainer::Impl {
     if (step == 0) validate(0, result.before);
     std::int64_t epoch = -1;
     bool stops = false;
-    while (step < run.train.steps && !(stops = listener.stop_requested())) {
+    // Each rank hears once a step, also of the end, whether there is another one.
+    while (rank_step->begin(step + 1,
+                            step < run.train.steps && !(stops = listener.stop_requested()))) {
       const StepMetrics metrics = run_step(++step);
       if (metrics.epoch != epoch) {
         if (epoch >= 0) say("epoch {} begins", metrics.epoch + 1);
@@ -427,6 +420,8 @@ TrainResult Trainer::train() {
     throw InvalidArgument(text(error));
   } catch (const InternalError& error) {
     throw InternalError(text(error));
+  } catch (const CommError& error) {
+    throw CommError(text(error));
   } catch (const std::exception& error) {
     throw Error(text(error));
   }
@@ -435,6 +430,8 @@ TrainResult Trainer::train() {
 std::unique_ptr<ModelSession> Trainer::take_session() {
   // Programs that are bound to the session are destroyed first.
   impl_->evaluator.reset();
+  impl_->followers.reset();
+  impl_->rank_step.reset();
   impl_->program.reset();
   return std::move(impl_->owned_session);
 }

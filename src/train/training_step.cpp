@@ -71,22 +71,25 @@ io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config
   return step;
 }
 
-void set_loss_scales(BoundProgram& program, std::int64_t unmasked_tokens, std::int64_t real_tokens,
-                     std::int64_t num_documents) {
+StepTotals totals_of(const io::StepBatch& batch) {
+  return {batch.unmasked_tokens, batch.real_tokens, batch.num_documents};
+}
+
+void set_loss_scales(BoundProgram& program, const StepTotals& totals) {
   const auto set_inverse = [&](const char* name, std::int64_t count) {
     program.set_scalar(name,
                        count > 0 ? static_cast<float>(1.0 / static_cast<double>(count)) : 0.0f);
   };
-  set_inverse("inverse_tokens", unmasked_tokens);
-  set_inverse("inverse_real_tokens", real_tokens);
-  set_inverse("inverse_documents", num_documents);
+  set_inverse("inverse_tokens", totals.unmasked_tokens);
+  set_inverse("inverse_real_tokens", totals.real_tokens);
+  set_inverse("inverse_documents", totals.num_documents);
 }
 
-void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
-                     double learning_rate) {
+void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
+                     std::int64_t step, double learning_rate) {
   program.set_scalar("learning_rate", static_cast<float>(learning_rate));
   program.set_scalar("step", static_cast<std::int32_t>(step));
-  set_loss_scales(program, batch.unmasked_tokens, batch.real_tokens, batch.num_documents);
+  set_loss_scales(program, totals);
   set_mtp_scales(program, batch.micro_batches);
 }
 

@@ -23,14 +23,19 @@ double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch&
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
                           std::uint64_t seed);
 
+// Of a whole step, on all ranks.
+struct StepTotals {
+  std::int64_t unmasked_tokens = 0, real_tokens = 0, num_documents = 0;
+};
+StepTotals totals_of(const io::StepBatch& batch);
+
 // What the losses of a step are means of: 1 / its labels, its tokens without padding and its
 // documents; 0 for none.
-void set_loss_scales(BoundProgram& program, std::int64_t unmasked_tokens, std::int64_t real_tokens,
-                     std::int64_t num_documents);
+void set_loss_scales(BoundProgram& program, const StepTotals& totals);
 
 // learning_rate, step (1 for the first) and the scales of losses.
-void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, std::int64_t step,
-                     double learning_rate);
+void set_step_inputs(BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals,
+                     std::int64_t step, double learning_rate);
 
 // After one micro-batch's forward. Losses add up: they carry their share of the step. `into` has
 // loss, aux_loss, and z_loss and mtp_loss, which are optional.
@@ -44,15 +49,16 @@ void add_losses(const BoundProgram& program, Losses& into) {
     into.mtp_loss = into.mtp_loss.value_or(0) + program.scalar("mtp_loss");
 }
 
-// Runs the schedule of a step: forward and backward of every micro-batch, then the update, unless
-// it is part of the backward. Without labels: forwards only. Calls after_forward(micro_batch) after
+// Runs the schedule of a step, or of a rank's part of it: forward and backward of every micro-batch, then the update, unless
+// it is part of the backward. Without labels on any rank: forwards only. Calls after_forward(micro_batch) after
 // each forward, before_update() before parameters change.
 template <class AfterForward, class BeforeUpdate = void (*)()>
 void run_training_step(
-    BoundProgram& program, const io::StepBatch& batch, std::int64_t step, double learning_rate,
-    AfterForward&& after_forward, BeforeUpdate&& before_update = [] {}) {
-  set_step_inputs(program, batch, step, learning_rate);
-  if (batch.unmasked_tokens == 0) {
+    BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals, std::int64_t step,
+    double learning_rate, AfterForward&& after_forward,
+    BeforeUpdate&& before_update = [] {}) {
+  set_step_inputs(program, batch, totals, step, learning_rate);
+  if (totals.unmasked_tokens == 0) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {
       program.set_batch(micro_batch);
       program.run_alone(spec::Action::kForward);

@@ -41,11 +41,13 @@ void fill_micro_batch(const Dataset& dataset, std::span<const std::int64_t> samp
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options)
     : dataset_(dataset),
       options_(options),
-      samples_per_step_(options.micro_batch_size * options.accumulation_steps),
+      samples_per_step_(options.micro_batch_size * options.accumulation_steps * options.num_parts),
       order_(dataset.num_samples(), options.seed, options.shuffle) {
   ANABATIC_REQUIRE(options.micro_batch_size > 0 && options.accumulation_steps > 0,
                    "[data] expected a positive micro-batch size and accumulation, got {} and {}",
                    options.micro_batch_size, options.accumulation_steps);
+  ANABATIC_REQUIRE(options.part >= 0 && options.part < options.num_parts,
+                   "[data] expected a part below {}, got {}", options.num_parts, options.part);
   samples_.resize(static_cast<std::size_t>(options.micro_batch_size));
   if (options.prefetch) thread_ = std::thread([this] { prefetch_loop(); });
 }
@@ -64,7 +66,7 @@ void Loader::read_step(std::int64_t step, StepBatch& batch) {
   batch.epoch = order_.epoch(step * samples_per_step_);
   batch.unmasked_tokens = batch.real_tokens = batch.num_documents = 0;
   batch.micro_batches.resize(static_cast<std::size_t>(options_.accumulation_steps));
-  std::int64_t slot = 0;
+  std::int64_t slot = options_.part * (samples_per_step_ / options_.num_parts);
   for (MicroBatch& micro_batch : batch.micro_batches) {
     for (std::int64_t& sample : samples_) sample = sample_index(step, slot++);
     fill_micro_batch(dataset_, samples_, micro_batch, scratch_);

@@ -41,10 +41,12 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool prefetch = true;
+  // Of a step that several ranks share: which of so many parts this loader reads.
+  std::int64_t part = 0, num_parts = 1;
 };
 
 // Step s takes places s*S .. s*S+S-1 of the sample order, S = micro_batch_size *
-// accumulation_steps; a step may span two epochs. What a step holds is a pure function of the
+// accumulation_steps * num_parts, of which part d are those from d*S/num_parts on. A step may span two epochs. What a step holds is a pure function of the
 // dataset, these options and s, so the cursor of a checkpoint is the step alone. Two buffers,
 // allocated by the first two steps. Use from one thread; `dataset` must outlive the loader.
 class Loader {
@@ -70,7 +72,7 @@ class Loader {
 
   const Dataset& dataset_;
   LoaderOptions options_;
-  std::int64_t samples_per_step_;
+  std::int64_t samples_per_step_;  // of all parts
   SampleOrder order_;
   std::array<StepBatch, 2> buffers_;
   std::vector<std::int64_t> samples_;

@@ -77,6 +77,10 @@ void add(Settings& all, const Config::Memory& memory) {
   all["memory.swap_slice"] = values(memory.swap_slice);
 }
 
+void add(Settings& all, const Config::Parallel& parallel) {
+  all["parallel.local_ranks"] = values(parallel.local_ranks);
+}
+
 void add(Settings& all, const Config::Device& device) {
   all["device.kind"] = values(device.kind, {"cpu"});
   all["device.threads"] = values(device.threads);
@@ -133,6 +137,7 @@ Settings all_settings(const Config& config) {
   add(all, config.train);
   add(all, config.optimizer);
   add(all, config.memory);
+  add(all, config.parallel);
   add(all, config.device);
   add(all, config.generate);
   add(all, config.compiler);

@@ -63,6 +63,11 @@ struct Session::Impl {
       : listener(wanted != nullptr ? wanted : &silence) {
     const LogScope scope = log_scope();
     run = read_config(settings, yaml_file);
+    if (run.parallel.local_ranks > 1)
+      throw Unsupported(
+          fmt::format("[session] expected parallel.local_ranks: 1, got {}: a host that runs the "
+                      "steps itself has one rank",
+                      run.parallel.local_ranks));
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
     bind();
@@ -160,7 +165,7 @@ struct Session::Impl {
     StepResult result{.step = step + 1, .num_labels = data.unmasked_tokens};
     experts.clear();
     train::run_training_step(
-        *program, data, step + 1, learning_rate,
+        *program, data, train::totals_of(data), step + 1, learning_rate,
         [&](const io::MicroBatch&) {
           train::add_losses(*program, result);
           experts.add(*program);

@@ -167,6 +167,7 @@ const std::set<std::string, std::less<>>& binding_keys() {
                                                        "data.append_eos",
                                                        "train.micro_batch_size",
                                                        "train.gradient_accumulation_steps",
+                                                       "parallel.local_ranks",
                                                        "train.precision",
                                                        "train.seed",
                                                        "train.balance_loss",
@@ -215,10 +216,20 @@ ContentsChange compare_contents(const Json& saved, const Json& now) {
 
 ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
   ContentsChange change;
+  const auto micro_batches = [](const RunConfig& run) {  // of a step, on all ranks
+    return run.train.gradient_accumulation_steps * run.parallel.local_ranks;
+  };
+  const bool has_its_steps = micro_batches(saved) == micro_batches(now);
+  const std::set<std::string, std::less<>> factors{"train.gradient_accumulation_steps",
+                                                   "parallel.local_ranks"};
   for (const ConfigKey& key : config_keys()) {
     const std::string before = key.show(saved), after = key.show(now);
     if (before == after) continue;
-    if (binding_keys().contains(key.name)) {
+    if (factors.contains(key.name) && has_its_steps) {
+      change.remarks.push_back(fmt::format(
+          "{} is {} from here on; the checkpoint has {}, with as many samples a step", key.name,
+          after, before));
+    } else if (binding_keys().contains(key.name)) {
       change.maths +=
           fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name, before, after);
     } else if (is_remarkable(key.name)) {

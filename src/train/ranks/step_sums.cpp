@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/ranks/step_sums.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr std::size_t kAlignmentBytes = 64;  // of a workspace
+
+}  // namespace
+
+StepSums::StepSums(const runtime::RankContext& rank, std::size_t most_values)
+    : rank_(rank),
+      group_(rank.communicator == nullptr ? 1
+                                          : static_cast<std::size_t>(rank.communicator->size())),
+      counts_(group_.size(), 0) {
+  std::iota(group_.begin(), group_.end(), 0);
+  if (rank.communicator == nullptr) return;
+  gathered_.resize(std::max<std::size_t>(most_values, 1) * sizeof(double) * group_.size());
+  const auto bytes = static_cast<std::size_t>(comm::workspace_bytes(std::ssize(group_)));
+  std::size_t room = bytes + kAlignmentBytes;
+  workspace_storage_.resize(room);
+  void* aligned = workspace_storage_.data();
+  ANABATIC_CHECK(std::align(kAlignmentBytes, bytes, aligned, room) != nullptr,
+                 "[ranks] no room for a workspace of {} bytes", bytes);
+  workspace_ = {static_cast<std::byte*>(aligned), bytes};
+}
+
+std::int64_t StepSums::num_bytes() const {
+  return std::ssize(gathered_) + std::ssize(workspace_storage_);
+}
+
+void StepSums::exchange(comm::Exchange exchange) {
+  exchange.group = group_;
+  exchange.counts = counts_;
+  rank_.communicator->await(rank_.communicator->post(exchange, workspace_));
+}
+
+template <class T>
+void StepSums::sum_in_order(std::span<T> values) {
+  if (rank_.communicator == nullptr || values.empty()) return;
+  const std::size_t bytes = values.size_bytes();
+  ANABATIC_CHECK(bytes * group_.size() <= gathered_.size(), "[ranks] a sum of {} values, {} bytes",
+                 values.size(), gathered_.size());
+  std::ranges::fill(counts_, static_cast<std::int64_t>(bytes));
+  exchange({.kind = comm::ExchangeKind::kAllGather,
+            .row_bytes = 1,
+            .input = std::as_bytes(values).data(),
+            .output = gathered_.data(),
+            .label = "sums of a step"});
+  std::ranges::fill(values, T{0});
+  for (std::size_t rank = 0; rank < group_.size(); ++rank)
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      T value;
+      std::memcpy(&value, gathered_.data() + rank * bytes + i * sizeof(T), sizeof(T));
+      values[i] += value;
+    }
+}
+
+void StepSums::sum(std::span<std::int64_t> values) { sum_in_order(values); }
+void StepSums::sum(std::span<double> values) { sum_in_order(values); }
+
+void StepSums::broadcast(std::span<std::byte> bytes) {
+  if (rank_.communicator == nullptr) return;
+  std::ranges::fill(counts_, 0);
+  counts_[0] = std::ssize(bytes);
+  exchange({.kind = comm::ExchangeKind::kBroadcast,
+            .row_bytes = 1,
+            .input = rank_.is_first() ? bytes.data() : nullptr,
+            .output = rank_.is_first() ? nullptr : bytes.data(),
+            .label = "values of the first rank"});
+}
+
+bool StepSums::begin(std::uint64_t plan, std::int64_t step, bool goes_on) {
+  if (rank_.communicator == nullptr) return goes_on;
+  rank_.communicator->begin_step(plan, step);
+  std::array verdict{static_cast<std::byte>(goes_on)};
+  broadcast(verdict);
+  return verdict[0] != std::byte{0};
+}
+
+StepTotals StepSums::totals(const io::StepBatch& own) {
+  std::array counts{own.unmasked_tokens, own.real_tokens, own.num_documents};
+  sum(std::span<std::int64_t>(counts));
+  return {.unmasked_tokens = counts[0], .real_tokens = counts[1], .num_documents = counts[2]};
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of a run tell each other around a step, besides the exchanges of its program: who
+// goes on, how many tokens the step has on all ranks, and sums of what each has counted. All ranks
+// call the same functions in the same order.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "io/data/loader.h"
+#include "runtime/exchange_driver.h"
+#include "train/training_step.h"
+
+namespace anabatic::train {
+
+class StepSums {
+ public:
+  // Alone, every sum is the number itself. The communicator must outlive it. Of the values that one
+  // sum() takes, there are at most `most_values`.
+  StepSums(const runtime::RankContext& rank, std::size_t most_values);
+
+  // Begins a step for the exchanges of all ranks; `plan` is the hash of what they run. Returns
+  // whether the first rank goes on: what the others say does not count.
+  bool begin(std::uint64_t plan, std::int64_t step, bool goes_on);
+
+  StepTotals totals(const io::StepBatch& own);
+
+  // Over the ranks, in their order. The same on all ranks.
+  void sum(std::span<std::int64_t> values);
+  void sum(std::span<double> values);
+
+  // The first rank's bytes for all. Alone it does nothing.
+  void broadcast(std::span<std::byte> bytes);
+
+  std::int32_t num_ranks() const { return static_cast<std::int32_t>(group_.size()); }
+  std::int64_t num_bytes() const;
+
+ private:
+  template <class T>
+  void sum_in_order(std::span<T> values);
+  void exchange(comm::Exchange exchange);
+
+  runtime::RankContext rank_;
+  std::vector<std::int32_t> group_;   // all ranks
+  std::vector<std::int64_t> counts_;  // bytes of each
+  std::vector<std::byte> gathered_, workspace_storage_;
+  std::span<std::byte> workspace_;
+};
+
+}  // namespace anabatic::train

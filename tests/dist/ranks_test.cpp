@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of several ranks: that they are runs of one with as many micro-batches, that nothing but the
+// numbers of the run decides their bits, and what becomes of the others when one fails.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "anabatic/error.h"
+#include "anabatic/session.h"
+#include "base/text.h"
+#include "support/test_config.h"
+#include "support/tiny_run.h"
+#include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/checkpoint_search.h"
+#include "train/open_dataset.h"
+#include "train/trainer.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::checkpoint_bytes;
+using anabatic::testing::go_back_to;
+using anabatic::testing::json_lines;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using anabatic::testing::write_tiny_tokens;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What a run leaves: the state after its last step, and its lines without times and memory.
+struct Outcome {
+  std::string checkpoint, lines;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(const RunConfig& run) {
+  Outcome outcome{checkpoint_bytes(Trainer(run).train().checkpoint), {}};
+  for (const nlohmann::json& line : json_lines(fs::path(run.train.output) / "metrics.jsonl"))
+    for (const char* key : {"step", "loss", "aux_loss", "grad_norm", "tokens", "experts"})
+      if (line.contains(key)) outcome.lines += line[key].dump() + " ";
+  return outcome;
+}
+
+// A run with an output of its own, over the model and the tokens of `folder`.
+RunConfig run_of(const TemporaryDirectory& folder, std::int64_t ranks, std::int64_t accumulation) {
+  RunConfig run = tiny_run(folder.path());
+  run.train.output = folder.path() / fmt::format("ranks-{}-{}", ranks, accumulation);
+  run.parallel.local_ranks = ranks;
+  run.train.gradient_accumulation_steps = accumulation;
+  // Its products add chunks of rows to a gradient one by one, across micro-batches.
+  run.fusions.off.insert("fuse_head_loss");
+  return run;
+}
+
+class Forms : public ::testing::TestWithParam<std::string> {};
+
+RunConfig with_form(RunConfig run, const std::string& form) {
+  if (form == "fp32") return run;
+  run.train.precision = "bf16";
+  if (form == "bf16 moments") run.optimizer.state_precision = "bf16";
+  if (form == "int8 moments") run.optimizer.state_precision = "int8";
+  return run;
+}
+
+TEST_P(Forms, StepsOfTwoRanksAreThoseOfOneToTheBit) {
+  const TemporaryDirectory folder;
+  const Outcome one = outcome_of(with_form(run_of(folder, 1, 2), GetParam()));
+  EXPECT_EQ(outcome_of(with_form(run_of(folder, 2, 1), GetParam())), one);
+}
+
+// A rank adds its micro-batches one by one, and the ranks' sums are the leaves of a balanced tree.
+TEST_P(Forms, StepsOfFourRanksAreThoseOfTwoToTheBit) {
+  const TemporaryDirectory folder;
+  const Outcome two = outcome_of(with_form(run_of(folder, 2, 2), GetParam()));
+  EXPECT_EQ(outcome_of(with_form(run_of(folder, 4, 1), GetParam())), two);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Forms,
+                         ::testing::Values("fp32", "bf16", "bf16 moments", "int8 moments"),
+                         [](const auto& form) {
+                           std::string name = form.param;
+                           std::erase(name, ' ');
+                           return name;
+                         });
+
+TEST(Ranks, BitsAreThoseOfTheRunWhateverElseDiffers) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 3, 2);
+  const Outcome once = outcome_of(run);
+  run.train.output += "-again";
+  EXPECT_EQ(outcome_of(run), once);
+  run.train.output += "-threads";
+  run.device.threads = 6;
+  EXPECT_EQ(outcome_of(run), once);
+  run.train.output += "-awaited-at-once";
+  run.compiler.trivial_planners = run.compiler.poison = true;
+  EXPECT_EQ(outcome_of(run), once);
+}
+
+TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 1);
+  run.train.save_every = 4;
+  const Outcome whole = outcome_of(run);
+  go_back_to(run.train.output, 4);
+  run.parallel.local_ranks = 1;
+  run.train.gradient_accumulation_steps = 2;
+  EXPECT_EQ(outcome_of(run), whole);
+  go_back_to(run.train.output, 4);
+  run.train.gradient_accumulation_steps = 1;
+  try {
+    Trainer{run};
+    FAIL() << "a step of another number of samples was taken";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("parallel.local_ranks: the checkpoint has 2, this run 1"));
+  }
+}
+
+TEST(Ranks, TheErrorOfOneEndsAllAndIsToldOnce) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 1);
+  run.data.shuffle = false;
+  run.train.steps = 20;
+  // The second rank is the first to read the second file.
+  const ModelSession session(run, false);
+  for (int documents = 16;; ++documents) {
+    run.data.train = {write_tiny_tokens(folder.path(), "a", documents, 1)};
+    if (open_dataset(run.data.train, run, session.config()).num_samples() % 4 == 2) break;
+  }
+  run.data.train.push_back(write_tiny_tokens(folder.path(), "b", 60, 2));
+  std::string message;
+  try {
+    Trainer trainer(run);
+    fs::resize_file(folder.path() / "b.bin", 0);
+    trainer.train();
+  } catch (const CommError& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("rank 1: "), HasSubstr("b.bin"), HasSubstr("is saved")));
+  EXPECT_TRUE(latest_checkpoint(run.train.output)) << message;
+}
+
+TEST(Ranks, WhatTheyCannotDoYetIsNamed) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 1);
+  run.memory.optimizer_state = "disk";
+  EXPECT_THROW(Trainer{run}, Unsupported);
+  const Settings settings{{"model.path", {run.model.path}}, {"parallel.local_ranks", {"2"}}};
+  EXPECT_THROW(Session{settings}, Unsupported);
+}
+
+}  // namespace
+}  // namespace anabatic::train
