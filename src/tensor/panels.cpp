@@ -33,7 +33,8 @@ std::int64_t stored_elements(const TensorType& type) {
 std::int64_t packed_offset(const TensorType& type, std::int64_t i) {
   const bool is_transposed = type.layout == panels_layout(true);
   if (!is_transposed && type.layout != panels_layout(false)) return i;
-  const std::int64_t rows = type.dim(-2), columns = type.dim(-1);
+  const std::size_t axes = type.shape.size();
+  const std::int64_t rows = type.shape[axes - 2], columns = type.shape[axes - 1];
   const PanelShape shape = panel_shape(type.dtype, rows, columns, is_transposed);
   const std::int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
   return matrix * shape.num_elements() +

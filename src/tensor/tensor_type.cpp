@@ -52,11 +52,9 @@ std::int64_t TensorType::dim(std::int64_t axis) const {
 
 std::int64_t TensorType::num_elements() const {
   std::int64_t count = 1;
-  for (const std::int64_t size : shape) {
-    ANABATIC_REQUIRE(size == 0 || count <= kMaxElements / size,
+  for (const std::int64_t size : shape)
+    ANABATIC_REQUIRE(!__builtin_mul_overflow(count, size, &count) && count <= kMaxElements,
                      "[tensor type] {} has more than 2^62 elements", to_string(*this));
-    count *= size;
-  }
   return count;
 }
 

@@ -37,6 +37,7 @@ bool GuardedBytes::guards_intact() const {
 
 HostTensor::HostTensor(TensorType type)
     : type_(std::make_unique<TensorType>(std::move(type))),
+      num_elements_(type_->num_elements()),
       bytes_(static_cast<std::size_t>(type_->num_bytes())) {}
 
 HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
@@ -49,11 +50,11 @@ HostTensor::HostTensor(const Values& values) : HostTensor(values.type) {
 }
 
 std::int64_t HostTensor::size() const {
-  return type_->num_elements() + (type_->is_quantized() ? scales_type(*type_).num_elements() : 0);
+  return num_elements_ + (type_->is_quantized() ? scales_type(*type_).num_elements() : 0);
 }
 
 HostTensor::Place HostTensor::place(std::int64_t i) const {
-  const std::int64_t scale = i - type_->num_elements();
+  const std::int64_t scale = i - num_elements_;
   if (scale < 0)
     return {type_->dtype, view().data + element_offset(*type_, i) * size_bytes(type_->dtype)};
   const DType dtype = type_->blocks->scale;
@@ -130,13 +131,17 @@ Values HostTensor::values() const {
 
 bool HostTensor::padding_is_zero() const {
   if (type_->layout == kRowMajor) return true;
+  const PanelShape shape = panel_shape(*type_);
   const std::int64_t stored = stored_elements(*type_), width = size_bytes(type_->dtype);
-  std::vector<bool> is_padding(static_cast<std::size_t>(stored), true);
-  for (std::int64_t i = 0; i < type_->num_elements(); ++i)
-    is_padding[static_cast<std::size_t>(element_offset(*type_, i))] = false;
-  for (std::int64_t i = 0; i < stored * width; ++i)
-    if (is_padding[static_cast<std::size_t>(i / width)] && view().data[i] != std::byte{0})
-      return false;
+  for (std::int64_t i = 0; i < stored; ++i) {  // by matrix, panel, unit, column, place in the unit
+    const std::int64_t in_panel = i % shape.panel_elements(), unit = in_panel / shape.unit_depth;
+    const std::int64_t column = i / shape.panel_elements() % shape.num_panels() * kPanelColumns +
+                                unit % kPanelColumns,
+                       k = unit / kPanelColumns * shape.unit_depth + in_panel % shape.unit_depth;
+    if (column < shape.columns && k < shape.depth) continue;
+    for (std::int64_t byte = i * width; byte < (i + 1) * width; ++byte)
+      if (view().data[byte] != std::byte{0}) return false;
+  }
   return true;
 }
 

@@ -59,6 +59,7 @@ class HostTensor {
   Place place(std::int64_t i) const;
 
   std::unique_ptr<TensorType> type_;
+  std::int64_t num_elements_;
   GuardedBytes bytes_;
 };
 
