@@ -42,8 +42,7 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
                       .output = buffer.data,
                       .label = exchange.label};
     bound.workspace_offset = workspace_bytes;
-    workspace_bytes +=
-        round_up(comm::workspace_bytes(std::ssize(bound.group)), kAlignmentBytes);
+    workspace_bytes += round_up(comm::workspace_bytes(std::ssize(bound.group)), kAlignmentBytes);
   }
   workspace_ = device::Memory(workspace_bytes);
 }
@@ -68,9 +67,9 @@ void ExchangeDriver::move(std::size_t call) {
     }
     bound.is_under_way = true;
     bound.number = communicator_->post(
-        bound.exchange, std::span(workspace_.data() + bound.workspace_offset,
-                                  static_cast<std::size_t>(comm::workspace_bytes(
-                                      std::ssize(bound.group)))));
+        bound.exchange,
+        std::span(workspace_.data() + bound.workspace_offset,
+                  static_cast<std::size_t>(comm::workspace_bytes(std::ssize(bound.group)))));
   }
 }
 

@@ -234,8 +234,8 @@ struct Executor::Impl {
   std::unique_ptr<bool[]> accumulate;
   std::size_t num_modes = 0;
   std::vector<Poison> poisons;
-  std::vector<BoundCall> bound;               // by index into Program::calls
-  std::int32_t last_layout = 0;               // of the variant that ran last
+  std::vector<BoundCall> bound;  // by index into Program::calls
+  std::int32_t last_layout = 0;  // of the variant that ran last
   // Destroyed before the arenas, whose bytes they use.
   std::optional<swap::WindowDriver> windows;
   std::optional<ExchangeDriver> exchanges;

@@ -2,6 +2,7 @@
 #include "runtime/verify_schedule.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 
@@ -16,14 +17,20 @@ class ScheduleVerifier {
   explicit ScheduleVerifier(const Program& program)
       : program_(program),
         is_assigned_(program.gradients.size(), false),
+        is_exchanged_(program.gradients.size(), false),
         windows_(program.windows.size()) {}
 
   void take(const StepEntry& entry) {
     const Variant& variant = variant_of(entry);
     ANABATIC_RULE(!is_updated_, "nothing follows the update", "{}", describe(entry));
     check_order(entry, variant);
-    std::size_t next = 0;
+    std::size_t next = 0, next_exchange = 0;
     const auto move_up_to = [&](std::size_t call) {
+      const std::vector<ExchangePoint>& exchanges = variant.exchange_points;
+      for (; next_exchange < exchanges.size() &&
+             static_cast<std::size_t>(exchanges[next_exchange].call) <= call;
+           ++next_exchange)
+        exchange(entry, exchanges[next_exchange]);
       const std::vector<SwapPoint>& points = variant.swap_points;
       for (; next < points.size() && static_cast<std::size_t>(points[next].call) <= call; ++next)
         move(entry, points[next]);
@@ -41,6 +48,8 @@ class ScheduleVerifier {
         num_forwards_ == num_backwards_ || !has(Action::kBackward) || !has(Action::kForward),
         "each forward is followed by its backward", "of micro-batch {} there is none",
         num_backwards_);
+    ANABATIC_RULE(std::ranges::none_of(is_exchanged_, std::identity{}), "every exchange is awaited",
+                  "of {} posted, some are under way", num_posts_);
     ANABATIC_RULE(is_updated_ || !has_update(), "a step ends with its update", "there is none");
     for (std::size_t i = 0; i < windows_.size(); ++i)
       ANABATIC_RULE(!windows_[i].is_read || windows_[i].is_written || !is_of_state(i),
@@ -109,7 +118,41 @@ class ScheduleVerifier {
     return operand.arena == Arena::kPersistent ? -1 : operand.state;
   }
 
+  // Gradients are whole when ranks exchange them, in one order for all ranks; no call comes
+  // between.
+  void exchange(const StepEntry& entry, const ExchangePoint& point) {
+    const auto index = static_cast<std::size_t>(point.exchange);
+    ANABATIC_RULE(index < program_.exchanges.size(), "exchanges of the program", "{}: {} of {}",
+                  describe(entry), index, program_.exchanges.size());
+    const Exchange& exchange = program_.exchanges[index];
+    const bool is_post = point.step == ExchangeStep::kPost;
+    ANABATIC_RULE(!is_post || index == num_posts_, "exchanges posted in one order",
+                  "{} comes as number {} in {}", exchange.label, num_posts_, describe(entry));
+    ANABATIC_RULE(is_post || index < num_posts_, "exchanges awaited after their post", "{} in {}",
+                  exchange.label, describe(entry));
+    num_posts_ += is_post;
+    const std::int32_t gradient = gradient_of(exchange.buffer);
+    if (gradient < 0) return;
+    const auto at = static_cast<std::size_t>(gradient);
+    ANABATIC_RULE(is_assigned_[at], "gradients assigned before they are exchanged", "{} in {}",
+                  text(program_.gradients[at]), describe(entry));
+    ANABATIC_RULE(is_exchanged_[at] != is_post, "gradients exchanged once", "{} in {}",
+                  text(program_.gradients[at]), describe(entry));
+    is_exchanged_[at] = is_post;
+  }
+
+  void check_exchanges(const StepEntry& entry, const Call& call) const {
+    for (const std::vector<Operand>* operands : {&call.inputs, &call.outputs})
+      for (const Operand& operand : *operands)
+        if (const std::int32_t gradient = gradient_of(operand); gradient >= 0)
+          ANABATIC_RULE(!is_exchanged_[static_cast<std::size_t>(gradient)],
+                        "no call uses what ranks exchange", "{}: {} in {}",
+                        text(program_.gradients[static_cast<std::size_t>(gradient)]), call.label,
+                        describe(entry));
+  }
+
   void check_gradients(const StepEntry& entry, const Call& call) {
+    check_exchanges(entry, call);
     const auto name = [&](std::int32_t gradient) {
       return text(program_.gradients[static_cast<std::size_t>(gradient)]);
     };
@@ -167,10 +210,12 @@ class ScheduleVerifier {
   }
 
   const Program& program_;
-  std::vector<bool> is_assigned_;  // by gradient
+  std::vector<bool> is_assigned_;   // by gradient
+  std::vector<bool> is_exchanged_;  // likewise: posted and not awaited
   std::vector<Window> windows_;
   std::int32_t num_forwards_ = 0, num_backwards_ = 0, layout_ = 0;
   bool is_updated_ = false;
+  std::size_t num_posts_ = 0;
 };
 
 }  // namespace

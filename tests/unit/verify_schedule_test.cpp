@@ -145,6 +145,60 @@ TEST_F(ScheduleFault, AnUpdateOfAGradientThatNothingMakes) {
   expect("gradients assigned before they are read: gradients.w: update in update");
 }
 
+// The gradient is exchanged from its last contribution to the update.
+class ExchangeFault : public ScheduleFault {
+ protected:
+  ExchangeFault() {
+    program_.exchanges.push_back(
+        {.buffer = program_.calls[kAdd].outputs.front(), .label = "all_reduce"});
+    for (const std::size_t ends_a_step : {0, 2})
+      program_.variants[Action::kBackward][ends_a_step].exchange_points = {
+          {1, ExchangeStep::kPost, 0}};
+    await() = {{0, ExchangeStep::kAwait, 0}};
+  }
+  std::vector<ExchangePoint>& post() {
+    return program_.variants[Action::kBackward][2].exchange_points;
+  }
+  std::vector<ExchangePoint>& await() {
+    return program_.variants[Action::kUpdate][0].exchange_points;
+  }
+};
+
+TEST_F(ExchangeFault, IsNoneInStepsOfAnyLength) {
+  for (const std::int64_t count : {1, 2, 3, 8}) (void)schedule_of(program_, count);
+}
+
+TEST_F(ExchangeFault, AReaderAheadOfTheAwait) {
+  await()[0].call = 1;
+  expect("no call uses what ranks exchange: gradients.w: update in update");
+}
+
+TEST_F(ExchangeFault, AContributionBehindThePost) {
+  post()[0].call = 0;
+  expect("no call uses what ranks exchange: gradients.w: add in backward 2");
+}
+
+TEST_F(ExchangeFault, AnAwaitThatIsLeftOut) {
+  program_.calls[kUpdateCall].inputs.clear();
+  await().clear();
+  expect("every exchange is awaited");
+}
+
+TEST_F(ExchangeFault, APostThatIsLeftOutOrComesTwice) {
+  post().clear();
+  expect("exchanges awaited after their post: all_reduce in update");
+  post() = {{1, ExchangeStep::kPost, 0}, {1, ExchangeStep::kPost, 0}};
+  expect("exchanges posted in one order: all_reduce comes as number 1");
+}
+
+TEST_F(ExchangeFault, AGradientThatNothingMakes) {
+  program_.calls[kAdd].outputs.clear();
+  program_.calls[kAssign].outputs.clear();
+  program_.calls[kAdd].adds.clear();
+  program_.calls[kAssign].adds.clear();
+  expect("gradients assigned before they are exchanged: gradients.w");
+}
+
 TEST_F(ScheduleFault, AStateThatIsNotBroughtFromDisk) {
   entry(5).variant = 1;  // of a micro-batch that others follow
   expect("states on disk are read before use: first_moment.w in update");
