@@ -217,12 +217,17 @@ struct Config {
   };
   Memory memory{};
 
-  // The machine.
+  // Ranks that share a step.
   struct Parallel {
+    // Ranks that share each step, as threads of this process. Each has its own micro-batches and a
+    // copy of the model, and computes with its share of device.threads. A step has micro_batch_size
+    // x gradient_accumulation_steps x local_ranks samples.
+    // Allowed: >= 1.
     std::int64_t local_ranks = 1;
   };
   Parallel parallel{};
 
+  // The machine.
   struct Device {
     // The device. cpu is the only one.
     enum class Kind { kCpu };

@@ -99,7 +99,8 @@ class StepBenchmark final : public Benchmark {
 
   void run(std::span<double> seconds) override {
     const std::int64_t begin = clock()();
-    train::run_training_step(*program_, batch_, train::totals_of(batch_), ++step_, 1e-4, [](const io::MicroBatch&) {});
+    train::run_training_step(*program_, batch_, train::totals_of(batch_), ++step_, 1e-4,
+                             [](const io::MicroBatch&) {});
     seconds[0] += 1e-9 * static_cast<double>(clock()() - begin);
   }
 

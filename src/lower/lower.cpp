@@ -119,8 +119,7 @@ class Lowering {
     variant.updates |= action == spec::Action::kUpdate;
     const bool moves_states = action == spec::Action::kUpdate || spec::kStepEnds.contains(place);
     variant.swap_points = swap_points(plan_, action, positions, moves_states);
-    if (moves_states)
-      variant.exchange_points = exchange_points(plan_, action, positions);
+    if (moves_states) variant.exchange_points = exchange_points(plan_, action, positions);
     return variant;
   }
 

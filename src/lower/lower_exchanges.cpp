@@ -9,7 +9,7 @@
 namespace anabatic::lower {
 namespace {
 
-// Positions of an action's nodes in the plan: [begin, end). What is awaited behind the last node of
+// Positions of an action's nodes in the plan: [begin, end). What is awaited after the last node of
 // a step is of its last action.
 struct Span {
   std::int32_t begin = 0, end = 0;
@@ -54,14 +54,13 @@ std::vector<runtime::ExchangePoint> exchange_points(const plan::Plan& plan, spec
   const auto add = [&](std::int32_t position, runtime::ExchangeStep step, std::size_t exchange) {
     if (!span.contains(position)) return;
     const auto call = std::ranges::lower_bound(positions, position) - positions.begin();
-    points.push_back(
-        {static_cast<std::int32_t>(call), step, static_cast<std::int32_t>(exchange)});
+    points.push_back({static_cast<std::int32_t>(call), step, static_cast<std::int32_t>(exchange)});
   };
   for (std::size_t i = 0; i < plan.exchanges.size(); ++i) {
     add(plan.exchanges[i].posted_at, runtime::ExchangeStep::kPost, i);
     add(plan.exchanges[i].awaited_at, runtime::ExchangeStep::kAwait, i);
   }
-  // Posts first: an exchange may be awaited before the call behind its post.
+  // Posts first: an exchange may be awaited before the call that follows its post.
   std::ranges::stable_sort(points, {}, [](const runtime::ExchangePoint& point) {
     return std::pair(point.call, point.step);
   });
@@ -79,9 +78,8 @@ void verify_exchanges(const plan::Plan& plan, const runtime::Program& program) {
     std::ranges::sort(awaits);
     for (const std::vector<std::int32_t>& steps : {posts, awaits}) {
       ANABATIC_CHECK(steps.size() == plan.exchanges.size(),
-                     "[lower verifier] the {} micro-batch has {} of {} exchanges",
-                     to_string(place), steps.size(),
-                     plan.exchanges.size());
+                     "[lower verifier] the {} micro-batch has {} of {} exchanges", to_string(place),
+                     steps.size(), plan.exchanges.size());
       for (std::size_t i = 0; i < steps.size(); ++i)
         ANABATIC_CHECK(steps[i] == static_cast<std::int32_t>(i),
                        "[lower verifier] exchange {} of the {} micro-batch is out of order",

@@ -463,8 +463,8 @@ class Verifier {
                     "states end with their new value", "state {}", text(state.name));
     for (const auto& [content, missing] : num_missing_)
       ANABATIC_RULE(missing == 0, "every contribution written once", "value {}", content);
-    ANABATIC_RULE(num_awaited_ == plan_.exchanges.size(), "every exchange is awaited",
-                  "{} of {}", num_awaited_, plan_.exchanges.size());
+    ANABATIC_RULE(num_awaited_ == plan_.exchanges.size(), "every exchange is awaited", "{} of {}",
+                  num_awaited_, plan_.exchanges.size());
     for (ir::ValueId output : graph_.outputs)
       ANABATIC_RULE(holds(output), "outputs stay readable", "'{}'",
                     text(graph_.value(output).name));

@@ -158,8 +158,8 @@ void add_other_ranks(MemoryAccount& account, std::int64_t num_ranks) {
   for (const MemoryRow& row : account.rows)
     if (!of_process.contains(row.name)) of_rank += row.bytes;
   if (num_ranks == 0) return;
-  account.rows.push_back({"other ranks", fmt::format("{} like this one", num_ranks),
-                          num_ranks * of_rank});
+  account.rows.push_back(
+      {"other ranks", fmt::format("{} like this one", num_ranks), num_ranks * of_rank});
   account.peak_bytes += num_ranks * of_rank;
 }
 

@@ -169,8 +169,7 @@ void BoundProgram::run_alone(spec::Action action) {
 }
 
 ModelSession::ModelSession(const RunConfig& run, bool measure,
-                           runtime::swap::DeviceWrapper wrap_swap,
-                           const runtime::RankContext& rank)
+                           runtime::swap::DeviceWrapper wrap_swap, const runtime::RankContext& rank)
     : run_(run),
       wrap_swap_(std::move(wrap_swap)),
       rank_(rank),
@@ -213,10 +212,9 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
         runtime::swap::SwapOptions{.directory = swap_directory(run_),
                                    .num_compute_threads = team_.num_threads(),
                                    .wrap_device = wrap_swap_}));
-  bound->executor =
-      std::make_unique<runtime::Executor>(bound->compiled.program, store_, team_,
-                                          runtime::ExecutorOptions{
-                                              .poison = run_.compiler.poison, .rank = rank_});
+  bound->executor = std::make_unique<runtime::Executor>(
+      bound->compiled.program, store_, team_,
+      runtime::ExecutorOptions{.poison = run_.compiler.poison, .rank = rank_});
   planned_arena_bytes_ += bound->executor->arena_bytes();
   for (const ir::State& state : bound->compiled.graph.states) {
     if (state.after != state.before) updated_.insert(state.name);

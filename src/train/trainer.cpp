@@ -150,12 +150,12 @@ struct Trainer::Impl {
   // Plans with the prices of `anabatic plan`, so that both choose alike.
   void bind() {
     const Calibration calibration = stored_calibration(session.device());
-    BudgetedRun planned = plan::value_or_throw(plan_as_asked(
-        of_one_rank(run, baseline_bytes), session.config(),
-        with_peaks_of(session.device(), calibration), calibration.efficiency,
-        {.process_bytes = baseline_bytes,
-         .data_bytes = data_bytes,
-         .available_bytes = device::available_bytes() / run.parallel.local_ranks}));
+    BudgetedRun planned = plan::value_or_throw(
+        plan_as_asked(of_one_rank(run, baseline_bytes), session.config(),
+                      with_peaks_of(session.device(), calibration), calibration.efficiency,
+                      {.process_bytes = baseline_bytes,
+                       .data_bytes = data_bytes,
+                       .available_bytes = device::available_bytes() / run.parallel.local_ranks}));
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
@@ -251,12 +251,10 @@ struct Trainer::Impl {
     {
       const WindowsLog::Watching watching = windows->watch(step);
       // An update by a norm that is not finite leaves all as it was.
-      rank_step->run(batch, metrics,
-                     {.before_update = [&] { is_sound = false; },
-                      .after_norm =
-                          [&] {
-                            is_sound = program->executor->has_action(spec::Action::kUpdate);
-                          }});
+      rank_step->run(
+          batch, metrics,
+          {.before_update = [&] { is_sound = false; },
+           .after_norm = [&] { is_sound = program->executor->has_action(spec::Action::kUpdate); }});
     }
     if (metrics.tokens == 0)
       log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",

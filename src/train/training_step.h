@@ -23,7 +23,7 @@ double micro_batch_flops(const model::ModelConfig& config, const io::MicroBatch&
 io::StepBatch random_step(const RunConfig& run, const model::ModelConfig& config,
                           std::uint64_t seed);
 
-// Of a whole step, on all ranks.
+// Counts of a whole step, on all ranks.
 struct StepTotals {
   std::int64_t unmasked_tokens = 0, real_tokens = 0, num_documents = 0;
 };
@@ -49,14 +49,14 @@ void add_losses(const BoundProgram& program, Losses& into) {
     into.mtp_loss = into.mtp_loss.value_or(0) + program.scalar("mtp_loss");
 }
 
-// Runs the schedule of a step, or of a rank's part of it: forward and backward of every micro-batch, then the update, unless
-// it is part of the backward. Without labels on any rank: forwards only. Calls after_forward(micro_batch) after
-// each forward, before_update() before parameters change.
+// Runs the schedule of a step, or of a rank's part of it: forward and backward of every
+// micro-batch, then the update, unless it is part of the backward. Without labels on any rank:
+// forwards only. Calls after_forward(micro_batch) after each forward, before_update() before
+// parameters change.
 template <class AfterForward, class BeforeUpdate = void (*)()>
 void run_training_step(
     BoundProgram& program, const io::StepBatch& batch, const StepTotals& totals, std::int64_t step,
-    double learning_rate, AfterForward&& after_forward,
-    BeforeUpdate&& before_update = [] {}) {
+    double learning_rate, AfterForward&& after_forward, BeforeUpdate&& before_update = [] {}) {
   set_step_inputs(program, batch, totals, step, learning_rate);
   if (totals.unmasked_tokens == 0) {
     for (const io::MicroBatch& micro_batch : batch.micro_batches) {

@@ -99,10 +99,10 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 }
 
 bool copies_only(std::string_view op) {
-  return op == "all_reduce" || op == "cache_write" || op == "cast" || op == "clamp" || op == "clamp_gradient" ||
-         op == "dequantize" || op == "embedding" || op == "fill" || op == "join_heads" ||
-         op == "pack" || op == "permute" || op == "quantize" || op == "reload" ||
-         op == "route_sort";
+  return op == "all_reduce" || op == "cache_write" || op == "cast" || op == "clamp" ||
+         op == "clamp_gradient" || op == "dequantize" || op == "embedding" || op == "fill" ||
+         op == "join_heads" || op == "pack" || op == "permute" || op == "quantize" ||
+         op == "reload" || op == "route_sort";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {

@@ -41,14 +41,15 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool prefetch = true;
-  // Of a step that several ranks share: which of so many parts this loader reads.
+  // Several ranks share a step: which of so many parts this loader reads.
   std::int64_t part = 0, num_parts = 1;
 };
 
 // Step s takes places s*S .. s*S+S-1 of the sample order, S = micro_batch_size *
-// accumulation_steps * num_parts, of which part d are those from d*S/num_parts on. A step may span two epochs. What a step holds is a pure function of the
-// dataset, these options and s, so the cursor of a checkpoint is the step alone. Two buffers,
-// allocated by the first two steps. Use from one thread; `dataset` must outlive the loader.
+// accumulation_steps * num_parts, of which part d are those from d*S/num_parts on. A step may span
+// two epochs. What a step holds is a pure function of the dataset, these options and s, so the
+// cursor of a checkpoint is the step alone. Two buffers, allocated by the first two steps. Use from
+// one thread; `dataset` must outlive the loader.
 class Loader {
  public:
   Loader(const Dataset& dataset, const LoaderOptions& options);

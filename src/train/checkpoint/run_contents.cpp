@@ -226,9 +226,9 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
     const std::string before = key.show(saved), after = key.show(now);
     if (before == after) continue;
     if (factors.contains(key.name) && has_its_steps) {
-      change.remarks.push_back(fmt::format(
-          "{} is {} from here on; the checkpoint has {}, with as many samples a step", key.name,
-          after, before));
+      change.remarks.push_back(
+          fmt::format("{} is {} from here on; the checkpoint has {}, with as many samples a step",
+                      key.name, after, before));
     } else if (binding_keys().contains(key.name)) {
       change.maths +=
           fmt::format("\n  {}: the checkpoint has {}, this run {}", key.name, before, after);

@@ -65,10 +65,10 @@ void require_supported_by_ranks(const RunConfig& run) {
 
 void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& config) {
   if (run.parallel.local_ranks > 1 && !config.spec.mtp.empty())
-    throw Unsupported(fmt::format(
-        "[ranks] expected a model without layers of multi-token prediction, for "
-        "parallel.local_ranks: {}; model.keep_mtp: false leaves them out",
-        run.parallel.local_ranks));
+    throw Unsupported(
+        fmt::format("[ranks] expected a model without layers of multi-token prediction, for "
+                    "parallel.local_ranks: {}; model.keep_mtp: false leaves them out",
+                    run.parallel.local_ranks));
 }
 
 RunConfig of_one_rank(RunConfig run, std::int64_t shared_bytes) {
@@ -103,16 +103,15 @@ LocalRanks::LocalRanks(const RunConfig& run) {
   mesh_ = mesh_of(run);
   if (mesh_.world() == 1) return;
   const auto threads = static_cast<int>(of_one_rank(run, 0).device.threads);
-  for (std::unique_ptr<comm::Transport>& transport :
-       comm::local_transports(mesh_.world()))
+  for (std::unique_ptr<comm::Transport>& transport : comm::local_transports(mesh_.world()))
     communicators_.push_back(std::make_unique<comm::Communicator>(
         std::move(transport), comm::CommunicatorOptions{.patience_seconds = kPatienceSeconds,
                                                         .num_compute_threads = threads}));
 }
 
 runtime::RankContext LocalRanks::of(std::int32_t rank) const {
-  return {mesh_, communicators_.empty() ? nullptr
-                                        : communicators_[static_cast<std::size_t>(rank)].get()};
+  return {mesh_,
+          communicators_.empty() ? nullptr : communicators_[static_cast<std::size_t>(rank)].get()};
 }
 
 void LocalRanks::abort(const std::string& text) {

@@ -25,7 +25,7 @@ void require_supported_by_ranks(const RunConfig& run);
 void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& config);
 
 // The config of one of the ranks: its share of the compute threads and of the memory that is left
-// beside `shared_bytes` under memory.budget.
+// without `shared_bytes` under memory.budget.
 RunConfig of_one_rank(RunConfig run, std::int64_t shared_bytes);
 
 // Micro-batches of a step for a rank.

@@ -62,9 +62,8 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
     require_finite_gradients(program_, metrics.step, metrics.grad_norm);
     if (hooks.before_update) hooks.before_update();
   }
-  std::array<double, kMostLosses> losses{metrics.loss, metrics.aux_loss,
-                                         metrics.z_loss.value_or(0), metrics.mtp_loss.value_or(0),
-                                         flops_};
+  std::array<double, kMostLosses> losses{metrics.loss, metrics.aux_loss, metrics.z_loss.value_or(0),
+                                         metrics.mtp_loss.value_or(0), flops_};
   sums_.sum(std::span<double>(losses));
   sums_.sum(expert_counts_.values());
   metrics.loss = losses[0];

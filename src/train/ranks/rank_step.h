@@ -17,7 +17,7 @@ namespace anabatic::train {
 
 struct StepHooks {
   std::function<void()> before_update{};  // before parameters change
-  std::function<void()> after_norm{};     // the update has looked at it, and may have left all alone
+  std::function<void()> after_norm{};  // the update has looked at it, and may have left all alone
 };
 
 class RankStep {
@@ -37,7 +37,7 @@ class RankStep {
   void run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks = {});
 
   const ExpertCounts& expert_counts() const { return expert_counts_; }  // of all ranks
-  double flops() const { return flops_; }                              // likewise
+  double flops() const { return flops_; }                               // likewise
   std::int32_t num_ranks() const { return sums_.num_ranks(); }
 
  private:
