@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/exchange.h"
+#include "ops/ranks/exchange.h"
 
 namespace anabatic::lower {
 namespace {

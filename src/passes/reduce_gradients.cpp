@@ -6,7 +6,7 @@
 
 #include "ir/op_schema.h"
 #include "ir/rewrite.h"
-#include "ops/exchange.h"
+#include "ops/ranks/exchange.h"
 
 namespace anabatic::passes {
 namespace {

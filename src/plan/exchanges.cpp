@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/exchange.h"
+#include "ops/ranks/exchange.h"
 
 namespace anabatic::plan {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/exchange.h"
+#include "ops/ranks/exchange.h"
 
 #include <optional>
 
