@@ -21,6 +21,7 @@
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/open_dataset.h"
+#include "train/ranks/local_ranks.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
 
@@ -369,6 +370,7 @@ class Profiler {
 }  // namespace
 
 Profile profile(const train::RunConfig& run, const ProfileOptions& options) {
+  train::require_one_rank(run, "profile");
   ANABATIC_REQUIRE(!run.model.path.empty(), "[profile] model.path: expected a value, got none");
   ANABATIC_REQUIRE(options.num_steps > 0 && options.num_warmup_steps >= 0,
                    "[profile] expected at least one measured step, got {} after {} of warm-up",

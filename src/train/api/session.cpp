@@ -22,6 +22,7 @@
 #include "train/generate.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
+#include "train/ranks/local_ranks.h"
 #include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"
@@ -63,11 +64,7 @@ struct Session::Impl {
       : listener(wanted != nullptr ? wanted : &silence) {
     const LogScope scope = log_scope();
     run = read_config(settings, yaml_file);
-    if (run.parallel.local_ranks > 1)
-      throw Unsupported(
-          fmt::format("[session] expected parallel.local_ranks: 1, got {}: a host that runs the "
-                      "steps itself has one rank",
-                      run.parallel.local_ranks));
+    train::require_one_rank(run, "session");
     model = std::make_unique<train::ModelSession>(run, true);
     run = model->run();
     bind();

@@ -71,6 +71,13 @@ void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& 
                     run.parallel.local_ranks));
 }
 
+void require_one_rank(const RunConfig& run, std::string_view who) {
+  if (run.parallel.local_ranks > 1)
+    throw Unsupported(
+        fmt::format("[{}] expected parallel.local_ranks: 1, got {}: only train knows several ranks",
+                    who, run.parallel.local_ranks));
+}
+
 RunConfig of_one_rank(RunConfig run, std::int64_t shared_bytes) {
   const std::int64_t ranks = run.parallel.local_ranks;
   if (ranks == 1) return run;

@@ -4,6 +4,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -23,6 +25,9 @@ spec::Mesh mesh_of(const RunConfig& run);
 void require_supported_by_ranks(const RunConfig& run);
 // Likewise of the model.
 void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& config);
+
+// Throws Unsupported where the run has several ranks: `who`, such as "plan", knows one.
+void require_one_rank(const RunConfig& run, std::string_view who);
 
 // The config of one of the ranks: its share of the compute threads and of the memory that is left
 // without `shared_bytes` under memory.budget.
