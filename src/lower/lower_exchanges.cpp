@@ -4,28 +4,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "lower/planned_calls.h"
 #include "ops/ranks/exchange.h"
 
 namespace anabatic::lower {
 namespace {
-
-// Positions of an action's nodes in the plan: [begin, end). What is awaited after the last node of
-// a step is of its last action.
-struct Span {
-  std::int32_t begin = 0, end = 0;
-  bool contains(std::int32_t position) const { return begin <= position && position < end; }
-};
-
-Span span_of(const plan::Plan& plan, spec::Action wanted) {
-  Span span;
-  for (const auto& [action, order] : plan.orders) {
-    span = {span.end, span.end + static_cast<std::int32_t>(order.size())};
-    if (action != wanted) continue;
-    if (action == plan.orders.rbegin()->first) ++span.end;
-    break;
-  }
-  return span;
-}
 
 // Numbers of the exchanges that a step posts or awaits.
 std::vector<std::int32_t> steps_of(const runtime::Program& program, spec::Place place,
@@ -49,7 +32,9 @@ runtime::Exchange lower_exchange(const ir::Graph& graph, const plan::Exchange& e
 
 std::vector<runtime::ExchangePoint> exchange_points(const plan::Plan& plan, spec::Action action,
                                                     std::span<const std::int32_t> positions) {
-  const Span span = span_of(plan, action);
+  Span span = span_of(plan, action);
+  // What nothing reads is awaited after the last node of the step.
+  if (action == plan.orders.rbegin()->first) ++span.end;
   std::vector<runtime::ExchangePoint> points;
   const auto add = [&](std::int32_t position, runtime::ExchangeStep step, std::size_t exchange) {
     if (!span.contains(position)) return;

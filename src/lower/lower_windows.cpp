@@ -6,24 +6,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "lower/planned_calls.h"
 
 namespace anabatic::lower {
 namespace {
-
-// Positions of an action's nodes in the plan: [begin, end).
-struct Span {
-  std::int32_t begin = 0, end = 0;
-  bool contains(std::int32_t position) const { return begin <= position && position < end; }
-};
-
-Span span_of(const plan::Plan& plan, spec::Action wanted) {
-  Span span;
-  for (const auto& [action, order] : plan.orders) {
-    span = {span.end, span.end + static_cast<std::int32_t>(order.size())};
-    if (action == wanted) break;
-  }
-  return span;
-}
 
 std::int32_t state_of(const plan::Plan& plan, const std::vector<std::int32_t>& states,
                       const plan::SwapWindow& window) {

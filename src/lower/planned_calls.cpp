@@ -51,6 +51,15 @@ std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan&
   return result;
 }
 
+Span span_of(const plan::Plan& plan, spec::Action wanted) {
+  Span span;
+  for (const auto& [action, order] : plan.orders) {
+    span = {span.end, span.end + static_cast<std::int32_t>(order.size())};
+    if (action == wanted) break;
+  }
+  return span;
+}
+
 std::vector<PlannedLayout> planned_layouts(const search::PlannedStep& step) {
   std::vector<PlannedLayout> result;
   const auto add = [&](const ir::Graph& graph, const plan::Plan& plan, spec::Places places) {

@@ -25,6 +25,13 @@ struct PlannedCall {
 std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan& plan,
                                        spec::Places places);
 
+// Positions of an action's nodes in the plan: [begin, end).
+struct Span {
+  std::int32_t begin = 0, end = 0;
+  bool contains(std::int32_t position) const { return begin <= position && position < end; }
+};
+Span span_of(const plan::Plan& plan, spec::Action wanted);
+
 // The graph, plan and calls of one layout of a program. Points into the step.
 struct PlannedLayout {
   const ir::Graph* graph = nullptr;
