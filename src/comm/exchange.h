@@ -32,7 +32,7 @@ std::string_view to_string(ExchangeKind kind);  // "all_gather"
 //
 // Broadcast and send are as all_gather. The sum of counts[i] is made by member i.
 //
-// Sums are of f32, or of bf16 through f32 with one rounding. They add by a balanced binary tree
+// Sums are of f32, of f64, or of bf16 through f32 with one rounding. They add by a balanced binary tree
 // over the members (sum.h), so that bits do not depend on time.
 //
 // In place: an all_gather's input may be its rows of the output, a reduce_scatter's output its rows

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 
@@ -17,18 +18,29 @@ constexpr int kLevels = 21;  // of a tree of kMaxTerms leaves
 void load(const float* from, std::int64_t count, float* to) {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
 }
+void load(const double* from, std::int64_t count, double* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(double));
+}
 void load(const BFloat16* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
 }
 void store(const float* from, std::int64_t count, float* to) {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
 }
+void store(const double* from, std::int64_t count, double* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(double));
+}
 void store(const float* from, std::int64_t count, BFloat16* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_bfloat16(from[i]);
 }
 
+// The type in which terms are added.
+template <class T>
+using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
 // `to` may be one of the terms.
-void add(const float* left, const float* right, std::int64_t count, float* to) {
+template <class T>
+void add(const T* left, const T* right, std::int64_t count, T* to) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) to[i] = left[i] + right[i];
 }
@@ -38,7 +50,7 @@ void add(const float* left, const float* right, std::int64_t count, float* to) {
 template <class T>
 void sum_block(std::span<const std::byte* const> terms, std::int64_t first, std::int64_t count,
                T* to) {
-  alignas(64) float partial[kLevels + 1][kBlock];
+  alignas(64) Sum<T> partial[kLevels + 1][kBlock];
   int depth = 0;
   for (std::size_t i = 0; i < terms.size(); ++i) {
     load(reinterpret_cast<const T*>(terms[i]) + first, count, partial[depth++]);
@@ -68,6 +80,7 @@ void sum_terms(std::span<const std::byte* const> terms, std::int64_t bytes, DTyp
   }
   const std::int64_t count = bytes / size_bytes(dtype);
   if (dtype == DType::kBFloat16) return sum_all<BFloat16>(terms, count, to);
+  if (dtype == DType::kFloat64) return sum_all<double>(terms, count, to);
   ANABATIC_CHECK(dtype == DType::kFloat32, "[sum] terms of {}", to_string(dtype));
   if (terms.size() != 2) return sum_all<float>(terms, count, to);
   add(reinterpret_cast<const float*>(terms[0]), reinterpret_cast<const float*>(terms[1]), count,

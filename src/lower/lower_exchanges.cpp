@@ -21,11 +21,19 @@ std::vector<std::int32_t> steps_of(const runtime::Program& program, spec::Place 
   return result;
 }
 
+comm::ExchangeKind kind_of(const ir::Node& node) {
+  using enum comm::ExchangeKind;
+  if (node.op == &ops::kAllGather) return kAllGather;
+  if (node.op == &ops::kReduceScatter) return kReduceScatter;
+  ANABATIC_CHECK(node.op == &ops::kAllReduce, "[lower] {} is no exchange", node.op->name);
+  return kAllReduce;
+}
+
 }  // namespace
 
 runtime::Exchange lower_exchange(const ir::Graph& graph, const plan::Exchange& exchange) {
   const ir::Node& node = graph.node(exchange.node);
-  return {.kind = comm::ExchangeKind::kAllReduce,
+  return {.kind = kind_of(node),
           .group = ops::group_of(node.attributes),
           .label = plan::node_label(node)};
 }

@@ -9,12 +9,14 @@ namespace {
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("global_norm", inputs, attributes);
-  for (int i = 0; i < check.num_inputs(); ++i) check.f64(i, "sum", 0);
+  for (int i = 0; i < check.num_inputs(); ++i) check.f64(i, "sums", kAnyNdim);
   return {typed(DType::kFloat32, {})};
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, static_cast<std::int64_t>(inputs.size()) + 1);
+  std::int64_t terms = 0;
+  for (const TensorType& input : inputs) terms += input.num_elements();
+  return streaming_cost(inputs, outputs, terms + 1);
 }
 
 }  // namespace
@@ -22,7 +24,7 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
 const ir::OpSchema kGlobalNorm{.name = "global_norm",
                                .min_inputs = 1,
                                .max_inputs = -1,
-                               .signature = "(s0 f64[], s1 f64[], ...) -> f32[]",
+                               .signature = "(s0 f64, s1 f64, ...) -> f32[]",
                                .infer = infer,
                                .cost = cost};
 

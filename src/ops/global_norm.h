@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm of all gradients from the sums of squares of each.
+// The norm of all gradients: the root of the sum over sums of squares, in the order of inputs and
+// elements.
 #pragma once
 #include "ir/op_schema.h"
 

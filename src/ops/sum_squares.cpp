@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/sum_squares.h"
 
+#include <fmt/core.h>
+
+#include <algorithm>
+
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -11,6 +15,28 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   const Check check("sum_squares", inputs, attributes);
   check.floating(0, "x");
   return {typed(DType::kFloat64, {})};
+}
+
+std::vector<TensorType> infer_parts(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check("sum_squares_of_parts", inputs, attributes, {"parts", "first", "count"});
+  for (int i = 0; i < check.num_inputs(); ++i) check.floating(i, "gradient");
+  const std::int64_t parts = check.positive_int("parts"), first = check.non_negative_int("first"),
+                     count = check.positive_int("count");
+  if (first > parts - std::min(count, parts) || count > parts)
+    check.fail(fmt::format("expected columns of {} parts, got {} from {} on", parts, count, first));
+  return {typed(DType::kFloat64, {std::ssize(inputs), parts})};
+}
+
+// Of the own parts alone.
+ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+  const double share = static_cast<double>(spec::get_int(attributes, "count")) /
+                       static_cast<double>(spec::get_int(attributes, "parts"));
+  ir::Cost cost{.bytes_written = outputs[0].num_bytes()};
+  for (const TensorType& input : inputs) {
+    cost.flops += static_cast<std::int64_t>(2 * share * static_cast<double>(input.num_elements()));
+    cost.bytes_read += static_cast<std::int64_t>(share * static_cast<double>(input.num_bytes()));
+  }
+  return cost;
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -25,5 +51,12 @@ const ir::OpSchema kSumSquares{.name = "sum_squares",
                                .signature = "(x any) -> f64[]",
                                .infer = infer,
                                .cost = cost};
+
+const ir::OpSchema kSumSquaresOfParts{.name = "sum_squares_of_parts",
+                                      .min_inputs = 1,
+                                      .max_inputs = -1,
+                                      .signature = "(g0 any, g1 any, ...) -> f64[n,parts]",
+                                      .infer = infer_parts,
+                                      .cost = cost_of_parts};
 
 }  // namespace anabatic::ops

@@ -43,6 +43,7 @@ const ir::OpSchema* const kTable[] = {
     &kActivationGradient,
     &kAdd,
     &kAddRmsNorm,
+    &kAllGather,
     &kAllReduce,
     &kAttention,
     &kAttentionGradient,
@@ -100,6 +101,7 @@ const ir::OpSchema* const kTable[] = {
     &kPermute,
     &kPermuteGradient,
     &kQuantize,
+    &kReduceScatter,
     &kReload,
     &kRmsNorm,
     &kRmsNormInputGradient,
@@ -118,6 +120,7 @@ const ir::OpSchema* const kTable[] = {
     &kSinksGradient,
     &kSumRows,
     &kSumSquares,
+    &kSumSquaresOfParts,
     &kUnpermute,
     &kUnpermuteGradient,
 };

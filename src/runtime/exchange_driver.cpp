@@ -2,15 +2,35 @@
 #include "runtime/exchange_driver.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "base/error.h"
 #include "base/rounding.h"
+#include "spec/shards.h"
 
 namespace anabatic::runtime {
 namespace {
 
 constexpr std::int64_t kAlignmentBytes = 64;
+
+// Stored elements of each member's part.
+std::vector<std::int64_t> elements_of(const TensorType& type, std::int64_t num_members) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t member = 0; member < num_members; ++member) {
+    const spec::ElementRange range = spec::shard_elements(type, num_members, member);
+    counts.push_back(range.end - range.begin);
+  }
+  return counts;
+}
+
+// Whole cache lines where all parts consist of them.
+std::int64_t row_bytes_of(const std::vector<std::int64_t>& elements, std::int64_t element_bytes) {
+  const bool is_whole = std::ranges::all_of(elements, [&](std::int64_t count) {
+    return count * element_bytes % kAlignmentBytes == 0;
+  });
+  return is_whole ? kAlignmentBytes : element_bytes;
+}
 
 }  // namespace
 
@@ -28,18 +48,24 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
     Bound& bound = exchanges_.emplace_back();
     bound.group = spec::group_of(rank.mesh, exchange.group, communicator_->rank());
     const TensorView buffer = resolve(exchange.buffer);
-    const std::int64_t bytes = buffer.type->num_bytes();
-    // Whole cache lines where there are any.
-    const std::int64_t row_bytes =
-        bytes % kAlignmentBytes == 0 ? kAlignmentBytes : size_bytes(buffer.type->dtype);
-    bound.counts = comm::even_counts(bytes / row_bytes, std::ssize(bound.group));
+    const auto own = static_cast<std::size_t>(
+        std::ranges::find(bound.group, communicator_->rank()) - bound.group.begin());
+    bound.counts = elements_of(*buffer.type, std::ssize(bound.group));
+    const std::int64_t row_bytes = row_bytes_of(bound.counts, size_bytes(buffer.type->dtype));
+    for (std::int64_t& count : bound.counts)
+      count = count * size_bytes(buffer.type->dtype) / row_bytes;
+    std::byte* const part =
+        buffer.data + row_bytes * std::accumulate(bound.counts.begin(),
+                                                  bound.counts.begin() + static_cast<int>(own),
+                                                  std::int64_t{0});
+    using enum comm::ExchangeKind;
     bound.exchange = {.kind = exchange.kind,
                       .group = bound.group,
                       .counts = bound.counts,
                       .row_bytes = row_bytes,
                       .dtype = buffer.type->dtype,
-                      .input = buffer.data,
-                      .output = buffer.data,
+                      .input = exchange.kind == kAllGather ? part : buffer.data,
+                      .output = exchange.kind == kReduceScatter ? part : buffer.data,
                       .label = exchange.label};
     bound.workspace_offset = workspace_bytes;
     workspace_bytes += round_up(comm::workspace_bytes(std::ssize(bound.group)), kAlignmentBytes);

@@ -65,7 +65,11 @@ double num_operations(const OpCall& call, std::size_t output) {
   if (op == "permute_gradient") return static_cast<double>(spec::get_int(call.attributes, "top_k"));
   if (op == "unpermute") return dim(in[1], 1);
   if (op == "unpermute_gradient") return output == 0 ? 1 : row_roundings(dim(in[0], 1)) + 1;
-  if (op == "sum_squares") return static_cast<double>(in[0].data.size());
+  if (op.starts_with("sum_squares")) {
+    std::size_t most = 0;
+    for (const Values& gradient : in) most = std::max(most, gradient.data.size());
+    return static_cast<double>(most);
+  }
   return -1;
 }
 
@@ -99,17 +103,17 @@ std::vector<double> rope_magnitudes(const OpCall& call) {
 }
 
 bool copies_only(std::string_view op) {
-  return op == "all_reduce" || op == "cache_write" || op == "cast" || op == "clamp" ||
+  return op == "all_gather" || op == "all_reduce" || op == "cache_write" || op == "cast" || op == "clamp" ||
          op == "clamp_gradient" || op == "dequantize" || op == "embedding" || op == "fill" ||
          op == "join_heads" || op == "pack" || op == "permute" || op == "quantize" ||
-         op == "reload" || op == "route_sort";
+         op == "reduce_scatter" || op == "reload" || op == "route_sort";
 }
 
 std::vector<Bound> linear_bounds(const OpCall& call) {
   const std::vector<Values> products = absolute_products(call);
   std::vector<Bound> bounds;
   for (std::size_t o = 0; o < products.size(); ++o) {
-    const bool is_double = call.op == "sum_squares";
+    const bool is_double = call.op.starts_with("sum_squares");
     const double g = gamma(num_operations(call, o), is_double ? DType::kFloat64 : DType::kFloat32);
     const std::vector<double> magnitudes =
         call.op == "rope" ? rope_magnitudes(call) : products[o].data;

@@ -395,8 +395,11 @@ std::vector<Bound> nonlinear_bounds(const OpCall& call, std::span<const Values> 
   if (op == "optimizer_step") return adamw_bounds(call, wants);
   if (op == "rope_pair") return rope_pair_bounds(call);
   if (op == "rope_table") return {rope_table_bound(wants[0])};
-  if (op == "clip_factor" || op == "global_norm")
-    return {relative(wants[0], g(static_cast<double>(call.inputs.size()) + kFunction))};
+  if (op == "clip_factor" || op == "global_norm") {
+    std::size_t terms = 0;
+    for (const Values& input : call.inputs) terms += input.data.size();
+    return {relative(wants[0], g(static_cast<double>(terms) + kFunction))};
+  }
   if (op.starts_with("attention") || op == "sinks_gradient")
     return attention_bounds(call, wants, row);
   throw InvalidArgument(

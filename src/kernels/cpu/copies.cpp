@@ -124,7 +124,7 @@ void permute(const Arguments& args) {
   gather_rows(args, args.inputs[0], [=](std::int64_t p) { return row_map[p] / top_k; });
 }
 
-void all_reduce(const Arguments& args) {
+void exchange_alone(const Arguments& args) {
   if (args.outputs[0].data != args.inputs[0].data) reload(args);
 }
 

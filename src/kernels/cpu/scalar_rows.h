@@ -6,7 +6,7 @@
 namespace anabatic::kernels::cpu {
 
 // copies.cpp
-void all_reduce(const Arguments& args);  // of a group of one
+void exchange_alone(const Arguments& args);  // in a group of one
 void cache_write(const Arguments& args);
 void embedding(const Arguments& args);
 void fill(const Arguments& args);

@@ -61,7 +61,8 @@ void clip_factor(const Arguments& args) {
 
 void global_norm(const Arguments& args) {
   double sum = 0;
-  for (const TensorView& part : args.inputs) sum += *part.as<const double>();
+  for (const TensorView& sums : args.inputs)
+    for (std::int64_t i = 0; i < size(sums); ++i) sum += sums.as<const double>()[i];
   *args.outputs[0].as<float>() = static_cast<float>(std::sqrt(sum));
 }
 

@@ -58,8 +58,12 @@ std::int64_t router_workspace_bytes(const spec::Problem& problem) {
          std::int64_t{sizeof(float)};
 }
 
+// Of one gradient at a time.
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
-  return ceil_div(stored_elements(problem.inputs[0]), kElementBlock) * std::int64_t{sizeof(double)};
+  std::int64_t blocks = 0;
+  for (const TensorType& input : problem.inputs)
+    blocks = std::max(blocks, ceil_div(stored_elements(input), kElementBlock));
+  return blocks * std::int64_t{sizeof(double)};
 }
 
 // Results of more than half of the last cache are read from memory anyway: they need not pass

@@ -8,7 +8,9 @@
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
 #include "spec/optimizer_step.h"
+#include "spec/shards.h"
 #include "tensor/dynamic_map.h"
+#include "tensor/panels.h"
 #include "tensor/split_float.h"
 #include "tensor/stochastic_rounding.h"
 
@@ -21,9 +23,29 @@ void sum_squares(const Arguments& args) {
   store(args.outputs[0], 0, sum);
 }
 
+void sum_squares_of_parts(const Arguments& args) {
+  const std::int64_t parts = spec::get_int(*args.attributes, "parts"),
+                     first = spec::get_int(*args.attributes, "first"),
+                     end = first + spec::get_int(*args.attributes, "count");
+  for (std::int64_t g = 0; g < static_cast<std::int64_t>(args.inputs.size()); ++g) {
+    const TensorType& type = *args.inputs[static_cast<std::size_t>(g)].type;
+    // The stored elements in one row, with the padding of panels.
+    const TensorType flat = tensor_type(type.dtype, {stored_elements(type)});
+    const TensorView gradient{args.inputs[static_cast<std::size_t>(g)].data, &flat};
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const spec::ElementRange range = spec::shard_elements(type, parts, part);
+      double sum = 0;
+      for (std::int64_t i = range.begin; first <= part && part < end && i < range.end; ++i)
+        sum += load(gradient, i) * load(gradient, i);
+      store(args.outputs[0], g * parts + part, sum);
+    }
+  }
+}
+
 void global_norm(const Arguments& args) {
   double sum = 0;
-  for (const TensorView& part : args.inputs) sum += load(part, 0);
+  for (const TensorView& sums : args.inputs)
+    for (std::int64_t i = 0; i < size(sums); ++i) sum += load(sums, i);
   store(args.outputs[0], 0, std::sqrt(sum));
 }
 

@@ -11,7 +11,7 @@ void cache_write(const Arguments& args);
 void cast(const Arguments& args);
 void clamp(const Arguments& args);
 void clamp_gradient(const Arguments& args);
-void all_reduce(const Arguments& args);  // of a group of one
+void exchange_alone(const Arguments& args);  // in a group of one
 void reload(const Arguments& args);
 void embedding(const Arguments& args);
 void embedding_weight_gradient(const Arguments& args);
@@ -102,6 +102,7 @@ void clip_factor(const Arguments& args);
 void global_norm(const Arguments& args);
 void optimizer_step(const Arguments& args);
 void sum_squares(const Arguments& args);
+void sum_squares_of_parts(const Arguments& args);
 
 // rope.cpp
 void rope(const Arguments& args);

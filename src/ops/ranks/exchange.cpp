@@ -10,6 +10,9 @@
 namespace anabatic::ops {
 namespace {
 
+constexpr std::string_view kAllGatherName = "all_gather", kAllReduceName = "all_reduce",
+                           kReduceScatterName = "reduce_scatter";
+
 // Every set of axes that has this text: none or one.
 std::optional<spec::Axes> axes_named(std::string_view name) {
   for (const spec::Axis first : spec::kAxes) {
@@ -21,19 +24,33 @@ std::optional<spec::Axes> axes_named(std::string_view name) {
   return std::nullopt;
 }
 
-std::vector<TensorType> infer_all_reduce(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("all_reduce", inputs, attributes, {"group"});
-  const Operand x = check.floating(0, "x");
+void check_group(const Check& check) {
   if (!axes_named(check.string("group")))
     check.fail("expected group to name axes of the mesh, got '" + check.string("group") + "'");
+}
+
+template <const std::string_view& kName>
+std::vector<TensorType> infer_sum(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check(kName, inputs, attributes, {"group"});
+  const Operand x = check.floating(0, "x");
+  check_group(check);
   return {*x.type};
 }
 
-// The gradient of a sum that every rank has is the sum of their gradients.
-ir::Gradients gradient_all_reduce(ir::GraphBuilder& builder, const ir::Node& node,
-                                  OutputGradients of_outputs) {
+std::vector<TensorType> infer_all_gather(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check(kAllGatherName, inputs, attributes, {"group"});
+  if (inputs[0].dtype != DType::kInt32) check.floating(0, "x");
+  check_group(check);
+  return {inputs[0]};
+}
+
+// The gradient of a sum that every rank has is the sum of their gradients. Of parts that each rank
+// has alone it is the part of that sum; and the other way round.
+template <const std::string_view& kDual>
+ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                       OutputGradients of_outputs) {
   if (!of_outputs[0]) return {std::nullopt};
-  return {builder.add1("all_reduce", {*of_outputs[0]}, node.attributes)};
+  return {builder.add1(kDual, {*of_outputs[0]}, node.attributes)};
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -42,14 +59,32 @@ ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
 
 }  // namespace
 
-const ir::OpSchema kAllReduce{.name = "all_reduce",
+const ir::OpSchema kAllGather{.name = kAllGatherName,
+                              .min_inputs = 1,
+                              .max_inputs = 1,
+                              .signature = "(x float or i32) -> as x",
+                              .infer = infer_all_gather,
+                              .gradient = gradient<kReduceScatterName>,
+                              .cost = cost,
+                              .must_alias = ir::always<0>};
+
+const ir::OpSchema kAllReduce{.name = kAllReduceName,
                               .min_inputs = 1,
                               .max_inputs = 1,
                               .signature = "(x float) -> as x",
-                              .infer = infer_all_reduce,
-                              .gradient = gradient_all_reduce,
+                              .infer = infer_sum<kAllReduceName>,
+                              .gradient = gradient<kAllReduceName>,
                               .cost = cost,
                               .must_alias = ir::always<0>};
+
+const ir::OpSchema kReduceScatter{.name = kReduceScatterName,
+                                  .min_inputs = 1,
+                                  .max_inputs = 1,
+                                  .signature = "(x float) -> as x",
+                                  .infer = infer_sum<kReduceScatterName>,
+                                  .gradient = gradient<kAllGatherName>,
+                                  .cost = cost,
+                                  .must_alias = ir::always<0>};
 
 std::string group_attribute(spec::Axes axes) { return to_string(axes); }
 
@@ -60,6 +95,8 @@ spec::Axes group_of(const spec::Attributes& attributes) {
   return *axes;
 }
 
-bool is_exchange(const ir::Node& node) { return node.op == &kAllReduce; }
+bool is_exchange(const ir::Node& node) {
+  return node.op == &kAllGather || node.op == &kAllReduce || node.op == &kReduceScatter;
+}
 
 }  // namespace anabatic::ops

@@ -8,6 +8,7 @@
 #include "kernels/cpu/pack_panels.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_rows.h"
+#include "spec/shards.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -271,24 +272,44 @@ void run_rule(const Arguments& args, const spec::OptimizerStep& form) {
     run_form<Update<Rule, kSplit, false>>(args, form);
 }
 
-}  // namespace
-
-// Workspace: double of each block.
-void sum_squares(const Arguments& args) {
-  const std::int64_t count = stored_elements(*args.inputs[0].type),
-                     num_blocks = ceil_div(count, kElementBlock);
+// Of stored elements [begin, end). `partials`: a double of each block.
+double sum_squares_of(const Arguments& args, const TensorView& gradient, std::int64_t begin,
+                      std::int64_t end) {
+  const std::int64_t num_blocks = ceil_div(end - begin, kElementBlock);
   auto* partials = reinterpret_cast<double*>(args.workspace);
-  with_float_type(args.inputs[0].type->dtype, [&]<class T>(T*) {
-    const T* x = args.inputs[0].as<const T>();
-    args.launch.team->for_range(num_blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block)
-        partials[block] = sum_squares_of(x + block * kElementBlock,
-                                         std::min(kElementBlock, count - block * kElementBlock));
+  with_float_type(gradient.type->dtype, [&]<class T>(T*) {
+    const T* x = gradient.as<const T>() + begin;
+    args.launch.team->for_range(num_blocks, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t block = first; block < last; ++block)
+        partials[block] =
+            sum_squares_of(x + block * kElementBlock,
+                           std::min(kElementBlock, end - begin - block * kElementBlock));
     });
   });
   double sum = 0;
   for (std::int64_t block = 0; block < num_blocks; ++block) sum += partials[block];
-  *args.outputs[0].as<double>() = sum;
+  return sum;
+}
+
+}  // namespace
+
+void sum_squares(const Arguments& args) {
+  *args.outputs[0].as<double>() =
+      sum_squares_of(args, args.inputs[0], 0, stored_elements(*args.inputs[0].type));
+}
+
+void sum_squares_of_parts(const Arguments& args) {
+  const std::int64_t parts = spec::get_int(*args.attributes, "parts"),
+                     first = spec::get_int(*args.attributes, "first"),
+                     end = first + spec::get_int(*args.attributes, "count");
+  auto* sums = args.outputs[0].as<double>();
+  for (const TensorView& gradient : args.inputs)
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const spec::ElementRange elements = spec::shard_elements(*gradient.type, parts, part);
+      *sums++ = first <= part && part < end
+                    ? sum_squares_of(args, gradient, elements.begin, elements.end)
+                    : 0;
+    }
 }
 
 void optimizer_step(const Arguments& args) {
