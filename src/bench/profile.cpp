@@ -21,7 +21,7 @@
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/open_dataset.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/ranks.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
 

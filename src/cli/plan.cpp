@@ -15,7 +15,7 @@
 #include "device/topology.h"
 #include "plan/budget_error.h"
 #include "plan/timeline_svg.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/ranks.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::cli {

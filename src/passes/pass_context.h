@@ -41,6 +41,8 @@ struct PassOptions {
   const StateNames* on_disk = nullptr;
   const spec::Decisions* decisions = nullptr;  // null: none
   spec::Mesh mesh{};                           // of the ranks that share a step
+  std::int32_t rank = 0;                       // this one of them
+  bool shards_optimizer = false;               // each rank updates a part of each parameter
 };
 
 struct PassContext {

@@ -31,6 +31,7 @@
 #include "passes/precision.h"
 #include "passes/reduce_gradients.h"
 #include "passes/reload_parameters.h"
+#include "passes/shard_optimizer.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 
@@ -78,6 +79,8 @@ constexpr std::array kStages{
     Stage{kApplyOptimizer, Runs::kTraining},
     // Gradients have their layouts, and all that reads them is there.
     Stage{kReduceGradients, Runs::kTraining},
+    // Takes the sums that reduce_gradients makes, before other passes change updates.
+    Stage{kShardOptimizer, Runs::kTraining},
     // Takes the sums of squares that apply_optimizer adds into the products.
     Stage{kAccumulateInGemm, Runs::kTraining},
     // Cuts the updates that apply_optimizer makes.

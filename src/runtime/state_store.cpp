@@ -20,6 +20,10 @@ constexpr std::int64_t kPageBytes = 4096;
 // Small states share blocks; a large one has its own.
 bool has_own_block(std::int64_t bytes) { return bytes >= kBlockBytes / 8; }
 
+const char* tier_name(Tier tier) {
+  return tier == Tier::kDisk ? "on disk" : tier == Tier::kPeer ? "on another rank" : "in memory";
+}
+
 }  // namespace
 
 struct StateStore::Impl {
@@ -28,9 +32,11 @@ struct StateStore::Impl {
     std::byte* data = nullptr;
     Tier tier = Tier::kMemory;
     std::size_t region = 0;  // on disk
+    std::int32_t holder = 0;  // a rank; of a peer's
     spec::StatePart part{};
   };
   std::unique_ptr<swap::SwapSpace> swap;
+  PeerStates* peers = nullptr;
   std::map<std::string, Entry, std::less<>> entries;  // nodes of a map do not move
   std::map<std::pair<spec::StateRole, Name>, std::vector<Name>> parts;  // of roles with an owner
   std::vector<device::Memory> blocks;
@@ -74,6 +80,7 @@ struct StateStore::Impl {
 
   Entry make(Name name, const TensorType& type, Tier tier) {
     if (tier == Tier::kMemory) return {type, allocate(type.num_bytes())};
+    if (tier == Tier::kPeer) return {type, nullptr, tier};
     ANABATIC_CHECK(swap, "[state store] state {} is to be on disk, and there is no swap space",
                    text(name));
     return {type, nullptr, tier, swap->add(text(name), type.num_bytes())};
@@ -116,7 +123,7 @@ TensorView StateStore::add(Name name, const TensorType& type, Tier tier,
   ANABATIC_REQUIRE(entry.type == type, "[state store] expected state {} of type {}, got {}",
                    text(name), to_string(entry.type), to_string(type));
   ANABATIC_REQUIRE(entry.tier == tier, "[state store] expected state {} {}, where it is already",
-                   text(name), entry.tier == Tier::kDisk ? "on disk" : "in memory");
+                   text(name), tier_name(entry.tier));
   ANABATIC_REQUIRE(
       entry.part == part, "[state store] expected state {} to be the {} of '{}', got {}",
       text(name), to_string(entry.part.role), text(entry.part.owner),
@@ -124,9 +131,16 @@ TensorView StateStore::add(Name name, const TensorType& type, Tier tier,
   return {entry.data, &entry.type};
 }
 
+void StateStore::add_peer(Name name, const TensorType& type, const spec::StatePart& part,
+                          std::int32_t holder) {
+  add(name, type, Tier::kPeer, part);
+  impl_->entries.find(text(name))->second.holder = holder;
+}
+
 void StateStore::remove(Name name) {
   const Impl::Entry entry = impl_->find(name);
-  ANABATIC_CHECK(entry.tier == Tier::kMemory, "[state store] state {} is on disk", text(name));
+  ANABATIC_CHECK(entry.tier == Tier::kMemory, "[state store] state {} is {}", text(name),
+                 tier_name(entry.tier));
   if (entry.part.owner != Name{})
     std::erase(impl_->parts.at({entry.part.role, entry.part.owner}), name);
   impl_->entries.erase(impl_->entries.find(text(name)));
@@ -196,8 +210,19 @@ Tier StateStore::tier(Name name) const { return impl_->find(name).tier; }
 
 std::size_t StateStore::region(Name name) const {
   const Impl::Entry& entry = impl_->find(name);
-  ANABATIC_CHECK(entry.tier == Tier::kDisk, "[state store] state {} is in memory", text(name));
+  ANABATIC_CHECK(entry.tier == Tier::kDisk, "[state store] state {} is {}", text(name),
+                 tier_name(entry.tier));
   return entry.region;
 }
+
+std::int32_t StateStore::holder(Name name) const {
+  const Impl::Entry& entry = impl_->find(name);
+  ANABATIC_CHECK(entry.tier == Tier::kPeer, "[state store] state {} is {}", text(name),
+                 tier_name(entry.tier));
+  return entry.holder;
+}
+
+void StateStore::set_peers(PeerStates* peers) { impl_->peers = peers; }
+PeerStates* StateStore::peers() const { return impl_->peers; }
 
 }  // namespace anabatic::runtime

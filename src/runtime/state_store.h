@@ -14,12 +14,17 @@
 
 namespace anabatic::runtime {
 
+class PeerStates;
 namespace swap {
 class SwapSpace;
 }
 
 // Where the bytes of a state are.
-enum class Tier : std::uint8_t { kMemory, kDisk };
+enum class Tier : std::uint8_t {
+  kMemory,
+  kDisk,
+  kPeer  // in the memory of another rank
+};
 
 class StateStore {
  public:
@@ -29,9 +34,13 @@ class StateStore {
   StateStore& operator=(const StateStore&) = delete;
 
   // Adds a zeroed state. If one of that name exists, checks that it has this type, tier and part
-  // (InvalidArgument otherwise). The view of a state on disk has no data.
+  // (InvalidArgument otherwise). The view of a state that is not in
+  // memory has no data.
   TensorView add(Name name, const TensorType& type, Tier tier = Tier::kMemory,
                  const spec::StatePart& part = {});
+  // Likewise one of which rank `holder` has the bytes.
+  void add_peer(Name name, const TensorType& type, const spec::StatePart& part,
+                std::int32_t holder);
   // Removes a state in memory and frees its bytes. No program may be bound to it any more.
   void remove(Name name);
   bool has(Name name) const;
@@ -48,6 +57,11 @@ class StateStore {
   swap::SwapSpace* swap() const;  // null: none
   Tier tier(Name name) const;
   std::size_t region(Name name) const;  // of the swap space; only for a state on disk
+
+  std::int32_t holder(Name name) const;  // only for a state of another rank
+  // How states of other ranks are read, while they answer; null: they do not.
+  void set_peers(PeerStates* peers);
+  PeerStates* peers() const;
 
  private:
   struct Impl;

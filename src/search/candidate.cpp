@@ -57,7 +57,9 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .held_states = &options_.held_states,
                       .on_disk = &parameters_on_disk_,
                       .decisions = decisions,
-                      .mesh = options_.mesh},
+                      .mesh = options_.mesh,
+                      .rank = options_.rank,
+                      .shards_optimizer = options_.shards_optimizer},
           .find_op = ops::find_op};
 }
 

@@ -54,6 +54,8 @@ struct CompileOptions {
   std::optional<spec::Decisions> warm_start{};
   plan::OpEfficiency efficiency = plan::default_efficiency();  // prices of choices
   spec::Mesh mesh{};                                           // of the ranks that share a step
+  std::int32_t rank = 0;                                       // this one of them
+  bool shards_optimizer = false;  // each rank updates a part of each parameter
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 

@@ -15,12 +15,13 @@
 #include "passes/slice_optimizer.h"
 #include "runtime/swap/swap_space.h"
 #include "runtime/verify_schedule.h"
+#include "spec/shards.h"
 #include "train/calibration.h"
 #include "train/derived_states.h"
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/ranks.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
@@ -63,7 +64,11 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;
-  if (request.training && request.with_update) options.mesh = mesh_of(run);
+  if (request.training && request.with_update) {
+    options.mesh = mesh_of(run);
+    options.rank = request.rank;
+    options.shards_optimizer = run.parallel.optimizer == "sharded";
+  }
   options.optimizer = {.beta1 = optimizer.betas[0],
                        .beta2 = optimizer.betas[1],
                        .epsilon = optimizer.epsilon,
@@ -225,8 +230,30 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
     const auto same = [&](const ir::State& other) { return other.name == state.name; };
     if (std::none_of(known->begin(), known->end(), same)) known->push_back(state);
   }
+  add_peers(bound->compiled.graph);
   add_saved_states(bound->compiled.graph);
   return bound;
+}
+
+// The parts that other ranks hold of the states of which this one holds a part.
+void ModelSession::add_peers(const ir::Graph& graph) {
+  const std::int32_t ranks = rank_.mesh.size(spec::Axis::kData);
+  if (ranks == 1) return;
+  for (const passes::SlicedState& sliced : passes::sliced_states(graph)) {
+    TensorType type = sliced.type;
+    type.layout = store_.find(sliced.slices.front().name).type->layout;
+    for (std::int32_t rank = 0; rank < ranks; ++rank) {
+      const auto shard = spec::shard_of(type, ranks, rank);
+      ANABATIC_CHECK(shard.has_value(), "[session] {} in parts", text(sliced.name));
+      const Name name =
+          intern(passes::slice_name(text(sliced.name), static_cast<std::size_t>(rank)));
+      if (store_.has(name)) continue;
+      spec::StatePart part = store_.part(sliced.slices.front().name);
+      part.rows.first = shard->first_row;
+      part.rows.count = shard->matrices * shard->rows;
+      store_.add_peer(name, spec::type_of(*shard, type), part, rank);
+    }
+  }
 }
 
 void ModelSession::add_saved_states(const ir::Graph& graph) {
@@ -239,7 +266,9 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
     if (sliced.role == ir::StateRole::kLower) continue;
     SavedState saved{.name = sliced.name, .type = std::move(sliced.type)};
-    for (const passes::StateSlice& slice : sliced.slices) saved.slices.push_back(slice.name);
+    const spec::StatePart part = store_.part(sliced.slices.front().name);
+    const std::span<const Name> parts = store_.parts(part.role, part.owner);
+    saved.slices.assign(parts.begin(), parts.end());  // with those of other ranks
     add(std::move(saved));
   }
   for (const ir::State& state : graph.states) {

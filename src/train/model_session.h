@@ -71,6 +71,7 @@ class ModelSession {
     std::int64_t micro_batches = 0;  // of a step; 0: not known
     std::int64_t budget_bytes = 0;   // for states and arenas; 0: none
     std::string only_kernels{};      // rows whose name starts with it; empty: all
+    std::int32_t rank = 0;           // of the ranks that share a step
   };
   // Builds, compiles and binds; adds the program's states to the store.
   std::unique_ptr<BoundProgram> bind(const CompileRequest& request);
@@ -114,6 +115,7 @@ class ModelSession {
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
   void add_saved_states(const ir::Graph& graph);
+  void add_peers(const ir::Graph& graph);
 
   RunConfig run_;
   runtime::swap::DeviceWrapper wrap_swap_;

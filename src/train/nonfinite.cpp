@@ -2,10 +2,12 @@
 #include "train/nonfinite.h"
 
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <string>
 
 #include "base/error.h"
+#include "passes/shard_optimizer.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {
@@ -64,14 +66,22 @@ void require_finite_loss(BoundProgram& program, std::int64_t step, double loss) 
 
 void require_finite_gradients(const BoundProgram& program, std::int64_t step, double grad_norm) {
   if (std::isfinite(grad_norm)) return;
-  constexpr std::string_view kPrefix = "sum_squares.";
   std::string tensors;
-  for (const auto& output : program.compiled.program.layouts.front().outputs) {
-    if (!output.name.starts_with(kPrefix)) continue;
-    const double sum = program.scalar(output.name);
-    if (!std::isfinite(sum))
-      tensors +=
-          fmt::format("{}{}", tensors.empty() ? "" : ", ", output.name.substr(kPrefix.size()));
+  const auto add = [&](std::string_view name, double sum) {
+    if (!std::isfinite(sum)) tensors += fmt::format("{}{}", tensors.empty() ? "" : ", ", name);
+  };
+  constexpr std::string_view kPrefix = "sum_squares.";
+  for (const auto& output : program.compiled.program.layouts.front().outputs)
+    if (output.name.starts_with(kPrefix))
+      add(output.name.substr(kPrefix.size()), program.scalar(output.name));
+  if (program.executor->has_output(passes::kSumsOfSquares)) {
+    const TensorView sums = program.executor->output(passes::kSumsOfSquares);
+    const std::vector<Name> names = passes::names_of_sums(program.compiled.graph);
+    const std::int64_t parts = sums.type->dim(1);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const double* row = sums.as<const double>() + static_cast<std::int64_t>(i) * parts;
+      add(text(names[i]), std::accumulate(row, row + parts, 0.0));
+    }
   }
   const bool was_skipped = program.executor->has_action(spec::Action::kUpdate);
   throw Error(fmt::format(

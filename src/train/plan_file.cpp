@@ -206,7 +206,7 @@ OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
           {"slices", std::move(slices)}};
 }
 
-spec::MicroBatchDecisions read_decisions(const JsonNode& from) {
+spec::MicroBatchDecisions read_micro_batch(const JsonNode& from) {
   spec::MicroBatchDecisions result;
   for (const std::string& key : from.at("recompute").as_strings()) result.recompute.insert(key);
   using enum plan::Way;
@@ -227,22 +227,46 @@ plan::PricedChoice read_choice(const JsonNode& from) {
 
 }  // namespace
 
+OrderedJson to_json(const spec::Decisions& decisions) {
+  OrderedJson json = to_json(static_cast<const spec::MicroBatchDecisions&>(decisions)),
+              offloads = OrderedJson::object();
+  if (decisions.first) json["first_micro_batch"] = to_json(*decisions.first);
+  for (const auto& [key, span] : decisions.offloads)
+    offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
+  json.update({{"offloads", std::move(offloads)},
+               {"pack_transposed", decisions.pack_transposed},
+               {"state_on_disk", decisions.state_on_disk},
+               {"masters_on_disk", decisions.masters_on_disk},
+               {"parameters_on_disk", decisions.parameters_on_disk},
+               {"resident_parameters", decisions.resident_parameters},
+               {"num_windows", decisions.num_windows},
+               {"resident_bytes", decisions.resident_bytes}});
+  return json;
+}
+
+spec::Decisions read_decisions(const JsonNode& from) {
+  spec::Decisions decisions;
+  static_cast<spec::MicroBatchDecisions&>(decisions) = read_micro_batch(from);
+  if (from.has("first_micro_batch"))
+    decisions.first = read_micro_batch(from.at("first_micro_batch"));
+  decisions.pack_transposed = from.at("pack_transposed").as_bool();
+  for (const auto& [key, span] : from.at("offloads").members())
+    decisions.offloads[key] = {integer_32(span.at("written_by")), integer_32(span.at("read_at"))};
+  decisions.state_on_disk = from.at("state_on_disk").as_bool();
+  decisions.masters_on_disk = from.at("masters_on_disk").as_bool();
+  decisions.parameters_on_disk = from.at("parameters_on_disk").as_bool();
+  for (const std::string& name : from.at("resident_parameters").as_strings())
+    decisions.resident_parameters.insert(name);
+  decisions.num_windows = integer_32(from.at("num_windows"));
+  decisions.resident_bytes = num_bytes(from.at("resident_bytes"));
+  return decisions;
+}
+
 std::string to_json(const PlanFile& plan) {
   OrderedJson step = OrderedJson::object(), choices = OrderedJson::array(),
-              rows = OrderedJson::array(), offloads = OrderedJson::object();
-  OrderedJson decisions = to_json(static_cast<const spec::MicroBatchDecisions&>(plan.decisions));
-  if (plan.decisions.first) decisions["first_micro_batch"] = to_json(*plan.decisions.first);
-  for (const auto& [key, span] : plan.decisions.offloads)
-    offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
-  decisions.update({{"offloads", std::move(offloads)},
-                    {"pack_transposed", plan.decisions.pack_transposed},
-                    {"state_on_disk", plan.decisions.state_on_disk},
-                    {"masters_on_disk", plan.decisions.masters_on_disk},
-                    {"parameters_on_disk", plan.decisions.parameters_on_disk},
-                    {"resident_parameters", plan.decisions.resident_parameters},
-                    {"num_windows", plan.decisions.num_windows},
-                    {"resident_bytes", plan.decisions.resident_bytes},
-                    {"on_disk", plan.on_disk}});
+              rows = OrderedJson::array();
+  OrderedJson decisions = to_json(plan.decisions);
+  decisions["on_disk"] = plan.on_disk;
   for (const auto& [name, value] : plan.step) step[name] = value;
   for (const plan::PricedChoice& choice : plan.choices) choices.push_back(to_json(choice));
   for (const MemoryRow& row : plan.rows)
@@ -273,20 +297,7 @@ PlanFile read_plan_file(const std::filesystem::path& file) {
   for (const auto& [name, value] : top.at("step").members())
     plan.step.emplace_back(name, value.as_string());
   const JsonNode decisions = top.at("decisions"), predicted = top.at("predicted");
-  static_cast<spec::MicroBatchDecisions&>(plan.decisions) = read_decisions(decisions);
-  if (decisions.has("first_micro_batch"))
-    plan.decisions.first = read_decisions(decisions.at("first_micro_batch"));
-  plan.decisions.pack_transposed = decisions.at("pack_transposed").as_bool();
-  for (const auto& [key, span] : decisions.at("offloads").members())
-    plan.decisions.offloads[key] = {integer_32(span.at("written_by")),
-                                    integer_32(span.at("read_at"))};
-  plan.decisions.state_on_disk = decisions.at("state_on_disk").as_bool();
-  plan.decisions.masters_on_disk = decisions.at("masters_on_disk").as_bool();
-  plan.decisions.parameters_on_disk = decisions.at("parameters_on_disk").as_bool();
-  for (const std::string& name : decisions.at("resident_parameters").as_strings())
-    plan.decisions.resident_parameters.insert(name);
-  plan.decisions.num_windows = integer_32(decisions.at("num_windows"));
-  plan.decisions.resident_bytes = num_bytes(decisions.at("resident_bytes"));
+  plan.decisions = read_decisions(decisions);
   plan.on_disk = decisions.at("on_disk").as_strings();
   std::sort(plan.on_disk.begin(), plan.on_disk.end());
   plan.plan_hash = predicted.at("plan_hash").as_string();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/json_node.h"
 #include "train/memory_account.h"
 #include "train/run_plan.h"
 
@@ -39,6 +40,9 @@ std::string plan_hash(const lower::Compiled& training);
 std::vector<std::string> states_on_disk(const lower::Compiled& training);
 
 OrderedJson to_json(const plan::PricedChoice& choice);
+OrderedJson to_json(const spec::Decisions& decisions);
+// InvalidArgument naming the member.
+spec::Decisions read_decisions(const JsonNode& from);
 std::string to_json(const PlanFile& plan);
 // InvalidArgument naming file and member if it is no plan; ResourceError if it cannot be read.
 PlanFile read_plan_file(const std::filesystem::path& file);

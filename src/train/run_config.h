@@ -85,6 +85,7 @@ struct RunConfig {
   } memory;
   struct Parallel {
     std::int64_t local_ranks = 1;  // threads of this process that each train a part of a step
+    std::string optimizer = "sharded";  // sharded | replicated
   } parallel;
   struct Device {
     std::string kind = "cpu";

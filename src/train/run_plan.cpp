@@ -84,6 +84,7 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
   };
   ModelSession::CompileRequest training = training_request(run, config);
   training.budget_bytes = step.bytes;
+  training.rank = step.rank;
   plan::Outcome<lower::Compiled> compiled = compile(training, {});
   if (!compiled) return compiled.refusal();
   RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};

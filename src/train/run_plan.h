@@ -32,6 +32,7 @@ struct StepRequest {
   std::int64_t bytes = 0;                   // for states and arenas of the training program; 0: any
   const spec::Decisions* replay = nullptr;  // these, and none of its own
   const spec::Decisions* warm_start = nullptr;  // of a plan for almost these bytes
+  std::int32_t rank = 0;                        // whose program it is
 };
 
 // Unsupported and InvalidArgument as compiling says them; a refusal when the training program

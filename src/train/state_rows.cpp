@@ -173,6 +173,14 @@ void write_rows(const StateRows& rows, std::int64_t first, std::span<const float
   write_row_bytes(rows, first, std::as_bytes(values));
 }
 
+void write_upper_rows(const TensorView& upper, std::int64_t first, std::span<const float> values) {
+  for_halves(first, std::ssize(values), [&](std::int64_t at, auto high, auto) {
+    for (std::size_t i = 0; i < high.size(); ++i)
+      high[i] = split_float(values[static_cast<std::size_t>(at - first) + i]).high.bits;
+    write_row_bytes(upper, at, std::as_bytes(high));
+  });
+}
+
 void for_row_blocks(std::int64_t count,
                     const std::function<void(std::int64_t, std::span<float>)>& body) {
   std::vector<float> scratch(static_cast<std::size_t>(std::min(count, kBlockElements)));

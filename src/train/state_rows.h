@@ -41,6 +41,9 @@ bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values);
 void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values);
 
+// Of f32 values the upper 16 bits alone, which the state holds.
+void write_upper_rows(const TensorView& upper, std::int64_t first, std::span<const float> values);
+
 // The same with the elements' own bytes, of any dtype.
 void read_row_bytes(const StateRows& rows, std::int64_t first, std::span<std::byte> bytes);
 void write_row_bytes(const StateRows& rows, std::int64_t first, std::span<const std::byte> bytes);

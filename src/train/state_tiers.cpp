@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/peer_states.h"
 #include "runtime/swap/swap_space.h"
 #include "tensor/panels.h"
 #include "train/state_rows.h"
@@ -94,6 +95,15 @@ void for_parts(const TensorType& type, bool wants_stored, Body&& body) {
         std::span(rows).first(element_bytes(part)));
 }
 
+// Stored bytes of a state that is not in memory.
+void read_stored(runtime::StateStore& store, Name state, std::int64_t first_byte,
+                 std::span<std::byte> bytes) {
+  if (store.tier(state) == runtime::Tier::kDisk)
+    return store.swap()->read_bytes(store.region(state), first_byte, bytes);
+  ANABATIC_CHECK(store.peers() != nullptr, "[state rows] {} is on another rank", text(state));
+  store.peers()->read_bytes(state, first_byte, bytes);
+}
+
 }  // namespace
 
 std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store) {
@@ -153,8 +163,12 @@ std::byte* StateCursor::at_hand(Name state, std::int64_t first_byte, std::int64_
     return store_.find(state).data + first_byte;
   }
   bytes.resize(static_cast<std::size_t>(num_bytes));
-  store_.swap()->read_bytes(store_.region(state), first_byte, bytes);
+  read_stored(store_, state, first_byte, bytes);
   return bytes.data();
+}
+
+bool StateCursor::is_out_of_reach(Name state) const {
+  return store_.tier(state) == runtime::Tier::kPeer && store_.peers() == nullptr;
 }
 
 void StateCursor::load(Open& open, std::size_t part) {
@@ -163,7 +177,8 @@ void StateCursor::load(Open& open, std::size_t part) {
   open.at = part;
   const Part& from = open.parts[part];
   open.upper = at_hand(open.state, from.first_byte, from.type.num_bytes(), open.upper_bytes);
-  if (!from.low) return;
+  open.low = nullptr;
+  if (!from.low || is_out_of_reach(*from.low)) return;
   TensorType low = from.type;
   low.dtype = DType::kUInt16;
   open.low = at_hand(*from.low, from.low_byte, low.num_bytes(), open.low_bytes);
@@ -173,7 +188,8 @@ void StateCursor::put_back(Open& open) {
   if (!open.is_changed) return;
   const Part& part = open.parts[open.at];
   const auto write = [&](Name state, std::int64_t first, const std::vector<std::byte>& bytes) {
-    if (!bytes.empty()) store_.swap()->write_bytes(store_.region(state), first, bytes);
+    if (!bytes.empty() && store_.tier(state) == runtime::Tier::kDisk)
+      store_.swap()->write_bytes(store_.region(state), first, bytes);
   };
   write(open.state, part.first_byte, open.upper_bytes);
   if (part.low) write(*part.low, part.low_byte, open.low_bytes);
@@ -201,7 +217,7 @@ void StateCursor::for_parts(Open& open, std::int64_t first, std::span<Element> v
     TensorType low = part.type;
     low.dtype = DType::kUInt16;
     const TensorView upper{open.upper, &part.type};
-    body(part.low ? StateRows(upper, TensorView{open.low, &low}) : StateRows(upper), in_part,
+    body(open.low ? StateRows(upper, TensorView{open.low, &low}) : StateRows(upper), in_part,
          values.first(static_cast<std::size_t>(count)));
     values = values.subspan(static_cast<std::size_t>(count));
     first += count;
@@ -212,7 +228,9 @@ void StateCursor::read(Name state, std::int64_t first, std::span<float> values) 
   Open* const parameter = open(state);
   if (parameter == nullptr) return read_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
-            [](const StateRows& rows, std::int64_t at, std::span<float> part) {
+            [&](const StateRows& rows, std::int64_t at, std::span<float> part) {
+              ANABATIC_CHECK(rows.is_split() || !parameter->parts[parameter->at].low,
+                             "[state rows] lower bits of {} are on another rank", text(state));
               read_rows(rows, at, part);
             });
 }
@@ -222,7 +240,9 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
   if (parameter == nullptr) return write_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {
-              write_rows(rows, at, part);
+              const bool has_low = parameter->parts[parameter->at].low.has_value();
+              has_low && !rows.is_split() ? write_upper_rows(rows.state, at, part)
+                                          : write_rows(rows, at, part);
               parameter->is_changed = true;
             });
 }
@@ -241,7 +261,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
   const TensorView view = store.find(state);
   for_parts(*view.type, true,
             [&](const Part& part, std::span<std::byte> stored, std::span<std::byte> rows) {
-              store.swap()->read_bytes(store.region(state), part.first_byte, stored);
+              read_stored(store, state, part.first_byte, stored);
               read_row_bytes(TensorView{stored.data(), &part.type}, 0, rows);
               body(rows);
             });
@@ -249,6 +269,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
+  if (store.tier(state) == runtime::Tier::kPeer) return;
   if (!low_states(store, state).empty() && !is_in_memory_whole(store, state)) {
     StateCursor cursor(store);
     for_row_blocks(store.find(state).type->num_elements(),

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// States of a store in row-major order, whether they are in memory or on disk. They are processed a
-// part at a time, so that there is never a second copy, and never a whole state on disk in memory.
+// States of a store in row-major order, whether they are in memory, on disk or on another rank. They
+// are processed a part at a time, so that there is never a second copy, and never a whole state of
+// another tier in memory.
+//
+// What other ranks hold is read where they answer (StateStore::peers), else an InternalError. It is
+// never written: each rank fills its own.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -29,7 +33,7 @@ DType row_dtype(const runtime::StateStore& store, Name state);
 // Reads and writes elements of f32 states; reads bf16 states too, widened. If a parameter or its
 // lower 16 bits are on disk, or the latter in slices, one part of about a disk block is loaded at a
 // time. Calls in ascending order move each part once. Several parameters may take turns, as the
-// matrices of experts do in files. ResourceError of the disk.
+// matrices of experts do in files. ResourceError of the disk, CommError of other ranks.
 class StateCursor {
  public:
   explicit StateCursor(runtime::StateStore& store) : store_(store) {}
@@ -61,9 +65,10 @@ class StateCursor {
   Open* open(Name state);  // null: in memory whole
   std::vector<Part> parts_of_parameter(Name state) const;
   void load(Open& open, std::size_t part);
-  // The bytes of a part: in place for a state in memory, else read from disk into `bytes`.
+  // The bytes of a part: in place for a state in memory, else read into `bytes`.
   std::byte* at_hand(Name state, std::int64_t first_byte, std::int64_t num_bytes,
                      std::vector<std::byte>& bytes);
+  bool is_out_of_reach(Name state) const;  // on a rank that does not answer
   void put_back(Open& open);
   template <class Element, class Body>
   void for_parts(Open& open, std::int64_t first, std::span<Element> values, Body&& body);
@@ -79,7 +84,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body);
 
 // Fills a state. source(first, block) gives the elements from `first` on, for every element once,
-// in ascending order.
+// in ascending order. Elements that other ranks hold are left out.
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
 

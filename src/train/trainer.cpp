@@ -29,7 +29,7 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/follower.h"
 #include "train/ranks/rank_step.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
@@ -81,7 +81,7 @@ struct Trainer::Impl {
   // apart.
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
-  LocalRanks ranks;
+  Ranks ranks;
   std::unique_ptr<ModelSession> owned_session;
   ModelSession& session = *owned_session;
   RunStart start;
@@ -108,13 +108,14 @@ struct Trainer::Impl {
   TrainResult result;
   std::optional<Followers> followers;  // end before what they use
 
-  Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap)
+  Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap,
+       comm::MpiWorld* world)
       : run((require_keys(config), with_training_precision(config))),
         listener(events),
         lock(std::in_place, run.train.output),
-        ranks(run),
-        owned_session(std::make_unique<ModelSession>(of_one_rank(run, 0), true,
-                                                     std::move(wrap_swap), ranks.first())),
+        ranks(run, world),
+        owned_session(std::make_unique<ModelSession>(ranks.of_one(run, 0), true,
+                                                     std::move(wrap_swap), ranks.own())),
         start((session.prepare_export(), begin())),
         dataset(open_dataset(run.data.train, run, session.config())) {
     check_sample_length(run, session.config());
@@ -133,15 +134,15 @@ struct Trainer::Impl {
     baseline_bytes = device::current_resident_bytes();
     data_bytes = std::min(data_bytes, baseline_bytes);
     bind();
+    lead();
     restore();
     require_disk();
     announce();
     session.refresh_derived();
     device::trim_heap();  // of what import leaves between its blocks
-    loader.emplace(dataset, loader_options(run, ranks.first()));
-    rank_step.emplace(run, session, *program, ranks.first());
-    followers.emplace(ranks, session.run(), dataset, program->compiled, first_step);
-    rank_step->share_states(first_step);
+    loader.emplace(dataset, loader_options(run, ranks.own()));
+    rank_step.emplace(run, session, *program, ranks.own());
+    rank_step->compare_states(first_step);
     log.emplace(run.train.output, first_step - 1, first_step == 1 || first_step > run.train.steps);
     windows.emplace(run.train.output, first_step, run.train.steps, *program,
                     rank_step->expert_counts());
@@ -151,11 +152,11 @@ struct Trainer::Impl {
   void bind() {
     const Calibration calibration = stored_calibration(session.device());
     BudgetedRun planned = plan::value_or_throw(
-        plan_as_asked(of_one_rank(run, baseline_bytes), session.config(),
+        plan_as_asked(ranks.of_one(run, baseline_bytes), session.config(),
                       with_peaks_of(session.device(), calibration), calibration.efficiency,
                       {.process_bytes = baseline_bytes,
                        .data_bytes = data_bytes,
-                       .available_bytes = device::available_bytes() / run.parallel.local_ranks}));
+                       .available_bytes = device::available_bytes() / ranks.num_on_node()}));
     device::trim_heap();  // of the plans that were not taken
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
@@ -163,6 +164,18 @@ struct Trainer::Impl {
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  // From here on the other ranks do as this one does.
+  void lead() {
+    if (run.parallel.local_ranks == 1) return;
+    followers.emplace(ranks, run, dataset);
+    StepSums sums(ranks.own(), 1);
+    tell(sums, {.run = to_yaml(run),
+                .decisions = program->compiled.memory.decisions,
+                .exchanges = exchanges_of(program->compiled),
+                .checkpoint = start.checkpoint ? start.checkpoint->string() : "",
+                .first_step = start.checkpoint ? start.step + 1 : 1});
   }
 
   RunStart begin() {
@@ -216,7 +229,7 @@ struct Trainer::Impl {
     const lower::Compiled& training = program->compiled;
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
                             session.team().num_threads(), baseline_bytes, data_bytes);
-    add_other_ranks(memory, run.parallel.local_ranks - 1);
+    add_other_ranks(memory, ranks.num_threads() - 1);
     const Calibration calibration = stored_calibration(session.device());
     const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
     price = price_run(run, training, device, calibration.efficiency);
@@ -306,6 +319,7 @@ struct Trainer::Impl {
     const CheckpointProgress progress{
         .step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
     saving_step = step;
+    const std::unique_ptr<PeerReads> peers = rank_step->read_peers(done_step + 1);
     result.checkpoint = save_checkpoint(run.train.output, session, progress,
                                         {.keep_last = keep_last,
                                          .run_id = start.run.id,
@@ -333,6 +347,8 @@ struct Trainer::Impl {
   std::string save_last_good_step() {
     if (done_step < first_step || saved_step == done_step) return "";
     if (saving_step == done_step) return "";  // the error is that of the save
+    if (rank_step->has_parts())
+      return fmt::format("step {} is not saved, as other ranks hold parts of it, ", done_step);
     if (!is_sound) return fmt::format("the update after step {} had begun, ", done_step);
     if (!states_are_finite(session))
       return fmt::format("step {} left numbers that are not finite and is not saved, ", done_step);
@@ -358,9 +374,14 @@ struct Trainer::Impl {
     if (step == 0) validate(0, result.before);
     std::int64_t epoch = -1;
     bool stops = false;
+    const auto goes_on = [&] {
+      if (step >= run.train.steps) return false;
+      stops = listener.stop_requested() || rank_step->is_end_asked();
+      if (stops) save(step);  // while all ranks are there
+      return !stops;
+    };
     // Each rank hears once a step, also of the end, whether there is another one.
-    while (rank_step->begin(step + 1,
-                            step < run.train.steps && !(stops = listener.stop_requested()))) {
+    while (rank_step->begin(step + 1, goes_on())) {
       const StepMetrics metrics = run_step(++step);
       if (metrics.epoch != epoch) {
         if (epoch >= 0) say("epoch {} begins", metrics.epoch + 1);
@@ -404,8 +425,8 @@ struct Trainer::Impl {
 Trainer::Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap)
     : Trainer(run, silence(), std::move(wrap_swap)) {}
 Trainer::Trainer(const RunConfig& run, RunListener& listener,
-                 runtime::swap::DeviceWrapper wrap_swap)
-    : impl_(std::make_unique<Impl>(run, listener, std::move(wrap_swap))) {}
+                 runtime::swap::DeviceWrapper wrap_swap, comm::MpiWorld* world)
+    : impl_(std::make_unique<Impl>(run, listener, std::move(wrap_swap), world)) {}
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "anabatic/events.h"
+#include "comm/mpi_world.h"
 #include "train/evaluate.h"
 #include "train/model_session.h"
 #include "train/run_config.h"
@@ -36,8 +37,10 @@ class Trainer {
   // checkpoint. InvalidArgument for missing keys (model.path, data.train, train.output).
   // `wrap_swap` as in ModelSession.
   explicit Trainer(const RunConfig& run, runtime::swap::DeviceWrapper wrap_swap = {});
-  // Reports to `listener`, which must outlive it, and asks it between steps whether to stop.
-  Trainer(const RunConfig& run, RunListener& listener, runtime::swap::DeviceWrapper wrap_swap = {});
+  // Reports to `listener`, which must outlive it, and asks it between steps whether to stop. As the
+  // first of the processes of a launcher with `world`, whose others call follow().
+  Trainer(const RunConfig& run, RunListener& listener, runtime::swap::DeviceWrapper wrap_swap = {},
+          comm::MpiWorld* world = nullptr);
   ~Trainer();
 
   // Runs up to run.train.steps. Throws Error naming step and tensor if the loss or a gradient is

@@ -22,7 +22,7 @@
 #include "train/generate.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/ranks.h"
 #include "train/router_bias.h"
 #include "train/run_plan.h"
 #include "train/training_step.h"

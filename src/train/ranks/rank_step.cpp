@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/ranks/rank_step.h"
 
+#include <algorithm>
 #include <array>
 
+#include "base/error.h"
+#include "io/checksums.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
-#include "train/ranks/local_ranks.h"
+#include "train/ranks/agreement.h"
 #include "train/router_bias.h"
 #include "train/training_step.h"
 
@@ -23,20 +26,48 @@ RankStep::RankStep(const RunConfig& run, ModelSession& session, BoundProgram& pr
       program_(program),
       expert_counts_(program),
       sums_(rank, std::max(kMostLosses, expert_counts_.values().size())) {
-  if (num_ranks() > 1) plan_hash_ = hash_of(program.compiled);
+  if (num_ranks() == 1) return;
+  plan_hash_ = hash_of(program.compiled);
+  has_parts_ = std::ranges::any_of(
+      program.compiled.program.states,
+      [](const runtime::StateSlot& slot) { return !slot.part.rows.is_whole(); });
 }
 
 bool RankStep::begin(std::int64_t step, bool goes_on) {
-  return sums_.begin(plan_hash_, step, goes_on);
+  for (;;) {
+    const Verdict verdict =
+        sums_.begin(plan_hash_, step, goes_on ? Verdict::kSteps : Verdict::kEnds);
+    if (verdict != Verdict::kReadsPeers) return verdict == Verdict::kSteps;
+    answer_reads(sums_, session_.store());
+  }
 }
 
-void RankStep::share_states(std::int64_t first_step) {
+std::unique_ptr<PeerReads> RankStep::read_peers(std::int64_t step) {
+  if (!has_parts_) return nullptr;
+  (void)sums_.begin(plan_hash_, step, Verdict::kReadsPeers);
+  return std::make_unique<PeerReads>(sums_, session_.store());
+}
+
+void RankStep::compare_states(std::int64_t first_step) {
   if (num_ranks() == 1) return;
-  (void)sums_.begin(plan_hash_, first_step - 1, true);
+  (void)sums_.begin(plan_hash_, first_step - 1, Verdict::kSteps);
+  std::string differing;
   for (const runtime::StateSlot& slot : program_.compiled.program.states) {
+    const spec::StateKind kind = slot.part.kind();
+    const bool is_saved =
+        kind == spec::StateKind::kParameter || kind == spec::StateKind::kOptimizer;
+    if (!is_saved || !slot.part.rows.is_whole()) continue;
     const TensorView state = session_.store().find(slot.name);
-    sums_.broadcast({state.data, static_cast<std::size_t>(state.type->num_bytes())});
+    const std::span bytes{state.data, static_cast<std::size_t>(state.type->num_bytes())};
+    io::Checksum sum;
+    sum.add(bytes);
+    if (!sums_.is_same(sum.value()))
+      differing += fmt::format("{}{}", differing.empty() ? "" : ", ", text(slot.name));
   }
+  ANABATIC_REQUIRE(differing.empty(),
+                   "[ranks] a rank expected the first rank's values of each state, and found others "
+                   "in {}: do all machines read the same files?",
+                   differing);
 }
 
 void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks) {

@@ -4,12 +4,14 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "anabatic/events.h"
 #include "io/data/loader.h"
 #include "train/expert_balance.h"
 #include "train/model_session.h"
+#include "train/ranks/peer_reads.h"
 #include "train/ranks/step_sums.h"
 #include "train/run_config.h"
 
@@ -26,15 +28,24 @@ class RankStep {
   RankStep(const RunConfig& run, ModelSession& session, BoundProgram& program,
            const runtime::RankContext& rank);
 
-  // All ranks begin with the first one's states of the training program.
-  void share_states(std::int64_t first_step);
+  // Throws InvalidArgument where a rank holds other values than the first one of a state that all
+  // of them hold whole.
+  void compare_states(std::int64_t first_step);
 
-  // Whether the first rank goes on with this step. Others pass anything for `goes_on`.
+  // Whether the first rank goes on with this step. The others say whether they may: see
+  // is_end_asked(). Until then they answer what the first one asks for.
   bool begin(std::int64_t step, bool goes_on);
+  bool is_end_asked() const { return sums_.is_end_asked(); }  // by another rank
+
+  // While the result lives, the first rank's store reads states of other ranks. Before begin() of
+  // that step. Null where a rank holds all of each state.
+  std::unique_ptr<PeerReads> read_peers(std::int64_t step);
 
   // Runs the step; metrics have its number and its learning rate. Fills losses, norm and tokens, of
   // all ranks.
   void run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks = {});
+
+  bool has_parts() const { return has_parts_; }  // of a state, this rank, and not all of it
 
   const ExpertCounts& expert_counts() const { return expert_counts_; }  // of all ranks
   double flops() const { return flops_; }                               // likewise
@@ -47,6 +58,7 @@ class RankStep {
   ExpertCounts expert_counts_;
   StepSums sums_;
   std::uint64_t plan_hash_ = 0;
+  bool has_parts_ = false;  // a state of which ranks hold parts
   double flops_ = 0;
 };
 

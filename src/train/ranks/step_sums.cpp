@@ -78,12 +78,42 @@ void StepSums::broadcast(std::span<std::byte> bytes) {
             .label = "values of the first rank"});
 }
 
-bool StepSums::begin(std::uint64_t plan, std::int64_t step, bool goes_on) {
-  if (rank_.communicator == nullptr) return goes_on;
+void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {
+  if (rank_.communicator == nullptr || from == 0) return;
+  pair_ = {0, from};
+  const std::array counts{std::int64_t{0}, std::ssize(bytes)};
+  const bool sends = rank_.rank() == from;
+  rank_.communicator->await(
+      rank_.communicator->post({.kind = comm::ExchangeKind::kSend,
+                                .group = pair_,
+                                .counts = counts,
+                                .row_bytes = 1,
+                                .input = sends ? bytes.data() : nullptr,
+                                .output = sends ? nullptr : bytes.data(),
+                                .label = "bytes for the first rank"},
+                               workspace_));
+}
+
+bool StepSums::is_same(std::uint64_t value) {
+  std::uint64_t of_first = value;
+  broadcast(std::as_writable_bytes(std::span(&of_first, 1)));
+  return of_first == value;
+}
+
+Verdict StepSums::begin(std::uint64_t plan, std::int64_t step, Verdict own) {
+  if (rank_.communicator == nullptr) return own;
   rank_.communicator->begin_step(plan, step);
-  std::array verdict{static_cast<std::byte>(goes_on)};
-  broadcast(verdict);
-  return verdict[0] != std::byte{0};
+  std::array verdict{static_cast<std::byte>(own)};
+  std::ranges::fill(counts_, 1);
+  exchange({.kind = comm::ExchangeKind::kAllGather,
+            .row_bytes = 1,
+            .input = verdict.data(),
+            .output = gathered_.data(),
+            .label = "what the first rank does"});
+  const std::span others = std::span(gathered_).subspan(1, group_.size() - 1);
+  is_end_asked_ = is_end_asked_ ||
+                  std::ranges::find(others, static_cast<std::byte>(Verdict::kEnds)) != others.end();
+  return static_cast<Verdict>(gathered_[0]);
 }
 
 StepTotals StepSums::totals(const io::StepBatch& own) {

@@ -3,6 +3,7 @@
 // goes on, how many tokens the step has on all ranks, and sums of what each has counted. All ranks
 // call the same functions in the same order.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,15 +15,24 @@
 
 namespace anabatic::train {
 
+// What the first rank does next.
+enum class Verdict : std::uint8_t {
+  kEnds,
+  kSteps,
+  kReadsPeers,  // train/ranks/peer_reads.h
+  kTellsAll     // train/ranks/agreement.h
+};
+
 class StepSums {
  public:
   // Alone, every sum is the number itself. The communicator must outlive it. Of the values that one
   // sum() takes, there are at most `most_values`.
   StepSums(const runtime::RankContext& rank, std::size_t most_values);
 
-  // Begins a step for the exchanges of all ranks; `plan` is the hash of what they run. Returns
-  // whether the first rank goes on: what the others say does not count.
-  bool begin(std::uint64_t plan, std::int64_t step, bool goes_on);
+  // Begins a step for the exchanges of all ranks; `plan` is the hash of what they run. Returns what
+  // the first rank does. Where another rank says kEnds, is_end_asked() from then on.
+  Verdict begin(std::uint64_t plan, std::int64_t step, Verdict own);
+  bool is_end_asked() const { return is_end_asked_; }
 
   StepTotals totals(const io::StepBatch& own);
 
@@ -33,6 +43,13 @@ class StepSums {
   // The first rank's bytes for all. Alone it does nothing.
   void broadcast(std::span<std::byte> bytes);
 
+  // Bytes of a rank for the first one, which waits for them. Others pass none.
+  void bring(std::int32_t from, std::span<std::byte> bytes);
+
+  // Whether the value is that of the first rank, on each of them.
+  bool is_same(std::uint64_t value);
+
+  std::int32_t rank() const { return rank_.rank(); }
   std::int32_t num_ranks() const { return static_cast<std::int32_t>(group_.size()); }
   std::int64_t num_bytes() const;
 
@@ -44,6 +61,8 @@ class StepSums {
   runtime::RankContext rank_;
   std::vector<std::int32_t> group_;   // all ranks
   std::vector<std::int64_t> counts_;  // bytes of each
+  std::array<std::int32_t, 2> pair_{};
+  bool is_end_asked_ = false;
   std::vector<std::byte> gathered_, workspace_storage_;
   std::span<std::byte> workspace_;
 };

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts updates over the ranks of the data axis (ZeRO stage 1; Rajbhandari et al., 2020). Each rank
+// keeps the moments, and the lower 16 bits, of its own part of a parameter (spec/shards.h). It
+// updates that part and gets the others from their ranks:
+//
+//   state %m "first_moment.w": f32[8,48,16]     state %m "first_moment.w.slice.1": f32[4,48,16]
+//   %s = all_reduce(%g)                      →  %s = reduce_scatter(%g)
+//   %p, ... = optimizer_step(%w, %s, %m, ...)   %q, ... = optimizer_step(%w, %s, %m, ...)
+//                                                         {first_row=192}
+//                                               %p = all_gather(%q)
+//
+// The norm is of parts too, each of which one rank squares:
+//
+//   %a = sum_squares(%s)                        %t = sum_squares_of_parts(%s, ...)
+//   %n = global_norm(%a, ...)                →  %u = all_reduce(%t)
+//                                               %n = global_norm(%u)
+//
+// So for each element there is one rank that updates it, with the bits of one rank alone but for the
+// order of the norm's sum in f64. Parameters of fewer than kSmallestSharded elements, those with
+// fewer panels than ranks, and those with moments in 8 bits are updated by all ranks alike.
+//
+// It runs after reduce_gradients, whose sums it takes. Graphs of the ranks differ in first_row, in
+// `first`, and in the sizes of parts; their nodes are the same. Linear in nodes.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "passes/pass.h"
+
+namespace anabatic::passes {
+
+inline constexpr std::int64_t kSmallestSharded = 64 << 10;
+
+// The output with the sums over all ranks, f64[parameters, ranks], and the parameter of each row.
+inline constexpr std::string_view kSumsOfSquares = "sums_of_squares";
+std::vector<Name> names_of_sums(const ir::Graph& graph);
+
+extern const Pass kShardOptimizer;
+
+}  // namespace anabatic::passes

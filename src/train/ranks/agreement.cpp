@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/ranks/agreement.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/philox.h"
+#include "base/text.h"
+#include "train/plan_file.h"
+
+namespace anabatic::train {
+namespace {
+
+constexpr std::string_view kPlace = "[ranks] the first rank's decisions";
+
+// The first line that differs, of both texts; empty where none does.
+std::string first_difference(std::string_view expected, std::string_view found) {
+  const auto take_line = [](std::string_view& text) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    return line.empty() ? std::string_view("nothing") : line;
+  };
+  while (!expected.empty() || !found.empty()) {
+    const std::string_view of_first = take_line(expected), own = take_line(found);
+    if (of_first != own) return fmt::format("expected {}, got {}", of_first, own);
+  }
+  return "";
+}
+
+void broadcast_text(StepSums& sums, std::string& text) {
+  std::int64_t size = std::ssize(text);
+  sums.broadcast(std::as_writable_bytes(std::span(&size, 1)));
+  text.resize(static_cast<std::size_t>(size));
+  if (size > 0) sums.broadcast(std::as_writable_bytes(std::span(text)));
+}
+
+}  // namespace
+
+std::string exchanges_of(const lower::Compiled& training) {
+  const runtime::Program& program = training.program;
+  std::string text;
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      for (const runtime::ExchangePoint& point : variant.exchange_points) {
+        const bool is_post = point.step == runtime::ExchangeStep::kPost;
+        const runtime::Exchange& exchange =
+            program.exchanges[static_cast<std::size_t>(point.exchange)];
+        text += fmt::format("{} {} {} {} {} over {}, {}: {}\n", to_string(action),
+                            to_string(variant.places), is_post ? "posts" : "awaits",
+                            point.exchange, to_string(exchange.kind), to_string(exchange.group),
+                            to_string(exchange.buffer.type), exchange.label);
+      }
+  return text;
+}
+
+std::uint64_t hash_of(const lower::Compiled& training) { return stream_of(exchanges_of(training)); }
+
+void tell(StepSums& sums, const Agreement& agreement) {
+  const OrderedJson json{{"run", agreement.run},
+                         {"decisions", to_json(agreement.decisions)},
+                         {"exchanges", agreement.exchanges},
+                         {"checkpoint", agreement.checkpoint},
+                         {"first_step", agreement.first_step}};
+  std::string text = dump_json(json, -1);
+  (void)sums.begin(0, 0, Verdict::kTellsAll);
+  broadcast_text(sums, text);
+}
+
+Agreement hear(StepSums& sums) {
+  std::string text;
+  ANABATIC_CHECK(sums.begin(0, 0, Verdict::kTellsAll) == Verdict::kTellsAll,
+                 "[ranks] the first rank decides nothing");
+  broadcast_text(sums, text);
+  const Json json = parse_json_object(text, kPlace);
+  const JsonNode top(json, std::string(kPlace));
+  return {.run = top.at("run").as_string(),
+          .decisions = read_decisions(top.at("decisions")),
+          .exchanges = top.at("exchanges").as_string(),
+          .checkpoint = top.at("checkpoint").as_string(),
+          .first_step = top.at("first_step").as_integer(1)};
+}
+
+void require_same(const Agreement& agreement, const RunConfig& run, std::int32_t rank) {
+  const std::string difference = first_difference(agreement.run, to_yaml(run));
+  ANABATIC_REQUIRE(difference.empty(),
+                   "[ranks] rank {}: expected the run config of the first rank: {}", rank,
+                   difference);
+}
+
+void require_same(const Agreement& agreement, const lower::Compiled& training, std::int32_t rank) {
+  const std::string difference = first_difference(agreement.exchanges, exchanges_of(training));
+  ANABATIC_REQUIRE(difference.empty(), "[ranks] rank {}: expected the exchanges of the first rank: {}",
+                   rank, difference);
+}
+
+}  // namespace anabatic::train

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank that is not the first: it takes over what the first one has decided, fills its own states,
+// takes its part of each step, and writes no file.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "io/data/dataset.h"
+#include "train/ranks/agreement.h"
+#include "train/ranks/ranks.h"
+
+namespace anabatic::train {
+
+// Follows the first rank to the end of the run. `run` is the whole one. The data are opened here
+// where there is no `dataset`. Between steps the first rank hears of `stop_requested`. CommError
+// with the text of whoever ended the run with an error.
+void follow(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
+            const io::Dataset* dataset, const std::function<bool()>& stop_requested);
+
+// The ranks that are threads of this process, but for the first.
+class Followers {
+ public:
+  Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset);
+  // Ends them, in the middle of a step if need be.
+  ~Followers();
+  Followers(const Followers&) = delete;
+  Followers& operator=(const Followers&) = delete;
+
+ private:
+  Ranks& ranks_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace anabatic::train
