@@ -207,8 +207,7 @@ struct Communicator::Impl {
     return moved ? Look::kMoved : Look::kNothing;
   }
 
-  void wait_for(std::uint32_t number) {
-    const auto patience = static_cast<std::int64_t>(options.patience_seconds * 1e9);
+  void wait_for(std::uint32_t number, std::int64_t patience) {
     std::int64_t last_moved = device::wall_nanoseconds();
     for (;;) {
       std::uint64_t rings = 0;
@@ -226,7 +225,7 @@ struct Communicator::Impl {
         last_moved = now;
         continue;
       }
-      const std::int64_t left = last_moved + patience - now;
+      const std::int64_t left = patience - (now - last_moved);
       if (left <= 0) {
         transport->abort(impatience(number));
         fail();
@@ -299,7 +298,7 @@ bool Communicator::test(std::uint32_t number) {
   return flight == nullptr || flight->is_complete(*impl.transport);
 }
 
-void Communicator::await(std::uint32_t number) {
+void Communicator::await(std::uint32_t number, Patience patience) {
   Impl& impl = *impl_;
   impl.throw_if_aborted();
   ANABATIC_CHECK(number < impl.num_posted,
@@ -323,7 +322,9 @@ void Communicator::await(std::uint32_t number) {
       if (wakes) impl.bell().ring();
     }
   } end{impl, begin};
-  impl.wait_for(number);
+  impl.wait_for(number, patience == Patience::kUnlimited
+                            ? Transport::kForever
+                            : static_cast<std::int64_t>(impl.options.patience_seconds * 1e9));
 }
 
 void Communicator::abort(const std::string& text) {

@@ -14,11 +14,13 @@
 namespace anabatic::comm {
 
 struct CommunicatorOptions {
-  double patience_seconds = 600;  // an await in which nothing moves for so long fails
+  double patience_seconds = 600;  // an await with patience in which nothing moves for so long fails
   // A thread that moves bytes while nobody awaits them. Without it they move in awaits alone.
   bool has_helper = true;
   int num_compute_threads = 0;  // whose cores the helper leaves; 0: it runs anywhere
 };
+
+enum class Patience : std::uint8_t { kLimited, kUnlimited };
 
 struct CommStats {  // since the communicator began
   std::int64_t sent_bytes = 0, received_bytes = 0;
@@ -56,8 +58,8 @@ class Communicator {
 
   // Returns when the output is complete and the input free. All exchanges below `number` must have
   // been posted, else InternalError: with this rule no order of awaits hangs. CommError: a peer
-  // sent another message, nothing moved for as long as the patience, or a rank aborted.
-  void await(std::uint32_t number);
+  // sent another message, a limited patience ended, or a rank aborted.
+  void await(std::uint32_t number, Patience patience = Patience::kLimited);
 
   // Ends the exchanges of all ranks. When it returns, nobody reads or writes memory of this rank's
   // exchanges any more.

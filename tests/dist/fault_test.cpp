@@ -144,6 +144,21 @@ TEST(NetworkFaults, ADroppedLastMessageEndsThePatience) {
   EXPECT_LT(seconds, 5);
 }
 
+TEST(Ranks, WaitForEverWithoutALimitOfPatience) {
+  RanksOptions options;
+  options.communicator.patience_seconds = 0.05;
+  EXPECT_THAT(run_ranks(2, options,
+                        [](Communicator& communicator) {
+                          Gathers gathers(communicator, 1);
+                          communicator.begin_step(1, 1);
+                          if (communicator.rank() == 1)
+                            std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                          gathers.post(communicator, 0);
+                          communicator.await(0, comm::Patience::kUnlimited);
+                        }),
+              Each(IsEmpty()));
+}
+
 TEST(Ranks, ThatStopAreNamed) {
   RanksOptions options;
   options.communicator.patience_seconds = 0.3;

@@ -37,10 +37,10 @@ std::int64_t StepSums::num_bytes() const {
   return std::ssize(gathered_) + std::ssize(workspace_storage_);
 }
 
-void StepSums::exchange(comm::Exchange exchange) {
+void StepSums::exchange(comm::Exchange exchange, comm::Patience patience) {
   exchange.group = group_;
   exchange.counts = counts_;
-  rank_.communicator->await(rank_.communicator->post(exchange, workspace_));
+  rank_.communicator->await(rank_.communicator->post(exchange, workspace_), patience);
 }
 
 template <class T>
@@ -54,7 +54,8 @@ void StepSums::sum_in_order(std::span<T> values) {
             .row_bytes = 1,
             .input = std::as_bytes(values).data(),
             .output = gathered_.data(),
-            .label = "sums of a step"});
+            .label = "sums of a step"},
+           comm::Patience::kLimited);
   std::ranges::fill(values, T{0});
   for (std::size_t rank = 0; rank < group_.size(); ++rank)
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -75,7 +76,8 @@ void StepSums::broadcast(std::span<std::byte> bytes) {
             .row_bytes = 1,
             .input = rank_.is_first() ? bytes.data() : nullptr,
             .output = rank_.is_first() ? nullptr : bytes.data(),
-            .label = "values of the first rank"});
+            .label = "values of the first rank"},
+           comm::Patience::kUnlimited);
 }
 
 void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {

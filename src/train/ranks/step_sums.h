@@ -40,7 +40,8 @@ class StepSums {
   void sum(std::span<std::int64_t> values);
   void sum(std::span<double> values);
 
-  // The first rank's bytes for all. Alone it does nothing.
+  // The first rank's bytes for all. Alone it does nothing. The others wait for it however long it
+  // takes: it validates and saves between steps.
   void broadcast(std::span<std::byte> bytes);
 
   // Bytes of a rank for the first one, which waits for them. Others pass none.
@@ -56,7 +57,7 @@ class StepSums {
  private:
   template <class T>
   void sum_in_order(std::span<T> values);
-  void exchange(comm::Exchange exchange);
+  void exchange(comm::Exchange exchange, comm::Patience patience);
 
   runtime::RankContext rank_;
   std::vector<std::int32_t> group_;   // all ranks
