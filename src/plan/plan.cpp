@@ -308,7 +308,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
       if (!offload.is_of_state()) plan.disk_bytes += offload.bytes;
     }
   }
-  plan.exchanges = find_exchanges(graph, order, options.trivial);
+  plan.exchanges = find_exchanges(graph, order, options.trivial || !options.overlaps_exchanges);
   for (const Exchange& exchange : plan.exchanges)
     nodes[static_cast<std::size_t>(exchange.posted_at)]->is_exchange = true;
   BufferPlanner buffers(graph, map, order, plan.offloads);

@@ -142,6 +142,7 @@ struct PlanOptions {
   // Prices for the times of transfers; null: `reload` is a copy.
   const OpEfficiency* efficiency = nullptr;
   spec::OffloadSpans offloads{};                    // from an earlier plan (plan/offload.h)
+  bool overlaps_exchanges = true;                   // false, or trivial: each is awaited at once
   std::vector<std::string>* explanation = nullptr;  // gets one line a node of --explain-dispatch
 };
 

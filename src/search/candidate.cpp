@@ -79,6 +79,7 @@ plan::Plan Candidate::plan_of(const ir::Graph& graph, std::vector<std::string>* 
        .disk = disk,
        .efficiency = &options_.efficiency,
        .offloads = options_.memory.replay ? options_.memory.replay->offloads : spec::OffloadSpans{},
+       .overlaps_exchanges = options_.overlaps_exchanges,
        .explanation = explanation});
 }
 

@@ -56,6 +56,7 @@ struct CompileOptions {
   spec::Mesh mesh{};                                           // of the ranks that share a step
   std::int32_t rank = 0;                                       // this one of them
   bool shards_optimizer = false;  // each rank updates a part of each parameter
+  bool overlaps_exchanges = true;                              // false: each is awaited at once
   bool explain_dispatch = false;                               // prints each rejection to the log
 };
 
