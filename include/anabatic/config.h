@@ -222,8 +222,47 @@ struct Config {
     // Ranks that share each step, as threads of this process. Each has its own micro-batches and a
     // copy of the model, and computes with its share of device.threads. A step has micro_batch_size
     // x gradient_accumulation_steps x local_ranks samples.
-    // Allowed: >= 1.
+    // Allowed: 1 to 32767.
     std::int64_t local_ranks = 1;
+    // Ranks that a plan is for. auto is those that are started.
+    // Allowed: 1 to 32767, or std::nullopt for auto.
+    std::optional<std::int64_t> world{};
+    // Ranks along the data axis: each has its own samples. auto is all ranks, divided by tensor x
+    // context x pipeline.
+    // Allowed: 1 to 32767, or std::nullopt for auto.
+    std::optional<std::int64_t> data{};
+    // Ranks that share the experts of a layer. It divides tensor x context x data and the number of
+    // experts. Only 1 is there yet.
+    // Allowed: 1 to 32767.
+    std::int64_t expert = 1;
+    // Ranks that share the matrices of a layer. Only 1 is there yet. Allowed: 1 to 32767.
+    std::int64_t tensor = 1;
+    // Ranks that share the tokens of a sample. Only 1 is there yet. Allowed: 1 to 32767.
+    std::int64_t context = 1;
+    // Stages of layers, each on ranks of its own. Only 1 is there yet. Allowed: 1 to 32767.
+    std::int64_t pipeline = 1;
+    // What each rank keeps of the optimizer's state. sharded is its share, which it updates for
+    // all; replicated is all of it.
+    enum class Optimizer { kSharded, kReplicated };
+    Optimizer optimizer = Optimizer::kSharded;
+    // How gradients are summed over ranks. ordered adds in a fixed order, so that bits repeat. fast
+    // takes what is fastest; it is not there yet.
+    enum class Reduction { kOrdered, kFast };
+    Reduction reduction = Reduction::kOrdered;
+    // What moves the bytes of exchanges that add nothing. ordered is our own messages; mpi is the
+    // collectives of MPI's library, and is not there yet.
+    enum class Exchange { kAuto, kMpi, kOrdered };
+    Exchange exchange = Exchange::kAuto;
+    // Compute while exchanges between ranks are under way. false awaits each one at once, with
+    // equal bits.
+    bool overlap = true;
+    // File with the links of a cluster. Exchanges take as long as over these. Empty takes the
+    // machine as it is.
+    std::string emulate{};
+    // Seconds for which a rank waits within a step while nothing arrives. Then the run ends, and
+    // names the ranks that are missing.
+    // Allowed: >= 0.001.
+    double patience = 600;
   };
   Parallel parallel{};
 

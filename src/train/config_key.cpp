@@ -35,4 +35,9 @@ std::string bounds_of(double lowest, double highest) {
   return fmt::format("{} to {}", lowest, highest);
 }
 
+std::string bounds_of(std::int64_t lowest, std::int64_t highest) {
+  if (highest == kNoBound) return fmt::format(">= {}", lowest);
+  return fmt::format("{} to {}", lowest, highest);
+}
+
 }  // namespace anabatic::train

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makers of the rows of the table of keys: each ties one field of RunConfig, reached through `at`,
-// to its text, and says its type and what it allows. For run_config.cpp alone.
+// to its text, and says its type and what it allows. For run_config.cpp and parallel_keys.cpp
+// alone.
 #pragma once
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +20,10 @@
 namespace anabatic::train {
 
 using Values = std::span<const std::string>;
+
+// A field of RunConfig, for the makers below.
+#define AT(field) \
+  [](RunConfig & config) -> auto& { return config.field; }
 
 const std::string& only(Values values);  // InvalidArgument unless there is one
 std::string yaml_quoted(const std::string& text);
@@ -40,17 +47,22 @@ std::string show_list(const std::vector<T>& list, Show&& show) {
   return out + "]";
 }
 
-// The bounds of a number in help; a bound beyond use is left out.
+// The bounds of a number in help and messages; a bound beyond use is left out.
 std::string bounds_of(double lowest, double highest);
+std::string bounds_of(std::int64_t lowest, std::int64_t highest);
+
+inline constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 template <class At>
-ConfigKey integer(std::string name, std::string help, std::int64_t lowest, At at) {
+ConfigKey integer(std::string name, std::string help, std::int64_t lowest, At at,
+                  std::int64_t highest = kNoBound) {
   return {.name = std::move(name),
           .help = std::move(help),
           .set =
               [=](RunConfig& config, Values values) {
                 const auto value = parse_number<std::int64_t>(only(values), "an integer");
-                ANABATIC_REQUIRE(value >= lowest, "expected an integer >= {}, got {}", lowest,
+                ANABATIC_REQUIRE(value >= lowest && value <= highest,
+                                 "expected an integer {}, got {}", bounds_of(lowest, highest),
                                  value);
                 at(config) = value;
               },
@@ -59,7 +71,7 @@ ConfigKey integer(std::string name, std::string help, std::int64_t lowest, At at
                 return std::to_string(at(const_cast<RunConfig&>(config)));
               },
           .type = "integer",
-          .allowed = fmt::format(">= {}", lowest)};
+          .allowed = bounds_of(lowest, highest)};
 }
 
 template <class At>

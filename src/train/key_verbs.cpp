@@ -46,7 +46,7 @@ constexpr std::array kRows{
     Row{"optimizer.", kRunAndBench},
     Row{"memory.", kRunAndBench},
     Row{"memory.swap_directory", "train plan profile bench doctor"},
-    Row{"parallel.", "train"},
+    Row{"parallel.", kRun},
     Row{"device.", "train evaluate generate gradients tokenize plan profile bench doctor"},
     Row{"device.calibrate", kRun},
     Row{"generate.", "generate"},

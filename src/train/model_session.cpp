@@ -21,7 +21,7 @@
 #include "train/memory_account.h"
 #include "train/objective/mtp_batch.h"
 #include "train/objective/run_model.h"
-#include "train/ranks/ranks.h"
+#include "train/ranks/run_mesh.h"
 #include "train/run_plan.h"
 #include "train/state_rows.h"
 #include "train/swap_tier.h"
@@ -69,6 +69,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
     options.rank = request.rank;
     options.shards_optimizer = run.parallel.optimizer == "sharded";
   }
+  options.overlaps_exchanges = run.parallel.overlap;
   options.optimizer = {.beta1 = optimizer.betas[0],
                        .beta2 = optimizer.betas[1],
                        .epsilon = optimizer.epsilon,

@@ -13,6 +13,7 @@
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config_key.h"
+#include "train/parallel_keys.h"
 
 namespace anabatic::train {
 namespace {
@@ -63,9 +64,6 @@ ConfigKey betas_key() {
       .type = "list of numbers",
       .allowed = "two in [0, 1)"};
 }
-
-#define AT(field) \
-  [](RunConfig & config) -> auto& { return config.field; }
 
 void add_data_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(string("model.path",
@@ -352,12 +350,6 @@ void add_fusion_keys(std::vector<ConfigKey>& keys) {
 }
 
 void add_other_keys(std::vector<ConfigKey>& keys) {
-  keys.push_back(integer(
-      "parallel.local_ranks",
-      "Ranks that share each step, as threads of this process. Each has its own micro-batches and "
-      "a copy of the model, and computes with its share of device.threads. A step has "
-      "micro_batch_size x gradient_accumulation_steps x local_ranks samples.",
-      1, AT(parallel.local_ranks)));
   keys.push_back(
       choice("device.kind", "The device. cpu is the only one.", {"cpu"}, AT(device.kind)));
   keys.push_back(integer(
@@ -400,8 +392,6 @@ void add_other_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(boolean("compiler.poison", "Fill memory that is no longer in use with NaN.",
                          AT(compiler.poison)));
 }
-
-#undef AT
 
 const ConfigKey* find_key(std::string_view name) {
   for (const ConfigKey& key : config_keys())
@@ -492,6 +482,7 @@ const std::vector<ConfigKey>& config_keys() {
     add_train_keys(all);
     add_optimizer_keys(all);
     add_memory_keys(all);
+    add_parallel_keys(all);
     add_other_keys(all);
     add_fusion_keys(all);
     return all;

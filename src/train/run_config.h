@@ -85,7 +85,17 @@ struct RunConfig {
   } memory;
   struct Parallel {
     std::int64_t local_ranks = 1;  // threads of this process that each train a part of a step
+    static constexpr std::int64_t kStarted = 0;
+    std::int64_t world = kStarted;  // ranks to plan for; those that are started
+    static constexpr std::int64_t kRest = 0;
+    std::int64_t data = kRest;  // what tensor, context and pipeline leave
+    std::int64_t expert = 1, tensor = 1, context = 1, pipeline = 1;
     std::string optimizer = "sharded";  // sharded | replicated
+    std::string reduction = "ordered";  // of exchanges that add: ordered | fast
+    std::string exchange = "auto";      // of the others: auto | mpi | ordered
+    bool overlap = true;                // exchanges go on while calls run
+    std::string emulate;                // a file of links that replace the machine's; empty: none
+    double patience = 600;              // seconds for which nothing may move within a step
   } parallel;
   struct Device {
     std::string kind = "cpu";

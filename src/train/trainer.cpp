@@ -120,6 +120,8 @@ struct Trainer::Impl {
         dataset(open_dataset(run.data.train, run, session.config())) {
     check_sample_length(run, session.config());
     require_supported_by_ranks(run, session.config());
+    (void)mesh_of(run, {.num_experts = model::num_experts(session.config().spec),
+                        .num_samples = dataset.num_samples()});
     if (const std::string note = note_on_balance_loss(run, session.config()); !note.empty())
       say("{}", note);
     if (!balances_experts(run, session.config()))

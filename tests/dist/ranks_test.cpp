@@ -98,6 +98,10 @@ TEST(Ranks, BitsAreThoseOfTheRunWhateverElseDiffers) {
   run.train.output += "-awaited-at-once";
   run.compiler.trivial_planners = run.compiler.poison = true;
   EXPECT_EQ(outcome_of(run), once);
+  run.train.output += "-by-exchanges-alone";
+  run.compiler.trivial_planners = run.compiler.poison = false;
+  run.parallel.overlap = false;
+  EXPECT_EQ(outcome_of(run), once);
 }
 
 TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
@@ -151,6 +155,52 @@ TEST(Ranks, WhatTheyCannotDoYetIsNamed) {
   EXPECT_THROW(Trainer{run}, Unsupported);
   const Settings settings{{"model.path", {run.model.path}}, {"parallel.local_ranks", {"2"}}};
   EXPECT_THROW(Session{settings}, Unsupported);
+}
+
+template <class Refusal>
+std::string refusal_of(RunConfig run) {
+  try {
+    Trainer{std::move(run)};
+  } catch (const Refusal& error) {
+    return error.what();
+  }
+  return "it was taken, or refused for another reason";
+}
+
+TEST(Ranks, EveryKeyThatBreaksAnEquationIsNamedAtOnce) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 32, 1);
+  run.parallel.data = 8;
+  run.parallel.tensor = 4;
+  run.parallel.pipeline = 2;
+  run.parallel.expert = 3;
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              AllOf(HasSubstr("64 wanted, 32 there; nearest setting: parallel."),
+                    HasSubstr("(tensor · context · data) % expert = 0: 32 % 3 = 2"),
+                    HasSubstr("experts of a layer % expert = 0: 4 % 3 = 1")));
+  run = run_of(folder, 1, 1);
+  run.parallel.world = 4;
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              HasSubstr("expected parallel.world: auto or 1, the ranks that were started, got 4"));
+}
+
+TEST(Ranks, MoreOfThemThanSamplesAreRefused) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 8, 1);
+  run.data.train = {write_tiny_tokens(folder.path(), "short", 1, 1)};
+  EXPECT_THAT(refusal_of<InvalidArgument>(run), AllOf(HasSubstr("data <= samples: 8 wanted, "),
+                                                      HasSubstr("nearest setting: ranks ")));
+}
+
+TEST(Ranks, FormsThatAreNotThereYetAreNamedTogether) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 4, 1);
+  run.parallel.expert = run.parallel.tensor = 2;
+  run.parallel.reduction = "fast";
+  run.parallel.exchange = "mpi";
+  EXPECT_THAT(refusal_of<Unsupported>(run),
+              AllOf(HasSubstr("parallel.tensor: 2"), HasSubstr("parallel.expert: 2"),
+                    HasSubstr("parallel.reduction: fast"), HasSubstr("parallel.exchange: mpi")));
 }
 
 }  // namespace

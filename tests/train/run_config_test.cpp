@@ -131,6 +131,23 @@ TEST(RunConfig, EveryKeyReadsItsOwnDefaultBack) {
   }
 }
 
+TEST(RunConfig, TakesHowRanksShareAStep) {
+  const RunConfig::Parallel parallel =
+      load_run_config(write_yaml("parallel: {world: 8, data: auto, expert: 4, patience: 0.5}\n"),
+                      {{"parallel.overlap", {"false"}}})
+          .parallel;
+  EXPECT_EQ(parallel.world, 8);
+  EXPECT_EQ(parallel.data, RunConfig::Parallel::kRest);
+  EXPECT_EQ(parallel.expert, 4);
+  EXPECT_EQ(parallel.patience, 0.5);
+  EXPECT_FALSE(parallel.overlap);
+  EXPECT_EQ(parallel.optimizer, "sharded");
+  EXPECT_THAT(message_of([] {
+                load_run_config({}, {{"parallel.tensor", {"70000"}}});
+              }),
+              HasSubstr("parallel.tensor: expected an integer 1 to 32767, got 70000"));
+}
+
 TEST(RunConfig, FusionsSwitchOptionalPassesAndNameTheKnownOnes) {
   const auto path = write_yaml("fusions: {fuse_head_loss: off, fuse_optimizer: on}\n");
   const RunConfig config = load_run_config(

@@ -79,6 +79,18 @@ void add(Settings& all, const Config::Memory& memory) {
 
 void add(Settings& all, const Config::Parallel& parallel) {
   all["parallel.local_ranks"] = values(parallel.local_ranks);
+  all["parallel.world"] = values(parallel.world, "auto");
+  all["parallel.data"] = values(parallel.data, "auto");
+  all["parallel.expert"] = values(parallel.expert);
+  all["parallel.tensor"] = values(parallel.tensor);
+  all["parallel.context"] = values(parallel.context);
+  all["parallel.pipeline"] = values(parallel.pipeline);
+  all["parallel.optimizer"] = values(parallel.optimizer, {"sharded", "replicated"});
+  all["parallel.reduction"] = values(parallel.reduction, {"ordered", "fast"});
+  all["parallel.exchange"] = values(parallel.exchange, {"auto", "mpi", "ordered"});
+  all["parallel.overlap"] = values(parallel.overlap);
+  all["parallel.emulate"] = values(parallel.emulate);
+  all["parallel.patience"] = values(parallel.patience);
 }
 
 void add(Settings& all, const Config::Device& device) {

@@ -10,20 +10,9 @@
 #include "base/error.h"
 #include "comm/local_transport.h"
 #include "device/cpu_limits.h"
-#include "spec/mesh_request.h"
+#include "train/objective/run_model.h"
 
 namespace anabatic::train {
-namespace {
-
-// Between steps a rank waits as long as the first one validates or saves. A thread that fails
-// aborts the others, so no wait is for a rank that is gone.
-constexpr double kPatienceSeconds = 1e9;
-
-}  // namespace
-
-spec::Mesh mesh_of(const RunConfig& run) {
-  return spec::mesh_of({.world = static_cast<std::int32_t>(run.parallel.local_ranks)});
-}
 
 void require_supported_by_ranks(const RunConfig& run) {
   if (run.parallel.local_ranks == 1) return;
@@ -81,7 +70,10 @@ io::LoaderOptions loader_options(const RunConfig& run, const runtime::RankContex
 
 Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
   require_supported_by_ranks(run);
-  mesh_ = mesh_of(run);
+  require_world(run, run.parallel.local_ranks);
+  MeshLimits limits;
+  if (run.parallel.expert > 1) limits.num_experts = model::num_experts(load_run_model(run).spec);
+  mesh_ = mesh_of(run, limits);
   if (mesh_.world() == 1) return;
   if (world != nullptr) {
     ANABATIC_CHECK(world->size() == mesh_.world(), "[ranks] {} processes, {} ranks", world->size(),
@@ -91,7 +83,7 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
     num_threads_ = num_on_node_ = mesh_.world();
   }
   const comm::CommunicatorOptions options{
-      .patience_seconds = kPatienceSeconds,
+      .patience_seconds = run.parallel.patience,
       .num_compute_threads = static_cast<int>(of_one(run, 0).device.threads)};
   std::vector<std::unique_ptr<comm::Transport>> transports;
   if (world != nullptr)

@@ -13,12 +13,10 @@
 #include "io/data/loader.h"
 #include "model/model.h"
 #include "runtime/exchange_driver.h"
+#include "train/ranks/run_mesh.h"
 #include "train/run_config.h"
 
 namespace anabatic::train {
-
-// The mesh of a run: parallel.local_ranks along the data axis.
-spec::Mesh mesh_of(const RunConfig& run);
 
 // Throws Unsupported with the reason where the run asks for what several ranks cannot do yet.
 void require_supported_by_ranks(const RunConfig& run);

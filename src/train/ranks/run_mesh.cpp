@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/ranks/run_mesh.h"
+
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "spec/mesh_request.h"
+
+namespace anabatic::train {
+namespace {
+
+// Keys are within bounds of their own.
+std::int32_t narrow(std::int64_t number) {
+  ANABATIC_CHECK(number >= 0 && number <= std::numeric_limits<std::int32_t>::max(),
+                 "[parallel] {} ranks", number);
+  return static_cast<std::int32_t>(number);
+}
+
+// The forms that are not there yet, one line each. Each line goes with what it waits for.
+void require_forms(const RunConfig::Parallel& parallel) {
+  std::string missing;
+  const auto need = [&](bool is_there, std::string_view key, const auto& value,
+                        std::string_view what) {
+    if (!is_there) missing += fmt::format("\n  {}: {}: {} is not there yet", key, value, what);
+  };
+  need(parallel.tensor == 1, "parallel.tensor", parallel.tensor, "cutting matrices over ranks");
+  need(parallel.context == 1, "parallel.context", parallel.context, "cutting samples over ranks");
+  need(parallel.pipeline == 1, "parallel.pipeline", parallel.pipeline,
+       "a pipeline of stages of layers");
+  need(parallel.expert == 1, "parallel.expert", parallel.expert, "cutting experts over ranks");
+  need(parallel.reduction == "ordered", "parallel.reduction", parallel.reduction,
+       "a sum in an order that nobody fixes");
+  need(parallel.exchange != "mpi", "parallel.exchange", parallel.exchange,
+       "an exchange by MPI's own collectives");
+  need(parallel.emulate.empty(), "parallel.emulate", parallel.emulate, "a run over other links");
+  if (!missing.empty())
+    throw Unsupported("[parallel] expected keys whose form is there, got:" + missing);
+}
+
+}  // namespace
+
+std::int32_t num_ranks(const RunConfig& run) {
+  return narrow(run.parallel.world == RunConfig::Parallel::kStarted ? run.parallel.local_ranks
+                                                                    : run.parallel.world);
+}
+
+spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits) {
+  const RunConfig::Parallel& parallel = run.parallel;
+  spec::MeshRequest request{.world = num_ranks(run),
+                            .tensor = narrow(parallel.tensor),
+                            .context = narrow(parallel.context),
+                            .pipeline = narrow(parallel.pipeline),
+                            .expert = narrow(parallel.expert),
+                            .num_samples = limits.num_samples};
+  if (parallel.data != RunConfig::Parallel::kRest) request.data = narrow(parallel.data);
+  if (limits.num_experts.value_or(0) > 0) request.num_experts = narrow(*limits.num_experts);
+  const spec::Mesh mesh = spec::mesh_of(request);
+  require_forms(parallel);
+  return mesh;
+}
+
+void require_world(const RunConfig& run, std::int64_t started) {
+  ANABATIC_REQUIRE(
+      run.parallel.world == RunConfig::Parallel::kStarted || run.parallel.world == started,
+      "[parallel] expected parallel.world: auto or {}, the ranks that were started, got {}: only "
+      "`anabatic plan` takes another number",
+      started, run.parallel.world);
+}
+
+}  // namespace anabatic::train
