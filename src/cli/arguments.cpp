@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 namespace anabatic::cli {
 namespace {

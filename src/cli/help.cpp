@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "cli/arguments.h"
 #include "cli/standard_output.h"
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 namespace anabatic::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "cli/verb.h"
 #include "device/memory.h"
 #include "plan/budget_error.h"
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 namespace anabatic::cli {
 namespace {

@@ -36,7 +36,7 @@ struct Verb {
   std::string_view positional;  // "MODEL_DIR", "FROM TO", "CONFIG.yaml?" (optional), "RUN..." (one
                                 // or more), "" for none
   std::vector<VerbOption> options;
-  bool takes_config_keys;         // the keys that train/key_verbs.h says it reads are flags too
+  bool takes_config_keys;  // the keys that train/config/key_verbs.h says it reads are flags too
   int (*run)(const Invocation&);  // the process's exit code; errors are thrown
 };
 

@@ -12,8 +12,8 @@
 #include "base/text.h"
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
-#include "train/config_key.h"
-#include "train/parallel_keys.h"
+#include "train/config/config_key.h"
+#include "train/config/parallel_keys.h"
 
 namespace anabatic::train {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "support/run_binary.h"
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 namespace anabatic::testing {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "support/test_config.h"
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 extern char** environ;
 

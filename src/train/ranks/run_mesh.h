@@ -18,8 +18,8 @@ struct MeshLimits {
 // Ranks of a run: parallel.world where it is given, else those of this process.
 std::int32_t num_ranks(const RunConfig& run);
 
-// InvalidArgument with every equation of the keys that does not hold, and the nearest setting for
-// which all hold. Unsupported, with what is missing, where a key asks for a form that is not there.
+// InvalidArgument with every equation of the keys that is broken, and the nearest setting that
+// mends all. Unsupported, with what is missing, where a key asks for a form that is not there.
 spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits = {});
 
 // Throws InvalidArgument where the run is planned for another number of ranks than were started.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/config_key.h"
+#include "train/config/config_key.h"
 
 namespace anabatic::train {
 

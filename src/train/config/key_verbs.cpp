@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/key_verbs.h"
+#include "train/config/key_verbs.h"
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/parallel_keys.h"
+#include "train/config/parallel_keys.h"
 
-#include "train/config_key.h"
+#include "train/config/config_key.h"
 
 namespace anabatic::train {
 namespace {
