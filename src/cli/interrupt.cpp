@@ -2,34 +2,52 @@
 #include "cli/interrupt.h"
 
 #include <atomic>
+#include <cstdint>
+#include <ctime>
 
 namespace anabatic::cli {
 namespace {
 
-// A signal handler can only reach a global; the guard is its one owner.
-std::atomic<bool> interrupt_requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+// A launcher sends a signal of its own after one that the terminal sent.
+constexpr std::int64_t kOneRequestNanoseconds = 2'000'000'000;
 
-void on_signal(int) { interrupt_requested.store(true); }
+// A signal handler can only reach globals; the guard is their one owner. 0: no request yet.
+std::atomic<std::int64_t> requested_at{0};
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec + 1;
+}
+
+// A second request takes the default action.
+void on_signal(int number) {
+  std::int64_t first = 0;
+  if (requested_at.compare_exchange_strong(first, now()) ||
+      now() - first < kOneRequestNanoseconds)
+    return;
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+}
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  interrupt_requested.store(false);
+  requested_at.store(0);
   struct sigaction action {};
   action.sa_handler = on_signal;
-  // The second signal takes the default action; system calls in progress continue.
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  action.sa_flags = SA_RESTART;  // system calls in progress continue
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &old_interrupt_);
-  sigaction(SIGTERM, &action, &old_terminate_);
+  for (std::size_t i = 0; i < kSignals.size(); ++i)
+    sigaction(kSignals[i], &action, &old_actions_[i]);
 }
 
 InterruptGuard::~InterruptGuard() {
-  sigaction(SIGINT, &old_interrupt_, nullptr);
-  sigaction(SIGTERM, &old_terminate_, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i)
+    sigaction(kSignals[i], &old_actions_[i], nullptr);
 }
 
-bool InterruptGuard::requested() const { return interrupt_requested.load(); }
+bool InterruptGuard::requested() const { return requested_at.load() != 0; }
 
 }  // namespace anabatic::cli

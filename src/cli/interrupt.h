@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT and SIGTERM as a flag that a run reads between steps.
+// SIGINT, SIGTERM and SIGUSR1 as a flag that a run reads between steps.
 #pragma once
 #include <signal.h>
 
+#include <array>
+
 namespace anabatic::cli {
 
-// Catches both signals during its lifetime and restores the former handlers afterwards. A second
-// signal ends the process at once.
+// Catches the signals during its lifetime and restores the former handlers afterwards. Signals
+// within two seconds are one request; a later one ends the process at once.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -17,8 +19,8 @@ class InterruptGuard {
   bool requested() const;
 
  private:
-  struct sigaction old_interrupt_ {
-  }, old_terminate_{};
+  static constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1};
+  std::array<struct sigaction, kSignals.size()> old_actions_{};
 };
 
 }  // namespace anabatic::cli

@@ -3,6 +3,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
 #include "anabatic/error.h"
 #include "base/log.h"
 #include "cli/calibrate_once.h"
@@ -11,10 +16,13 @@
 #include "comm/launcher.h"
 #include "comm/mpi_world.h"
 #include "report/report.h"
+#include "train/ranks/follower.h"
 #include "train/trainer.h"
 
 namespace anabatic::cli {
 namespace {
+
+constexpr std::chrono::seconds kTimeToPrint{1};
 
 std::size_t terminal_columns() {
   winsize size{};
@@ -34,25 +42,23 @@ void write_report(const std::filesystem::path& output, Console& console) {
   }
 }
 
-// Each process of a launcher would train the whole run by itself, into one directory.
-void require_one_rank() {
+// The ranks of a launcher; null: this process trains by itself.
+std::unique_ptr<comm::MpiWorld> start_ranks() {
   const auto process = comm::launched_process();
-  if (!process || process->size == 1) return;
-  throw Unsupported(fmt::format(
-      "[train] expected one process, got {} of a launcher ({} is set): {}; start anabatic without "
-      "mpirun or srun",
-      process->size, process->variable,
-      comm::mpi_library().empty()
-          ? "this anabatic was built without MPI, so each would train by itself"
-          : "training on several ranks is not there yet, so each would train by itself"));
+  if (!process || process->size == 1) return nullptr;
+  if (comm::mpi_library().empty())
+    throw Unsupported(fmt::format(
+        "[train] expected one process, got {} of a launcher ({} is set): this anabatic was built "
+        "without MPI, so each would train by itself; start it without mpirun or srun, or build it "
+        "with -DANABATIC_MPI=ON",
+        process->size, process->variable));
+  return std::make_unique<comm::MpiWorld>();
 }
 
-int run(const Invocation& invocation) {
-  require_one_rank();
-  const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
-  const train::RunConfig config = train::load_run_config(file, invocation.overrides);
+void train_here(const train::RunConfig& config, comm::MpiWorld* world) {
   calibrate_once(config);
-  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+  // A launcher gives its processes a terminal and prints what they write wherever it writes.
+  const bool is_terminal = world == nullptr && ::isatty(STDOUT_FILENO) == 1;
   Console console(stdout, {.is_terminal = is_terminal,
                            .columns = is_terminal ? terminal_columns() : 100,
                            .log_every = config.train.log_every,
@@ -63,14 +69,48 @@ int run(const Invocation& invocation) {
     print_message(severity, text);
   });
   {
-    train::Trainer trainer(config, console);
+    train::Trainer trainer(config, console, {}, world);
     // Before this point a signal ends the process: there is no step to save.
     const InterruptGuard interrupt;
     console.set_interrupt(interrupt);
     console.on_end(trainer.train());
   }
   write_report(config.train.output, console);
-  return 0;
+}
+
+// Errors are the first rank's to print, as all ranks end with one text. Unless it is dead: then the
+// second one prints.
+int follow_first(const train::RunConfig& config, comm::MpiWorld& world) {
+  const InterruptGuard interrupt;
+  try {
+    train::follow(config, world, [&] { return interrupt.requested(); });
+    return 0;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    if (world.rank() == 1 && text.find("rank 0 (") != std::string_view::npos)
+      std::fprintf(stderr, "error: %s\n", error.what());
+    // A launcher ends all processes once one has failed.
+    std::this_thread::sleep_for(kTimeToPrint);
+    return 1;
+  }
+}
+
+int run(const Invocation& invocation) {
+  const std::unique_ptr<comm::MpiWorld> world = start_ranks();
+  const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
+  train::RunConfig config = train::load_run_config(file, invocation.overrides);
+  if (world == nullptr) {
+    train_here(config, nullptr);
+    return 0;
+  }
+  config = train::of_processes(std::move(config), world->size());
+  int code = 0;
+  if (world->rank() == 0)
+    train_here(config, world.get());
+  else
+    code = follow_first(config, *world);
+  if (code == 0) world->finalize();
+  return code;
 }
 
 }  // namespace

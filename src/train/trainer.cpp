@@ -176,6 +176,7 @@ struct Trainer::Impl {
     tell(sums, {.run = to_yaml(run),
                 .decisions = program->compiled.memory.decisions,
                 .exchanges = exchanges_of(program->compiled),
+                .owner = owner_of(run.train.output),
                 .checkpoint = start.checkpoint ? start.checkpoint->string() : "",
                 .first_step = start.checkpoint ? start.step + 1 : 1});
   }
@@ -397,6 +398,7 @@ struct Trainer::Impl {
       if (due(run.train.validate_every) && !is_last) validate(step, result.after);
       if (due(run.train.save_every) || is_last) save(step);
     }
+    ranks.done();
     result.step = step;
     result.interrupted = stops;
     save(step);
@@ -432,7 +434,10 @@ Trainer::Trainer(const RunConfig& run, RunListener& listener,
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::train() {
-  const auto text = [&](const std::exception& error) { return error.what() + impl_->rescue(); };
+  const auto text = [&](const std::exception& error) {
+    impl_->ranks.abort(error.what());
+    return error.what() + impl_->rescue();
+  };
   try {
     return impl_->train();
   } catch (const ResourceError& error) {

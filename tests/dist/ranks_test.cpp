@@ -46,7 +46,8 @@ Outcome outcome_of(const RunConfig& run) {
 
 // A run with an output of its own, over the model and the tokens of `folder`.
 RunConfig run_of(const TemporaryDirectory& folder, std::int64_t ranks, std::int64_t accumulation) {
-  RunConfig run = tiny_run(folder.path());
+  // Stacks of experts are large enough to be cut over ranks, and their last panels are not full.
+  RunConfig run = tiny_run(folder.path(), "\"intermediate_size\": 1100");
   run.train.output = folder.path() / fmt::format("ranks-{}-{}", ranks, accumulation);
   run.parallel.local_ranks = ranks;
   run.train.gradient_accumulation_steps = accumulation;
@@ -85,6 +86,19 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Forms,
                            std::erase(name, ' ');
                            return name;
                          });
+
+// Where each rank keeps all of the optimizer's state, the bits are the same.
+TEST(Ranks, ShardedUpdatesAreThoseOfAllRanksAlike) {
+  const TemporaryDirectory folder;
+  for (const char* form : {"bf16", "fp32"}) {
+    RunConfig run = with_form(run_of(folder, 3, 1), form);
+    run.train.output += form;
+    const Outcome sharded = outcome_of(run);
+    run.train.output += "-replicated";
+    run.parallel.optimizer = "replicated";
+    EXPECT_EQ(outcome_of(run), sharded) << form;
+  }
+}
 
 TEST(Ranks, BitsAreThoseOfTheRunWhateverElseDiffers) {
   const TemporaryDirectory folder;
@@ -126,6 +140,7 @@ TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
 TEST(Ranks, TheErrorOfOneEndsAllAndIsToldOnce) {
   const TemporaryDirectory folder;
   RunConfig run = run_of(folder, 2, 1);
+  run.parallel.optimizer = "replicated";  // the first rank has all that it saves
   run.data.shuffle = false;
   run.train.steps = 20;
   // The second rank is the first to read the second file: it has the last samples of each four. The
@@ -146,6 +161,22 @@ TEST(Ranks, TheErrorOfOneEndsAllAndIsToldOnce) {
   }
   EXPECT_THAT(message, AllOf(HasSubstr("rank 1: "), HasSubstr("b.bin"), HasSubstr("is saved")));
   EXPECT_TRUE(latest_checkpoint(run.train.output)) << message;
+}
+
+TEST(Ranks, WhatOthersHoldInPartsIsNotSavedAfterAnError) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 1);
+  run.optimizer.learning_rate = 1e6;
+  run.optimizer.warmup_steps = 0;
+  std::string message;
+  try {
+    Trainer(run).train();
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("gradients of embedding.weight"),
+                             HasSubstr("other ranks hold parts of it")));
+  EXPECT_FALSE(latest_checkpoint(run.train.output)) << message;
 }
 
 TEST(Ranks, WhatTheyCannotDoYetIsNamed) {

@@ -52,6 +52,14 @@ std::string read_owner(int descriptor) {
 
 }  // namespace
 
+std::string owner_of(const fs::path& output) {
+  const int descriptor = ::open((output / kFile).c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return "";
+  std::string owner = read_owner(descriptor);
+  ::close(descriptor);
+  return owner;
+}
+
 RunLock::RunLock(const fs::path& output) : file_(output / kFile) {
   std::error_code error;
   fs::create_directories(output, error);

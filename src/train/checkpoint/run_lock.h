@@ -7,6 +7,10 @@
 
 namespace anabatic::train {
 
+// "process 12 on HOST since 2026-11-26 04:39:18 UTC": who runs in OUTPUT, as this process sees it.
+// Empty where nobody does.
+std::string owner_of(const std::filesystem::path& output);
+
 class RunLock {
  public:
   // Creates the directory if needed. ResourceError naming the owner if another run of any process

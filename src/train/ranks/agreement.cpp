@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/ranks/agreement.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/philox.h"
 #include "base/text.h"
+#include "train/checkpoint/run_lock.h"
 #include "train/plan_file.h"
 
 namespace anabatic::train {
@@ -61,6 +65,7 @@ void tell(StepSums& sums, const Agreement& agreement) {
   const OrderedJson json{{"run", agreement.run},
                          {"decisions", to_json(agreement.decisions)},
                          {"exchanges", agreement.exchanges},
+                         {"owner", agreement.owner},
                          {"checkpoint", agreement.checkpoint},
                          {"first_step", agreement.first_step}};
   std::string text = dump_json(json, -1);
@@ -78,6 +83,7 @@ Agreement hear(StepSums& sums) {
   return {.run = top.at("run").as_string(),
           .decisions = read_decisions(top.at("decisions")),
           .exchanges = top.at("exchanges").as_string(),
+          .owner = top.at("owner").as_string(),
           .checkpoint = top.at("checkpoint").as_string(),
           .first_step = top.at("first_step").as_integer(1)};
 }
@@ -87,6 +93,14 @@ void require_same(const Agreement& agreement, const RunConfig& run, std::int32_t
   ANABATIC_REQUIRE(difference.empty(),
                    "[ranks] rank {}: expected the run config of the first rank: {}", rank,
                    difference);
+  const std::string owner = owner_of(run.train.output);
+  if (owner == agreement.owner) return;
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  throw ResourceError(fmt::format(
+      "[ranks] train.output: expected one directory that all ranks see, {} of {}; on host {} rank "
+      "{} finds {} there",
+      run.train.output, agreement.owner, host.data(), rank, owner.empty() ? "no run" : owner));
 }
 
 void require_same(const Agreement& agreement, const lower::Compiled& training, std::int32_t rank) {

@@ -15,6 +15,7 @@ struct Agreement {
   std::string run;             // as YAML, the same for all ranks
   spec::Decisions decisions;   // of the planner
   std::string exchanges;       // of the program, one a line: exchanges_of()
+  std::string owner;           // of train.output, which all ranks see: owner_of()
   std::string checkpoint;      // that states are loaded from; empty: from model.path
   std::int64_t first_step = 1;
 };
@@ -28,7 +29,8 @@ std::uint64_t hash_of(const lower::Compiled& training);  // of that list
 void tell(StepSums& sums, const Agreement& agreement);
 Agreement hear(StepSums& sums);
 
-// InvalidArgument with the first line that differs: the first rank's, and this one's.
+// InvalidArgument with the first line that differs: the first rank's, and this one's. ResourceError
+// where train.output is another directory here.
 void require_same(const Agreement& agreement, const RunConfig& run, std::int32_t rank);
 void require_same(const Agreement& agreement, const lower::Compiled& training, std::int32_t rank);
 

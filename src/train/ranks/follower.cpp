@@ -33,10 +33,14 @@ lower::Compiled compile(const ModelSession& session, const Agreement& agreement,
       .training;
 }
 
-}  // namespace
+// The first text is the one that all ranks hear.
+void abort(const runtime::RankContext& rank, const std::exception& error) {
+  rank.communicator->abort(fmt::format("rank {}: {}", rank.rank(), error.what()));
+}
 
-void follow(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
-            const io::Dataset* dataset, const std::function<bool()>& stop_requested) {
+// The data are opened here where there is no `dataset`.
+void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
+                  const io::Dataset* dataset, const std::function<bool()>& stop_requested) {
   const LogScope silence([](Severity, const std::string&) {});  // the first rank says it all
   Agreement agreement;
   {
@@ -51,19 +55,45 @@ void follow(const Ranks& ranks, const RunConfig& run, const runtime::RankContext
   const std::unique_ptr<BoundProgram> program =
       session.bind(compile(session, agreement, rank.rank()));
   require_same(agreement, program->compiled, rank.rank());
-  if (agreement.checkpoint.empty())
-    (void)session.load_parameters();
-  else
-    load_checkpoint(agreement.checkpoint, session);
-  session.refresh_derived();
-  RankStep steps(run, session, *program, rank);
-  steps.compare_states(agreement.first_step);
-  io::Loader loader(*dataset, loader_options(run, rank));
-  for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
-    StepMetrics metrics{.step = step};
-    metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
-    steps.run(loader.load_step(step - 1), metrics);
+  try {
+    if (agreement.checkpoint.empty())
+      (void)session.load_parameters();
+    else
+      load_checkpoint(agreement.checkpoint, session);
+    session.refresh_derived();
+    RankStep steps(run, session, *program, rank);
+    steps.compare_states(agreement.first_step);
+    io::Loader loader(*dataset, loader_options(run, rank));
+    for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
+      StepMetrics metrics{.step = step};
+      metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
+      steps.run(loader.load_step(step - 1), metrics);
+    }
+  } catch (const std::exception& error) {
+    abort(rank, error);  // before the program goes, and with it the bytes of exchanges under way
+    throw;
   }
+}
+
+// Tells the other ranks of an error.
+void follow_or_abort(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
+                     const io::Dataset* dataset, const std::function<bool()>& stop_requested) {
+  try {
+    follow_first(ranks, run, rank, dataset, stop_requested);
+  } catch (const std::exception& error) {
+    abort(rank, error);
+    throw;
+  }
+}
+
+}  // namespace
+
+void follow(const RunConfig& run, comm::MpiWorld& world,
+            const std::function<bool()>& stop_requested) {
+  const RunConfig trained = with_training_precision(run);
+  Ranks ranks(trained, &world);
+  follow_or_abort(ranks, trained, ranks.own(), nullptr, stop_requested);
+  ranks.done();
 }
 
 Followers::Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset)
@@ -71,9 +101,9 @@ Followers::Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& data
   for (std::int32_t thread = 1; thread < ranks.num_threads(); ++thread)
     threads_.emplace_back([this, context = ranks.of_thread(thread), &run, &dataset] {
       try {
-        follow(ranks_, run, context, &dataset, [] { return false; });
-      } catch (const std::exception& error) {
-        context.communicator->abort(fmt::format("rank {}: {}", context.rank(), error.what()));
+        follow_or_abort(ranks_, run, context, &dataset, [] { return false; });
+      } catch (const std::exception&) {
+        // The first rank has its text.
       }
     });
 }

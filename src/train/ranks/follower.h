@@ -13,11 +13,11 @@
 
 namespace anabatic::train {
 
-// Follows the first rank to the end of the run. `run` is the whole one. The data are opened here
-// where there is no `dataset`. Between steps the first rank hears of `stop_requested`. CommError
-// with the text of whoever ended the run with an error.
-void follow(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
-            const io::Dataset* dataset, const std::function<bool()>& stop_requested);
+// This process of a launcher follows the first one to the end of the run. Between steps the first
+// rank hears of `stop_requested`. Throws what ended this rank, which the others hear of, or
+// CommError with the text of another one.
+void follow(const RunConfig& run, comm::MpiWorld& world,
+            const std::function<bool()>& stop_requested);
 
 // The ranks that are threads of this process, but for the first.
 class Followers {

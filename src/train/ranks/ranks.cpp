@@ -94,6 +94,10 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
     communicators_.push_back(std::make_unique<comm::Communicator>(std::move(transport), options));
 }
 
+Ranks::~Ranks() {
+  if (!is_done_) abort(fmt::format("[ranks] rank {} ended before the run did", own().rank()));
+}
+
 runtime::RankContext Ranks::of_thread(std::int32_t thread) const {
   return {mesh_, communicators_.empty()
                      ? nullptr

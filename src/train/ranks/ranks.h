@@ -38,6 +38,10 @@ class Ranks {
  public:
   // All of them are threads of this process, unless `world` is given: then this process is one.
   explicit Ranks(const RunConfig& run, comm::MpiWorld* world = nullptr);
+  // Ends the steps of all ranks, unless they are at their end.
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
 
   // The rank of this process, the first of its threads.
   runtime::RankContext own() const { return of_thread(0); }
@@ -51,10 +55,13 @@ class Ranks {
 
   // Ends the steps of all ranks with the text of an error: CommError from then on.
   void abort(const std::string& text);
+  // All ranks have heard that there is no other step.
+  void done() { is_done_ = true; }
 
  private:
   spec::Mesh mesh_;
   std::int32_t num_threads_ = 1, num_on_node_ = 1;
+  bool is_done_ = false;
   std::vector<std::unique_ptr<comm::Communicator>> communicators_;  // none: a single rank
 };
 

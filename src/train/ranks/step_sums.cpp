@@ -93,7 +93,8 @@ void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {
                                 .input = sends ? bytes.data() : nullptr,
                                 .output = sends ? nullptr : bytes.data(),
                                 .label = "bytes for the first rank"},
-                               workspace_));
+                               workspace_),
+      comm::Patience::kUnlimited);
 }
 
 bool StepSums::is_same(std::uint64_t value) {
@@ -111,7 +112,8 @@ Verdict StepSums::begin(std::uint64_t plan, std::int64_t step, Verdict own) {
             .row_bytes = 1,
             .input = verdict.data(),
             .output = gathered_.data(),
-            .label = "what the first rank does"});
+            .label = "what the first rank does"},
+           comm::Patience::kUnlimited);
   const std::span others = std::span(gathered_).subspan(1, group_.size() - 1);
   is_end_asked_ = is_end_asked_ ||
                   std::ranges::find(others, static_cast<std::byte>(Verdict::kEnds)) != others.end();

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`mpirun anabatic train`: bits of ranks as threads, signals, errors that are told once, ranks that die.
+
+usage: train_ranks.py MPIRUN ANABATIC
+"""
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+MPIRUN, ANABATIC = sys.argv[1:3]
+VOCABULARY = 97
+MODEL = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": VOCABULARY, "hidden_size": 16,
+    "intermediate_size": 1100, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+
+
+def write_tokens(prefix):
+    """Documents of a rule that a model can learn, in Megatron's indexed form."""
+    documents = []
+    for first in range(60):
+        tokens = [first]
+        while len(tokens) < 10 + first % 30:
+            tokens.append((tokens[-1] * 3 + 1) % VOCABULARY)
+        documents.append(tokens)
+    with open(prefix + ".bin", "wb") as data:
+        for tokens in documents:
+            data.write(struct.pack(f"<{len(tokens)}H", *tokens))
+    sizes = [len(tokens) for tokens in documents]
+    places = [2 * sum(sizes[:i]) for i in range(len(sizes))]
+    with open(prefix + ".idx", "wb") as index:
+        index.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 8, len(sizes), len(sizes) + 1))
+        index.write(struct.pack(f"<{len(sizes)}i", *sizes) + struct.pack(f"<{len(places)}q", *places))
+        index.write(struct.pack(f"<{len(sizes) + 1}q", *range(len(sizes) + 1)))
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+        os.mkdir(f"{path}/model")
+        with open(f"{path}/model/config.json", "w", encoding="utf-8") as config:
+            json.dump(MODEL, config)
+        write_tokens(f"{path}/train")
+
+    def arguments(self, output, *more):
+        return [ANABATIC, "train", "--model.path", f"{self.path}/model", "--model.init", "random", "--data.train", f"{self.path}/train",
+                "--data.sequence_length", "16", "--train.micro_batch_size", "2", "--train.output", f"{self.path}/{output}",
+                "--train.steps", "8", "--optimizer.warmup_steps", "2", "--device.threads", "1", *more]
+
+    def states(self, output):
+        with open(f"{self.path}/{output}/latest", encoding="utf-8") as latest:
+            name = latest.read().strip()
+        with open(f"{self.path}/{output}/{name}/training_state.safetensors", "rb") as states:
+            return name, states.read()
+
+    def has_lock(self, output):
+        return os.path.exists(f"{self.path}/{output}/run.lock")
+
+
+def under_mpirun(num_ranks, command, *options):
+    return [MPIRUN, *options, "-n", str(num_ranks), *command]
+
+
+def run(command):
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return result.returncode, result.stdout + result.stderr
+
+
+def expect(claim, what, text):
+    if not claim:
+        raise SystemExit(f"expected {what}; got:\n{text}")
+
+
+def train(command):
+    code, text = run(command)
+    expect(code == 0, "a run that ends well", text)
+    return text
+
+
+def check_bits(folder):
+    train(folder.arguments("threads", "--parallel.local_ranks", "2", "--device.threads", "2"))
+    text = train(under_mpirun(2, folder.arguments("processes")))
+    expect(text.count("trained steps 1 to 8") == 1, "one console", text)
+    expect(folder.states("processes") == folder.states("threads"), "the bits of ranks as threads", text)
+
+
+def check_resume(folder):
+    """Two processes go on from four steps of one rank, with as many samples a step."""
+    train(folder.arguments("whole", "--parallel.local_ranks", "2"))
+    train(folder.arguments("resumed", "--train.gradient_accumulation_steps", "2", "--train.steps", "4"))
+    train(under_mpirun(2, folder.arguments("resumed")))
+    expect(folder.states("resumed")[0] == "step-00000008", "eight steps", folder.states("resumed")[0])
+
+
+def wait_for_step(process):
+    for line in process.stdout:
+        if line.startswith("step "):
+            return
+    expect(False, "a step", process.stderr.read())
+
+
+def start(command):
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def check_signal(folder):
+    process = start(under_mpirun(2, folder.arguments("signal", "--train.steps", "1000000", "--train.log_every", "1")))
+    wait_for_step(process)
+    process.send_signal(signal.SIGUSR1)
+    out, error = process.communicate(timeout=60)
+    expect(process.returncode == 0, "a run that saves and ends well", out + error)
+    expect(folder.states("signal")[0] > "step-00000000" and not folder.has_lock("signal"), "a checkpoint", out + error)
+
+
+def check_refusals(folder):
+    code, text = run(under_mpirun(2, folder.arguments("refused", "--parallel.local_ranks", "3")))
+    expect(code != 0 and text.count("a process of a launcher is one rank") >= 1, "a refusal", text)
+    code, text = run(under_mpirun(2, folder.arguments("diverges", "--optimizer.learning_rate", "1000000", "--optimizer.warmup_steps", "0")))
+    expect(code != 0 and text.count("error:") == 1 and "other ranks hold parts of it" in text, "one error", text)
+
+
+def children_of(process):
+    with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="utf-8") as children:
+        return [int(child) for child in children.read().split()]
+
+
+def check_death(folder, victim):
+    output = f"death-{victim}"
+    command = folder.arguments(output, "--train.steps", "1000000", "--train.log_every", "1")
+    process = start(under_mpirun(2, command, "--enable-recovery"))
+    wait_for_step(process)
+    children = children_of(process)
+    expect(len(children) == 2, "two processes", str(children))
+    os.kill(children[victim], signal.SIGKILL)
+    begin = time.monotonic()
+    _, error = process.communicate(timeout=60)
+    expect(time.monotonic() - begin < 10, "an end soon", error)
+    expect(re.search(rf"error: .*rank {victim} \(.*process {children[victim]}", error), f"rank {victim} to be named", error)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as path:
+        folder = Folder(path)
+        check_bits(folder)
+        check_resume(folder)
+        check_signal(folder)
+        check_refusals(folder)
+        for victim in (0, 1):
+            check_death(folder, victim)
+
+
+main()
