@@ -84,6 +84,11 @@ Operand Check::i32(int i, std::string_view name, int ndim) const {
   return operand;
 }
 
+Operand Check::floating_or_i32(int i, std::string_view name, int ndim) const {
+  const Operand operand = input(i, name, ndim);
+  return operand.dtype() == DType::kInt32 ? operand : floating(i, name, ndim);
+}
+
 Operand Check::in_int8(int i, std::string_view name) const {
   const Operand operand = input(i, name, 2);
   const std::optional<BlockFormat>& blocks = operand.type->blocks;

@@ -40,6 +40,8 @@ class Check {
   // Input i as f32; f64 stands for it in finite differences.
   Operand wide(int i, std::string_view name, int ndim = kAnyNdim) const;
   Operand i32(int i, std::string_view name, int ndim) const;
+  // Input i as f32, bf16, f64 or i32: for ops that move elements.
+  Operand floating_or_i32(int i, std::string_view name, int ndim = kAnyNdim) const;
   // A row-major matrix in int8, a scale in bf16 for each block of a row.
   bool is_quantized(int i) const {
     return i < num_inputs() && inputs_[static_cast<std::size_t>(i)].is_quantized();

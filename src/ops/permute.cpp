@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/ranks/dispatch_map.h"
+#include "ops/route_sort.h"
 
 namespace anabatic::ops {
 namespace {
@@ -24,16 +26,25 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   return {typed(dy.dtype(), {dy.size(0) / top_k, dy.dim(1)})};
 }
 
-// The inverse of row_map is route_sort's second output.
+// Each of the two is the gradient of the other, with the inverse of its map.
+ir::Gradients gradient_by_inverse(ir::GraphBuilder& builder, const ir::Node& node,
+                                  OutputGradients of_outputs, std::string_view gradient_op) {
+  if (!of_outputs[0]) return ir::Gradients(2);
+  const std::optional<ir::ValueId> inverse = inverse_map(builder.graph(), node.inputs[1]);
+  ANABATIC_REQUIRE(inverse.has_value(),
+                   "[{}] expected a map from route_sort or dispatch_map, which know its inverse",
+                   node.op->name);
+  return {builder.add1(gradient_op, {*of_outputs[0], *inverse}, node.attributes), std::nullopt};
+}
+
 ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
                        OutputGradients of_outputs) {
-  if (!of_outputs[0]) return ir::Gradients(2);
-  const ir::NodeId producer = builder.graph().value(node.inputs[1]).producer;
-  ANABATIC_REQUIRE(
-      producer != ir::kNoNode && builder.graph().node(producer).op->name == "route_sort",
-      "[permute] expected row_map to come from route_sort, which knows its inverse");
-  const ir::ValueId slots = builder.graph().node(producer).outputs[1];
-  return {builder.add1("permute_gradient", {*of_outputs[0], slots}, node.attributes), std::nullopt};
+  return gradient_by_inverse(builder, node, of_outputs, "permute_gradient");
+}
+
+ir::Gradients gradient_of_sum(ir::GraphBuilder& builder, const ir::Node& node,
+                              OutputGradients of_outputs) {
+  return gradient_by_inverse(builder, node, of_outputs, "permute");
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -48,6 +59,19 @@ ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attribut
 
 }  // namespace
 
+bool is_row_sort(const ir::Node& node) {
+  return node.op == &kRouteSort || node.op == &kDispatchMap;
+}
+
+std::optional<ir::ValueId> inverse_map(const ir::Graph& graph, ir::ValueId map) {
+  const ir::NodeId producer = graph.value(map).producer;
+  if (producer == ir::kNoNode || !is_row_sort(graph.node(producer))) return std::nullopt;
+  const std::vector<ir::ValueId>& outputs = graph.node(producer).outputs;
+  for (const std::size_t i : {0, 1})
+    if (outputs[i] == map) return outputs[1 - i];
+  return std::nullopt;
+}
+
 const ir::OpSchema kPermute{.name = "permute",
                             .min_inputs = 2,
                             .max_inputs = 2,
@@ -61,6 +85,7 @@ const ir::OpSchema kPermuteGradient{.name = "permute_gradient",
                                     .max_inputs = 2,
                                     .signature = "(dy [R,H], slots i32[R]) -> [T,H] like dy",
                                     .infer = infer_gradient,
+                                    .gradient = gradient_of_sum,
                                     .cost = gradient_cost};
 
 }  // namespace anabatic::ops

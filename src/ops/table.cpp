@@ -24,7 +24,10 @@
 #include "ops/optimizer_step.h"
 #include "ops/pack.h"
 #include "ops/permute.h"
+#include "ops/ranks/dispatch_map.h"
 #include "ops/ranks/exchange.h"
+#include "ops/ranks/exchange_rows.h"
+#include "ops/ranks/reshape.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/route_sort.h"
@@ -55,8 +58,10 @@ const ir::OpSchema* const kTable[] = {
     &kCrossEntropy,
     &kCrossEntropyGradient,
     &kDequantize,
+    &kDispatchMap,
     &kEmbedding,
     &kEmbeddingWeightGradient,
+    &kExchangeRows,
     &kExpertBias,
     &kExpertBiasRouterGradient,
     &kExpertBiasWeightGradient,
@@ -103,6 +108,7 @@ const ir::OpSchema* const kTable[] = {
     &kQuantize,
     &kReduceScatter,
     &kReload,
+    &kReshape,
     &kRmsNorm,
     &kRmsNormInputGradient,
     &kRmsNormWeightGradient,

@@ -434,6 +434,31 @@ TEST(PermuteGradient, MatchesFiniteDifferences) {
                   gradient("permute_gradient", attributes, {dy, slots}, {x.type}));
 }
 
+TEST(PermuteGradient, HasPermuteAsItsGradient) {
+  const Values dy = random({6, 4}, 0), dx = random({3, 4}, 1);
+  const Values row_map = integers({5, 0, 3, 2, 4, 1}), slots = integers({1, 5, 3, 2, 4, 0});
+  const spec::Attributes attributes{{"top_k", std::int64_t{2}}};
+  const OpCall forward{"permute_gradient", attributes, {dy, slots}, {dx.type}};
+  expect_gradient(forward, 0, {dx.data}, gradient("permute", attributes, {dx, row_map}, {dy.type}));
+}
+
+TEST(ExchangeRowsGradient, MatchesFiniteDifferences) {
+  const Values x = random({5, 4}, 0), dy = random({6, 4}, 1), count = integers({3});
+  const auto attributes = [](std::int64_t rows) {
+    return spec::Attributes{{"group", "expert"}, {"rows", rows}};
+  };
+  const OpCall forward{"exchange_rows", attributes(6), {x, count, count}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("exchange_rows", attributes(5), {dy, count, count}, {x.type}));
+}
+
+TEST(ReshapeGradient, MatchesFiniteDifferences) {
+  const Values x = random({3, 4}, 0), dy = random({6, 2}, 1);
+  const OpCall forward{"reshape", {{"width", std::int64_t{2}}}, {x}, {dy.type}};
+  expect_gradient(forward, 0, {dy.data},
+                  gradient("reshape", {{"width", std::int64_t{4}}}, {dy}, {x.type}));
+}
+
 TEST(JoinHeadsGradient, MatchesFiniteDifferences) {
   const Values shared = random({3, 2}, 0), own = random({3, 12}, 1), dy = random({3, 18}, 2);
   const OpCall forward{"join_heads", {{"num_heads", std::int64_t{3}}}, {shared, own}, {dy.type}};

@@ -106,18 +106,20 @@ Data experts(const Draw& draw) {
 // "skewed": half of the rows to the first expert, every other expert without rows; "last": all rows
 // to the last one.
 Data offsets(const Draw& draw) {
-  const std::size_t num_rows = draw.count(0), num_experts = draw.size() - 1;
+  const std::size_t num_rows = draw.count(0), num_experts = draw.columns() - 1;
   const std::string kind = draw.word(1);
-  std::vector<std::size_t> sizes(num_experts, 0);
-  for (std::size_t r = 0; r < num_rows; ++r) {
-    std::size_t e = draw.below(r, num_experts);
-    if (kind == "last") e = num_experts - 1;
-    if (kind == "skewed") e = r < num_rows / 2 ? 0 : e - e % 2;
-    ++sizes[e];
+  Data data(draw.size(), 0.0);
+  for (std::size_t begin = 0; begin < data.size(); begin += num_experts + 1) {
+    std::vector<std::size_t> sizes(num_experts, 0);
+    for (std::size_t r = 0; r < num_rows; ++r) {
+      std::size_t e = draw.below(begin + r, num_experts);
+      if (kind == "last") e = num_experts - 1;
+      if (kind == "skewed") e = r < num_rows / 2 ? 0 : e - e % 2;
+      ++sizes[e];
+    }
+    for (std::size_t e = 0; e < num_experts; ++e)
+      data[begin + e + 1] = data[begin + e] + static_cast<double>(sizes[e]);
   }
-  Data data(num_experts + 1, 0.0);
-  for (std::size_t e = 0; e < num_experts; ++e)
-    data[e + 1] = data[e] + static_cast<double>(sizes[e]);
   return data;
 }
 

@@ -15,7 +15,7 @@ enum class Regime { kExact, kBounded };
 //   quantized[(deviation)]                        any elements; scales normal, of moments positive
 //   below(n) permutation iota(first) constant(v)  integers
 //   experts(E) experts(E,skewed|same|high)        distinct experts of a token, i32[T,k]
-//   offsets(R) offsets(R,skewed|last)             E + 1 ascending offsets
+//   offsets(R) offsets(R,skewed|last)             rows of E + 1 ascending offsets
 //   labels(V,p)                                   p percent of them -100
 //   document_begin(n) positions(n)                T rows cut into n documents
 //   documents(n)                                  likewise, every third of them padding: -1

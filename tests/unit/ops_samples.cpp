@@ -57,11 +57,17 @@ std::vector<OpSample> make_samples() {
        {"x[6,11]", "i32[6]", "f32[]", "w[6]", "f32[]"},
        {{"dtype", "f32"}}},
       {"dequantize", {"i8_bf16_1x64[6,70]"}, {{"dtype", "bf16"}}},
+      {"dispatch_map", {"i32[2,5]"}, {{"member", 1}, {"rows", 12}}},
       {"embedding", {"x[11,4]", "i32[6]"}, {}},
       {"embedding_weight_gradient", {"i32[6]", "x[6,4]"}, {{"rows", 11}}},
       {"expert_bias", {"x[6,5]", "w[3,5]", "w[6,2]", "i32[6,2]"}, {}},
       {"expert_bias_router_gradient", {"x[6,5]", "w[3,5]", "i32[6,2]"}, {}},
       {"expert_bias_weight_gradient", {"x[6,5]", "w[6,2]", "i32[6,2]"}, {{"num_experts", 3}}},
+      {"exchange_rows", {"x[6,4]", "i32[2]", "i32[2]"}, {{"group", "expert"}, {"rows", 9}}},
+      {"exchange_rows",
+       {"x[6,4]", "i32[2]", "i32[2]", "i32[12]"},
+       {{"group", "expert"}, {"rows", 9}, {"top_k", 2}},
+       {}},
       {"fill", {}, {{"type", "f32[3,4]"}, {"value", 0.0}}, {}},
       {"gate_rows", {"x[6,5]", "w[6,1]"}, {}},
       {"gate_rows_gradient", {"x[6,5]", "w[6,1]", "x[6,5]"}, {}},
@@ -151,6 +157,7 @@ std::vector<OpSample> make_samples() {
       {"quantize", {"x[6,70]"}, {{"block", 64}}, {}},
       {"reduce_scatter", {"x[3,4]"}, {{"group", "data"}}},
       {"reload", {"x[6,4]"}, {}},
+      {"reshape", {"x[6,4]"}, {{"width", 8}}},
       {"rms_norm", {"x[6,8]", "w[4]"}, kEpsilon},
       {"rms_norm_input_gradient", {"x[6,8]", "w[4]", "x[6,8]", "x[6,8]"}, kEpsilon},
       {"rms_norm_weight_gradient", {"x[6,8]", "x[6,8]"}, {{"epsilon", 1e-6}, {"width", 4}}},
@@ -213,12 +220,12 @@ ir::NodeId add_sample(ir::GraphBuilder& builder, const OpSample& sample, DType s
   std::vector<ir::ValueId> inputs;
   for (const TensorType& type : sample_types(sample, storage))
     inputs.push_back(builder.batch_input(fmt::format("input.{}", inputs.size()), type));
-  if (sample.op == "permute") {
+  if (sample.op == "permute" || sample.op == "permute_gradient") {
     const std::int64_t top_k = spec::get_int(sample.attributes, "top_k");
     const TensorType experts =
         tensor_type(DType::kInt32, {builder.type(inputs[1]).dim(0) / top_k, top_k});
     inputs[1] = builder.add("route_sort", {builder.batch_input("experts", experts)},
-                            {{"num_experts", 3}})[0];
+                            {{"num_experts", 3}})[sample.op == "permute" ? 0 : 1];
   }
   builder.add(sample.op, inputs, sample.attributes);
   return static_cast<ir::NodeId>(builder.graph().nodes.size() - 1);

@@ -24,6 +24,7 @@ void sequence_balance_loss_gradient(const Arguments& args);
 std::int64_t sequence_balance_loss_workspace_bytes(const spec::Problem& problem);
 
 // route_sort.cpp
+void dispatch_map(const Arguments& args);
 void route_sort(const Arguments& args);
 std::int64_t route_sort_workspace_bytes(const spec::Problem& problem);
 

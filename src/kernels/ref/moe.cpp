@@ -22,6 +22,61 @@ void route_sort(const Arguments& args) {
   ANABATIC_REQUIRE(p == size(experts), "[route_sort] expected experts in [0, {})", num_experts);
 }
 
+void dispatch_map(const Arguments& args) {
+  const TensorView &routes = args.inputs[0], &row_map = args.outputs[0], &slots = args.outputs[1],
+                   &offsets = args.outputs[2];
+  const std::int64_t members = rows(routes), num_experts = columns(routes) - 1,
+                     local = num_experts / members, me = spec::get_int(*args.attributes, "member");
+  const auto rows_before = [&](std::int64_t member, std::int64_t expert) {
+    return load_index(routes, member * (num_experts + 1) + expert);
+  };
+  const auto rows_to = [&](std::int64_t from, std::int64_t to) {
+    return rows_before(from, (to + 1) * local) - rows_before(from, to * local);
+  };
+  std::int64_t p = 0;
+  for (std::int64_t e = 0; e < local; ++e) {
+    store_index(offsets, e, p);
+    std::int64_t received = 0;  // from the members before
+    for (std::int64_t m = 0; m < members; ++m) {
+      const std::int64_t own = rows_before(m, me * local);
+      for (std::int64_t i = rows_before(m, me * local + e); i < rows_before(m, me * local + e + 1);
+           ++i, ++p) {
+        ANABATIC_REQUIRE(p < rows(row_map), "[dispatch_map] expected at most {} rows",
+                         rows(row_map));
+        store_index(row_map, p, received + i - own);
+        store_index(slots, received + i - own, p);
+      }
+      received += rows_to(m, me);
+    }
+  }
+  store_index(offsets, local, p);
+  for (; p < rows(row_map); ++p) {
+    store_index(row_map, p, p);
+    store_index(slots, p, p);
+  }
+  for (std::int64_t m = 0; m < members; ++m) {
+    store_index(args.outputs[3], m, rows_to(me, m));
+    store_index(args.outputs[4], m, rows_to(m, me));
+  }
+}
+
+void exchange_rows(const Arguments& args) {
+  const TensorView &x = args.inputs[0], &y = args.outputs[0];
+  const TensorView* row_map = args.inputs.size() > 3 ? &args.inputs[3] : nullptr;
+  const std::int64_t width = columns(x), num_rows = load_index(args.inputs[2], 0);
+  ANABATIC_REQUIRE(
+      rows(args.inputs[1]) == 1 && load_index(args.inputs[1], 0) == num_rows && num_rows <= rows(y),
+      "[exchange_rows] expected a group of one, and at most {} rows", rows(y));
+  for (std::int64_t p = 0; p < rows(y); ++p) {
+    const std::int64_t from =
+        row_map == nullptr || p >= num_rows
+            ? p
+            : load_index(*row_map, p) / spec::get_int(*args.attributes, "top_k");
+    for (std::int64_t i = 0; i < width; ++i)
+      store(y, p * width + i, p < num_rows ? load(x, from * width + i) : 0.0);
+  }
+}
+
 void permute(const Arguments& args) {
   const TensorView &x = args.inputs[0], &row_map = args.inputs[1];
   const std::int64_t width = columns(x);

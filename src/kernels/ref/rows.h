@@ -82,6 +82,8 @@ void head_loss_with_gradient(const Arguments& args);
 std::int64_t head_loss_workspace_bytes(const spec::Problem& problem);
 
 // moe.cpp
+void dispatch_map(const Arguments& args);
+void exchange_rows(const Arguments& args);  // in a group of one
 void permute(const Arguments& args);
 void permute_gradient(const Arguments& args);
 void route_sort(const Arguments& args);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/ranks/exchange_rows.h"
 
 namespace anabatic::ops {
 namespace {
@@ -22,11 +23,6 @@ std::optional<spec::Axes> axes_named(std::string_view name) {
         return spec::Axes{first, second};
   }
   return std::nullopt;
-}
-
-void check_group(const Check& check) {
-  if (!axes_named(check.string("group")))
-    check.fail("expected group to name axes of the mesh, got '" + check.string("group") + "'");
 }
 
 template <const std::string_view& kName>
@@ -86,6 +82,11 @@ const ir::OpSchema kReduceScatter{.name = kReduceScatterName,
                                   .cost = cost,
                                   .must_alias = ir::always<0>};
 
+void check_group(const Check& check) {
+  if (!axes_named(check.string("group")))
+    check.fail("expected group to name axes of the mesh, got '" + check.string("group") + "'");
+}
+
 std::string group_attribute(spec::Axes axes) { return to_string(axes); }
 
 spec::Axes group_of(const spec::Attributes& attributes) {
@@ -96,7 +97,8 @@ spec::Axes group_of(const spec::Attributes& attributes) {
 }
 
 bool is_exchange(const ir::Node& node) {
-  return node.op == &kAllGather || node.op == &kAllReduce || node.op == &kReduceScatter;
+  return node.op == &kAllGather || node.op == &kAllReduce || node.op == &kExchangeRows ||
+         node.op == &kReduceScatter;
 }
 
 }  // namespace anabatic::ops

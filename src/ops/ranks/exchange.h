@@ -21,6 +21,10 @@ extern const ir::OpSchema kReduceScatter;
 std::string group_attribute(spec::Axes axes);
 spec::Axes group_of(const spec::Attributes& attributes);
 
+class Check;
+// For infer functions: throws InvalidArgument unless the attribute names axes of one grid.
+void check_group(const Check& check);
+
 bool is_exchange(const ir::Node& node);
 
 }  // namespace anabatic::ops
