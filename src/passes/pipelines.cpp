@@ -31,6 +31,7 @@
 #include "passes/precision.h"
 #include "passes/reduce_gradients.h"
 #include "passes/reload_parameters.h"
+#include "passes/shard_experts.h"
 #include "passes/shard_optimizer.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
@@ -47,6 +48,8 @@ struct Stage {
 
 // Every pass once, in order, and why it is where it is.
 constexpr std::array kStages{
+    // Everything that follows sees the graph of one rank.
+    Stage{kShardExperts, Runs::kBoth},
     // Gradients take their dtypes from the activations, so dtypes come first.
     Stage{kPrecision, Runs::kBoth},
     // Everything that follows sees forward and backward together.

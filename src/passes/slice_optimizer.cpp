@@ -190,7 +190,7 @@ std::vector<SlicedState> sliced_states(const Graph& graph) {
   std::vector<SlicedState> result;
   std::map<std::pair<ir::StateRole, Name>, std::size_t> place;
   for (const ir::State& state : graph.states) {
-    if (state.rows.is_whole()) continue;
+    if (state.rows.is_whole() || state.owner == Name{}) continue;
     const auto [at, is_new] = place.try_emplace({state.role, state.owner}, result.size());
     if (is_new) {
       TensorType type = graph.value(graph.find_state(state.owner)->before).type;

@@ -42,7 +42,7 @@ struct Rows {
 struct StatePart {
   StateRole role = StateRole::kParameter;
   Name owner{};  // the parameter that it belongs to; empty for a role without one
-  Rows rows{};   // of the owner's shape
+  Rows rows{};   // of the owner's shape; of a parameter: of the one that ranks share
   StateKind kind() const { return kind_of(role); }
   bool operator==(const StatePart&) const = default;
 };

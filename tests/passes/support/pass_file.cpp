@@ -71,6 +71,12 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     file.decisions->saved_as[value] = key == "bf16"   ? spec::SavedForm::kBFloat16
                                       : key == "int8" ? spec::SavedForm::kInt8
                                                       : spec::SavedForm::kDisk;
+  } else if (key == "data") {  // ranks along this axis of the mesh
+    options.mesh.data = std::stoi(value);
+  } else if (key == "expert") {
+    options.mesh.expert = std::stoi(value);
+  } else if (key == "rank") {
+    options.rank = std::stoi(value);
   } else if (key == "precision") {
     ANABATIC_REQUIRE(value == "fp32" || value == "bf16", "expected fp32 or bf16, got '{}'", value);
     options.precision = value == "bf16" ? spec::Precision::kBf16 : spec::Precision::kFp32;
