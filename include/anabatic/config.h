@@ -224,6 +224,9 @@ struct Config {
     // x gradient_accumulation_steps x local_ranks samples.
     // Allowed: 1 to 32767.
     std::int64_t local_ranks = 1;
+    // JSON file with the sizes data_parallel, tensor_parallel or model_parallel, pipeline_parallel,
+    // expert_parallel and context_parallel, in place of the keys. Empty takes the keys.
+    std::string strategy{};
     // Ranks that a plan is for. auto is those that are started.
     // Allowed: 1 to 32767, or std::nullopt for auto.
     std::optional<std::int64_t> world{};

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -14,6 +15,7 @@
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config/config_key.h"
 #include "train/config/parallel_keys.h"
+#include "train/config/strategy_file.h"
 
 namespace anabatic::train {
 namespace {
@@ -432,8 +434,24 @@ bool is_section(const std::string& name) {
                      [&](const ConfigKey& key) { return key.name.starts_with(name + "."); });
 }
 
+// The keys of parallel.strategy, which then has no more to say.
+void apply_strategy(RunConfig& config, const std::set<std::string>& given,
+                    std::vector<std::string>& problems) {
+  const std::string file = std::exchange(config.parallel.strategy, {});
+  if (file.empty()) return;
+  for (const StrategySize& size : read_strategy(file, problems)) {
+    const std::string text = std::to_string(size.size), there = find_key(size.key)->show(config);
+    if (!given.contains(size.key))
+      apply(config, size.key, std::array{text}, problems);
+    else if (there != text)
+      problems.push_back(
+          fmt::format("parallel.strategy: {}: {}: expected {} as {} is given, got {}", file,
+                      size.name, there, size.key, text));
+  }
+}
+
 void apply_node(RunConfig& config, const YAML::Node& node, const std::string& name,
-                std::vector<std::string>& problems) {
+                std::set<std::string>& given, std::vector<std::string>& problems) {
   const bool may_hold_keys = name.empty() || is_section(name);
   if (node.IsNull() && may_hold_keys) return;  // a section whose keys are all left out
   if (node.IsMap()) {
@@ -447,7 +465,7 @@ void apply_node(RunConfig& config, const YAML::Node& node, const std::string& na
     for (const auto& entry : node) {
       const std::string child = (name.empty() ? "" : name + ".") + entry.first.as<std::string>();
       if (!seen.insert(child).second) problems.push_back(fmt::format("{}: given twice", child));
-      apply_node(config, entry.second, child, problems);
+      apply_node(config, entry.second, child, given, problems);
     }
     return;
   }
@@ -470,6 +488,7 @@ void apply_node(RunConfig& config, const YAML::Node& node, const std::string& na
     problems.push_back(fmt::format("{}: expected a value, got nothing", name));
     return;
   }
+  given.insert(name);
   apply(config, name, values, problems);
 }
 
@@ -538,16 +557,21 @@ std::vector<std::string> problems_of(const RunConfig& config) {
 RunConfig load_run_config(const std::filesystem::path& file, const Overrides& overrides) {
   RunConfig config;
   std::vector<std::string> problems;
+  std::set<std::string> given;  // keys
   if (!file.empty()) {
     try {
-      apply_node(config, YAML::Load(read_file(file, std::int64_t{1} << 20)), "", problems);
+      apply_node(config, YAML::Load(read_file(file, std::int64_t{1} << 20)), "", given, problems);
     } catch (const YAML::Exception& error) {
       problems.push_back(fmt::format("{}: {}", file.string(), error.what()));
     } catch (const ResourceError& error) {
       problems.emplace_back(error.what());
     }
   }
-  for (const auto& [name, values] : overrides) apply(config, name, values, problems);
+  for (const auto& [name, values] : overrides) {
+    given.insert(name);
+    apply(config, name, values, problems);
+  }
+  apply_strategy(config, given, problems);
   for (std::string& problem : problems_of(config)) problems.push_back(std::move(problem));
   if (!problems.empty()) {
     std::string text =

@@ -85,6 +85,7 @@ struct RunConfig {
   } memory;
   struct Parallel {
     std::int64_t local_ranks = 1;  // threads of this process that each train a part of a step
+    std::string strategy;  // a file of sizes, which load_run_config reads; empty in its result
     static constexpr std::int64_t kStarted = 0;
     std::int64_t world = kStarted;  // ranks to plan for; those that are started
     static constexpr std::int64_t kRest = 0;

@@ -148,6 +148,62 @@ TEST(RunConfig, TakesHowRanksShareAStep) {
               HasSubstr("parallel.tensor: expected an integer 1 to 32767, got 70000"));
 }
 
+std::filesystem::path write_strategy(const std::string& text) {
+  static const anabatic::testing::TemporaryDirectory folder;
+  const auto path = folder.path() / "strategy.json";
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(RunConfig, TakesTheSizesOfAStrategyFile) {
+  const auto file = write_strategy(
+      R"({"data_parallel": 8, "model_parallel": 4, "pipeline_parallel": 2, "expert_parallel": 16,
+          "context_parallel": 1, "tensor_parallel": 4, "tensor_parallel_mode": "row_split"})");
+  const RunConfig config = load_run_config(write_yaml("parallel: {tensor: 4}\n"),
+                                           {{"parallel.strategy", {file.string()}}});
+  EXPECT_EQ(config.parallel.data, 8);
+  EXPECT_EQ(config.parallel.tensor, 4);
+  EXPECT_EQ(config.parallel.pipeline, 2);
+  EXPECT_EQ(config.parallel.expert, 16);
+  EXPECT_EQ(config.parallel.context, 1);
+  // The sizes are keys from here on: the file may go.
+  EXPECT_EQ(load_run_config(write_yaml(to_yaml(config)), {}).parallel.data, 8);
+  EXPECT_THAT(to_yaml(config), HasSubstr("strategy: \"\"\n"));
+}
+
+TEST(RunConfig, NamesFileAndKeyOfABadStrategy) {
+  const auto message = [](const std::string& text) {
+    const std::string file = write_strategy(text).string();
+    std::string text_of_error = message_of([&] {
+      load_run_config({}, {{"parallel.strategy", {file}}, {"parallel.expert", {"2"}}});
+    });
+    if (const auto at = text_of_error.find(file); at != std::string::npos)
+      text_of_error.replace(at, file.size(), "FILE");
+    return text_of_error;
+  };
+  const std::string begin = "[config] 1 problem:\n  parallel.strategy: FILE: ";
+  EXPECT_EQ(message(R"({"expert_parallel": 4})"),
+            begin + "expert_parallel: expected 2 as parallel.expert is given, got 4");
+  EXPECT_EQ(message(R"({"tensor_paralel": 4})"),
+            begin + "tensor_paralel: unknown key; did you mean tensor_parallel?");
+  EXPECT_EQ(message(R"({"tensor_parallel": 4, "model_parallel": 2})"),
+            begin + "model_parallel: expected 4 as tensor_parallel has it, got 2");
+  EXPECT_EQ(message(R"({"data_parallel": 2, "data_parallel": 2})"),
+            begin + "data_parallel: given twice");
+  EXPECT_EQ(message(R"({"tensor_parallel_mode": "column_split"})"),
+            begin + R"(tensor_parallel_mode: expected "row_split", got "column_split")");
+  for (const char* bad : {"0", "2.5", "\"4\"", "[4]", "1e30", "null"})
+    EXPECT_THAT(message(fmt::format("{{\"data_parallel\": {}}}", bad)),
+                HasSubstr(begin + "data_parallel: expected "))
+        << bad;
+  EXPECT_EQ(message("[1]"), begin + "expected a JSON object");
+  EXPECT_THAT(message("{\"data_parallel\": "), HasSubstr(begin));
+  EXPECT_THAT(message_of([] {
+                load_run_config({}, {{"parallel.strategy", {"/no/such/file.json"}}});
+              }),
+              HasSubstr("/no/such/file.json"));
+}
+
 TEST(RunConfig, FusionsSwitchOptionalPassesAndNameTheKnownOnes) {
   const auto path = write_yaml("fusions: {fuse_head_loss: off, fuse_optimizer: on}\n");
   const RunConfig config = load_run_config(

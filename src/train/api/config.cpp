@@ -79,6 +79,7 @@ void add(Settings& all, const Config::Memory& memory) {
 
 void add(Settings& all, const Config::Parallel& parallel) {
   all["parallel.local_ranks"] = values(parallel.local_ranks);
+  all["parallel.strategy"] = values(parallel.strategy);
   all["parallel.world"] = values(parallel.world, "auto");
   all["parallel.data"] = values(parallel.data, "auto");
   all["parallel.expert"] = values(parallel.expert);

@@ -13,6 +13,11 @@ void add_mesh_keys(std::vector<ConfigKey>& keys) {
       "a copy of the model, and computes with its share of device.threads. A step has "
       "micro_batch_size x gradient_accumulation_steps x local_ranks samples.",
       1, AT(parallel.local_ranks), kMostRanks));
+  keys.push_back(string("parallel.strategy",
+                        "JSON file with the sizes data_parallel, tensor_parallel or "
+                        "model_parallel, pipeline_parallel, expert_parallel and context_parallel, "
+                        "in place of the keys. Empty takes the keys.",
+                        AT(parallel.strategy)));
   keys.push_back(
       or_word(integer("parallel.world", "Ranks that a plan is for. auto is those that are started.",
                       1, AT(parallel.world), kMostRanks),
