@@ -20,6 +20,14 @@ struct LayerBalance {
   std::int64_t below_tenth = 0;  // experts with less than a tenth of the mean
 };
 
+// What exchanges with other ranks took of a step, at one rank.
+struct CommMetrics {
+  std::int64_t bytes = 0;                  // sent to other ranks
+  double busy_s = 0;                       // in copies and sums
+  double exposed_s = 0;                    // in which the step waited for them
+  std::optional<std::int64_t> waited_for;  // the rank that most of this was lost to; empty: none
+};
+
 // One training step.
 struct StepMetrics {
   std::int64_t step = 0, steps = 0, epoch = 0, tokens = 0;  // tokens: unmasked labels of the step
@@ -33,6 +41,7 @@ struct StepMetrics {
   std::int64_t peak_memory_bytes = 0;  // 0 if the system does not report it
   std::int64_t planned_memory_bytes = 0;
   std::vector<LayerBalance> experts;  // one for each MoE layer, over all micro-batches
+  std::optional<CommMetrics> comm;    // empty with one rank
 };
 
 // The loss of a model on held-out data.

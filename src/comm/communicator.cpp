@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -64,12 +65,20 @@ struct Communicator::Impl {
   bool is_timed = false;          // time alone may bring news, as the last look found
   CommStats stats;
 
+  // What the thread that awaits found missing in its last look: ranks, and since when.
+  std::vector<std::int32_t> missing;
+  std::int64_t missing_since = 0;
+  std::vector<std::int64_t> lost_nanoseconds;  // by rank
+
   std::atomic<std::uint64_t> looked_at{0};  // rings before the last look that moved nothing
   std::atomic<bool> stops{false};
   std::thread helper;
 
   Impl(std::unique_ptr<Transport> given, const CommunicatorOptions& chosen)
-      : transport(std::move(given)), options(chosen) {
+      : transport(std::move(given)),
+        options(chosen),
+        lost_nanoseconds(static_cast<std::size_t>(transport->size()), 0) {
+    missing.reserve(lost_nanoseconds.size());
     if (options.has_helper) helper = std::thread([this] { help(); });
   }
 
@@ -120,7 +129,9 @@ struct Communicator::Impl {
   bool move_piece(Flight& flight) {
     const std::int64_t begin = device::wall_nanoseconds();
     if (!flight.move_piece(*transport)) return false;
-    stats.busy_nanoseconds += device::wall_nanoseconds() - begin;
+    const std::int64_t busy = device::wall_nanoseconds() - begin;
+    stats.busy_nanoseconds += busy;
+    flight.busy_nanoseconds += busy;
     return true;
   }
 
@@ -187,39 +198,56 @@ struct Communicator::Impl {
   enum class Look { kDone, kMoved, kNothing };
 
   // Moves a piece of the flight, else of another one. After kNothing: there is no news before a
-  // ring after `rings`, or before so many nanoseconds.
-  Look look(std::uint32_t number, std::uint64_t& rings, std::int64_t& sleep) {
+  // ring after `rings`, or before so many nanoseconds. After kDone: what the exchange took.
+  Look look(std::uint32_t number, std::uint64_t& rings, std::int64_t& sleep, CommStats& took) {
     const std::lock_guard lock(seat().mutex);
     sleep = 0;
     if (transport->abort_text() != nullptr) return Look::kNothing;
     start_posted();
     rings = bell().count();
+    blame_missing();
     Flight* flight = flights.find(number);
     if (flight == nullptr) return Look::kDone;
     if (move_piece(*flight)) return Look::kMoved;
     if (flight->is_complete(*transport)) {
+      took = {.sent_bytes = flight->sent_bytes(),
+              .received_bytes = flight->received_bytes(),
+              .busy_nanoseconds = flight->busy_nanoseconds};
       flights.remove(*flight);
       if (flights.is_empty()) note(false, rings);
       return Look::kDone;
     }
     const bool moved = move_any();
     sleep = note(moved, rings);
-    return moved ? Look::kMoved : Look::kNothing;
+    if (moved) return Look::kMoved;
+    flight->add_missing_ranks(*transport, missing);
+    missing_since = device::wall_nanoseconds();
+    return Look::kNothing;
   }
 
-  void wait_for(std::uint32_t number, std::int64_t patience) {
+  // The time since the last look is lost to those that it found missing.
+  void blame_missing() {
+    if (missing.empty()) return;
+    const std::int64_t lost = device::wall_nanoseconds() - missing_since;
+    for (const std::int32_t rank : missing)
+      lost_nanoseconds[static_cast<std::size_t>(rank)] += lost;
+    missing.clear();
+  }
+
+  CommStats wait_for(std::uint32_t number, std::int64_t patience) {
+    CommStats took;
     std::int64_t last_moved = device::wall_nanoseconds();
     for (;;) {
       std::uint64_t rings = 0;
       std::int64_t sleep = 0;
       Look result{};
       try {
-        result = look(number, rings, sleep);
+        result = look(number, rings, sleep, took);
       } catch (const CommError& error) {
         transport->abort(fmt::format("[exchange] {}", error.what()));
       }
       throw_if_aborted();
-      if (result == Look::kDone) return;
+      if (result == Look::kDone) return took;
       const std::int64_t now = device::wall_nanoseconds();
       if (result == Look::kMoved) {
         last_moved = now;
@@ -298,7 +326,7 @@ bool Communicator::test(std::uint32_t number) {
   return flight == nullptr || flight->is_complete(*impl.transport);
 }
 
-void Communicator::await(std::uint32_t number, Patience patience) {
+CommStats Communicator::await(std::uint32_t number, Patience patience) {
   Impl& impl = *impl_;
   impl.throw_if_aborted();
   ANABATIC_CHECK(number < impl.num_posted,
@@ -322,14 +350,21 @@ void Communicator::await(std::uint32_t number, Patience patience) {
       if (wakes) impl.bell().ring();
     }
   } end{impl, begin};
-  impl.wait_for(number, patience == Patience::kUnlimited
-                            ? Transport::kForever
-                            : static_cast<std::int64_t>(impl.options.patience_seconds * 1e9));
+  CommStats took =
+      impl.wait_for(number, patience == Patience::kUnlimited
+                                ? Transport::kForever
+                                : static_cast<std::int64_t>(impl.options.patience_seconds * 1e9));
+  took.waited_nanoseconds = device::wall_nanoseconds() - begin;
+  return took;
 }
 
 void Communicator::abort(const std::string& text) {
   impl_->transport->abort(text);
   impl_->transport->settle();
+}
+
+std::span<const std::int64_t> Communicator::lost_nanoseconds() const {
+  return impl_->lost_nanoseconds;
 }
 
 CommStats Communicator::stats() const {

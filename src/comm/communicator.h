@@ -22,8 +22,8 @@ struct CommunicatorOptions {
 
 enum class Patience : std::uint8_t { kLimited, kUnlimited };
 
-struct CommStats {  // since the communicator began
-  std::int64_t sent_bytes = 0, received_bytes = 0;
+struct CommStats {  // of an exchange, or of all since the communicator began
+  std::int64_t sent_bytes = 0, received_bytes = 0;  // to and from other ranks
   std::int64_t busy_nanoseconds = 0;    // in copies and sums, of the helper and of awaits
   std::int64_t waited_nanoseconds = 0;  // of the caller in await()
 };
@@ -58,14 +58,18 @@ class Communicator {
 
   // Returns when the output is complete and the input free. All exchanges below `number` must have
   // been posted, else InternalError: with this rule no order of awaits hangs. CommError: a peer
-  // sent another message, a limited patience ended, or a rank aborted.
-  void await(std::uint32_t number, Patience patience = Patience::kLimited);
+  // sent another message, a limited patience ended, or a rank aborted. Returns what the exchange
+  // took; nothing for a rank outside its group.
+  CommStats await(std::uint32_t number, Patience patience = Patience::kLimited);
 
   // Ends the exchanges of all ranks. When it returns, nobody reads or writes memory of this rank's
   // exchanges any more.
   void abort(const std::string& text);
 
   CommStats stats() const;
+  // By rank: nanoseconds of awaits in which nothing moved and that rank's part was missing. A rank
+  // whose part had begun to arrive counts only where no other was missing. For the caller's thread.
+  std::span<const std::int64_t> lost_nanoseconds() const;
 
  private:
   struct Impl;

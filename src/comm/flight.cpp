@@ -286,6 +286,24 @@ std::string Flight::missing(Transport& transport) {
   return text;
 }
 
+void Flight::add_missing_ranks(Transport& transport, std::vector<std::int32_t>& ranks) {
+  // A sum polls its terms only up to the first that is missing.
+  const auto is_missing = [&](Incoming& message) {
+    return !message.is_complete() && !poll(transport, message);
+  };
+  const std::size_t before = ranks.size();
+  for (Incoming& term : terms_.first(num_terms_))
+    if (is_missing(term)) ranks.push_back(term.peer);
+  if (ranks.size() > before) return;
+  for (Incoming& copy : copies_.first(num_copies_))
+    if (is_missing(copy)) ranks.push_back(copy.peer);
+  if (ranks.size() > before) return;
+  for (const Outgoing& message : sends_.first(num_sends_))
+    if (!message.is_taken.load(std::memory_order_acquire) &&
+        std::find(ranks.begin(), ranks.end(), message.peer) == ranks.end())
+      ranks.push_back(message.peer);
+}
+
 std::int64_t Flight::sent_bytes() const {
   std::int64_t bytes = 0;
   for (const Outgoing& message : sends_.first(num_sends_)) bytes += message.header.bytes;

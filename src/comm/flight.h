@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/exchange.h"
 #include "comm/message.h"
@@ -36,10 +37,15 @@ class Flight {
   std::string describe() const;  // "exchange 7 of step 3 (all_gather of layers.3.mlp)"
   // "nothing from rank 2; rank 3 did not take its part".
   std::string missing(Transport& transport);
+  // The ranks that this one waits for, after a move_piece that found nothing: those of which
+  // nothing has come; else those of which more has to come, or that have to take their part.
+  void add_missing_ranks(Transport& transport, std::vector<std::int32_t>& ranks);
   std::int64_t sent_bytes() const;
   std::int64_t received_bytes() const;
 
-  Flight* next = nullptr;  // the communicator's
+  // The communicator's.
+  Flight* next = nullptr;
+  std::int64_t busy_nanoseconds = 0;
 
  private:
   Flight(const Exchange& exchange, const Header& header, std::int32_t rank)

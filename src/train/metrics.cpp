@@ -16,6 +16,13 @@ io::JsonLinesWriter open_lines(const std::filesystem::path& file, std::int64_t r
   return io::JsonLinesWriter(file);
 }
 
+void add_comm(nlohmann::ordered_json& object, const CommMetrics& comm) {
+  object["comm_bytes"] = comm.bytes;
+  object["comm_busy_s"] = comm.busy_s;
+  object["comm_exposed_s"] = comm.exposed_s;
+  if (comm.waited_for) object["waited_for"] = *comm.waited_for;
+}
+
 // The members of a line that say how busy experts are, an array over MoE layers each.
 void add_experts(nlohmann::ordered_json& object, const std::vector<LayerBalance>& experts) {
   auto largest = nlohmann::ordered_json::array(), smallest = largest, below = largest;
@@ -49,6 +56,16 @@ void add_experts(std::vector<io::Scalar>& scalars, const std::vector<LayerBalanc
 
 }  // namespace
 
+RankMetricsLog::RankMetricsLog(const std::filesystem::path& output, std::int32_t rank,
+                               std::int64_t resumed_step)
+    : lines_(open_lines(output / fmt::format("{}{}.jsonl", kRankMetrics, rank), resumed_step)) {}
+
+void RankMetricsLog::write(const StepMetrics& m) {
+  nlohmann::ordered_json object{{"step", m.step}, {"step_time_s", m.step_time_s}};
+  if (m.comm) add_comm(object, *m.comm);
+  lines_.write(object);
+}
+
 MetricsLog::MetricsLog(const std::filesystem::path& output, std::int64_t resumed_step,
                        bool validates_again)
     : lines_(open_lines(output / "metrics.jsonl", resumed_step)),
@@ -71,6 +88,7 @@ void MetricsLog::write(const StepMetrics& m) {
                                     : nlohmann::ordered_json();
   object["planned_memory_bytes"] = m.planned_memory_bytes;
   add_experts(object, m.experts);
+  if (m.comm) add_comm(object, *m.comm);
   object["epoch"] = m.epoch;
   object["tokens"] = m.tokens;
   lines_.write(object);
@@ -81,6 +99,11 @@ void MetricsLog::write(const StepMetrics& m) {
                                   {"speed/tokens_per_second", m.tokens_per_second}};
   if (m.mtp_loss) scalars.push_back({"train/mtp_loss", *m.mtp_loss});
   if (m.mfu) scalars.push_back({"speed/mfu", *m.mfu});
+  if (m.comm) {
+    scalars.push_back({"comm/bytes", static_cast<double>(m.comm->bytes)});
+    scalars.push_back({"comm/busy_s", m.comm->busy_s});
+    scalars.push_back({"comm/exposed_s", m.comm->exposed_s});
+  }
   if (m.peak_memory_bytes > 0)
     scalars.push_back({"memory/peak_bytes", static_cast<double>(m.peak_memory_bytes)});
   if (!m.experts.empty()) {

@@ -11,6 +11,19 @@
 
 namespace anabatic::train {
 
+inline constexpr const char* kRankMetrics = "metrics.rank-";  // how names of their files begin
+
+// OUTPUT/metrics.rank-N.jsonl of a rank other than the first: what its own steps took.
+class RankMetricsLog {
+ public:
+  // Appends, dropping lines after `resumed_step`.
+  RankMetricsLog(const std::filesystem::path& output, std::int32_t rank, std::int64_t resumed_step);
+  void write(const StepMetrics& metrics);
+
+ private:
+  io::JsonLinesWriter lines_;
+};
+
 class MetricsLog {
  public:
   // Appends to OUTPUT/metrics.jsonl and OUTPUT/validation.jsonl, dropping lines after

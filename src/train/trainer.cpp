@@ -223,7 +223,7 @@ struct Trainer::Impl {
          .log_bytes =
              estimate_log_bytes(run.train.steps - first_step + 1,
                                 static_cast<std::int64_t>(session.config().spec.layers.size()),
-                                model::num_experts(session.config().spec))},
+                                model::num_experts(session.config().spec), num_ranks(run))},
         disk_room(run.train.output));
   }
 

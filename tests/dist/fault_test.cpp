@@ -159,6 +159,50 @@ TEST(Ranks, WaitForEverWithoutALimitOfPatience) {
               Each(IsEmpty()));
 }
 
+// All wait for rank 2. In a sum the others have to wait for each other too: rank 1 cannot send what
+// it has not got from rank 2.
+TEST(Ranks, LoseTimeToTheOneThatIsLate) {
+  for (const ExchangeKind kind : {ExchangeKind::kAllGather, ExchangeKind::kAllReduce}) {
+    constexpr std::int64_t kRows = 1000;
+    std::vector<std::vector<std::int64_t>> lost(3);
+    std::vector<comm::CommStats> took(3);
+    const auto errors = run_ranks(3, {}, [&](Communicator& communicator) {
+      const std::vector<std::int32_t> group{0, 1, 2};
+      const std::vector<std::int64_t> counts(3, kRows);
+      const auto me = static_cast<std::size_t>(communicator.rank());
+      std::vector<float> input(3 * kRows), output(3 * kRows);
+      AlignedBytes workspace(comm::workspace_bytes(3));
+      or_abort(communicator, [&] {
+        communicator.begin_step(1, 1);
+        if (me == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        const std::uint32_t number =
+            communicator.post({.kind = kind,
+                               .group = group,
+                               .counts = counts,
+                               .row_bytes = 4,
+                               .input = std::as_bytes(std::span(input)).data(),
+                               .output = std::as_writable_bytes(std::span(output)).data()},
+                              workspace.span());
+        took[me] = communicator.await(number);
+      });
+      lost[me].assign(communicator.lost_nanoseconds().begin(),
+                      communicator.lost_nanoseconds().end());
+    });
+    EXPECT_THAT(errors, Each(IsEmpty()));
+    for (std::size_t rank : {0, 1}) {
+      EXPECT_GT(lost[rank][2], 50'000'000);
+      EXPECT_GT(lost[rank][2], 2 * std::max(lost[rank][0], lost[rank][1]));
+      EXPECT_GE(took[rank].waited_nanoseconds, lost[rank][2]);
+    }
+    // A part to each of the others, and the sum of the own part.
+    const std::int64_t messages = kind == ExchangeKind::kAllReduce ? 4 : 2;
+    for (const comm::CommStats& each : took) {
+      EXPECT_EQ(each.sent_bytes, messages * kRows * 4);
+      EXPECT_EQ(each.received_bytes, each.sent_bytes);
+    }
+  }
+}
+
 TEST(Ranks, ThatStopAreNamed) {
   RanksOptions options;
   options.communicator.patience_seconds = 0.3;

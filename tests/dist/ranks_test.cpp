@@ -118,6 +118,38 @@ TEST(Ranks, BitsAreThoseOfTheRunWhateverElseDiffers) {
   EXPECT_EQ(outcome_of(run), once);
 }
 
+TEST(Ranks, TellWhatTheirExchangesTake) {
+  const TemporaryDirectory folder;
+  const RunConfig run = run_of(folder, 3, 2);
+  outcome_of(run);
+  const fs::path output = run.train.output;
+  const auto lines = json_lines(output / "metrics.jsonl");
+  ASSERT_EQ(std::ssize(lines), run.train.steps);
+  std::int64_t bytes = 0;
+  for (const char* file : {"metrics.jsonl", "metrics.rank-1.jsonl", "metrics.rank-2.jsonl"}) {
+    const auto own = json_lines(output / file);
+    ASSERT_EQ(own.size(), lines.size()) << file;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      EXPECT_EQ(own[i]["step"], lines[i]["step"]);
+      EXPECT_GT(own[i]["comm_busy_s"], 0);
+      EXPECT_GT(own[i]["comm_exposed_s"], 0);
+      EXPECT_LE(own[i]["comm_exposed_s"], own[i]["step_time_s"]);
+      EXPECT_NE(own[i].value("waited_for", -1), file == std::string("metrics.jsonl") ? 0 : 3);
+    }
+    bytes += own[0]["comm_bytes"].get<std::int64_t>();
+    EXPECT_EQ(own[0]["comm_bytes"], own[1]["comm_bytes"]);
+  }
+  // Each rank sends a third of every gradient to each other one, and its sum of a third to both.
+  // Panels pad the gradients, and the sums of a step add some hundred bytes.
+  const std::int64_t gradients = 4 * ModelSession(run, false).config().counts.total;
+  EXPECT_GT(bytes, 4 * gradients);
+  EXPECT_LT(bytes, 6 * gradients);
+  const RunConfig alone = run_of(folder, 1, 1);
+  outcome_of(alone);
+  EXPECT_FALSE(
+      json_lines(fs::path(alone.train.output) / "metrics.jsonl")[0].contains("comm_bytes"));
+}
+
 TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
   const TemporaryDirectory folder;
   RunConfig run = run_of(folder, 2, 1);

@@ -116,11 +116,17 @@ TEST(Console, WritesPlainLinesThatFitElsewhere) {
   console.on_step(metrics);
   metrics.mfu.reset();
   console.on_step(metrics);
+  metrics.experts.clear();
+  metrics.step_time_s = 2;
+  metrics.comm = {.bytes = 1 << 20, .busy_s = 0.3, .exposed_s = 0.5, .waited_for = 3};
+  console.on_step(metrics);
   EXPECT_EQ(output.text(),
             "step 123456/123456 | loss 10.1234 | grad_norm 1.234 | lr 1.00e-03 | 12345 tokens/s | "
             "MFU 70.1 % | load 2.25\n"
             "step 123456/123456 | loss 10.1234 | grad_norm 1.234 | lr 1.00e-03 | 12345 tokens/s | "
-            "MFU n/a | load 2.25\n");
+            "MFU n/a | load 2.25\n"
+            "step 123456/123456 | loss 10.1234 | grad_norm 1.234 | lr 1.00e-03 | 12345 tokens/s | "
+            "MFU n/a | comm exposed 25.0 %, rank 3\n");
 }
 
 TEST(Console, NamesTheLargestConsumersAndTheFileWithAllOfThem) {

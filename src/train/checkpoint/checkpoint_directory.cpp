@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "io/file.h"
 #include "train/checkpoint/checkpoint_progress.h"
+#include "train/metrics.h"
 
 namespace anabatic::train {
 namespace {
@@ -117,7 +118,8 @@ std::string restore_replaced(const fs::path& output) {
 
 bool is_left_by_a_writer(const fs::path& path) {
   const std::string name = path.filename().string();
-  for (const char* file : {"latest.", "plan.txt.", "metrics.jsonl.", "validation.jsonl."})
+  for (const char* file :
+       {"latest.", "plan.txt.", "metrics.jsonl.", "validation.jsonl.", kRankMetrics})
     if (name.starts_with(file) && name.ends_with(".tmp")) return true;
   // A scratch file loses its name as soon as it is open.
   return name.starts_with("anabatic-swap-");

@@ -17,7 +17,7 @@ namespace anabatic::train {
 namespace {
 
 // Bytes of a step's line and TensorBoard event; the line has some numbers for each layer.
-constexpr std::int64_t kLogBytesOfStep = 700, kLogBytesOfLayer = 40;
+constexpr std::int64_t kLogBytesOfStep = 700, kLogBytesOfLayer = 40, kLogBytesOfRank = 150;
 // A run of more steps is often one that is meant to be stopped.
 constexpr std::int64_t kMostLoggedSteps = 100'000;
 
@@ -76,9 +76,9 @@ std::int64_t count_saves(std::int64_t first, std::int64_t last, std::int64_t sav
 }
 
 std::int64_t estimate_log_bytes(std::int64_t num_steps, std::int64_t num_layers,
-                                std::int64_t num_experts) {
+                                std::int64_t num_experts, std::int64_t num_ranks) {
   return std::clamp<std::int64_t>(num_steps, 0, kMostLoggedSteps) *
-             (kLogBytesOfStep + kLogBytesOfLayer * num_layers) +
+             (kLogBytesOfStep + kLogBytesOfLayer * num_layers + kLogBytesOfRank * (num_ranks - 1)) +
          WindowsLog::estimate_bytes(num_steps, num_layers * num_experts);
 }
 

@@ -9,6 +9,7 @@
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
 #include "train/convert/manifest.h"
+#include "train/metrics.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
 
@@ -28,7 +29,8 @@ void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) 
   for (const auto& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool is_log = name == "metrics.jsonl" || name == "validation.jsonl" ||
-                        name == kWindowsFile || name.starts_with("events.out.tfevents.");
+                        name.starts_with(kRankMetrics) || name == kWindowsFile ||
+                        name.starts_with("events.out.tfevents.");
     std::error_code ignored;
     if (is_log && fs::file_size(entry.path(), ignored) > 0) logs.push_back(entry.path());
   }

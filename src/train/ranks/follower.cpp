@@ -8,9 +8,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/clock.h"
 #include "plan/budget_error.h"
 #include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/metrics.h"
 #include "train/open_dataset.h"
 #include "train/ranks/rank_step.h"
 #include "train/run_plan.h"
@@ -64,10 +66,14 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     RankStep steps(run, session, *program, rank);
     steps.compare_states(agreement.first_step);
     io::Loader loader(*dataset, loader_options(run, rank));
+    RankMetricsLog log(run.train.output, rank.rank(), agreement.first_step - 1);
     for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
+      const std::int64_t begin = device::wall_nanoseconds();
       StepMetrics metrics{.step = step};
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
       steps.run(loader.load_step(step - 1), metrics);
+      metrics.step_time_s = 1e-9 * static_cast<double>(device::wall_nanoseconds() - begin);
+      log.write(metrics);
     }
   } catch (const std::exception& error) {
     abort(rank, error);  // before the program goes, and with it the bytes of exchanges under way

@@ -25,7 +25,8 @@ RankStep::RankStep(const RunConfig& run, ModelSession& session, BoundProgram& pr
       session_(session),
       program_(program),
       expert_counts_(program),
-      sums_(rank, std::max(kMostLosses, expert_counts_.values().size())) {
+      sums_(rank, std::max(kMostLosses, expert_counts_.values().size())),
+      watch_(rank) {
   if (num_ranks() == 1) return;
   plan_hash_ = hash_of(program.compiled);
   has_parts_ = std::ranges::any_of(
@@ -71,6 +72,7 @@ void RankStep::compare_states(std::int64_t first_step) {
 }
 
 void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks) {
+  watch_.begin();
   const StepTotals totals = sums_.totals(batch);
   const bool has_labels = totals.unmasked_tokens > 0;
   metrics.tokens = totals.unmasked_tokens;
@@ -105,6 +107,7 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   if (has_labels)
     update_router_biases(session_.store(), expert_counts_,
                          router_bias_rate_of(run_, session_.config()));
+  metrics.comm = watch_.end();
 }
 
 }  // namespace anabatic::train

@@ -11,6 +11,7 @@
 #include "io/data/loader.h"
 #include "train/expert_balance.h"
 #include "train/model_session.h"
+#include "train/ranks/comm_watch.h"
 #include "train/ranks/peer_reads.h"
 #include "train/ranks/step_sums.h"
 #include "train/run_config.h"
@@ -42,7 +43,7 @@ class RankStep {
   std::unique_ptr<PeerReads> read_peers(std::int64_t step);
 
   // Runs the step; metrics have its number and its learning rate. Fills losses, norm and tokens, of
-  // all ranks.
+  // all ranks, and what its exchanges take at this one.
   void run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks = {});
 
   bool has_parts() const { return has_parts_; }  // of a state, this rank, and not all of it
@@ -57,6 +58,7 @@ class RankStep {
   BoundProgram& program_;
   ExpertCounts expert_counts_;
   StepSums sums_;
+  CommWatch watch_;
   std::uint64_t plan_hash_ = 0;
   bool has_parts_ = false;  // a state of which ranks hold parts
   double flops_ = 0;
