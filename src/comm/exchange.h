@@ -32,8 +32,8 @@ std::string_view to_string(ExchangeKind kind);  // "all_gather"
 //
 // Broadcast and send are as all_gather. The sum of counts[i] is made by member i.
 //
-// Sums are of f32, of f64, or of bf16 through f32 with one rounding. They add by a balanced binary tree
-// over the members (sum.h), so that bits do not depend on time.
+// Sums are of f32, of f64, or of bf16 through f32 with one rounding. They add by a balanced binary
+// tree over the members (sum.h), so that bits do not depend on time.
 //
 // In place: an all_gather's input may be its rows of the output, a reduce_scatter's output its rows
 // of the input, an all_reduce's output its input. Otherwise input and output do not overlap.
@@ -42,8 +42,10 @@ struct Exchange {
   std::span<const std::int32_t> group{};  // ranks; without the own one, nothing happens
   std::span<const std::int64_t> counts{};
   std::span<const std::int64_t> send_counts{};  // exchange_rows
-  // exchange_rows: the row of the input for each one to send; null: they lie in this order.
+  // exchange_rows: the row of the input for each one to send, times index_divisor; null: they lie
+  // in this order.
   const std::int32_t* row_index = nullptr;
+  std::int32_t index_divisor = 1;
   std::int64_t row_bytes = 0;
   DType dtype = DType::kFloat32;  // of sums
   const std::byte* input = nullptr;

@@ -148,6 +148,7 @@ void Flight::plan_rows() {
     if (exchange_.row_index != nullptr) {
       block.data = exchange_.input;
       block.row_index = exchange_.row_index + sent_rows;
+      block.index_divisor = exchange_.index_divisor;
     } else if (exchange_.input != nullptr) {
       block.data = exchange_.input + sent_rows * exchange_.row_bytes;
     }

@@ -26,8 +26,8 @@ void copy_from(const Block& block, std::int64_t offset, std::int64_t bytes, std:
   for (const std::int64_t end = offset + bytes; offset < end;) {
     const std::int64_t row = offset / block.row_bytes, column = offset % block.row_bytes;
     const std::int64_t count = std::min(block.row_bytes - column, end - offset);
-    std::memcpy(to, block.data + block.row_index[row] * block.row_bytes + column,
-                static_cast<std::size_t>(count));
+    const std::int64_t from = block.row_index[row] / block.index_divisor;
+    std::memcpy(to, block.data + from * block.row_bytes + column, static_cast<std::size_t>(count));
     to += count;
     offset += count;
   }

@@ -30,7 +30,8 @@ std::string to_string(const Header& header);  // "exchange 7 of step 3 (all_gath
 // Bytes in memory: contiguous, or rows by an index.
 struct Block {
   const std::byte* data = nullptr;
-  const std::int32_t* row_index = nullptr;  // null: contiguous
+  const std::int32_t* row_index = nullptr;  // times index_divisor; null: contiguous
+  std::int32_t index_divisor = 1;
   std::int64_t row_bytes = 0;
 };
 // Bytes [offset, offset + bytes) of the block.

@@ -52,6 +52,8 @@ std::vector<std::int64_t> sent_by(const ExchangeCase& exchange, std::size_t memb
 }
 
 // Where a row to send is in its sender's input.
+constexpr std::int32_t kIndexDivisor = 3;
+
 std::int64_t input_row(const ExchangeCase& exchange, std::int64_t place, std::int64_t num_rows) {
   return exchange.by_index ? (place * 7 + 3) % num_rows : place;
 }
@@ -186,7 +188,8 @@ RankExchange::RankExchange(const ExchangeCase& exchange, std::int32_t rank)
       put(input, value(exchange, me, i), exchange.dtype);
     if (exchange.by_index)
       for (std::int64_t i = 0; i < rows; ++i)
-        row_index_.push_back(static_cast<std::int32_t>(input_row(exchange, i, rows)));
+        row_index_.push_back(static_cast<std::int32_t>(
+            kIndexDivisor * input_row(exchange, i, rows) + i % kIndexDivisor));
     expected_ = expected_output(exchange, me);
     std::vector<std::byte> output(expected_.size(), std::byte{0xFF});
     const auto mine = static_cast<std::size_t>(
@@ -207,7 +210,10 @@ RankExchange::RankExchange(const ExchangeCase& exchange, std::int32_t rank)
     exchange_.output = to.data() + output_first_;
     exchange_.input =
         exchange.in_place && !in_place_ ? output_.data() + input_first : input_.data() + kGuard;
-    if (exchange.by_index) exchange_.row_index = row_index_.data();
+    if (exchange.by_index) {
+      exchange_.row_index = row_index_.data();
+      exchange_.index_divisor = kIndexDivisor;
+    }
   }
   exchange_.counts = counts_;
   exchange_.send_counts = send_counts_;
