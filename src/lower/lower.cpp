@@ -68,10 +68,6 @@ class Lowering {
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})
       for (ir::ValueId value : *list) program_.inputs.push_back(named(value));
     add_windows(graph_, plan_, states_, program_);
-    for (const plan::Exchange& exchange : plan_.exchanges) {
-      program_.exchanges.push_back(lower_exchange(graph_, exchange));
-      program_.exchanges.back().buffer = operand(graph_.node(exchange.node).outputs.front());
-    }
   }
 
   void add_outputs(runtime::Layout& layout) const {
@@ -90,11 +86,15 @@ class Lowering {
         layout.outputs.push_back(named(value));
   }
 
-  // The calls for micro-batches at these places, and the variants that run them. Only the first
-  // layout has the update.
+  // The calls and exchanges of micro-batches at these places, and the variants that run them. Only
+  // the first layout has the update.
   void add_variants(spec::Places places, const std::vector<PlannedCall>& calls,
                     std::int32_t layout) {
     const auto first = static_cast<std::int32_t>(program_.calls.size());
+    first_exchange_ = static_cast<std::int32_t>(program_.exchanges.size());
+    for (const plan::Exchange& exchange : plan_.exchanges)
+      program_.exchanges.push_back(lower_exchange(
+          graph_.node(exchange.node), [&](ir::ValueId value) { return operand(value); }));
     program_.calls.reserve(program_.calls.size() + calls.size());
     for (const PlannedCall& planned : calls)
       program_.calls.push_back(planned.is_zero_fill ? zero_fill(planned) : call(planned));
@@ -119,7 +119,8 @@ class Lowering {
     variant.updates |= action == spec::Action::kUpdate;
     const bool moves_states = action == spec::Action::kUpdate || spec::kStepEnds.contains(place);
     variant.swap_points = swap_points(plan_, action, positions, moves_states);
-    if (moves_states) variant.exchange_points = exchange_points(plan_, action, positions);
+    variant.exchange_points =
+        exchange_points(graph_, plan_, action, place, positions, first_exchange_);
     return variant;
   }
 
@@ -203,6 +204,7 @@ class Lowering {
   const spec::DeviceSpec& device_;
   runtime::Program& program_;
   std::vector<std::int32_t> states_;
+  std::int32_t first_exchange_ = 0;  // index into Program::exchanges: of this plan's
 };
 
 void check_operands(const ir::Graph& graph, const plan::Plan& plan,
@@ -313,6 +315,16 @@ const runtime::Variant& variant_for(const runtime::Program& program, spec::Actio
   return *result;
 }
 
+// The micro-batches that run in a layout.
+spec::Places places_of_layout(const runtime::Program& program, std::int32_t layout) {
+  spec::Places places;
+  for (const auto& [action, variants] : program.variants)
+    for (const runtime::Variant& variant : variants)
+      if (variant.layout == layout && action != spec::Action::kUpdate)
+        places = places | variant.places;
+  return places;
+}
+
 // Steps of one to four micro-batches have every place and every pair of neighbours.
 void verify_schedules(const runtime::Program& program, spec::Places places) {
   if (places.contains(spec::Place::kOnly)) (void)runtime::schedule_of(program, 1);
@@ -407,7 +419,7 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
         if (variant.layout == 0 && variant.places.contains(place))
           verifier.check(action, place, variant_for(program, action, place));
   verify_windows(graph, plan, program_states(graph), program);
-  verify_exchanges(plan, program);
+  verify_exchanges(graph, plan, plan.places - places_of_layout(program, 1), 0, program);
   verify_schedules(program, plan.places);
 }
 
@@ -421,6 +433,9 @@ void verify_first(const ir::Graph& graph, const plan::Plan& plan, const runtime:
                    spec::to_string(action));
     verifier.check(action, spec::Place::kFirst, variant);
   }
+  verify_exchanges(graph, plan, places_of_layout(program, 1),
+                   static_cast<std::int32_t>(program.exchanges.size() - plan.exchanges.size()),
+                   program);
 }
 
 }  // namespace anabatic::lower

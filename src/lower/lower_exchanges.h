@@ -2,6 +2,7 @@
 // Exchanges of a plan → the points of a program at which ranks post and await them.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -11,16 +12,19 @@
 
 namespace anabatic::lower {
 
-// Without its buffer.
-runtime::Exchange lower_exchange(const ir::Graph& graph, const plan::Exchange& exchange);
+using OperandOf = std::function<runtime::Operand(ir::ValueId)>;
+runtime::Exchange lower_exchange(const ir::Node& node, const OperandOf& operand_of);
 
-// What happens during the calls of an action in the micro-batches that end a step; `positions` are
-// those of the calls' nodes.
-std::vector<runtime::ExchangePoint> exchange_points(const plan::Plan& plan, spec::Action action,
-                                                    std::span<const std::int32_t> positions);
+// What happens during the calls of an action in the micro-batches at a place; `positions` are those
+// of the calls' nodes. The plan's first exchange is number `first` of the program.
+std::vector<runtime::ExchangePoint> exchange_points(const ir::Graph& graph, const plan::Plan& plan,
+                                                    spec::Action action, spec::Place place,
+                                                    std::span<const std::int32_t> positions,
+                                                    std::int32_t first);
 
-// Throws InternalError unless every micro-batch that ends a step, with the update after it, posts
-// and awaits each exchange of the plan once, and posts in the plan's order.
-void verify_exchanges(const plan::Plan& plan, const runtime::Program& program);
+// Throws InternalError unless a micro-batch at each of these places, with the update after the one
+// that ends a step, posts and awaits each of its exchanges once, and posts in the plan's order.
+void verify_exchanges(const ir::Graph& graph, const plan::Plan& plan, spec::Places places,
+                      std::int32_t first, const runtime::Program& program);
 
 }  // namespace anabatic::lower

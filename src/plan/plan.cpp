@@ -23,7 +23,7 @@ namespace {
 class BufferPlanner {
  public:
   BufferPlanner(const ir::Graph& graph, const StorageMap& map, const std::vector<ir::NodeId>& order,
-                std::span<const Offload> offloads)
+                std::span<const Offload> offloads, std::span<const Exchange> exchanges)
       : graph_(graph), map_(map), order_(order), buffer_of_storage_(map.storages.size()) {
     std::vector<Lifetime> lifetimes = analysis::liveness(graph, order);
     for (const Offload& offload : offloads) {
@@ -31,6 +31,13 @@ class BufferPlanner {
       if (!offload.is_of_state()) lifetimes[index(reload.inputs[0])].end = offload.written_by;
       lifetimes[index(reload.outputs[0])].begin = offload.read_at;
     }
+    for (const Exchange& exchange : exchanges)
+      for (const auto* list :
+           {&graph.node(exchange.node).inputs, &graph.node(exchange.node).outputs})
+        for (const ir::ValueId value : *list) {
+          std::int32_t& end = lifetimes[index(value)].end;
+          end = std::max(end, exchange.awaited_at);
+        }
     const auto length = static_cast<std::int32_t>(order.size());
     const std::vector<Lifetime> contributed = gradient_lifetimes(lifetimes);
     for (std::size_t i = 0; i < map.storages.size(); ++i) {
@@ -311,7 +318,7 @@ Plan make_plan(const ir::Graph& graph, const spec::DeviceSpec& device, const Pla
   plan.exchanges = find_exchanges(graph, order, options.trivial || !options.overlaps_exchanges);
   for (const Exchange& exchange : plan.exchanges)
     nodes[static_cast<std::size_t>(exchange.posted_at)]->is_exchange = true;
-  BufferPlanner buffers(graph, map, order, plan.offloads);
+  BufferPlanner buffers(graph, map, order, plan.offloads, plan.exchanges);
   if (!options.trivial) buffers.work_in_place();
   if (gradients_in_frame) buffers.move_gradients_to_frame();
   buffers.finish(plan);

@@ -77,12 +77,14 @@ struct Offload {
   bool is_of_state() const { return state >= 0; }
 };
 
-// An exchange between ranks, of a node that is no call. Its bytes belong to the communicator from
-// its post to its await. Positions as in Lifetime.
+// An exchange between ranks, of a node that is no call. Its bytes, inputs and outputs, belong to
+// the communicator from its post to its await. Positions as in Lifetime.
 struct Exchange {
   ir::NodeId node{};
-  std::int32_t posted_at = 0;   // the position of the node
-  std::int32_t awaited_at = 0;  // it is complete before this position
+  std::int32_t posted_at = 0;  // the position of the node
+  // It is complete before this position. One that is not of the update is complete before the
+  // micro-batch ends: at the latest after its last node.
+  std::int32_t awaited_at = 0;
 };
 
 struct Plan {

@@ -274,10 +274,20 @@ class Verifier {
     return -2 - static_cast<std::int64_t>(plan_.windows.size() + plan_.offloads.size() + exchange);
   }
 
+  bool is_exchanged_in_place(const ir::Node& node, ir::ValueId input) const {
+    return std::ranges::any_of(node.outputs,
+                               [&](ir::ValueId output) { return same_place(input, output); });
+  }
+
   void await_exchanges() {
     for (std::size_t i = 0; i < next_post_; ++i) {
       if (plan_.exchanges[i].awaited_at != position_) continue;
-      for (const ir::ValueId output : graph_.node(plan_.exchanges[i].node).outputs) {
+      const ir::Node& node = graph_.node(plan_.exchanges[i].node);
+      for (const ir::ValueId input : node.inputs)
+        ANABATIC_RULE(is_exchanged_in_place(node, input) || holds(input),
+                      "no exchange overlaps another use of its bytes",
+                      "value {} is overwritten while ranks read it", index(input));
+      for (const ir::ValueId output : node.outputs) {
         const PlannedBuffer& at = buffer(output);
         ANABATIC_RULE(arena(at).holds(at.offset, at.offset + at.bytes, in_flight_of(i)),
                       "no exchange overlaps another use of its bytes",

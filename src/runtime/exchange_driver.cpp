@@ -26,9 +26,8 @@ std::vector<std::int64_t> elements_of(const TensorType& type, std::int64_t num_m
 
 // Whole cache lines where all parts consist of them.
 std::int64_t row_bytes_of(const std::vector<std::int64_t>& elements, std::int64_t element_bytes) {
-  const bool is_whole = std::ranges::all_of(elements, [&](std::int64_t count) {
-    return count * element_bytes % kAlignmentBytes == 0;
-  });
+  const bool is_whole = std::ranges::all_of(
+      elements, [&](std::int64_t count) { return count * element_bytes % kAlignmentBytes == 0; });
   return is_whole ? kAlignmentBytes : element_bytes;
 }
 
@@ -47,30 +46,69 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
   for (const Exchange& exchange : program.exchanges) {
     Bound& bound = exchanges_.emplace_back();
     bound.group = spec::group_of(rank.mesh, exchange.group, communicator_->rank());
-    const TensorView buffer = resolve(exchange.buffer);
-    const auto own = static_cast<std::size_t>(
-        std::ranges::find(bound.group, communicator_->rank()) - bound.group.begin());
-    bound.counts = elements_of(*buffer.type, std::ssize(bound.group));
-    const std::int64_t row_bytes = row_bytes_of(bound.counts, size_bytes(buffer.type->dtype));
-    for (std::int64_t& count : bound.counts)
-      count = count * size_bytes(buffer.type->dtype) / row_bytes;
-    std::byte* const part =
-        buffer.data + row_bytes * std::accumulate(bound.counts.begin(),
-                                                  bound.counts.begin() + static_cast<int>(own),
-                                                  std::int64_t{0});
-    using enum comm::ExchangeKind;
-    bound.exchange = {.kind = exchange.kind,
-                      .group = bound.group,
-                      .counts = bound.counts,
-                      .row_bytes = row_bytes,
-                      .dtype = buffer.type->dtype,
-                      .input = exchange.kind == kAllGather ? part : buffer.data,
-                      .output = exchange.kind == kReduceScatter ? part : buffer.data,
-                      .label = exchange.label};
+    bound.exchange = {.kind = exchange.kind, .group = bound.group, .label = exchange.label};
+    if (exchange.rows)
+      bind_rows(exchange, resolve, bound);
+    else
+      bind_in_place(exchange, communicator_->rank(), resolve, bound);
+    bound.exchange.counts = bound.counts;
+    bound.exchange.send_counts = bound.send_counts;
     bound.workspace_offset = workspace_bytes;
     workspace_bytes += round_up(comm::workspace_bytes(std::ssize(bound.group)), kAlignmentBytes);
   }
   workspace_ = device::Memory(workspace_bytes);
+}
+
+void ExchangeDriver::bind_in_place(const Exchange& exchange, std::int32_t rank,
+                                   const Resolve& resolve, Bound& bound) {
+  const TensorView buffer = resolve(exchange.buffer);
+  const auto own = std::ranges::find(bound.group, rank) - bound.group.begin();
+  bound.counts = elements_of(*buffer.type, std::ssize(bound.group));
+  const std::int64_t row_bytes = row_bytes_of(bound.counts, size_bytes(buffer.type->dtype));
+  for (std::int64_t& count : bound.counts)
+    count = count * size_bytes(buffer.type->dtype) / row_bytes;
+  std::byte* const part =
+      buffer.data + row_bytes * std::accumulate(bound.counts.begin(), bound.counts.begin() + own,
+                                                std::int64_t{0});
+  using enum comm::ExchangeKind;
+  bound.exchange.row_bytes = row_bytes;
+  bound.exchange.dtype = buffer.type->dtype;
+  bound.exchange.input = exchange.kind == kAllGather ? part : buffer.data;
+  bound.exchange.output = exchange.kind == kReduceScatter ? part : buffer.data;
+}
+
+void ExchangeDriver::bind_rows(const Exchange& exchange, const Resolve& resolve, Bound& bound) {
+  const RowOperands& rows = *exchange.rows;
+  const TensorView input = resolve(rows.input), output = resolve(exchange.buffer);
+  bound.rows = {.send = resolve(rows.send_counts).as<const std::int32_t>(),
+                .receive = resolve(rows.receive_counts).as<const std::int32_t>(),
+                .most_sent = input.type->dim(0),
+                .most_received = output.type->dim(0)};
+  bound.exchange.row_bytes = input.type->dim(-1) * size_bytes(input.type->dtype);
+  bound.exchange.input = input.data;
+  bound.exchange.output = output.data;
+  if (rows.row_map) {
+    const TensorView map = resolve(*rows.row_map);
+    bound.rows.most_sent = map.type->dim(0);
+    bound.exchange.row_index = map.as<const std::int32_t>();
+    bound.exchange.index_divisor = static_cast<std::int32_t>(rows.top_k);
+  }
+  bound.counts.resize(bound.group.size());
+  bound.send_counts.resize(bound.group.size());
+}
+
+void ExchangeDriver::read_counts(Bound& bound) {
+  const BoundRows& rows = bound.rows;
+  if (rows.send == nullptr) return;
+  std::copy_n(rows.send, bound.send_counts.size(), bound.send_counts.begin());
+  std::copy_n(rows.receive, bound.counts.size(), bound.counts.begin());
+  const auto sum = [](const std::vector<std::int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  };
+  ANABATIC_CHECK(
+      sum(bound.send_counts) <= rows.most_sent && sum(bound.counts) <= rows.most_received,
+      "[exchanges] {}: {} of at most {} rows to send, {} of {} to receive", bound.exchange.label,
+      sum(bound.send_counts), rows.most_sent, sum(bound.counts), rows.most_received);
 }
 
 ExchangeDriver::~ExchangeDriver() {
@@ -91,6 +129,7 @@ void ExchangeDriver::move(std::size_t call) {
       bound.is_under_way = false;
       continue;
     }
+    read_counts(bound);
     bound.is_under_way = true;
     bound.number = communicator_->post(
         bound.exchange,

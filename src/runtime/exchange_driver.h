@@ -44,14 +44,25 @@ class ExchangeDriver {
   std::int64_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
+  // Counts of exchange_rows, which are read when it is posted, and the rows that they may reach.
+  struct BoundRows {
+    const std::int32_t *send = nullptr, *receive = nullptr;
+    std::int64_t most_sent = 0, most_received = 0;
+  };
   struct Bound {
     comm::Exchange exchange;
     std::vector<std::int32_t> group;
-    std::vector<std::int64_t> counts;
+    std::vector<std::int64_t> counts, send_counts;
+    BoundRows rows;
     std::int64_t workspace_offset = 0;
     std::uint32_t number = 0;  // of its last post
     bool is_under_way = false;
   };
+  using Resolve = std::function<TensorView(const Operand&)>;
+  static void bind_in_place(const Exchange& exchange, std::int32_t rank, const Resolve& resolve,
+                            Bound& bound);
+  static void bind_rows(const Exchange& exchange, const Resolve& resolve, Bound& bound);
+  static void read_counts(Bound& bound);
   void move(std::size_t call);
 
   comm::Communicator* communicator_ = nullptr;

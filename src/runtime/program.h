@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,12 +75,20 @@ struct SwapPoint {
   bool operator==(const SwapPoint&) const = default;
 };
 
-// What ranks exchange while calls run. `buffer` belongs to the communicator from the post to the
+// The inputs of op exchange_rows (ops/ranks/exchange_rows.h). Counts are read when it is posted.
+struct RowOperands {
+  Operand input{}, send_counts{}, receive_counts{};
+  std::optional<Operand> row_map{};
+  std::int64_t top_k = 1;
+};
+
+// What ranks exchange while calls run. All operands belong to the communicator from the post to the
 // await.
 struct Exchange {
   comm::ExchangeKind kind{};
-  spec::Axes group{};  // the ranks that take part differ along these axes alone
-  Operand buffer{};    // of this rank; exchanged in place
+  spec::Axes group{};                 // the ranks that take part differ along these axes alone
+  Operand buffer{};                   // of this rank; exchanged in place, or received
+  std::optional<RowOperands> rows{};  // of exchange_rows
   std::string label{};
 };
 
@@ -128,7 +137,7 @@ struct Program {
   std::vector<SwapRegion> regions;
   // Those of states, in the order in which a step reads them; then those of copies and regions.
   std::vector<SwapWindow> windows;
-  std::vector<Exchange> exchanges;  // of the first layout, in the order of their posts
+  std::vector<Exchange> exchanges;  // of one layout after the other, in the order of their posts
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
   std::int32_t num_threads = 1;  // workspaces are sized for these: no larger team may run it
 };

@@ -18,12 +18,15 @@ class ScheduleVerifier {
       : program_(program),
         is_assigned_(program.gradients.size(), false),
         is_exchanged_(program.gradients.size(), false),
+        is_under_way_(program.exchanges.size(), false),
+        is_done_(program.exchanges.size(), false),
         windows_(program.windows.size()) {}
 
   void take(const StepEntry& entry) {
     const Variant& variant = variant_of(entry);
     ANABATIC_RULE(!is_updated_, "nothing follows the update", "{}", describe(entry));
     check_order(entry, variant);
+    begin_exchanges(entry);
     std::size_t next = 0, next_exchange = 0;
     const auto move_up_to = [&](std::size_t call) {
       const std::vector<ExchangePoint>& exchanges = variant.exchange_points;
@@ -48,8 +51,7 @@ class ScheduleVerifier {
         num_forwards_ == num_backwards_ || !has(Action::kBackward) || !has(Action::kForward),
         "each forward is followed by its backward", "of micro-batch {} there is none",
         num_backwards_);
-    ANABATIC_RULE(std::ranges::none_of(is_exchanged_, std::identity{}), "every exchange is awaited",
-                  "of {} posted, some are under way", num_posts_);
+    check_awaited("the step ends");
     ANABATIC_RULE(is_updated_ || !has_update(), "a step ends with its update", "there is none");
     for (std::size_t i = 0; i < windows_.size(); ++i)
       ANABATIC_RULE(!windows_[i].is_read || windows_[i].is_written || !is_of_state(i),
@@ -118,6 +120,19 @@ class ScheduleVerifier {
     return operand.arena == Arena::kPersistent ? -1 : operand.state;
   }
 
+  // A micro-batch begins with no exchange under way: its values take the bytes of the last one's.
+  void begin_exchanges(const StepEntry& entry) {
+    last_post_ = -1;
+    if (entry.action == (has(Action::kForward) ? Action::kForward : Action::kBackward))
+      check_awaited(describe(entry) + " begins");
+  }
+
+  void check_awaited(const std::string& when) const {
+    for (std::size_t i = 0; i < is_under_way_.size(); ++i)
+      ANABATIC_RULE(!is_under_way_[i], "every exchange is awaited", "{} is under way when {}",
+                    program_.exchanges[i].label, when);
+  }
+
   // Gradients are whole when ranks exchange them, in one order for all ranks; no call comes
   // between.
   void exchange(const StepEntry& entry, const ExchangePoint& point) {
@@ -126,13 +141,18 @@ class ScheduleVerifier {
                   describe(entry), index, program_.exchanges.size());
     const Exchange& exchange = program_.exchanges[index];
     const bool is_post = point.step == ExchangeStep::kPost;
-    ANABATIC_RULE(!is_post || index == num_posts_, "exchanges posted in one order",
-                  "{} comes as number {} in {}", exchange.label, num_posts_, describe(entry));
-    ANABATIC_RULE(is_post || index < num_posts_, "exchanges awaited after their post", "{} in {}",
+    ANABATIC_RULE(!is_post || (point.exchange > last_post_ && !is_under_way_[index]),
+                  "exchanges posted in one order", "{} comes after number {} in {}", exchange.label,
+                  last_post_, describe(entry));
+    ANABATIC_RULE(is_post || is_under_way_[index], "exchanges awaited after their post", "{} in {}",
                   exchange.label, describe(entry));
-    num_posts_ += is_post;
+    if (is_post) last_post_ = point.exchange;
+    is_under_way_[index] = is_post;
     const std::int32_t gradient = gradient_of(exchange.buffer);
     if (gradient < 0) return;
+    ANABATIC_RULE(!is_post || !is_done_[index], "gradients exchanged once", "{} in {} again",
+                  exchange.label, describe(entry));
+    is_done_[index] = true;
     const auto at = static_cast<std::size_t>(gradient);
     ANABATIC_RULE(is_assigned_[at], "gradients assigned before they are exchanged", "{} in {}",
                   text(program_.gradients[at]), describe(entry));
@@ -210,12 +230,13 @@ class ScheduleVerifier {
   }
 
   const Program& program_;
-  std::vector<bool> is_assigned_;   // by gradient
-  std::vector<bool> is_exchanged_;  // likewise: posted and not awaited
+  std::vector<bool> is_assigned_;             // by gradient
+  std::vector<bool> is_exchanged_;            // likewise: posted and not awaited
+  std::vector<bool> is_under_way_, is_done_;  // by exchange; done: one of a gradient was posted
   std::vector<Window> windows_;
   std::int32_t num_forwards_ = 0, num_backwards_ = 0, layout_ = 0;
   bool is_updated_ = false;
-  std::size_t num_posts_ = 0;
+  std::int32_t last_post_ = -1;  // in this entry
 };
 
 }  // namespace

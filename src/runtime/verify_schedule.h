@@ -14,6 +14,8 @@ namespace anabatic::runtime {
 // - every entry has its variant,
 // - a frame holds one micro-batch: each forward is followed by its backward, of the same layout,
 // - every gradient is assigned once, before it is added to or read,
+// - every exchange is posted in the order of the program, and awaited within its micro-batch, or
+//   within the step if it is of a gradient, which is exchanged once,
 // - every state on disk is read once, before its update, and written after it,
 // - the update is the last entry, after all micro-batches.
 void verify_schedule(const Program& program, std::span<const StepEntry> schedule);

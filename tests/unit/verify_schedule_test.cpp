@@ -188,7 +188,44 @@ TEST_F(ExchangeFault, APostThatIsLeftOutOrComesTwice) {
   post().clear();
   expect("exchanges awaited after their post: all_reduce in update");
   post() = {{1, ExchangeStep::kPost, 0}, {1, ExchangeStep::kPost, 0}};
-  expect("exchanges posted in one order: all_reduce comes as number 1");
+  expect("exchanges posted in one order: all_reduce comes after number 0");
+}
+
+TEST_F(ExchangeFault, AGradientThatIsExchangedInTwoMicroBatches) {
+  program_.variants[Action::kBackward][1].exchange_points = {{0, ExchangeStep::kPost, 0},
+                                                             {0, ExchangeStep::kAwait, 0}};
+  schedule_ = spec::step_schedule(variant_places(program_), 3);
+  expect("gradients exchanged once: all_reduce in backward 2");
+}
+
+// Two exchanges of activations, in every micro-batch: from the forward into the backward.
+class ActivationExchangeFault : public ScheduleFault {
+ protected:
+  ActivationExchangeFault() {
+    for (const char* label : {"dispatch", "combine"}) {
+      program_.exchanges.push_back({.kind = comm::ExchangeKind::kExchangeRows, .label = label});
+      program_.exchanges.back().buffer.state = -1;
+    }
+    for (Variant& variant : program_.variants[Action::kForward])
+      variant.exchange_points = {{0, ExchangeStep::kPost, 0}, {0, ExchangeStep::kPost, 1}};
+    for (Variant& variant : program_.variants[Action::kBackward])
+      variant.exchange_points = {{0, ExchangeStep::kAwait, 1}, {1, ExchangeStep::kAwait, 0}};
+  }
+};
+
+TEST_F(ActivationExchangeFault, IsNoneInStepsOfAnyLength) {
+  for (const std::int64_t count : {1, 2, 3, 8}) (void)schedule_of(program_, count);
+}
+
+TEST_F(ActivationExchangeFault, AnAwaitThatIsLeftOutOfAMicroBatch) {
+  program_.variants[Action::kBackward][1].exchange_points.pop_back();
+  expect("every exchange is awaited: dispatch is under way when forward");
+}
+
+TEST_F(ActivationExchangeFault, PostsInAnotherOrder) {
+  std::swap(program_.variants[Action::kForward][0].exchange_points[0].exchange,
+            program_.variants[Action::kForward][0].exchange_points[1].exchange);
+  expect("exchanges posted in one order: dispatch comes after number 1 in forward 1");
 }
 
 TEST_F(ExchangeFault, AGradientThatNothingMakes) {
