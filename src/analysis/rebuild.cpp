@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ir/op_schema.h"
+#include "ops/ranks/exchange.h"
 #include "spec/product_bias.h"
 
 namespace anabatic::analysis {
@@ -76,7 +77,8 @@ class Collector {
 
  private:
   bool is_available(ValueId value) const {
-    return graph_.value(value).producer == ir::kNoNode ||
+    const NodeId producer = graph_.value(value).producer;
+    return producer == ir::kNoNode || ops::is_exchange(graph_.node(producer)) ||
            (rebuilder_.is_saved(value) && treatments_.is_kept(value));
   }
 
@@ -243,6 +245,7 @@ Rebuilder::Rebuilder(const Graph& graph)
   std::map<std::string, int> count;
   for (const Node& node : graph.nodes) {
     if (node.tag.phase != ir::Phase::kForward || node.op->can_accumulate) continue;
+    if (ops::is_exchange(node)) continue;  // kept: ranks exchange nothing twice
     for (const ValueId value : node.outputs) {
       if (backward_readers_[index(value)].empty()) continue;
       is_saved_[index(value)] = true;
