@@ -21,8 +21,10 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
   builder.set_tag({.phase = ir::Phase::kUpdate, .segment = intern("optimizer")});
   for (const ir::State& state : states) {
     const Name owner = state.owner;
-    if (graph.find_state(owner) == nullptr)
+    if (graph.find_state(owner) == nullptr) {
       builder.state(text(owner), *store.find(owner).type, store.part(owner).role);
+      graph.states.back().rows = store.part(owner).rows;
+    }
     const TensorType type = *store.find(state.name).type;
     builder.state(text(state.name), type, state.role, owner);
     const ir::ValueId derived =
