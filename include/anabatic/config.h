@@ -335,6 +335,8 @@ struct Config {
     // On: the router's weight multiplies the activation before the down projection. Off skips this
     // pass.
     bool move_router_weight = true;
+    // On: exchanges between ranks send rows from where they are, by a map. Off skips this pass.
+    bool fuse_exchange_rows = true;
     // On: the gate and up projections are one op. Off skips this pass.
     bool fuse_gate_up = true;
     // On: the query, key and value projections are one op. Off skips this pass.

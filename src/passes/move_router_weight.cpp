@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ir/rewrite.h"
+#include "ops/permute.h"
 #include "passes/readers.h"
 #include "spec/product_bias.h"
 
@@ -73,7 +74,9 @@ class Mover {
   std::optional<Layer> find(NodeId combine) const {
     const Node& node = graph_.node(combine);
     const ValueId y = node.inputs[0], weights = node.inputs[1], slots = node.inputs[2];
-    if (!is_made_by(y, "grouped_linear") || !is_made_by(slots, "route_sort")) return std::nullopt;
+    if (!is_made_by(y, "grouped_linear") || producer(slots) == ir::kNoNode ||
+        !ops::is_row_sort(graph_.node(producer(slots))))
+      return std::nullopt;
     Layer layer{.activation = ir::kNoNode,
                 .down = producer(y),
                 .combine = combine,

@@ -30,6 +30,8 @@
 // Not where the down projection has a bias, which would have to be weighed too: models add the
 // biases of that projection after the combine (`expert_bias`).
 //
+// Rows that other ranks sent (shard_experts) are such a layer, with one expert a row.
+//
 // Linear in nodes. It runs after fuse_activation, whose forms it matches: without that pass it does
 // nothing.
 #pragma once

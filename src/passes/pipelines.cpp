@@ -29,9 +29,10 @@
 #include "passes/pack_weights.h"
 #include "passes/panel_states.h"
 #include "passes/precision.h"
+#include "passes/ranks/fuse_exchange_rows.h"
+#include "passes/ranks/shard_experts.h"
 #include "passes/reduce_gradients.h"
 #include "passes/reload_parameters.h"
-#include "passes/shard_experts.h"
 #include "passes/shard_optimizer.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
@@ -70,6 +71,8 @@ constexpr std::array kStages{
     Stage{kFuseMoePermute, Runs::kBoth},
     // Matches the forms that fuse_activation makes.
     Stage{kMoveRouterWeight, Runs::kBoth},
+    // Takes the copies that move_router_weight leaves of the combine.
+    Stage{kFuseExchangeRows, Runs::kBoth},
     // Joins what fuse_activation and fuse_moe_permute have left.
     Stage{kFuseGateUp, Runs::kBoth},
     // Likewise for attention.

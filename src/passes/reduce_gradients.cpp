@@ -14,32 +14,38 @@ namespace {
 using ir::Graph;
 using ir::ValueId;
 
-// Along which a state of the training program is whole: no pass cuts one yet.
-constexpr spec::Axes kWhole{spec::Axis::kData};
+// The axes along which a parameter is whole. Those of experts are cut along the expert axis
+// (shard_experts), which has ranks of the data axis.
+spec::Axes whole_axes(const ir::State& parameter) {
+  return parameter.rows.is_whole() ? spec::Axes{spec::Axis::kData}
+                                   : spec::Axes{spec::Axis::kExpertData};
+}
 
-// Returns the sum.
-ValueId reduce(Graph& graph, const PassContext& context, ValueId gradient) {
+// Returns the sum over these axes.
+ValueId reduce(Graph& graph, const PassContext& context, ValueId gradient, spec::Axes axes) {
   ir::GraphBuilder builder(graph, context.find_op);
   builder.set_tag({.phase = ir::Phase::kBackwardWeight,
                    .layer = graph.node(graph.value(gradient).producer).tag.layer,
                    .segment = intern("optimizer")});
   const std::size_t num_nodes = graph.nodes.size();
   const ValueId sum =
-      builder.add1("all_reduce", {gradient}, {{"group", ops::group_attribute(kWhole)}});
+      builder.add1("all_reduce", {gradient}, {{"group", ops::group_attribute(axes)}});
   for (std::size_t i = 0; i < num_nodes; ++i)
     std::ranges::replace(graph.nodes[i].inputs, gradient, sum);
   return sum;
 }
 
 bool run(Graph& graph, const PassContext& context) {
-  if (!context.options.with_update || context.options.mesh.size(kWhole) == 1) return false;
+  if (!context.options.with_update) return false;
   bool changed = false;
   for (ir::State& state : graph.states) {
     if (state.role != ir::StateRole::kGradient) continue;
-    state.after = reduce(graph, context, state.after);
+    const spec::Axes axes = whole_axes(*graph.find_state(state.owner));
+    if (context.options.mesh.size(axes) == 1) continue;
+    state.after = reduce(graph, context, state.after, axes);
     changed = true;
   }
-  ir::sort_nodes(graph);
+  if (changed) ir::sort_nodes(graph);
   return changed;
 }
 

@@ -295,6 +295,8 @@ constexpr std::array kPassHelp{
     PassHelp{"fuse_moe_permute", "products of experts gather the rows of their tokens themselves."},
     PassHelp{"move_router_weight",
              "the router's weight multiplies the activation before the down projection."},
+    PassHelp{"fuse_exchange_rows",
+             "exchanges between ranks send rows from where they are, by a map."},
     PassHelp{"fuse_gate_up", "the gate and up projections are one op."},
     PassHelp{"fuse_qkv", "the query, key and value projections are one op."},
     PassHelp{"fuse_rope", "the rotations of query and key are one op."},

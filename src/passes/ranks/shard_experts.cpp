@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/shard_experts.h"
+#include "passes/ranks/shard_experts.h"
 
 #include <algorithm>
 #include <map>

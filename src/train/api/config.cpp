@@ -125,6 +125,7 @@ void add(Settings& all, const Config::Fusions& fusions) {
   all["fusions.fuse_activation"] = values(fusions.fuse_activation);
   all["fusions.fuse_moe_permute"] = values(fusions.fuse_moe_permute);
   all["fusions.move_router_weight"] = values(fusions.move_router_weight);
+  all["fusions.fuse_exchange_rows"] = values(fusions.fuse_exchange_rows);
   all["fusions.fuse_gate_up"] = values(fusions.fuse_gate_up);
   all["fusions.fuse_qkv"] = values(fusions.fuse_qkv);
   all["fusions.fuse_rope"] = values(fusions.fuse_rope);
