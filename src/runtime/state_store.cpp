@@ -86,9 +86,14 @@ struct StateStore::Impl {
     return {type, nullptr, tier, swap->add(text(name), type.num_bytes())};
   }
 
+  // Ranks share a parameter under its own name.
+  static Name owner_of(Name name, const spec::StatePart& part) {
+    return part.owner == Name{} ? name : part.owner;
+  }
+
   void index(Name name, const spec::StatePart& part) {
-    if (part.owner == Name{}) return;
-    std::vector<Name>& same = parts[{part.role, part.owner}];
+    if (part.owner == Name{} && part.rows.is_whole()) return;
+    std::vector<Name>& same = parts[{part.role, owner_of(name, part)}];
     const auto place = std::find_if(same.begin(), same.end(), [&](Name other) {
       return find(other).part.rows.first > part.rows.first;
     });
@@ -141,8 +146,8 @@ void StateStore::remove(Name name) {
   const Impl::Entry entry = impl_->find(name);
   ANABATIC_CHECK(entry.tier == Tier::kMemory, "[state store] state {} is {}", text(name),
                  tier_name(entry.tier));
-  if (entry.part.owner != Name{})
-    std::erase(impl_->parts.at({entry.part.role, entry.part.owner}), name);
+  if (entry.part.owner != Name{} || !entry.part.rows.is_whole())
+    std::erase(impl_->parts.at({entry.part.role, Impl::owner_of(name, entry.part)}), name);
   impl_->entries.erase(impl_->entries.find(text(name)));
   impl_->release(entry.data, entry.type.num_bytes());
 }

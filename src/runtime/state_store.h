@@ -47,7 +47,8 @@ class StateStore {
   TensorView find(Name name) const;  // InvalidArgument naming the state when absent
   spec::StatePart part(Name name) const;
   std::vector<Name> names() const;  // sorted by text
-  // The states of that role and owner, ascending by rows: none, the whole one, or its slices.
+  // The states of that role and owner, ascending by rows: none, the whole one, its slices, or those
+  // that ranks hold. A parameter that ranks share owns its parts.
   std::span<const Name> parts(spec::StateRole role, Name owner) const;
   std::int64_t num_bytes() const;        // in memory, with the swap space's staging buffer
   std::int64_t allocated_bytes() const;  // likewise, with the unused rest of small states' blocks

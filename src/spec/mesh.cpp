@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/mesh.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace anabatic::spec {
@@ -81,6 +83,17 @@ Coordinates coordinates_of(const Mesh& mesh, std::int32_t rank) {
   add_coordinates(mesh, kDenseOrder, rank, at);
   add_coordinates(mesh, kExpertOrder, rank, at);
   return at;
+}
+
+std::int32_t rank_of(const Mesh& mesh, const std::vector<std::pair<Axis, std::int32_t>>& places) {
+  for (std::int32_t rank = 0; rank < mesh.world(); ++rank) {
+    const Coordinates coordinates = coordinates_of(mesh, rank);
+    if (std::ranges::all_of(places, [&](const auto& place) {
+          return coordinates[place.first] == place.second;
+        }))
+      return rank;
+  }
+  ANABATIC_CHECK(false, "[mesh] no rank at these places of {}", to_string(mesh));
 }
 
 std::vector<std::int32_t> group_of(const Mesh& mesh, Axes axes, std::int32_t rank) {

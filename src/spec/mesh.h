@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "spec/enum_set.h"
@@ -55,6 +56,9 @@ class Coordinates {
 
 // InternalError for a rank outside the world, here and below.
 Coordinates coordinates_of(const Mesh& mesh, std::int32_t rank);
+
+// The first rank that is at these places.
+std::int32_t rank_of(const Mesh& mesh, const std::vector<std::pair<Axis, std::int32_t>>& places);
 
 // The ranks that differ from `rank` along these axes alone, itself included. They ascend, so that
 // the fastest axis varies first, and each member gets the same list. No axes: itself.

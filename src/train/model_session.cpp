@@ -236,24 +236,45 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   return bound;
 }
 
-// The parts that other ranks hold of the states of which this one holds a part.
+// The parts that other ranks hold of the states of which this one holds a part: experts by the
+// expert axis, what an optimizer has of a parameter by the ranks that update it.
 void ModelSession::add_peers(const ir::Graph& graph) {
-  const std::int32_t ranks = rank_.mesh.size(spec::Axis::kData);
-  if (ranks == 1) return;
-  for (const passes::SlicedState& sliced : passes::sliced_states(graph)) {
-    TensorType type = sliced.type;
-    type.layout = store_.find(sliced.slices.front().name).type->layout;
-    for (std::int32_t rank = 0; rank < ranks; ++rank) {
-      const auto shard = spec::shard_of(type, ranks, rank);
-      ANABATIC_CHECK(shard.has_value(), "[session] {} in parts", text(sliced.name));
-      const Name name =
-          intern(passes::slice_name(text(sliced.name), static_cast<std::size_t>(rank)));
-      if (store_.has(name)) continue;
-      spec::StatePart part = store_.part(sliced.slices.front().name);
-      part.rows.first = shard->first_row;
-      part.rows.count = shard->matrices * shard->rows;
-      store_.add_peer(name, spec::type_of(*shard, type), part, rank);
-    }
+  const spec::Mesh& mesh = rank_.mesh;
+  for (const ir::State& state : graph.states) {
+    const bool is_saved =
+        state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
+    const spec::StatePart part = is_saved ? store_.part(state.name) : spec::StatePart{};
+    if (mesh.world() == 1 || part.rows.is_whole()) continue;
+    const bool has_owner = part.owner != Name{};
+    const ir::State& owner = has_owner ? *graph.find_state(part.owner) : state;
+    const TensorType& own = *store_.find(state.name).type;
+    TensorType of_rank = graph.value(owner.before).type;  // what a rank has of the parameter
+    of_rank.dtype = own.dtype;
+    of_rank.layout = own.layout;
+    const std::int64_t rows = of_rank.num_elements() / of_rank.dim(-1);
+    const bool has_experts = !owner.rows.is_whole();
+    const spec::Axis axis = has_experts ? spec::Axis::kExpertData : spec::Axis::kData;
+    const std::int32_t num_parts = part.rows.count == rows ? 1 : mesh.size(axis);
+    for (std::int32_t expert = 0; expert < (has_experts ? mesh.expert : 1); ++expert)
+      for (std::int32_t i = 0; i < num_parts; ++i) {
+        TensorType type = of_rank;
+        spec::Rows held{expert * rows, rows, part.rows.total};
+        if (num_parts > 1) {
+          const auto shard = spec::shard_of(of_rank, num_parts, i);
+          ANABATIC_CHECK(shard.has_value(), "[session] {} in parts", text(state.name));
+          type = spec::type_of(*shard, of_rank);
+          held.first += shard->first_row;
+          held.count = shard->matrices * shard->rows;
+        }
+        const std::string whole = has_owner ? spec::state_name(part.role, text(part.owner))
+                                            : std::string(text(state.name));
+        const Name name =
+            intern(passes::slice_name(whole, static_cast<std::size_t>(expert * num_parts + i)));
+        if (held.first == part.rows.first || store_.has(name)) continue;
+        store_.add_peer(name, type, {part.role, has_owner ? part.owner : state.name, held},
+                        has_experts ? spec::rank_of(mesh, {{spec::Axis::kExpert, expert}, {axis, i}})
+                                    : spec::rank_of(mesh, {{axis, i}}));
+      }
   }
 }
 
@@ -263,23 +284,31 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     if (std::none_of(saved_states_.begin(), saved_states_.end(), same))
       saved_states_.push_back(std::move(saved));
   };
+  // With the parts of other ranks: a parameter is read in parts as one (train/state_tiers.h).
+  const auto take_parts = [&](const spec::StatePart& part, SavedState& saved) {
+    if (part.rows.is_whole()) return;
+    saved.type.shape[0] *= part.rows.total / (saved.type.num_elements() / saved.type.dim(-1));
+    if (part.owner == Name{}) return;
+    const std::span<const Name> parts = store_.parts(part.role, part.owner);
+    saved.slices.assign(parts.begin(), parts.end());
+  };
   // The lower bits of a parameter are saved as part of it.
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
     if (sliced.role == ir::StateRole::kLower) continue;
     SavedState saved{.name = sliced.name, .type = std::move(sliced.type)};
-    const spec::StatePart part = store_.part(sliced.slices.front().name);
-    const std::span<const Name> parts = store_.parts(part.role, part.owner);
-    saved.slices.assign(parts.begin(), parts.end());  // with those of other ranks
+    take_parts(store_.part(sliced.slices.front().name), saved);
     add(std::move(saved));
   }
   for (const ir::State& state : graph.states) {
     const bool is_saved =
         state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
-    if (!is_saved || state.role == ir::StateRole::kLower || !state.rows.is_whole()) continue;
+    const bool is_slice = state.owner != Name{} && !state.rows.is_whole();
+    if (!is_saved || state.role == ir::StateRole::kLower || is_slice) continue;
     const TensorType& stored = *store_.find(state.name).type;
-    TensorType type = elements_type(stored);
-    type.dtype = row_dtype(store_, state.name);
-    add({.name = state.name, .type = std::move(type)});
+    SavedState saved{.name = state.name, .type = elements_type(stored)};
+    saved.type.dtype = row_dtype(store_, state.name);
+    take_parts(store_.part(state.name), saved);
+    add(std::move(saved));
     if (stored.is_quantized())
       add({.name = intern(spec::scales_name(state.role, text(state.owner))),
            .type = scales_type(stored),
@@ -292,13 +321,15 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
 model::ImportRecord ModelSession::load_parameters() {
   StateCursor cursor(store_);
   if (run_.model.init == "random") {
-    for (const ir::State& state : parameters_)
-      for_row_blocks(store_.find(state.name).type->num_elements(),
-                     [&](std::int64_t first, std::span<float> block) {
-                       model::initialize(state, *store_.find(state.name).type, first, block,
-                                         static_cast<std::uint64_t>(run_.train.seed));
-                       cursor.write(state.name, first, block);
-                     });
+    for (const ir::State& state : parameters_) {
+      TensorType type = *store_.find(state.name).type;
+      const std::int64_t count = num_elements(store_, state.name);
+      if (count != type.num_elements()) type.shape[0] *= count / type.num_elements();
+      for_row_blocks(count, [&](std::int64_t first, std::span<float> block) {
+        model::initialize(state, type, first, block, static_cast<std::uint64_t>(run_.train.seed));
+        cursor.write(state.name, first, block);
+      });
+    }
     cursor.flush();
     weight_map_ = model::make_weight_map(config_);
     has_parameters_ = true;

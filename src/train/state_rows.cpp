@@ -109,9 +109,15 @@ std::span<const Name> low_states(const runtime::StateStore& store, Name paramete
   return store.parts(spec::StateRole::kLower, parameter);
 }
 
+bool is_shared(const runtime::StateStore& store, Name parameter) {
+  const spec::StatePart part = store.part(parameter);
+  return part.owner == Name{} && !part.rows.is_whole();
+}
+
 bool is_in_memory_whole(const runtime::StateStore& store, Name state) {
   const std::span<const Name> low = low_states(store, state);
   const auto is_in_memory = [&](Name name) { return store.tier(name) == runtime::Tier::kMemory; };
+  if (is_shared(store, state)) return false;
   return is_in_memory(state) && (low.empty() || (low.size() == 1 && is_in_memory(low[0])));
 }
 

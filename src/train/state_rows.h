@@ -33,6 +33,8 @@ StateRows find_rows(const runtime::StateStore& store, Name state);
 
 // States with the lower 16 bits of a parameter: none, one, or slices in the order of its rows.
 std::span<const Name> low_states(const runtime::StateStore& store, Name parameter);
+// Whether this rank holds a part of the parameter, and others the rest.
+bool is_shared(const runtime::StateStore& store, Name parameter);
 // Whether the state, and the lower 16 bits of a split parameter, are in memory and not sliced.
 bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 

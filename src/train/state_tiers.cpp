@@ -104,6 +104,13 @@ void read_stored(runtime::StateStore& store, Name state, std::int64_t first_byte
   store.peers()->read_bytes(state, first_byte, bytes);
 }
 
+// The parameter, or the parts of it that ranks hold, ascending by rows.
+std::vector<Name> parts_of_ranks(const runtime::StateStore& store, Name parameter) {
+  if (!is_shared(store, parameter)) return {parameter};
+  const std::span<const Name> parts = store.parts(store.part(parameter).role, parameter);
+  return {parts.begin(), parts.end()};
+}
+
 }  // namespace
 
 std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store) {
@@ -117,24 +124,37 @@ DType row_dtype(const runtime::StateStore& store, Name state) {
   return low_states(store, state).empty() ? store.find(state).type->dtype : DType::kFloat32;
 }
 
+std::int64_t num_elements(const runtime::StateStore& store, Name parameter) {
+  std::int64_t elements = 0;
+  for (const Name part : parts_of_ranks(store, parameter))
+    elements += store.find(part).type->num_elements();
+  return elements;
+}
+
 std::vector<StateCursor::Part> StateCursor::parts_of_parameter(Name state) const {
   std::vector<Part> parts;
-  const std::span<const Name> low = low_states(store_, state);
-  const TensorType& whole = *store_.find(state).type;
-  // Slices of the lower 16 bits follow one another in the order of the upper ones.
-  std::int64_t first_element = 0, first_byte = 0;
-  const auto add = [&](const TensorType& type, std::optional<Name> name) {
+  const std::vector<Name> uppers = parts_of_ranks(store_, state);
+  std::size_t upper = 0;
+  std::int64_t first_element = 0, first_byte = 0;  // of the parameter, and in its part `upper`
+  const auto add = [&](const TensorType& type, std::optional<Name> low) {
+    const TensorType& of_upper = *store_.find(uppers[upper]).type;
     for (const train::Part& part : parts_of(type, runtime::swap::kBlockBytes)) {
       TensorType own = part.type;
-      own.dtype = whole.dtype;
-      parts.push_back({std::move(own), first_element + part.first_element,
-                       first_byte + part.first_byte, name, part.first_byte});
+      own.dtype = of_upper.dtype;
+      parts.push_back({std::move(own), first_element + part.first_element, uppers[upper],
+                       first_byte + part.first_byte, low, part.first_byte});
     }
     first_element += type.num_elements();
     first_byte += type.num_bytes();
+    if (first_byte < of_upper.num_bytes()) return;
+    ++upper;
+    first_byte = 0;
   };
-  for (const Name name : low) add(*store_.find(name).type, name);
-  if (low.empty()) add(whole, std::nullopt);
+  // Slices of the lower 16 bits follow one another in the order of the upper ones.
+  const std::span<const Name> lows = low_states(store_, state);
+  for (const Name low : lows) add(*store_.find(low).type, low);
+  if (lows.empty())
+    for (const Name name : uppers) add(*store_.find(name).type, std::nullopt);
   return parts;
 }
 
@@ -176,8 +196,9 @@ void StateCursor::load(Open& open, std::size_t part) {
   put_back(open);
   open.at = part;
   const Part& from = open.parts[part];
-  open.upper = at_hand(open.state, from.first_byte, from.type.num_bytes(), open.upper_bytes);
-  open.low = nullptr;
+  open.upper = open.low = nullptr;
+  if (is_out_of_reach(from.upper)) return;
+  open.upper = at_hand(from.upper, from.first_byte, from.type.num_bytes(), open.upper_bytes);
   if (!from.low || is_out_of_reach(*from.low)) return;
   TensorType low = from.type;
   low.dtype = DType::kUInt16;
@@ -191,7 +212,7 @@ void StateCursor::put_back(Open& open) {
     if (!bytes.empty() && store_.tier(state) == runtime::Tier::kDisk)
       store_.swap()->write_bytes(store_.region(state), first, bytes);
   };
-  write(open.state, part.first_byte, open.upper_bytes);
+  write(part.upper, part.first_byte, open.upper_bytes);
   if (part.low) write(*part.low, part.low_byte, open.low_bytes);
   open.is_changed = false;
 }
@@ -214,11 +235,11 @@ void StateCursor::for_parts(Open& open, std::int64_t first, std::span<Element> v
                        count = std::min(part.type.num_elements() - in_part,
                                         static_cast<std::int64_t>(values.size()));
     ANABATIC_CHECK(count > 0, "[state rows] element {} of {}", first, text(open.state));
+    const std::span own = values.first(static_cast<std::size_t>(count));
     TensorType low = part.type;
     low.dtype = DType::kUInt16;
     const TensorView upper{open.upper, &part.type};
-    body(open.low ? StateRows(upper, TensorView{open.low, &low}) : StateRows(upper), in_part,
-         values.first(static_cast<std::size_t>(count)));
+    body(open.low ? StateRows(upper, TensorView{open.low, &low}) : StateRows(upper), in_part, own);
     values = values.subspan(static_cast<std::size_t>(count));
     first += count;
   }
@@ -229,8 +250,9 @@ void StateCursor::read(Name state, std::int64_t first, std::span<float> values) 
   if (parameter == nullptr) return read_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<float> part) {
-              ANABATIC_CHECK(rows.is_split() || !parameter->parts[parameter->at].low,
-                             "[state rows] lower bits of {} are on another rank", text(state));
+              ANABATIC_CHECK(rows.state.data != nullptr &&
+                                 (rows.is_split() || !parameter->parts[parameter->at].low),
+                             "[state rows] a part of {} is on another rank", text(state));
               read_rows(rows, at, part);
             });
 }
@@ -240,6 +262,7 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
   if (parameter == nullptr) return write_rows(find_rows(store_, state), first, values);
   for_parts(*parameter, first, values,
             [&](const StateRows& rows, std::int64_t at, std::span<const float> part) {
+              if (rows.state.data == nullptr) return;
               const bool has_low = parameter->parts[parameter->at].low.has_value();
               has_low && !rows.is_split() ? write_upper_rows(rows.state, at, part)
                                           : write_rows(rows, at, part);
@@ -250,9 +273,9 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
   if (is_in_memory_whole(store, state)) return for_row_bytes(find_rows(store, state), body);
-  if (!low_states(store, state).empty()) {
+  if (!low_states(store, state).empty() || is_shared(store, state)) {
     StateCursor cursor(store);
-    return for_row_blocks(store.find(state).type->num_elements(),
+    return for_row_blocks(num_elements(store, state),
                           [&](std::int64_t first, std::span<float> block) {
                             cursor.read(state, first, block);
                             body(std::as_bytes(block));
@@ -270,9 +293,10 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
   if (store.tier(state) == runtime::Tier::kPeer) return;
-  if (!low_states(store, state).empty() && !is_in_memory_whole(store, state)) {
+  const bool is_parameter_in_parts = !low_states(store, state).empty() || is_shared(store, state);
+  if (is_parameter_in_parts && !is_in_memory_whole(store, state)) {
     StateCursor cursor(store);
-    for_row_blocks(store.find(state).type->num_elements(),
+    for_row_blocks(num_elements(store, state),
                    [&](std::int64_t first, std::span<float> block) {
                      source(first, std::as_writable_bytes(block));
                      cursor.write(state, first, block);

@@ -27,6 +27,9 @@ inline constexpr std::size_t kMostOpenParameters = 3;
 // Names of the states of the store that are on disk.
 std::set<std::string, std::less<>> names_on_disk(const runtime::StateStore& store);
 
+// Elements of a parameter on all ranks.
+std::int64_t num_elements(const runtime::StateStore& store, Name parameter);
+
 // Dtype of an element in row-major order: f32 for a split parameter.
 DType row_dtype(const runtime::StateStore& store, Name state);
 
@@ -47,6 +50,7 @@ class StateCursor {
   struct Part {
     TensorType type{};               // in the parameter
     std::int64_t first_element = 0;  // of it
+    Name upper{};                    // the state with them: the parameter, or a rank's part of it
     std::int64_t first_byte = 0;     // in it
     std::optional<Name> low{};       // the state with the lower 16 bits; none: there is none
     std::int64_t low_byte = 0;       // in it

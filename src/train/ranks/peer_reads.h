@@ -3,7 +3,6 @@
 // and who has them sends them. Between steps; all ranks take part.
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "runtime/peer_states.h"
 #include "runtime/state_store.h"
@@ -25,7 +24,6 @@ class PeerReads : public runtime::PeerStates {
  private:
   StepSums& sums_;
   runtime::StateStore& store_;
-  std::vector<Name> parts_;
 };
 
 // On the other ranks: answers until the first one has read all that it wants.
