@@ -52,6 +52,14 @@ class Lowering {
         states_(program_states(graph)) {}
 
   // The parts that all layouts share.
+  // Of what ranks share, an optimizer's state that is not cut itself has the rows of its parameter.
+  spec::StatePart part_of(const ir::State& state) const {
+    spec::StatePart part = state;
+    if (state.kind() == ir::StateKind::kOptimizer && state.owner != Name{} && state.rows.is_whole())
+      if (const ir::State* parameter = graph_.find_state(state.owner)) part.rows = parameter->rows;
+    return part;
+  }
+
   void add_memory() {
     program_.num_threads = device_.num_threads;
     program_.frame_bytes = plan_.frame_bytes;
@@ -62,7 +70,7 @@ class Lowering {
         program_.gradients.push_back(state.name);
       else if (!is_of_step(state))
         program_.states.push_back({.name = state.name,
-                                   .part = state,
+                                   .part = part_of(state),
                                    .type = graph_.value(state.before).type,
                                    .is_on_disk = is_on_disk(graph_, plan_, state)});
     for (const auto* list : {&graph_.batch, &graph_.step_inputs})

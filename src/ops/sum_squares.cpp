@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "ops/build.h"
 #include "ops/check.h"
 
@@ -18,19 +16,21 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 std::vector<TensorType> infer_parts(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("sum_squares_of_parts", inputs, attributes, {"parts", "first", "count"});
+  const Check check("sum_squares_of_parts", inputs, attributes,
+                    {"columns", "column", "parts", "part"});
   for (int i = 0; i < check.num_inputs(); ++i) check.floating(i, "gradient");
-  const std::int64_t parts = check.positive_int("parts"), first = check.non_negative_int("first"),
-                     count = check.positive_int("count");
-  if (first > parts - std::min(count, parts) || count > parts)
-    check.fail(fmt::format("expected columns of {} parts, got {} from {} on", parts, count, first));
-  return {typed(DType::kFloat64, {std::ssize(inputs), parts})};
+  const auto place = [&](std::string_view of, std::string_view among) {
+    const std::int64_t number = check.positive_int(among), at = check.non_negative_int(of);
+    if (at >= number) check.fail(fmt::format("expected {} below {}, got {}", of, number, at));
+    return number;
+  };
+  place("part", "parts");
+  return {typed(DType::kFloat64, {std::ssize(inputs), place("column", "columns")})};
 }
 
-// Of the own parts alone.
+// Of one part of each.
 ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
-  const double share = static_cast<double>(spec::get_int(attributes, "count")) /
-                       static_cast<double>(spec::get_int(attributes, "parts"));
+  const double share = 1.0 / static_cast<double>(spec::get_int(attributes, "parts"));
   ir::Cost cost{.bytes_written = outputs[0].num_bytes()};
   for (const TensorType& input : inputs) {
     cost.flops += static_cast<std::int64_t>(2 * share * static_cast<double>(input.num_elements()));
@@ -55,7 +55,7 @@ const ir::OpSchema kSumSquares{.name = "sum_squares",
 const ir::OpSchema kSumSquaresOfParts{.name = "sum_squares_of_parts",
                                       .min_inputs = 1,
                                       .max_inputs = -1,
-                                      .signature = "(g0 any, g1 any, ...) -> f64[n,parts]",
+                                      .signature = "(g0 any, g1 any, ...) -> f64[n,columns]",
                                       .infer = infer_parts,
                                       .cost = cost_of_parts};
 

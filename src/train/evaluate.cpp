@@ -19,18 +19,28 @@ Evaluator::Evaluator(ModelSession& session, const io::Dataset& dataset)
   expert_counts_ = ExpertCounts(*program_);
 }
 
-Evaluation Evaluator::run() {
+Evaluation Evaluator::run(StepSums* sums) {
   std::vector<std::int64_t> samples(static_cast<std::size_t>(micro_batch_size_));
   Evaluation result;
   double sum = 0;
   expert_counts_.clear();
-  for (std::int64_t first = 0; first < dataset_.num_samples(); first += micro_batch_size_) {
+  const std::int64_t num_ranks = sums == nullptr ? 1 : sums->num_ranks(),
+                     rank = sums == nullptr ? 0 : sums->rank();
+  // Where data run out, ranks have micro-batches of padding.
+  for (std::int64_t round = 0; round * num_ranks * micro_batch_size_ < dataset_.num_samples();
+       ++round) {
+    const std::int64_t first = (round * num_ranks + rank) * micro_batch_size_;
     for (std::int64_t i = 0; i < micro_batch_size_; ++i)
       samples[static_cast<std::size_t>(i)] = first + i < dataset_.num_samples() ? first + i : -1;
     io::fill_micro_batch(dataset_, samples, batch_, scratch_);
-    sum += summed_loss(*program_, batch_);
+    const double loss = summed_loss(*program_, batch_);
+    sums == nullptr ? void(sum += loss) : sums->add_in_order(sum, loss);
     expert_counts_.add(*program_);
     result.tokens += batch_.unmasked_tokens;
+  }
+  if (sums != nullptr) {
+    sums->sum(std::span(&result.tokens, 1));
+    sums->sum(expert_counts_.values());
   }
   ANABATIC_REQUIRE(result.tokens > 0, "[evaluate] expected data with at least one label, got none");
   result.loss = sum / static_cast<double>(result.tokens);

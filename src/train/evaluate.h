@@ -8,6 +8,7 @@
 #include "io/data/dataset.h"
 #include "train/expert_balance.h"
 #include "train/model_session.h"
+#include "train/ranks/step_sums.h"
 
 namespace anabatic::train {
 
@@ -18,8 +19,9 @@ class Evaluator {
   // Binds a forward program of the run's micro-batch size. `dataset` must outlive the evaluator.
   Evaluator(ModelSession& session, const io::Dataset& dataset);
 
-  // Every sample once, in order. InvalidArgument when the data has no unmasked token.
-  Evaluation run();
+  // Every sample once, in order. InvalidArgument when the data has no unmasked token. With `sums`
+  // ranks take turns at micro-batches, all of them at once; the result is that of one rank.
+  Evaluation run(StepSums* sums = nullptr);
 
   const lower::Compiled& compiled() const { return program_->compiled; }
 

@@ -64,7 +64,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;
-  if (request.training && request.with_update) {
+  if (request.is_of_ranks) {
     options.mesh = mesh_of(run);
     options.rank = request.rank;
     options.shards_optimizer = run.parallel.optimizer == "sharded";
@@ -200,7 +200,9 @@ void ModelSession::take_precision_of_files() {
 }
 
 std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) {
-  lower::CompileOptions options = compile_options(run_, request);
+  CompileRequest of_rank = request;
+  of_rank.rank = rank_.rank();
+  lower::CompileOptions options = compile_options(run_, of_rank);
   for (const Name name : store_.names())
     options.held_states[std::string(text(name))] = {store_.part(name).role,
                                                     store_.find(name).type->layout};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/nonfinite.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <span>
 #include <string>
 
 #include "base/error.h"
-#include "passes/shard_optimizer.h"
+#include "passes/ranks/shard_optimizer.h"
 #include "train/state_tiers.h"
 
 namespace anabatic::train {
@@ -52,10 +53,21 @@ struct FirstBadCall {
   }
 };
 
+// Whether ranks exchange in a forward: then none can run one alone.
+bool exchanges_in_forward(const runtime::Program& program) {
+  const auto forward = program.variants.find(spec::Action::kForward);
+  return forward != program.variants.end() &&
+         std::ranges::any_of(forward->second, [](const runtime::Variant& variant) {
+           return !variant.exchange_points.empty();
+         });
+}
+
 }  // namespace
 
 void require_finite_loss(BoundProgram& program, std::int64_t step, double loss) {
   if (std::isfinite(loss)) return;
+  if (exchanges_in_forward(program.compiled.program))
+    throw Error(fmt::format("[train] step {}: the loss is {}", step, loss));
   FirstBadCall first;
   program.executor->observe({FirstBadCall::observe, &first});
   program.run_alone(spec::Action::kForward);
@@ -74,13 +86,13 @@ void require_finite_gradients(const BoundProgram& program, std::int64_t step, do
   for (const auto& output : program.compiled.program.layouts.front().outputs)
     if (output.name.starts_with(kPrefix))
       add(output.name.substr(kPrefix.size()), program.scalar(output.name));
-  if (program.executor->has_output(passes::kSumsOfSquares)) {
-    const TensorView sums = program.executor->output(passes::kSumsOfSquares);
-    const std::vector<Name> names = passes::names_of_sums(program.compiled.graph);
-    const std::int64_t parts = sums.type->dim(1);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const double* row = sums.as<const double>() + static_cast<std::int64_t>(i) * parts;
-      add(text(names[i]), std::accumulate(row, row + parts, 0.0));
+  for (const std::string_view output : {passes::kSumsOfSquares, passes::kSumsOfSquaresOfExperts}) {
+    if (!program.executor->has_output(output)) continue;
+    const TensorView sums = program.executor->output(output);
+    const double* row = sums.as<const double>();
+    for (const Name name : passes::names_of_sums(program.compiled.graph, output)) {
+      add(text(name), std::accumulate(row, row + sums.type->dim(1), 0.0));
+      row += sums.type->dim(1);
     }
   }
   const bool was_skipped = program.executor->has_action(spec::Action::kUpdate);

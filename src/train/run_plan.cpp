@@ -59,12 +59,14 @@ ModelSession::CompileRequest training_request(const RunConfig& run,
                     .mtp_coef = mtp_coef_of(run, config)},
           .training = true,
           .with_update = true,
-          .micro_batches = run.train.gradient_accumulation_steps};
+          .micro_batches = run.train.gradient_accumulation_steps,
+          .is_of_ranks = true};
 }
 
 ModelSession::CompileRequest evaluation_request(const RunConfig& run) {
   return {.name = "evaluation",
-          .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length}};
+          .build = {.num_tokens = run.train.micro_batch_size * run.data.sequence_length},
+          .is_of_ranks = true};
 }
 
 plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& config,
@@ -78,13 +80,13 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
       if (slot.is_on_disk) options.states_on_disk.insert(std::string(text(slot.name)));
     }
     options.efficiency = efficiency_of(efficiency, run);
+    options.rank = step.rank;
     if (step.replay && request.training) options.memory.replay = *step.replay;
     if (step.warm_start && request.training) options.warm_start = *step.warm_start;
     return lower::try_compile(model::build_graph(config, request.build), options, device);
   };
   ModelSession::CompileRequest training = training_request(run, config);
   training.budget_bytes = step.bytes;
-  training.rank = step.rank;
   plan::Outcome<lower::Compiled> compiled = compile(training, {});
   if (!compiled) return compiled.refusal();
   RunPlan result{.training = *std::move(compiled), .step_bytes = step.bytes};

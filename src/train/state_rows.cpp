@@ -114,17 +114,24 @@ bool is_shared(const runtime::StateStore& store, Name parameter) {
   return part.owner == Name{} && !part.rows.is_whole();
 }
 
-bool is_in_memory_whole(const runtime::StateStore& store, Name state) {
+namespace {
+
+// With the lower 16 bits, in one piece.
+bool is_in_memory(const runtime::StateStore& store, Name state) {
   const std::span<const Name> low = low_states(store, state);
-  const auto is_in_memory = [&](Name name) { return store.tier(name) == runtime::Tier::kMemory; };
-  if (is_shared(store, state)) return false;
-  return is_in_memory(state) && (low.empty() || (low.size() == 1 && is_in_memory(low[0])));
+  const auto is_here = [&](Name name) { return store.tier(name) == runtime::Tier::kMemory; };
+  return is_here(state) && (low.empty() || (low.size() == 1 && is_here(low[0])));
+}
+
+}  // namespace
+
+bool is_in_memory_whole(const runtime::StateStore& store, Name state) {
+  return !is_shared(store, state) && is_in_memory(store, state);
 }
 
 StateRows find_rows(const runtime::StateStore& store, Name state) {
+  ANABATIC_CHECK(is_in_memory(store, state), "[state rows] {} is not in memory whole", text(state));
   const std::span<const Name> low = low_states(store, state);
-  ANABATIC_CHECK(is_in_memory_whole(store, state), "[state rows] {} is not in memory whole",
-                 text(state));
   return {store.find(state), low.empty() ? TensorView{} : store.find(low[0])};
 }
 

@@ -171,7 +171,7 @@ struct Trainer::Impl {
   // From here on the other ranks do as this one does.
   void lead() {
     if (run.parallel.local_ranks == 1) return;
-    followers.emplace(ranks, run, dataset);
+    followers.emplace(ranks, run, dataset, validation ? &*validation : nullptr);
     StepSums sums(ranks.own(), 1);
     tell(sums, {.run = to_yaml(run),
                 .decisions = program->compiled.memory.decisions,
@@ -305,8 +305,7 @@ struct Trainer::Impl {
 
   void validate(std::int64_t step, std::optional<Evaluation>& into) {
     if (!evaluator) return;
-    session.refresh_stale();
-    into = evaluator->run();
+    into = rank_step->validate(done_step + 1, *evaluator);
     log->write_validation(step, *into);
     listener.on_validation(step, *into);
   }
@@ -378,7 +377,11 @@ struct Trainer::Impl {
     std::int64_t epoch = -1;
     bool stops = false;
     const auto goes_on = [&] {
-      if (step >= run.train.steps) return false;
+      if (step >= run.train.steps) {
+        save(step);
+        validate(step, result.after);
+        return false;
+      }
       stops = listener.stop_requested() || rank_step->is_end_asked();
       if (stops) save(step);  // while all ranks are there
       return !stops;
@@ -401,8 +404,6 @@ struct Trainer::Impl {
     ranks.done();
     result.step = step;
     result.interrupted = stops;
-    save(step);
-    if (!result.interrupted) validate(step, result.after);
     result.planned_memory_bytes = planned_bytes();
     result.peak_memory_bytes = device::peak_resident_bytes();
     result.counts_process = baseline_bytes > 0;

@@ -190,7 +190,7 @@ std::vector<OpSample> make_samples() {
       {"sum_squares", {"w[3,4]"}, {}},
       {"sum_squares_of_parts",
        {"w[3,4]", "w[5]"},
-       {{"parts", 4}, {"first", 1}, {"count", 2}}},
+       {{"columns", 4}, {"column", 1}, {"parts", 2}, {"part", 1}}},
       {"activation", {"x[6,8]", "x[6,8]"}, kSwiglu},
       {"activation_gradient", {"x[6,8]", "x[6,8]", "x[6,8]"}, kSwiglu},
       {"unpermute", {"x[12,4]", "w[6,2]", "i32[12]"}, {}},

@@ -24,21 +24,20 @@ void sum_squares(const Arguments& args) {
 }
 
 void sum_squares_of_parts(const Arguments& args) {
-  const std::int64_t parts = spec::get_int(*args.attributes, "parts"),
-                     first = spec::get_int(*args.attributes, "first"),
-                     end = first + spec::get_int(*args.attributes, "count");
+  const std::int64_t columns = spec::get_int(*args.attributes, "columns"),
+                     column = spec::get_int(*args.attributes, "column"),
+                     parts = spec::get_int(*args.attributes, "parts"),
+                     part = spec::get_int(*args.attributes, "part");
   for (std::int64_t g = 0; g < static_cast<std::int64_t>(args.inputs.size()); ++g) {
     const TensorType& type = *args.inputs[static_cast<std::size_t>(g)].type;
     // The stored elements in one row, with the padding of panels.
     const TensorType flat = tensor_type(type.dtype, {stored_elements(type)});
     const TensorView gradient{args.inputs[static_cast<std::size_t>(g)].data, &flat};
-    for (std::int64_t part = 0; part < parts; ++part) {
-      const spec::ElementRange range = spec::shard_elements(type, parts, part);
-      double sum = 0;
-      for (std::int64_t i = range.begin; first <= part && part < end && i < range.end; ++i)
-        sum += load(gradient, i) * load(gradient, i);
-      store(args.outputs[0], g * parts + part, sum);
-    }
+    const spec::ElementRange own = spec::shard_elements(type, parts, part);
+    double sum = 0;
+    for (std::int64_t i = own.begin; i < own.end; ++i) sum += load(gradient, i) * load(gradient, i);
+    for (std::int64_t c = 0; c < columns; ++c)
+      store(args.outputs[0], g * columns + c, c == column ? sum : 0);
   }
 }
 

@@ -25,7 +25,7 @@ namespace {
 lower::Compiled compile(const ModelSession& session, const Agreement& agreement,
                         std::int32_t rank) {
   RunConfig run = session.run();
-  run.data.validation.clear();  // the first rank validates
+  run.data.validation.clear();  // the evaluator compiles its own program
   run.compiler.dump.clear();
   const Calibration calibration = stored_calibration(session.device());
   return plan::value_or_throw(plan_run(run, session.config(),
@@ -40,9 +40,12 @@ void abort(const runtime::RankContext& rank, const std::exception& error) {
   rank.communicator->abort(fmt::format("rank {}: {}", rank.rank(), error.what()));
 }
 
-// The data are opened here where there is no `dataset`.
+struct Data {
+  const io::Dataset *train = nullptr, *validation = nullptr;  // null: opened here
+};
+
 void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
-                  const io::Dataset* dataset, const std::function<bool()>& stop_requested) {
+                  Data data, const std::function<bool()>& stop_requested) {
   const LogScope silence([](Severity, const std::string&) {});  // the first rank says it all
   Agreement agreement;
   {
@@ -51,12 +54,18 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
   }
   require_same(agreement, run, rank.rank());
   ModelSession session(ranks.of_one(run, 0), false, {}, rank);
-  std::optional<io::Dataset> own;
-  if (dataset == nullptr)
-    dataset = &own.emplace(open_dataset(run.data.train, run, session.config()));
+  std::optional<io::Dataset> own, own_validation;
+  if (data.train == nullptr) {
+    data.train = &own.emplace(open_dataset(run.data.train, run, session.config()));
+    if (!run.data.validation.empty())
+      data.validation =
+          &own_validation.emplace(open_dataset(run.data.validation, run, session.config()));
+  }
   const std::unique_ptr<BoundProgram> program =
       session.bind(compile(session, agreement, rank.rank()));
   require_same(agreement, program->compiled, rank.rank());
+  std::optional<Evaluator> evaluator;
+  if (data.validation != nullptr) evaluator.emplace(session, *data.validation);
   try {
     if (agreement.checkpoint.empty())
       (void)session.load_parameters();
@@ -65,7 +74,8 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     session.refresh_derived();
     RankStep steps(run, session, *program, rank);
     steps.compare_states(agreement.first_step);
-    io::Loader loader(*dataset, loader_options(run, rank));
+    if (evaluator) steps.validate_with(&*evaluator);
+    io::Loader loader(*data.train, loader_options(run, rank));
     RankMetricsLog log(run.train.output, rank.rank(), agreement.first_step - 1);
     for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
       const std::int64_t begin = device::wall_nanoseconds();
@@ -83,9 +93,9 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
 
 // Tells the other ranks of an error.
 void follow_or_abort(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
-                     const io::Dataset* dataset, const std::function<bool()>& stop_requested) {
+                     const Data& data, const std::function<bool()>& stop_requested) {
   try {
-    follow_first(ranks, run, rank, dataset, stop_requested);
+    follow_first(ranks, run, rank, data, stop_requested);
   } catch (const std::exception& error) {
     abort(rank, error);
     throw;
@@ -98,16 +108,17 @@ void follow(const RunConfig& run, comm::MpiWorld& world,
             const std::function<bool()>& stop_requested) {
   const RunConfig trained = with_training_precision(run);
   Ranks ranks(trained, &world);
-  follow_or_abort(ranks, trained, ranks.own(), nullptr, stop_requested);
+  follow_or_abort(ranks, trained, ranks.own(), {}, stop_requested);
   ranks.done();
 }
 
-Followers::Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset)
+Followers::Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset,
+                     const io::Dataset* validation)
     : ranks_(ranks) {
   for (std::int32_t thread = 1; thread < ranks.num_threads(); ++thread)
-    threads_.emplace_back([this, context = ranks.of_thread(thread), &run, &dataset] {
+    threads_.emplace_back([this, context = ranks.of_thread(thread), &run, data = Data{&dataset, validation}] {
       try {
-        follow_or_abort(ranks_, run, context, &dataset, [] { return false; });
+        follow_or_abort(ranks_, run, context, data, [] { return false; });
       } catch (const std::exception&) {
         // The first rank has its text.
       }

@@ -22,7 +22,9 @@ void follow(const RunConfig& run, comm::MpiWorld& world,
 // The ranks that are threads of this process, but for the first.
 class Followers {
  public:
-  Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset);
+  // They read `dataset`, and `validation` where there is one.
+  Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& dataset,
+            const io::Dataset* validation);
   // Ends them, in the middle of a step if need be.
   ~Followers();
   Followers(const Followers&) = delete;

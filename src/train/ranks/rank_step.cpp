@@ -38,9 +38,22 @@ bool RankStep::begin(std::int64_t step, bool goes_on) {
   for (;;) {
     const Verdict verdict =
         sums_.begin(plan_hash_, step, goes_on ? Verdict::kSteps : Verdict::kEnds);
-    if (verdict != Verdict::kReadsPeers) return verdict == Verdict::kSteps;
-    answer_reads(sums_, session_.store());
+    if (verdict == Verdict::kReadsPeers) {
+      answer_reads(sums_, session_.store());
+    } else if (verdict == Verdict::kValidates) {
+      ANABATIC_CHECK(evaluator_ != nullptr, "[ranks] no data to validate with");
+      session_.refresh_stale();
+      (void)evaluator_->run(&sums_);
+    } else {
+      return verdict == Verdict::kSteps;
+    }
   }
+}
+
+Evaluation RankStep::validate(std::int64_t step, Evaluator& evaluator) {
+  (void)sums_.begin(plan_hash_, step, Verdict::kValidates);
+  session_.refresh_stale();
+  return evaluator.run(&sums_);
 }
 
 std::unique_ptr<PeerReads> RankStep::read_peers(std::int64_t step) {

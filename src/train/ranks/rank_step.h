@@ -9,6 +9,7 @@
 
 #include "anabatic/events.h"
 #include "io/data/loader.h"
+#include "train/evaluate.h"
 #include "train/expert_balance.h"
 #include "train/model_session.h"
 #include "train/ranks/comm_watch.h"
@@ -38,6 +39,11 @@ class RankStep {
   bool begin(std::int64_t step, bool goes_on);
   bool is_end_asked() const { return sums_.is_end_asked(); }  // by another rank
 
+  // Validates with all ranks, before begin() of that step. Other ranks take part in their begin(),
+  // with this evaluator.
+  Evaluation validate(std::int64_t step, Evaluator& evaluator);
+  void validate_with(Evaluator* evaluator) { evaluator_ = evaluator; }
+
   // While the result lives, the first rank's store reads states of other ranks. Before begin() of
   // that step. Null where a rank holds all of each state.
   std::unique_ptr<PeerReads> read_peers(std::int64_t step);
@@ -60,6 +66,7 @@ class RankStep {
   StepSums sums_;
   CommWatch watch_;
   std::uint64_t plan_hash_ = 0;
+  Evaluator* evaluator_ = nullptr;
   bool has_parts_ = false;  // a state of which ranks hold parts
   double flops_ = 0;
 };

@@ -28,6 +28,9 @@ void require_supported_by_ranks(const RunConfig& run) {
   refuse(!run.memory.plan.empty(), "memory.plan");
   refuse(run.optimizer.update == "in_backward" && run.parallel.optimizer == "sharded",
          "optimizer.update: in_backward (parallel.optimizer: replicated goes with it)");
+  const bool shares_experts = run.parallel.expert > 1;
+  refuse(shares_experts && run.optimizer.state_precision == "int8",
+         "optimizer.state_precision: int8 with parallel.expert");
   if (!refused.empty())
     throw Unsupported(fmt::format(
         "[ranks] expected a run whose states stay in memory, for parallel.local_ranks: {}, got {}",

@@ -29,7 +29,6 @@ void require_forms(const RunConfig::Parallel& parallel) {
   need(parallel.context == 1, "parallel.context", parallel.context, "cutting samples over ranks");
   need(parallel.pipeline == 1, "parallel.pipeline", parallel.pipeline,
        "a pipeline of stages of layers");
-  need(parallel.expert == 1, "parallel.expert", parallel.expert, "cutting experts over ranks");
   need(parallel.reduction == "ordered", "parallel.reduction", parallel.reduction,
        "a sum in an order that nobody fixes");
   need(parallel.exchange != "mpi", "parallel.exchange", parallel.exchange,

@@ -43,26 +43,43 @@ void StepSums::exchange(comm::Exchange exchange, comm::Patience patience) {
   rank_.communicator->await(rank_.communicator->post(exchange, workspace_), patience);
 }
 
-template <class T>
-void StepSums::sum_in_order(std::span<T> values) {
-  if (rank_.communicator == nullptr || values.empty()) return;
-  const std::size_t bytes = values.size_bytes();
-  ANABATIC_CHECK(bytes * group_.size() <= gathered_.size(), "[ranks] a sum of {} values, {} bytes",
-                 values.size(), gathered_.size());
-  std::ranges::fill(counts_, static_cast<std::int64_t>(bytes));
+// Fills gathered_ with the bytes of all ranks.
+void StepSums::gather(std::span<const std::byte> own) {
+  ANABATIC_CHECK(own.size() * group_.size() <= gathered_.size(), "[ranks] {} bytes of {}",
+                 own.size(), gathered_.size());
+  std::ranges::fill(counts_, std::ssize(own));
   exchange({.kind = comm::ExchangeKind::kAllGather,
             .row_bytes = 1,
-            .input = std::as_bytes(values).data(),
+            .input = own.data(),
             .output = gathered_.data(),
             .label = "sums of a step"},
            comm::Patience::kLimited);
+}
+
+template <class T>
+T StepSums::gathered(std::size_t place) const {
+  T value;
+  std::memcpy(&value, gathered_.data() + place * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void StepSums::sum_in_order(std::span<T> values) {
+  if (rank_.communicator == nullptr || values.empty()) return;
+  gather(std::as_bytes(values));
+  const std::size_t count = values.size();
   std::ranges::fill(values, T{0});
   for (std::size_t rank = 0; rank < group_.size(); ++rank)
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      T value;
-      std::memcpy(&value, gathered_.data() + rank * bytes + i * sizeof(T), sizeof(T));
-      values[i] += value;
-    }
+    for (std::size_t i = 0; i < count; ++i) values[i] += gathered<T>(rank * count + i);
+}
+
+void StepSums::add_in_order(double& total, double own) {
+  if (rank_.communicator == nullptr) {
+    total += own;
+    return;
+  }
+  gather(std::as_bytes(std::span(&own, 1)));
+  for (std::size_t rank = 0; rank < group_.size(); ++rank) total += gathered<double>(rank);
 }
 
 void StepSums::sum(std::span<std::int64_t> values) { sum_in_order(values); }

@@ -20,6 +20,7 @@ enum class Verdict : std::uint8_t {
   kEnds,
   kSteps,
   kReadsPeers,  // train/ranks/peer_reads.h
+  kValidates,
   kTellsAll     // train/ranks/agreement.h
 };
 
@@ -39,6 +40,8 @@ class StepSums {
   // Over the ranks, in their order. The same on all ranks.
   void sum(std::span<std::int64_t> values);
   void sum(std::span<double> values);
+  // Adds each rank's number to the total, one after the other. The same on all ranks.
+  void add_in_order(double& total, double own);
 
   // The first rank's bytes for all. Alone it does nothing. The others wait for it however long it
   // takes: it validates and saves between steps.
@@ -55,6 +58,9 @@ class StepSums {
   std::int64_t num_bytes() const;
 
  private:
+  void gather(std::span<const std::byte> own);
+  template <class T>
+  T gathered(std::size_t place) const;
   template <class T>
   void sum_in_order(std::span<T> values);
   void exchange(comm::Exchange exchange, comm::Patience patience);

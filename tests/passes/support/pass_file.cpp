@@ -75,6 +75,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
     options.mesh.data = std::stoi(value);
   } else if (key == "expert") {
     options.mesh.expert = std::stoi(value);
+  } else if (key == "shards_optimizer") {
+    options.shards_optimizer = yes_or_no(value);
   } else if (key == "rank") {
     options.rank = std::stoi(value);
   } else if (key == "precision") {

@@ -299,17 +299,17 @@ void sum_squares(const Arguments& args) {
 }
 
 void sum_squares_of_parts(const Arguments& args) {
-  const std::int64_t parts = spec::get_int(*args.attributes, "parts"),
-                     first = spec::get_int(*args.attributes, "first"),
-                     end = first + spec::get_int(*args.attributes, "count");
+  const std::int64_t columns = spec::get_int(*args.attributes, "columns"),
+                     column = spec::get_int(*args.attributes, "column"),
+                     parts = spec::get_int(*args.attributes, "parts"),
+                     part = spec::get_int(*args.attributes, "part");
   auto* sums = args.outputs[0].as<double>();
-  for (const TensorView& gradient : args.inputs)
-    for (std::int64_t part = 0; part < parts; ++part) {
-      const spec::ElementRange elements = spec::shard_elements(*gradient.type, parts, part);
-      *sums++ = first <= part && part < end
-                    ? sum_squares_of(args, gradient, elements.begin, elements.end)
-                    : 0;
-    }
+  for (const TensorView& gradient : args.inputs) {
+    const spec::ElementRange own = spec::shard_elements(*gradient.type, parts, part);
+    std::fill(sums, sums + columns, 0.0);
+    sums[column] = sum_squares_of(args, gradient, own.begin, own.end);
+    sums += columns;
+  }
 }
 
 void optimizer_step(const Arguments& args) {

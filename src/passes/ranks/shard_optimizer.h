@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts updates over the ranks of the data axis (ZeRO stage 1; Rajbhandari et al., 2020). Each rank
-// keeps the moments, and the lower 16 bits, of its own part of a parameter (spec/shards.h). It
+// Cuts updates over the ranks that sum a gradient (ZeRO stage 1; Rajbhandari et al., 2020): those of
+// the data axis, and of the expert data axis where experts are cut (shard_experts). Each rank keeps the moments, and the lower 16 bits, of its own part of a parameter (spec/shards.h). It
 // updates that part and gets the others from their ranks:
 //
 //   state %m "first_moment.w": f32[8,48,16]     state %m "first_moment.w.slice.1": f32[4,48,16]
@@ -9,7 +9,7 @@
 //                                                         {first_row=192}
 //                                               %p = all_gather(%q)
 //
-// The norm is of parts too, each of which one rank squares:
+// The norm is of parts too, each of which one rank squares in a column of its own:
 //
 //   %a = sum_squares(%s)                        %t = sum_squares_of_parts(%s, ...)
 //   %n = global_norm(%a, ...)                →  %u = all_reduce(%t)
@@ -32,9 +32,10 @@ namespace anabatic::passes {
 
 inline constexpr std::int64_t kSmallestSharded = 64 << 10;
 
-// The output with the sums over all ranks, f64[parameters, ranks], and the parameter of each row.
-inline constexpr std::string_view kSumsOfSquares = "sums_of_squares";
-std::vector<Name> names_of_sums(const ir::Graph& graph);
+// Outputs with the sums over all ranks, f64[parameters, ranks], and the parameter of each row.
+inline constexpr std::string_view kSumsOfSquares = "sums_of_squares",
+                                  kSumsOfSquaresOfExperts = "sums_of_squares.experts";
+std::vector<Name> names_of_sums(const ir::Graph& graph, std::string_view output);
 
 extern const Pass kShardOptimizer;
 

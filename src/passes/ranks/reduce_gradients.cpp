@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "passes/reduce_gradients.h"
+#include "passes/ranks/reduce_gradients.h"
 
 #include <algorithm>
 #include <vector>
