@@ -186,6 +186,11 @@ const char* const kMixtral =
  "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "num_local_experts": 8,
  "num_experts_per_tok": 2, "max_position_embeddings": 64, "vocab_size": 32, "rms_norm_eps": 1e-05,
  "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false})";
+const char* const kWideMixtral =
+    R"({"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 256,
+ "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "num_local_experts": 8,
+ "num_experts_per_tok": 2, "max_position_embeddings": 64, "vocab_size": 32, "rms_norm_eps": 1e-05,
+ "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": false})";
 const char* const kQwen3 =
     R"({"model_type": "qwen3_moe", "hidden_size": 32, "intermediate_size": 24,
  "moe_intermediate_size": 16, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -375,6 +380,116 @@ TEST_P(IntegerExperts, GiveTheSameBitsOnAnyMesh) {
     }
   }
 }
+
+// --- Training ---
+
+// What steps leave: norms, and parameters of a rank.
+struct Trained {
+  std::vector<double> norms;
+  Tensors parameters;
+};
+
+Trained train(const Case& each, const spec::Mesh& mesh, bool shards_optimizer,
+              comm::Communicator* communicator) {
+  constexpr std::int64_t kSteps = 3;
+  const std::int32_t rank = communicator == nullptr ? 0 : communicator->rank();
+  // One rank alone has the samples of all.
+  const std::int64_t micro_batches = communicator == nullptr ? 4 * kMicroBatches : kMicroBatches;
+  lower::CompileOptions options{.optimizer = {.epsilon = 0.1, .clip_grad_norm = 0.5},
+                                .micro_batches = micro_batches};
+  options.mesh = mesh;
+  options.rank = rank;
+  options.shards_optimizer = shards_optimizer;
+  const lower::Compiled compiled = lower::compile(each.graph, options, device::describe_cpu(1));
+  const auto is_part_of_experts = [](const ir::State& state) {
+    return !state.rows.is_whole() && text(state.owner).find(".experts.") != std::string_view::npos;
+  };
+  EXPECT_EQ(std::ranges::any_of(compiled.graph.states, is_part_of_experts),
+            shards_optimizer && mesh.expert_data() > 1);
+  runtime::StateStore store;
+  device::ThreadTeam team(1);
+  runtime::Executor executor(compiled.program, store, team,
+                             {.rank = {.mesh = mesh, .communicator = communicator}});
+  initialise(each, compiled, store, team);
+  Trained result;
+  for (std::int64_t step = 1; step <= kSteps; ++step) {
+    if (communicator != nullptr) communicator->begin_step(1, step);
+    for (const spec::StepEntry& entry : runtime::schedule_of(compiled.program, micro_batches)) {
+      const std::int64_t first = step * 4 * kMicroBatches + rank * micro_batches;
+      if (entry.action == spec::Action::kForward)
+        for (const runtime::NamedOperand& input : compiled.program.inputs) {
+          std::byte* data = executor.input(input.name).data();
+          each.fill(first + entry.micro_batch, input, data);
+          if (input.name == "step") *reinterpret_cast<std::int32_t*>(data) = static_cast<int>(step);
+          if (input.name == "learning_rate") *reinterpret_cast<float*>(data) = 0.05f;
+        }
+      executor.run(entry);
+    }
+    result.norms.push_back(*executor.output("grad_norm").as<float>());
+  }
+  for (const ir::State& state : compiled.graph.states) {
+    if (state.role != ir::StateRole::kParameter) continue;
+    std::vector<float>& values = result.parameters[std::string(text(state.name))];
+    const train::StateRows rows = train::find_rows(store, state.name);
+    values.resize(static_cast<std::size_t>(rows.state.type->num_elements()));
+    train::read_rows(rows, 0, values);
+  }
+  return result;
+}
+
+// Within `bound` of the norm of `want` from `first` on.
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, std::size_t first,
+                 double bound) {
+  ASSERT_LE(first + got.size(), want.size());
+  double error = 0, norm = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double value = want[first + i], difference = got[i] - value;
+    error += difference * difference;
+    norm += value * value;
+  }
+  EXPECT_TRUE(std::sqrt(error) <= bound * std::sqrt(norm))
+      << std::sqrt(error) << " of " << std::sqrt(norm);
+}
+
+class TrainedExperts : public ::testing::TestWithParam<bool> {};
+
+// Wide enough that experts' optimizer states are cut, where two ranks hold the same experts.
+TEST_P(TrainedExperts, OfFourRanksAreThoseOfOne) {
+  const Case each = model_case(kWideMixtral, true);
+  const Trained alone = train(each, {}, false, nullptr);
+  const double bound = testing::parity_bounds(2, 64, DType::kFloat32).gradient;
+  for (const spec::Mesh& mesh : {spec::Mesh{.data = 4, .expert = 2}, {.data = 4, .expert = 4}}) {
+    SCOPED_TRACE(spec::to_string(mesh));
+    std::vector<Trained> together(4);
+    const auto errors = testing::run_ranks(4, {}, [&](comm::Communicator& communicator) {
+      together[static_cast<std::size_t>(communicator.rank())] =
+          train(each, mesh, GetParam(), &communicator);
+    });
+    for (const std::string& error : errors) ASSERT_EQ(error, "");
+    for (std::int32_t rank = 0; rank < 4; ++rank) {
+      const Trained& got = together[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(got.norms, together[0].norms);
+      for (std::size_t i = 0; i < got.norms.size(); ++i)
+        EXPECT_LE(std::abs(got.norms[i] - alone.norms[i]), bound * alone.norms[i]);
+      for (const auto& [name, values] : got.parameters) {
+        SCOPED_TRACE(fmt::format("rank {}: {}", rank, name));
+        const bool is_shared = name.find(".experts.") != std::string::npos;
+        const std::size_t first =
+            is_shared ? values.size() * static_cast<std::size_t>(
+                                            spec::coordinates_of(mesh, rank)[spec::Axis::kExpert])
+                      : 0;
+        expect_near(values, alone.parameters.at(name), first, bound);
+        if (!is_shared) {
+          EXPECT_EQ(values, together[0].parameters.at(name));
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizer, TrainedExperts, ::testing::Bool(), [](const auto& is_sharded) {
+  return std::string(is_sharded.param ? "sharded" : "replicated");
+});
 
 INSTANTIATE_TEST_SUITE_P(Choices, IntegerExperts, ::testing::Range<std::size_t>(0, kChoices.size()),
                          [](const auto& index) { return kChoices[index.param].text; });
