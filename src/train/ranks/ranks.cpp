@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "comm/local_transport.h"
+#include "comm/paced_transport.h"
 #include "device/cpu_limits.h"
 #include "train/objective/run_model.h"
 
@@ -93,8 +94,11 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
     transports.push_back(world->make_transport());
   else
     transports = comm::local_transports(mesh_.world());
-  for (std::unique_ptr<comm::Transport>& transport : transports)
+  const std::optional<spec::ClusterSpec> links = emulated_cluster(run);
+  for (std::unique_ptr<comm::Transport>& transport : transports) {
+    if (links) transport = comm::make_paced(std::move(transport), *links);
     communicators_.push_back(std::make_unique<comm::Communicator>(std::move(transport), options));
+  }
 }
 
 Ranks::~Ranks() {

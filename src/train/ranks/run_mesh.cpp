@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "spec/cluster_file.h"
 #include "spec/mesh_request.h"
 
 namespace anabatic::train {
@@ -33,7 +34,6 @@ void require_forms(const RunConfig::Parallel& parallel) {
        "a sum in an order that nobody fixes");
   need(parallel.exchange != "mpi", "parallel.exchange", parallel.exchange,
        "an exchange by MPI's own collectives");
-  need(parallel.emulate.empty(), "parallel.emulate", parallel.emulate, "a run over other links");
   if (!missing.empty())
     throw Unsupported("[parallel] expected keys whose form is there, got:" + missing);
 }
@@ -58,6 +58,15 @@ spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits) {
   const spec::Mesh mesh = spec::mesh_of(request);
   require_forms(parallel);
   return mesh;
+}
+
+std::optional<spec::ClusterSpec> emulated_cluster(const RunConfig& run) {
+  if (run.parallel.emulate.empty()) return std::nullopt;
+  spec::ClusterSpec cluster = spec::read_cluster(run.parallel.emulate);
+  ANABATIC_REQUIRE(cluster.num_ranks() >= num_ranks(run),
+                   "[parallel] parallel.emulate: {}: expected devices for {} ranks, got {}",
+                   run.parallel.emulate, num_ranks(run), cluster.num_ranks());
+  return cluster;
 }
 
 void require_world(const RunConfig& run, std::int64_t started) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "spec/cluster.h"
 #include "spec/mesh.h"
 #include "train/run_config.h"
 
@@ -21,6 +22,10 @@ std::int32_t num_ranks(const RunConfig& run);
 // InvalidArgument with every equation of the keys that is broken, and the nearest setting that
 // mends all. Unsupported, with what is missing, where a key asks for a form that is not there.
 spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits = {});
+
+// The links of parallel.emulate; none: the machine's own. InvalidArgument where its file is wrong,
+// or has too few devices.
+std::optional<spec::ClusterSpec> emulated_cluster(const RunConfig& run);
 
 // Throws InvalidArgument where the run is planned for another number of ranks than were started.
 void require_world(const RunConfig& run, std::int64_t started);
