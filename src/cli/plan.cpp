@@ -15,7 +15,6 @@
 #include "device/topology.h"
 #include "plan/budget_error.h"
 #include "plan/timeline_svg.h"
-#include "train/ranks/ranks.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::cli {
@@ -24,11 +23,8 @@ namespace {
 // A run config names its model itself; anything else is the model.
 train::RunConfig run_config(const Invocation& invocation) {
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
-  if (file.ends_with(".yaml") || file.ends_with(".yml")) {
-    const train::RunConfig run = train::load_run_config(file, invocation.overrides);
-    train::require_one_rank(run, "plan");
-    return train::with_training_precision(run);
-  }
+  if (file.ends_with(".yaml") || file.ends_with(".yml"))
+    return train::with_training_precision(train::load_run_config(file, invocation.overrides));
   train::Overrides overrides = invocation.overrides;
   if (!file.empty()) overrides["model.path"] = {file};
   return train::with_training_precision(train::load_run_config("", overrides));

@@ -15,6 +15,7 @@
 #include "train/calibration.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/ranks/ranks.h"
 #include "train/swap_tier.h"
 
 namespace anabatic::cli {
@@ -103,6 +104,79 @@ OrderedJson bytes_json(const Map& map, const char* name_of_empty) {
   return json;
 }
 
+// Exchanges that differ in their layer alone.
+struct ExchangeRow {
+  train::PlannedExchange one;
+  std::int64_t sent_bytes = 0;  // of all, a step
+};
+
+// The name without the number of its layer: "gradients.layers.*.experts.up".
+std::string over_layers(const std::string& name) {
+  constexpr std::string_view kLayers = "layers.";
+  const auto at = name.find(kLayers);
+  if (at == std::string::npos) return name;
+  const auto number = at + kLayers.size(), end = name.find_first_not_of("0123456789", number);
+  return end == std::string::npos ? name : name.substr(0, number) + "*" + name.substr(end);
+}
+
+std::vector<ExchangeRow> rows_of(const std::vector<train::PlannedExchange>& exchanges) {
+  std::vector<ExchangeRow> rows;
+  for (const train::PlannedExchange& exchange : exchanges) {
+    const std::string name = over_layers(exchange.name);
+    auto row = std::ranges::find_if(rows, [&](const ExchangeRow& known) {
+      return known.one.name == name && known.one.kind == exchange.kind &&
+             known.one.axes == exchange.axes && known.one.bytes == exchange.bytes;
+    });
+    if (row == rows.end()) {
+      row = rows.insert(row, {.one = exchange});
+      row->one.name = name;
+      row->one.count = 0;
+    }
+    row->one.count += exchange.count;
+    row->sent_bytes += exchange.count * exchange.sent_bytes;
+  }
+  return rows;
+}
+
+std::string ranks_table(const ModelPlan& planned) {
+  if (planned.mesh.world() == 1) return "";
+  std::string out = fmt::format(
+      "ranks        {}: {}; each has {}\n", planned.mesh.world(), spec::to_string(planned.mesh),
+      planned.run.parallel.local_ranks > 1 ? "its part of this process"
+                                           : "a process such as this one");
+  out += fmt::format("exchanges    of a step: {} sent by each rank\n",
+                     format_bytes(train::sent_bytes(planned.exchanges)));
+  for (const ExchangeRow& row : rows_of(planned.exchanges))
+    out +=
+        fmt::format("  {:<44} {:<14} {:>4} x {:>10} over {} ({}): {} sent\n", row.one.name,
+                    comm::to_string(row.one.kind), row.one.count, format_bytes(row.one.bytes),
+                    spec::to_string(row.one.axes), row.one.num_ranks, format_bytes(row.sent_bytes));
+  return out;
+}
+
+OrderedJson ranks_json(const ModelPlan& planned) {
+  const spec::Mesh& mesh = planned.mesh;
+  OrderedJson exchanges = OrderedJson::array();
+  for (const train::PlannedExchange& exchange : planned.exchanges)
+    exchanges.push_back({{"name", exchange.name},
+                         {"kind", comm::to_string(exchange.kind)},
+                         {"group", spec::to_string(exchange.axes)},
+                         {"ranks", exchange.num_ranks},
+                         {"bytes", exchange.bytes},
+                         {"sent_bytes", exchange.sent_bytes},
+                         {"count", exchange.count}});
+  return {{"world", mesh.world()},
+          {"local", planned.run.parallel.local_ranks},
+          {"mesh",
+           {{"tensor", mesh.tensor},
+            {"context", mesh.context},
+            {"data", mesh.data},
+            {"pipeline", mesh.pipeline},
+            {"expert", mesh.expert}}},
+          {"sent_bytes", train::sent_bytes(planned.exchanges)},
+          {"exchanges", std::move(exchanges)}};
+}
+
 void add_note(ModelPlan& plan, const std::string& note) {
   plan.note += (plan.note.empty() ? "" : "; ") + note;
 }
@@ -111,7 +185,7 @@ void add_note(ModelPlan& plan, const std::string& note) {
 
 std::int64_t ModelPlan::tokens() const {
   return run.train.micro_batch_size * run.train.gradient_accumulation_steps *
-         run.data.sequence_length;
+         run.data.sequence_length * mesh.data;
 }
 
 plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
@@ -129,18 +203,27 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
           ? std::max<std::int64_t>(device::current_resident_bytes() - before_data_bytes, 0)
           : 0;
   process_bytes += data_bytes;
-  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(run.device.threads));
+  train::require_supported_by_ranks(run);
+  train::require_supported_by_ranks(run, result.config);
+  train::MeshLimits limits{.num_experts = model::num_experts(result.config.spec)};
+  if (data) limits.num_samples = data->num_samples();
+  result.mesh = train::mesh_of(run, limits);
+  const train::RunConfig own = train::of_one_thread(run, process_bytes);
+  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(own.device.threads));
   const train::Calibration calibration = train::stored_calibration(device);
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
   result.available_bytes = device::available_bytes() + process_bytes;
   plan::Outcome<train::BudgetedRun> budgeted = train::plan_as_asked(
-      run, result.config, result.device, calibration.efficiency,
+      own, result.config, result.device, calibration.efficiency,
       {.process_bytes = process_bytes, .data_bytes = data_bytes, .finds_smallest = finds_smallest});
   if (!budgeted) return budgeted.refusal();
   result.plan = std::move(budgeted->plan);
   result.memory = std::move(budgeted->memory);
   result.note = std::move(budgeted->note);
+  train::add_other_ranks(result.memory, run.parallel.local_ranks - 1);
+  result.exchanges = train::planned_exchanges(result.plan.training, result.mesh,
+                                              run.train.gradient_accumulation_steps);
   if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)
     add_note(result, "train would choose a plan that fits into the available memory");
   if (const std::int64_t disk_bytes = result.plan.training.plan.disk_bytes; disk_bytes > 0) {
@@ -152,7 +235,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
                                    format_bytes(place.free_bytes)));
   }
   result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);
-  result.model_flops = model_flops(run, result.config);
+  result.model_flops = model_flops(run, result.config) * result.mesh.data;
   result.run = std::move(run);
   result.planning_seconds = now() - begin;
   return result;
@@ -199,6 +282,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
       run.train.micro_batch_size, run.data.sequence_length, run.train.gradient_accumulation_steps,
       run.train.gradient_accumulation_steps == 1 ? "" : "es", run.train.precision,
       planned.device.num_threads);
+  out += ranks_table(planned);
   out += fmt::format("memory       predicted peak {} of {} available, of which\n{}",
                      format_bytes(planned.memory.peak_bytes), format_bytes(planned.available_bytes),
                      train::to_string(planned.memory));
@@ -221,7 +305,7 @@ std::string to_table(const ModelPlan& planned, const train::SettingsFound* setti
       planned.price.update_seconds, planned.price.disk_seconds,
       static_cast<double>(planned.tokens()) / planned.price.seconds, planned.price_source);
   out += fmt::format("FLOPs        {:.4g} a step of the model, {:.4g} of its kernels\n",
-                     planned.model_flops, planned.price.flops);
+                     planned.model_flops, planned.price.flops * planned.mesh.data);
   out += fmt::format("planned in   {:.2f} s\n", planned.planning_seconds);
   if (settings) out += settings_table(*settings);
   return out;
@@ -273,9 +357,10 @@ std::string to_json(const ModelPlan& planned, const train::SettingsFound* settin
         {"tokens", planned.tokens()},
         {"tokens_per_second", static_cast<double>(planned.tokens()) / planned.price.seconds},
         {"model_flops", planned.model_flops},
-        {"kernel_flops", planned.price.flops},
+        {"kernel_flops", planned.price.flops * planned.mesh.data},
         {"prices", planned.price_source}}},
-      {"planning_seconds", planned.planning_seconds}};
+      {"planning_seconds", planned.planning_seconds},
+      {"ranks", ranks_json(planned)}};
   if (settings) json["settings"] = settings_json(*settings);
   return dump_json(json);
 }

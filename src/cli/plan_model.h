@@ -2,10 +2,12 @@
 // What `anabatic plan MODEL` computes and prints.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "plan/outcome.h"
 #include "train/memory_account.h"
 #include "train/plan_file.h"
+#include "train/ranks/planned_exchanges.h"
 #include "train/run_plan.h"
 #include "train/settings_search.h"
 
@@ -19,12 +21,14 @@ struct ModelPlan {
   std::string note;  // why this plan was chosen (train/budget.h)
   train::MemoryAccount memory;
   plan::StepPrice price;
-  double model_flops = 0;       // of a step, without recomputed work
+  spec::Mesh mesh;  // of the run; plan and price are of one rank, and so is the memory of a process
+  std::vector<train::PlannedExchange> exchanges;
+  double model_flops = 0;       // of a step on all ranks, without recomputed work
   double planning_seconds = 0;  // of graphs, passes, plans and accounts
   std::string price_source;
   std::int64_t available_bytes = 0;  // to this process, with what it holds; train's budget `auto`
 
-  std::int64_t tokens() const;  // a step
+  std::int64_t tokens() const;  // a step, on all ranks
 };
 
 // Plans `run`, whose model.path names a config.json or its directory. Without a memory.budget:

@@ -548,6 +548,12 @@ std::vector<std::string> problems_of(const RunConfig& config) {
     problems.push_back(
         "memory.parameters: disk stores parameters with the moments; expected "
         "memory.optimizer_state: disk or auto, got resident");
+  const RunConfig::Parallel& parallel = config.parallel;
+  if (parallel.local_ranks > 1 && parallel.world != RunConfig::Parallel::kStarted &&
+      parallel.world != parallel.local_ranks)
+    problems.push_back(
+        fmt::format("parallel.world: expected auto or parallel.local_ranks = {}, got {}",
+                    parallel.local_ranks, parallel.world));
   constexpr std::int64_t kMaxTokens = std::int64_t{1} << 31;
   if (config.data.sequence_length > kMaxTokens / config.train.micro_batch_size)
     problems.push_back(fmt::format(

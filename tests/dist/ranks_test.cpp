@@ -10,12 +10,17 @@
 #include "anabatic/error.h"
 #include "anabatic/session.h"
 #include "base/text.h"
+#include "device/topology.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "support/tolerance.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
+#include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/ranks/planned_exchanges.h"
+#include "train/ranks/run_mesh.h"
+#include "train/run_plan.h"
 #include "train/trainer.h"
 
 namespace anabatic::train {
@@ -30,6 +35,8 @@ using anabatic::testing::tiny_run;
 using anabatic::testing::write_tiny_tokens;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+constexpr std::int64_t kBytesOfSums = 2000;  // that a rank sends for sums of a step, at most
 
 // What a run leaves: the state after its last step, and its lines without times and memory.
 struct Outcome {
@@ -55,6 +62,16 @@ RunConfig run_of(const TemporaryDirectory& folder, std::int64_t ranks, std::int6
   // Its products add chunks of rows to a gradient one by one, across micro-batches.
   run.fusions.off.insert("fuse_head_loss");
   return run;
+}
+
+template <class Refusal>
+std::string refusal_of(RunConfig run) {
+  try {
+    Trainer{std::move(run)};
+  } catch (const Refusal& error) {
+    return error.what();
+  }
+  return "it was taken, or refused for another reason";
 }
 
 class Forms : public ::testing::TestWithParam<std::string> {};
@@ -200,14 +217,39 @@ TEST(Ranks, TellWhatTheirExchangesTake) {
     EXPECT_EQ(own[0]["comm_bytes"], own[1]["comm_bytes"]);
   }
   // Each rank sends a third of every gradient to each other one, and its sum of a third to both.
-  // Panels pad the gradients, and the sums of a step add some hundred bytes.
-  const std::int64_t gradients = 4 * ModelSession(run, false).config().counts.total;
-  EXPECT_GT(bytes, 4 * gradients);
-  EXPECT_LT(bytes, 6 * gradients);
+  // Panels pad the gradients.
+  const model::ModelConfig config = load_run_model(run);
+  EXPECT_GT(bytes, 4 * 4 * config.counts.total);
+  // As planned, but for the sums of a step. The plan has the mean of the ranks, rounded down.
+  const std::vector<PlannedExchange> planned = planned_exchanges(
+      plan_run(run, config, device::describe_cpu(1), plan::default_efficiency())->training,
+      mesh_of(run), run.train.gradient_accumulation_steps);
+  EXPECT_GE(bytes, 3 * sent_bytes(planned));
+  EXPECT_LT(bytes, 3 * (sent_bytes(planned) + std::ssize(planned) + kBytesOfSums));
   const RunConfig alone = run_of(folder, 1, 1);
   outcome_of(alone);
   EXPECT_FALSE(
       json_lines(fs::path(alone.train.output) / "metrics.jsonl")[0].contains("comm_bytes"));
+}
+
+TEST(Ranks, ExchangeOverEmulatedLinks) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 1);
+  const Outcome plain = outcome_of(run);
+  const fs::path file = folder.path() / "cluster.json";
+  const auto set_ranks = [&](int ranks) {
+    std::ofstream(file) << fmt::format(
+        R"({{"levels": [{{"name": "node", "ranks": {}, "latency_us": 3000}}]}})", ranks);
+  };
+  set_ranks(2);
+  run.parallel.emulate = file;
+  run.train.output += "-emulated";
+  EXPECT_EQ(outcome_of(run), plain);
+  for (const nlohmann::json& line : json_lines(fs::path(run.train.output) / "metrics.jsonl"))
+    EXPECT_GT(line["comm_exposed_s"], 0.003);
+  set_ranks(1);
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              HasSubstr("cluster.json: expected devices for 2 ranks, got 1"));
 }
 
 TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
@@ -277,16 +319,6 @@ TEST(Ranks, WhatTheyCannotDoYetIsNamed) {
   EXPECT_THROW(Trainer{run}, Unsupported);
   const Settings settings{{"model.path", {run.model.path}}, {"parallel.local_ranks", {"2"}}};
   EXPECT_THROW(Session{settings}, Unsupported);
-}
-
-template <class Refusal>
-std::string refusal_of(RunConfig run) {
-  try {
-    Trainer{std::move(run)};
-  } catch (const Refusal& error) {
-    return error.what();
-  }
-  return "it was taken, or refused for another reason";
 }
 
 TEST(Ranks, EveryKeyThatBreaksAnEquationIsNamedAtOnce) {

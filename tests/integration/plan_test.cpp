@@ -215,6 +215,43 @@ TEST_F(PlanVerb, CountsValidationAndFollowsTheKeysOfTrain) {
   EXPECT_EQ(row(again, "validation"), row(large, "validation"));
 }
 
+TEST_F(PlanVerb, ListsWhatTheRanksOfARunExchange) {
+  const fs::path model = write_tiny_config(folder_.path());
+  const auto plan_with = [&](std::vector<std::string> keys) {
+    keys.insert(keys.begin(), {model, "--data.sequence_length", "64"});
+    return plan(keys);
+  };
+  const nlohmann::json one = plan_with({}), world = plan_with({"--parallel.world", "8"}),
+                       local = plan_with({"--parallel.local_ranks", "2"});
+  EXPECT_TRUE(one["ranks"]["exchanges"].empty());
+  EXPECT_EQ(world["ranks"]["mesh"]["data"], 8);
+  EXPECT_EQ(world["step"]["tokens"], 8 * one["step"]["tokens"].get<std::int64_t>());
+  std::int64_t sent = 0;
+  for (const auto& exchange : world["ranks"]["exchanges"]) {
+    EXPECT_EQ(exchange["group"], "data");
+    EXPECT_EQ(exchange["ranks"], 8);
+    EXPECT_EQ(exchange["count"], 1);
+    sent += exchange["sent_bytes"].get<std::int64_t>();
+  }
+  EXPECT_EQ(world["ranks"]["sent_bytes"], sent);
+  // Seven eighths of each gradient leave a rank as parts, and as much as sums or parameters.
+  const double gradients = 4.0 * one["parameters"].get<double>();
+  EXPECT_GT(static_cast<double>(sent), 7.0 / 8 * gradients);
+  // Ranks of one process take its memory together; those of a world have a process each.
+  EXPECT_EQ(row(local, "other ranks"), peak(local) - row(local, "code and libraries") -
+                                           row(local, "staging") - row(local, "other ranks"));
+  EXPECT_EQ(row(world, "other ranks"), 0);
+
+  const Outcome table = run_binary({"plan", model, "--parallel.world", "8"});
+  EXPECT_THAT(table.out, HasSubstr("data 8 · pipeline 1, expert 1; each has a process"));
+  EXPECT_THAT(table.out, HasSubstr("exchanges    of a step: "));
+  EXPECT_THAT(table.out, HasSubstr("gradients.layers.*."));
+  const Outcome refused =
+      run_binary({"plan", model, "--parallel.world", "6", "--parallel.data", "4"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("4 wanted, 6 there; nearest setting: parallel.data 6"));
+}
+
 TEST_F(PlanVerb, FindsSettingsThatFit) {
   const fs::path model = write_tiny_config(folder_.path(), "\"max_position_embeddings\": 512");
   const nlohmann::json settings =

@@ -8,6 +8,7 @@
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/objective/run_model.h"
+#include "train/ranks/ranks.h"
 
 namespace anabatic {
 
@@ -19,12 +20,16 @@ PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[plan] model.path: expected a value, got none");
   const std::int64_t process_bytes = device::current_resident_bytes();
   const model::ModelConfig config = train::load_run_model(run);
-  const spec::DeviceSpec described = device::describe_cpu(static_cast<int>(run.device.threads));
+  train::require_supported_by_ranks(run);
+  train::require_supported_by_ranks(run, config);
+  const train::RunConfig own = train::of_one_thread(run, process_bytes);
+  const spec::DeviceSpec described = device::describe_cpu(static_cast<int>(own.device.threads));
   const train::Calibration calibration = train::stored_calibration(described);
   const spec::DeviceSpec device = train::with_peaks_of(described, calibration);
-  const plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(
-      run, config, device, calibration.efficiency, {.process_bytes = process_bytes});
+  plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(
+      own, config, device, calibration.efficiency, {.process_bytes = process_bytes});
   if (!planned) return plan::to_public(planned.refusal());
+  train::add_other_ranks(planned->memory, run.parallel.local_ranks - 1);
   const lower::Compiled& training = planned->plan.training;
   const plan::StepPrice price = train::price_run(run, training, device, calibration.efficiency);
   return PlannedStep{

@@ -47,6 +47,8 @@ constexpr std::array kRows{
     Row{"memory.", kRunAndBench},
     Row{"memory.swap_directory", "train plan profile bench doctor"},
     Row{"parallel.", kRun},
+    Row{"parallel.emulate", "train"},
+    Row{"parallel.patience", "train"},
     Row{"device.", "train evaluate generate gradients tokenize plan profile bench doctor"},
     Row{"device.calibrate", kRun},
     Row{"generate.", "generate"},

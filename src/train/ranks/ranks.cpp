@@ -14,9 +14,33 @@
 #include "train/objective/run_model.h"
 
 namespace anabatic::train {
+namespace {
+
+std::int64_t available_threads() { return device::cpu_limits().num_threads(); }
+
+// A budget keeps the states of every rank in memory.
+RunConfig with_resident_states(RunConfig run) {
+  run.memory.optimizer_state = run.memory.masters = run.memory.parameters = "resident";
+  return run;
+}
+
+}  // namespace
+
+RunConfig of_one_thread(RunConfig run, std::int64_t shared_bytes) {
+  if (num_ranks(run) == 1) return run;
+  run = with_resident_states(std::move(run));
+  const std::int64_t ranks = run.parallel.local_ranks;
+  if (run.memory.budget > 0)
+    run.memory.budget =
+        shared_bytes + std::max<std::int64_t>(run.memory.budget - shared_bytes, 0) / ranks;
+  const std::int64_t threads =
+      run.device.threads > 0 ? run.device.threads : available_threads();
+  run.device.threads = std::max<std::int64_t>(threads / ranks, 1);
+  return run;
+}
 
 void require_supported_by_ranks(const RunConfig& run) {
-  if (run.parallel.local_ranks == 1) return;
+  if (num_ranks(run) == 1) return;
   std::string refused;
   const auto refuse = [&](bool is_asked, std::string_view what) {
     if (is_asked) refused.append(refused.empty() ? "" : ", ").append(what);
@@ -34,16 +58,16 @@ void require_supported_by_ranks(const RunConfig& run) {
          "optimizer.state_precision: int8 with parallel.expert");
   if (!refused.empty())
     throw Unsupported(fmt::format(
-        "[ranks] expected a run whose states stay in memory, for parallel.local_ranks: {}, got {}",
-        run.parallel.local_ranks, refused));
+        "[ranks] expected a run whose states stay in memory, for {} ranks, got {}", num_ranks(run),
+        refused));
 }
 
 void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& config) {
-  if (run.parallel.local_ranks > 1 && !config.spec.mtp.empty())
+  if (num_ranks(run) > 1 && !config.spec.mtp.empty())
     throw Unsupported(
-        fmt::format("[ranks] expected a model without layers of multi-token prediction, for "
-                    "parallel.local_ranks: {}; model.keep_mtp: false leaves them out",
-                    run.parallel.local_ranks));
+        fmt::format("[ranks] expected a model without layers of multi-token prediction, for {} "
+                    "ranks; model.keep_mtp: false leaves them out",
+                    num_ranks(run)));
 }
 
 void require_one_rank(const RunConfig& run, std::string_view who) {
@@ -113,22 +137,12 @@ runtime::RankContext Ranks::of_thread(std::int32_t thread) const {
 
 RunConfig Ranks::of_one(RunConfig run, std::int64_t shared_bytes) const {
   if (mesh_.world() == 1) return run;
-  // A budget keeps the states of every rank in memory.
-  run.memory.optimizer_state = run.memory.masters = run.memory.parameters = "resident";
-  const std::int64_t available = device::cpu_limits().num_threads();
-  const std::int64_t threads = run.device.threads;
-  if (num_threads_ == 1) {
-    // A launcher that binds processes has left each its own threads.
-    const std::int64_t share = std::max<std::int64_t>(
-        ::sysconf(_SC_NPROCESSORS_ONLN) / num_on_node_, 1);
-    if (threads == 0) run.device.threads = std::min(available, share);
-    return run;
-  }
-  if (run.memory.budget > 0)
-    run.memory.budget =
-        shared_bytes + std::max<std::int64_t>(run.memory.budget - shared_bytes, 0) / num_threads_;
-  run.device.threads =
-      std::max<std::int64_t>((threads > 0 ? threads : available) / num_threads_, 1);
+  if (num_threads_ > 1) return of_one_thread(std::move(run), shared_bytes);
+  run = with_resident_states(std::move(run));
+  // A launcher that binds processes has left each its own threads.
+  const std::int64_t share =
+      std::max<std::int64_t>(::sysconf(_SC_NPROCESSORS_ONLN) / num_on_node_, 1);
+  if (run.device.threads == 0) run.device.threads = std::min(available_threads(), share);
   return run;
 }
 

@@ -26,6 +26,10 @@ void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& 
 // Throws Unsupported where the run has several ranks: `who`, such as "plan", knows one.
 void require_one_rank(const RunConfig& run, std::string_view who);
 
+// The config of one rank, of those that are threads of a process. They share memory.budget, but for
+// `shared_bytes`, and compute threads evenly.
+RunConfig of_one_thread(RunConfig run, std::int64_t shared_bytes);
+
 // The run of a process of a launcher: parallel.local_ranks becomes their number, so that a
 // checkpoint says how many ranks there were. InvalidArgument where the run asks for another one.
 RunConfig of_processes(RunConfig run, std::int32_t num_processes);
@@ -49,8 +53,8 @@ class Ranks {
   std::int32_t num_threads() const { return num_threads_; }    // that are ranks
   std::int32_t num_on_node() const { return num_on_node_; }  // ranks that share this machine
 
-  // The config of one rank. Threads share memory.budget, but for `shared_bytes`, and compute threads
-  // evenly. A process has both for itself: of compute threads that nobody set, its node's share.
+  // The config of one rank. A process has memory.budget and compute threads for itself: of threads
+  // that nobody set, its node's share.
   RunConfig of_one(RunConfig run, std::int64_t shared_bytes) const;
 
   // Ends the steps of all ranks with the text of an error: CommError from then on.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/ranks/planned_exchanges.h"
+
+#include "base/error.h"
+#include "runtime/verify_schedule.h"
+
+namespace anabatic::train {
+namespace {
+
+// Bytes that a group of n sends for a tensor of so many bytes, whatever the parts of its members.
+std::int64_t bytes_of_group(comm::ExchangeKind kind, std::int64_t bytes, std::int64_t n) {
+  using enum comm::ExchangeKind;
+  switch (kind) {
+    case kAllReduce:  // parts, and sums of parts
+      return 2 * (n - 1) * bytes;
+    case kAllGather:
+    case kReduceScatter:
+    case kBroadcast:
+    case kSend:
+      return (n - 1) * bytes;
+    case kExchangeRows:  // as if every member got as many rows; each keeps its own
+      return (n - 1) * bytes;
+  }
+  ANABATIC_CHECK(false, "[exchange] unknown kind {}", static_cast<int>(kind));
+}
+
+std::string name_of(const runtime::Program& program, const runtime::Exchange& exchange) {
+  const auto state = static_cast<std::size_t>(exchange.buffer.state);
+  if (exchange.buffer.state < 0) return exchange.label;
+  return std::string(text(exchange.buffer.arena == spec::Arena::kPersistent
+                              ? program.states.at(state).name
+                              : program.gradients.at(state)));
+}
+
+}  // namespace
+
+std::vector<PlannedExchange> planned_exchanges(const lower::Compiled& training,
+                                               const spec::Mesh& mesh,
+                                               std::int64_t num_micro_batches) {
+  const runtime::Program& program = training.program;
+  std::vector<PlannedExchange> result;
+  for (const runtime::Exchange& exchange : program.exchanges) {
+    const std::int64_t bytes = exchange.buffer.type.num_bytes();
+    const std::int32_t num_ranks = mesh.size(exchange.group);
+    result.push_back({.name = name_of(program, exchange),
+                      .kind = exchange.kind,
+                      .axes = exchange.group,
+                      .num_ranks = num_ranks,
+                      .bytes = bytes,
+                      .sent_bytes = bytes_of_group(exchange.kind, bytes, num_ranks) / num_ranks});
+  }
+  for (const spec::StepEntry& entry : runtime::schedule_of(program, num_micro_batches))
+    for (const runtime::ExchangePoint& point : program.variants.at(entry.action)
+                                                   .at(static_cast<std::size_t>(entry.variant))
+                                                   .exchange_points)
+      if (point.step == runtime::ExchangeStep::kPost)
+        ++result[static_cast<std::size_t>(point.exchange)].count;
+  return result;
+}
+
+std::int64_t sent_bytes(const std::vector<PlannedExchange>& exchanges) {
+  std::int64_t bytes = 0;
+  for (const PlannedExchange& exchange : exchanges) bytes += exchange.count * exchange.sent_bytes;
+  return bytes;
+}
+
+}  // namespace anabatic::train
