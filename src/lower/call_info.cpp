@@ -26,7 +26,8 @@ CallInfo info_of(const ir::Graph& graph, const PlannedCall& call, std::int32_t l
   info.is_bf16 = std::any_of(types.inputs.begin(), types.inputs.end(), [](const TensorType& type) {
     return type.value_dtype() == DType::kBFloat16;
   });
-  info.cost = node.op->cost(types.inputs, types.outputs, node.attributes);
+  const plan::NodeTypes expected = plan::expected_types(graph, node);
+  info.cost = node.op->cost(expected.inputs, expected.outputs, node.attributes);
   return info;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "ops/ranks/dispatch_map.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {
@@ -62,6 +63,24 @@ NodeTypes node_types(const ir::Graph& graph, const ir::Node& node) {
   types.outputs.reserve(node.outputs.size());
   for (ir::ValueId value : node.inputs) types.inputs.push_back(graph.value(value).type);
   for (ir::ValueId value : node.outputs) types.outputs.push_back(graph.value(value).type);
+  return types;
+}
+
+NodeTypes expected_types(const ir::Graph& graph, const ir::Node& node) {
+  NodeTypes types = node_types(graph, node);
+  const spec::ProductForm* form = ir::product_form(node);
+  if (form == nullptr || !form->is_grouped) return types;
+  for (const ir::ValueId input : node.inputs) {
+    const ir::NodeId producer = graph.value(input).producer;
+    if (producer == ir::kNoNode || graph.node(producer).op != &ops::kDispatchMap) continue;
+    const spec::Attributes& attributes = graph.node(producer).attributes;
+    const std::int64_t most = spec::get_int(attributes, "rows"),
+                       expected = spec::get_int(attributes, "expected");
+    for (std::vector<TensorType>* list : {&types.inputs, &types.outputs})
+      for (TensorType& type : *list)
+        if (type.ndim() <= 2 && type.ndim() > 0 && type.dim(0) == most) type.shape[0] = expected;
+    break;
+  }
   return types;
 }
 

@@ -46,6 +46,9 @@ struct NodeTypes {
   std::vector<TensorType> inputs, outputs;
 };
 NodeTypes node_types(const ir::Graph& graph, const ir::Node& node);
+// The same for prices: products over rows that other ranks send have as many of them as are
+// expected, in place of the most that may come (ops/ranks/dispatch_map.h).
+NodeTypes expected_types(const ir::Graph& graph, const ir::Node& node);
 
 // Attributes of the `fill` that zeroes a buffer of that type.
 spec::Attributes zero_fill_attributes(const TensorType& type);

@@ -104,7 +104,7 @@ struct Work {
 };
 
 Work work_of(const ir::Graph& graph, const ir::Node& node, const OpEfficiency& efficiency) {
-  const NodeTypes types = node_types(graph, node);
+  const NodeTypes types = expected_types(graph, node);
   const ir::Cost cost = node.op->cost(types.inputs, types.outputs, node.attributes);
   Work work{static_cast<double>(cost.flops),
             static_cast<double>(cost.bytes_read + cost.bytes_written)};

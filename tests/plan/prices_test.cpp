@@ -63,6 +63,26 @@ TEST(Prices, TakeTheBandwidthWhereItBinds) {
             picoseconds(bytes / 1e8));
 }
 
+// Of 400 rows that may come from other ranks, 100 are expected.
+TEST(Prices, OfRowsFromOtherRanksAreOfThoseExpected) {
+  const auto seconds = [](std::int64_t rows, bool is_from_ranks) {
+    ir::Graph graph;
+    ir::GraphBuilder builder(graph, ops::find_op);
+    const ir::ValueId x = builder.batch_input("x", tensor_type(DType::kFloat32, {rows, 80})),
+                      w = builder.state("w", tensor_type(DType::kFloat32, {2, 50, 80}),
+                                        ir::StateRole::kParameter),
+                      routes = builder.batch_input("routes", tensor_type(DType::kInt32, {2, 5})),
+                      offsets = builder.batch_input("offsets", tensor_type(DType::kInt32, {3}));
+    const auto maps =
+        builder.add("dispatch_map", {routes}, {{"member", 0}, {"rows", rows}, {"expected", 100}});
+    builder.add1("grouped_linear", {x, w, is_from_ranks ? maps[2] : offsets});
+    return picoseconds(
+        predicted_seconds(graph, graph.nodes.back(), device(), plan::default_efficiency()));
+  };
+  EXPECT_EQ(seconds(400, true), seconds(100, false));
+  EXPECT_LT(seconds(400, true), seconds(400, false));
+}
+
 TEST(Prices, CountAttentionWithinASequence) {
   ir::Graph graph;
   ir::GraphBuilder builder(graph, ops::find_op);

@@ -8,11 +8,12 @@ namespace anabatic::ops {
 namespace {
 
 std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check("dispatch_map", inputs, attributes, {"member", "rows"});
+  const Check check("dispatch_map", inputs, attributes, {"member", "rows", "expected"});
   const Operand routes = check.i32(0, "routes", 2);
   const std::int64_t members = routes.size(0), num_experts = routes.size(1) - 1,
                      member = check.non_negative_int("member"),
                      rows = check.non_negative_int("rows");
+  check.non_negative_int("expected");
   if (members < 1 || num_experts < 1 || num_experts % members != 0)
     check.fail(fmt::format("expected experts that divide among the ranks, got {}",
                            to_string(*routes.type)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the rows of tokens go when ranks share the experts of a layer, and where they lie there.
 //
-//   dispatch_map(routes i32[G,E+1]) {member, rows}
+//   dispatch_map(routes i32[G,E+1]) {member, rows, expected}
 //       -> row_map i32[rows], slots i32[rows], offsets i32[L+1],
 //          send_counts i32[G], receive_counts i32[G]
 //
@@ -9,7 +9,7 @@
 // [routes[p,e], routes[p,e+1]) there. Rank m of the group holds the L = E / G experts from m·L on.
 // This one is rank `member`. It sends its rows as route_sort has sorted them, send_counts[p] of
 // them to rank p. It receives receive_counts[p] rows from each, sorted alike, at most `rows`
-// together.
+// together. What is computed with them is priced for `expected` rows.
 //
 // The first three outputs are what route_sort would say of the received rows as tokens that chose
 // one local expert each. Beyond the received rows, row_map and slots have p at place p: they are

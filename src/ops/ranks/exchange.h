@@ -11,8 +11,8 @@ namespace anabatic::ops {
 // All are in place. Sums are in the order of comm/sum.h.
 //
 //   all_reduce       everything is the sum over the group
-//   reduce_scatter   the own part (spec/shards.h) is the sum; what the other parts hold is undefined
-//   all_gather       each part is that of the rank that owns it
+//   reduce_scatter   the own part (spec/shards.h) is the sum; what the other parts hold is
+//   undefined all_gather       each part is that of the rank that owns it
 extern const ir::OpSchema kAllGather;
 extern const ir::OpSchema kAllReduce;
 extern const ir::OpSchema kReduceScatter;

@@ -186,9 +186,10 @@ class Sharder {
     // Each member gets the one row of every other.
     const ValueId one = numbers(1);
     const ValueId routes = exchange({offsets, one, one, numbers(0)}, mesh_.expert, {{"top_k", 1}});
-    const std::vector<ValueId> maps =
-        builder_.add("dispatch_map", {routes},
-                     {{"member", std::int64_t{member_}}, {"rows", layer.most_received}});
+    const std::vector<ValueId> maps = builder_.add("dispatch_map", {routes},
+                                                   {{"member", std::int64_t{member_}},
+                                                    {"rows", layer.most_received},
+                                                    {"expected", layer.num_rows}});
     layer.row_map = maps[0];
     layer.local_slots = maps[1];
     layer.offsets = maps[2];
