@@ -389,18 +389,27 @@ struct Trained {
   Tensors parameters;
 };
 
+constexpr std::int32_t kTrainingRanks = 4;
+
+// One rank alone has the samples of all.
+lower::Compiled compile_training(const Case& each, const spec::Mesh& mesh, std::int32_t rank,
+                                 bool shards_optimizer, std::int64_t budget_bytes = 0) {
+  lower::CompileOptions options{.optimizer = {.epsilon = 0.1, .clip_grad_norm = 0.5},
+                                .micro_batches = kTrainingRanks * kMicroBatches / mesh.world(),
+                                .memory = {.budget_bytes = budget_bytes},
+                                .mesh = mesh,
+                                .rank = rank,
+                                .shards_optimizer = shards_optimizer};
+  return lower::compile(each.graph, options, device::describe_cpu(1));
+}
+
 Trained train(const Case& each, const spec::Mesh& mesh, bool shards_optimizer,
-              comm::Communicator* communicator) {
+              comm::Communicator* communicator, std::int64_t budget_bytes = 0) {
   constexpr std::int64_t kSteps = 3;
   const std::int32_t rank = communicator == nullptr ? 0 : communicator->rank();
-  // One rank alone has the samples of all.
-  const std::int64_t micro_batches = communicator == nullptr ? 4 * kMicroBatches : kMicroBatches;
-  lower::CompileOptions options{.optimizer = {.epsilon = 0.1, .clip_grad_norm = 0.5},
-                                .micro_batches = micro_batches};
-  options.mesh = mesh;
-  options.rank = rank;
-  options.shards_optimizer = shards_optimizer;
-  const lower::Compiled compiled = lower::compile(each.graph, options, device::describe_cpu(1));
+  const std::int64_t micro_batches = kTrainingRanks * kMicroBatches / mesh.world();
+  const lower::Compiled compiled =
+      compile_training(each, mesh, rank, shards_optimizer, budget_bytes);
   const auto is_part_of_experts = [](const ir::State& state) {
     return !state.rows.is_whole() && text(state.owner).find(".experts.") != std::string_view::npos;
   };
@@ -415,7 +424,7 @@ Trained train(const Case& each, const spec::Mesh& mesh, bool shards_optimizer,
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     if (communicator != nullptr) communicator->begin_step(1, step);
     for (const spec::StepEntry& entry : runtime::schedule_of(compiled.program, micro_batches)) {
-      const std::int64_t first = step * 4 * kMicroBatches + rank * micro_batches;
+      const std::int64_t first = step * kTrainingRanks * kMicroBatches + rank * micro_batches;
       if (entry.action == spec::Action::kForward)
         for (const runtime::NamedOperand& input : compiled.program.inputs) {
           std::byte* data = executor.input(input.name).data();
@@ -484,6 +493,28 @@ TEST_P(TrainedExperts, OfFourRanksAreThoseOfOne) {
         }
       }
     }
+  }
+}
+
+// The first micro-batch keeps more than the others, so it has exchanges of its own.
+TEST(ExpertsWithinABudget, HaveTheSameBits) {
+  const Case each = model_case(kWideMixtral, true);
+  const spec::Mesh mesh{.data = 2, .expert = 2};
+  const std::int64_t whole_bytes = compile_training(each, mesh, 0, false).plan.peak_bytes(),
+                     budget_bytes = whole_bytes / 100 * 98;
+  const lower::Compiled less = compile_training(each, mesh, 0, false, budget_bytes);
+  EXPECT_FALSE(less.memory.decisions.recompute.empty());
+  EXPECT_EQ(less.program.layouts.size(), 2u);
+  std::array<Trained, 2> want, got;
+  const auto errors = testing::run_ranks(2, {}, [&](comm::Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    want.at(rank) = train(each, mesh, false, &communicator);
+    got.at(rank) = train(each, mesh, false, &communicator, budget_bytes);
+  });
+  for (const std::string& error : errors) ASSERT_EQ(error, "");
+  for (const std::size_t rank : {0, 1}) {
+    EXPECT_EQ(got.at(rank).norms, want.at(rank).norms);
+    EXPECT_EQ(got.at(rank).parameters, want.at(rank).parameters);
   }
 }
 
