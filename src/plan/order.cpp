@@ -8,10 +8,15 @@
 #include "analysis/liveness.h"
 #include "base/error.h"
 #include "ir/op_schema.h"
+#include "ops/ranks/exchange.h"
 #include "plan/plan.h"
 
 namespace anabatic::plan {
 namespace {
+
+// The part of the frame that it may cost to compute while rows move between ranks: input gradients
+// of a layer's experts, next to what their weight gradients read.
+constexpr double kOverlapSlack = 0.05;
 
 constexpr spec::Action kActions[] = {spec::Action::kForward, spec::Action::kBackward,
                                      spec::Action::kUpdate};
@@ -169,10 +174,67 @@ class Memory {
   std::vector<bool> is_allocated_;
 };
 
-// Kahn's algorithm, one action after the other. `memory` null: smallest id first.
-Orders schedule(const ir::Graph& graph, Memory* memory) {
+// Whether it is an exchange of every micro-batch, in its forward or backward.
+bool moves_rows(const ir::Node& node) { return ops::is_exchange(node) && !node.is_of_update(); }
+
+// Which nodes go first so that rows move between ranks while others compute: those that lead to an
+// exchange of their layer. Those that await one go last.
+class ExchangeTurns {
+ public:
+  ExchangeTurns(const ir::Graph& graph, const Dependencies& waits)
+      : graph_(graph),
+        waits_(waits),
+        leads_(graph.nodes.size(), false),
+        is_under_way_(graph.nodes.size(), false) {
+    for (std::uint32_t node = 0; node < graph.nodes.size(); ++node)
+      if (is_exchange(node)) mark_leading(node);
+  }
+
+  int turn(std::uint32_t node) const {
+    if (is_exchange(node)) return 0;
+    const bool awaits = std::ranges::any_of(
+        waits_.predecessors[node], [&](std::uint32_t other) { return is_under_way_[other]; });
+    return awaits ? (leads_[node] ? 3 : 4) : leads_[node] ? 1 : 2;
+  }
+
+  // Calls f on nodes whose turn may have changed.
+  template <class F>
+  void run(std::uint32_t node, const F& f) {
+    // Counts, which are few bytes, are there at once.
+    is_under_way_[node] = is_exchange(node) &&
+                          graph_.value(graph_.nodes[node].outputs[0]).type.dtype != DType::kInt32;
+    for (const std::uint32_t other : waits_.predecessors[node]) {
+      if (!is_under_way_[other]) continue;
+      is_under_way_[other] = false;
+      for (const std::uint32_t next : waits_.successors[other]) f(next);
+    }
+  }
+
+ private:
+  bool is_exchange(std::uint32_t node) const { return moves_rows(graph_.nodes[node]); }
+
+  void mark_leading(std::uint32_t node) {
+    for (const std::uint32_t other : waits_.predecessors[node]) {
+      const ir::Tag &tag = graph_.nodes[node].tag, &its = graph_.nodes[other].tag;
+      if (leads_[other] || its.layer != tag.layer || action_of(its.phase) != action_of(tag.phase))
+        continue;
+      leads_[other] = true;
+      mark_leading(other);
+    }
+  }
+
+  const ir::Graph& graph_;
+  const Dependencies& waits_;
+  std::vector<bool> leads_, is_under_way_;  // by node
+};
+
+// Kahn's algorithm, one action after the other. `memory` null: smallest id first. `overlaps`: by
+// ExchangeTurns before anything else.
+Orders schedule(const ir::Graph& graph, Memory* memory, bool overlaps = false) {
   Dependencies waits = dependencies(graph);
-  using Key = std::tuple<std::int64_t, std::uint32_t>;  // minus the score, node
+  ExchangeTurns turns(graph, waits);
+  using Key = std::tuple<int, std::int64_t, std::uint32_t>;  // turn, minus the score, node
+  std::vector<int> turn(graph.nodes.size(), 0);
   std::set<Key> ready[3];
   std::vector<std::int64_t> score(graph.nodes.size(), 0);
   std::vector<bool> done(graph.nodes.size(), false);
@@ -189,11 +251,12 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
           best = std::max(best, memory->score(next, waits.num_predecessors));
       score[node] += best;
     }
-    ready_set(node).insert({-score[node], node});
+    if (overlaps) turn[node] = turns.turn(node);
+    ready_set(node).insert({turn[node], -score[node], node});
   };
   const auto score_again = [&](std::uint32_t node) {
     if (done[node] || waits.num_predecessors[node] != 0) return;
-    ready_set(node).erase({-score[node], node});
+    ready_set(node).erase({turn[node], -score[node], node});
     insert(node);
   };
   std::size_t num_called = 0;
@@ -208,11 +271,12 @@ Orders schedule(const ir::Graph& graph, Memory* memory) {
     std::set<Key>& queue = ready[static_cast<int>(action)];
     std::vector<ir::NodeId> order;
     while (!queue.empty()) {
-      const std::uint32_t node = std::get<1>(*queue.begin());
+      const std::uint32_t node = std::get<2>(*queue.begin());
       queue.erase(queue.begin());
       done[node] = true;
       order.push_back(ir::NodeId{node});
       if (memory) memory->run(node, done, score_again);
+      if (overlaps) turns.run(node, score_again);
       for (std::uint32_t next : waits.successors[node]) {
         const std::uint32_t left = --waits.num_predecessors[next];
         if (left == 0) insert(next);
@@ -252,7 +316,16 @@ Orders early_free_order(const ir::Graph& graph, const StorageMap& storages,
     consider(schedule(graph, &memory));
   }
   consider(given_order(graph));
-  return best;
+  if (std::ranges::none_of(graph.nodes, moves_rows)) return best;
+  Memory memory(graph, storages, shortens_gradients);
+  const Orders overlapping = schedule(graph, &memory, true);
+  const PeakBytes peak =
+      peak_frame_bytes(graph, storages, workspace_bytes, overlapping, gradients_in_frame);
+  const auto is_near = [](std::int64_t bytes, std::int64_t fewest) {
+    return static_cast<double>(bytes) <= (1 + kOverlapSlack) * static_cast<double>(fewest);
+  };
+  return is_near(peak.all, least.all) && is_near(peak.backward, least.backward) ? overlapping
+                                                                                : best;
 }
 
 std::vector<ir::NodeId> concatenate(const Orders& orders) {
