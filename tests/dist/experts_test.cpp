@@ -2,6 +2,7 @@
 // Ranks that share the experts of a model, as threads: what they compute is what one rank computes
 // of the same tokens.
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,6 +27,8 @@
 
 namespace anabatic {
 namespace {
+
+using ::testing::Contains;
 
 constexpr std::int64_t kMicroBatches = 2, kVocabulary = 32;
 
@@ -198,6 +201,15 @@ const char* const kQwen3 =
  "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 64, "vocab_size": 32,
  "rms_norm_eps": 1e-06, "hidden_act": "silu", "rope_theta": 10000.0, "tie_word_embeddings": true})";
 
+// With an expert of every token.
+const char* const kQwen2 =
+    R"({"model_type": "qwen2_moe", "hidden_size": 32, "intermediate_size": 24,
+ "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 2,
+ "norm_topk_prob": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
+ "max_position_embeddings": 64, "vocab_size": 32, "rms_norm_eps": 1e-06, "hidden_act": "silu",
+ "rope_theta": 10000.0, "tie_word_embeddings": false, "use_sliding_window": false})";
+
 // 24 tokens a micro-batch, the last two of them padding. Routers of zeroes send every token to the
 // first experts.
 Case model_case(const char* config_json, bool has_routers) {
@@ -262,8 +274,8 @@ const std::vector<Choice> kChoices{
        return static_cast<std::int32_t>(kExperts - 1 - j);
      }}};
 
-// A layer of experts whose values and gradients are multiples of 1/2 that f32 holds, so that any
-// order of a sum is exact. The objective is linear in what the layer gives.
+// A layer of experts, with biases, whose values and gradients are multiples of 1/2 that f32 holds,
+// so that any order of a sum is exact. The objective is linear in what the layer gives.
 Case integer_case(const Choice& choice) {
   constexpr std::int64_t kTokens = 16, kWidth = 8, kInner = 16;
   ir::Graph graph;
@@ -288,16 +300,22 @@ Case integer_case(const Choice& choice) {
                     gate = b.state("layers.0.experts.gate", floats({kExperts, kInner, kWidth}),
                                    ir::StateRole::kParameter),
                     down = b.state("layers.0.experts.down", floats({kExperts, kWidth, kInner}),
-                                   ir::StateRole::kParameter);
+                                   ir::StateRole::kParameter),
+                    gate_bias = b.state("layers.0.experts.gate_bias", floats({kExperts, kInner}),
+                                        ir::StateRole::kParameter),
+                    output_bias = b.state("layers.0.output_bias", floats({kExperts, kWidth}),
+                                          ir::StateRole::kParameter);
   tag("dispatch");
   const auto sorted = b.add("route_sort", {experts}, {{"num_experts", kExperts}});
   const ir::ValueId rows = b.add1("permute", {x, sorted[0]}, {{"top_k", kTopK}});
   tag("experts");
-  const ir::ValueId inner = b.add1(
-      "activation", {b.add1("grouped_linear", {rows, gate, sorted[2]})}, {{"activation", "relu2"}});
+  const ir::ValueId product =
+      b.add1("grouped_linear", {rows, gate, sorted[2], gate_bias}, {{"bias", true}});
+  const ir::ValueId inner = b.add1("activation", {product}, {{"activation", "relu2"}});
   const ir::ValueId out = b.add1("grouped_linear", {inner, down, sorted[2]});
   tag("combine");
-  const ir::ValueId y = b.add1("unpermute", {out, weights, sorted[1]});
+  const ir::ValueId sums = b.add1("unpermute", {out, weights, sorted[1]});
+  const ir::ValueId y = b.add1("expert_bias", {sums, output_bias, weights, experts});
   b.output(y, "y");
   tag("loss");
   graph.objective = b.add1("sequence_balance_loss", {scale, y, chosen, documents});
@@ -346,7 +364,7 @@ class Experts : public ::testing::TestWithParam<std::size_t> {};
 TEST_P(Experts, OfSeveralRanksComputeWhatOneRankDoes) {
   const Setting& setting = kSettings[GetParam()];
   for (const auto& [json, has_routers] :
-       {std::pair(kMixtral, true), {kMixtral, false}, {kQwen3, true}}) {
+       {std::pair(kMixtral, true), {kMixtral, false}, {kQwen3, true}, {kQwen2, true}}) {
     const Case each = model_case(json, has_routers);
     const std::vector<Tensors> alone = run_alone(each, setting, 4);
     const DType dtype =
@@ -366,6 +384,40 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Experts, ::testing::Range<std::size_t>(0, kSetti
                            std::ranges::replace(text, ' ', '_');
                            return text;
                          });
+
+// The ops that run while the rows of an exchange move, for each bf16 exchange of that phase and
+// segment.
+std::vector<std::vector<std::string>> ops_under_way(const lower::Compiled& compiled,
+                                                    ir::Phase phase, std::string_view segment) {
+  std::vector<ir::NodeId> order;
+  for (const auto& [action, nodes] : compiled.plan.orders)
+    for (const plan::PlannedNode& node : nodes) order.push_back(node.node);
+  std::vector<std::vector<std::string>> result;
+  for (const plan::Exchange& exchange : compiled.plan.exchanges) {
+    const ir::Node& node = compiled.graph.node(exchange.node);
+    if (node.tag.phase != phase || text(node.tag.segment) != segment ||
+        compiled.graph.value(node.outputs[0]).type.dtype != DType::kBFloat16)
+      continue;
+    std::vector<std::string>& ops = result.emplace_back();
+    for (std::int32_t i = exchange.posted_at + 1; i < exchange.awaited_at; ++i)
+      ops.emplace_back(compiled.graph.node(order[static_cast<std::size_t>(i)]).op->name);
+  }
+  return result;
+}
+
+// Shared experts compute while rows go to the others, and weight gradients while theirs go back.
+TEST(ExpertsPlan, ComputesWhileRowsMove) {
+  const lower::Compiled compiled =
+      compile(model_case(kQwen2, true), kSettings[1], {.data = 4, .expert = 4}, 0, true);
+  const auto forward = ops_under_way(compiled, ir::Phase::kForward, "dispatch"),
+             backward = ops_under_way(compiled, ir::Phase::kBackwardInput, "dispatch");
+  ASSERT_EQ(forward.size(), 2u);
+  ASSERT_EQ(backward.size(), 2u);
+  for (const std::vector<std::string>& ops : forward)
+    EXPECT_THAT(ops, Contains("linear_activation_with_products"));
+  for (const std::vector<std::string>& ops : backward)
+    EXPECT_THAT(ops, Contains("grouped_linear_weight_gradient").Times(3));
+}
 
 class IntegerExperts : public ::testing::TestWithParam<std::size_t> {};
 
