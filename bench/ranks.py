@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks against runs of one rank with all threads, of the same global batch, in alternating rounds.
 
-    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 6] [--rounds 5]
+    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 6] [--rounds 5] [--mpirun mpirun]
 
-Each rank has the micro-batches of --accumulation; the single rank has all of them. A ratio is of one round: tokens a second of the ranks over
-those of the single one. It prints the median and the range, and both runs' predicted and measured peak memory.
+Forms: data parallel with a sharded optimizer, and with experts shared by all ranks. Ranks are threads, or processes with --mpirun. Each rank has
+the micro-batches of --accumulation; the single rank has all of them. A ratio is of one round: tokens a second of the ranks over those of the
+single one. It prints the median and the range, the exposed share of exchanges, predicted and measured seconds of a step, and peak memory.
 """
 import argparse
 import json
@@ -34,20 +35,26 @@ def write_tokens(path, count, vocabulary):
         numpy.arange(documents + 1, dtype=numpy.int64).tofile(index)
 
 
-def run(options, model, tokens, ranks, accumulation):
-    """Median tokens a second without the first step, predicted and measured peak in MiB."""
+def run(options, model, tokens, ranks, accumulation, *more):
+    """Median tokens a second and exposed share without the first step; texts of predicted and measured memory and time."""
     with tempfile.TemporaryDirectory() as output:
-        command = [options.binary, "train", "--model.path", model, "--model.init", "random", "--data.train", tokens,
-                   "--data.sequence_length", options.sequence, "--train.micro_batch_size", options.batch, "--train.precision", "bf16",
-                   "--train.gradient_accumulation_steps", accumulation, "--train.steps", options.steps, "--train.save_every", 0,
-                   "--parallel.local_ranks", ranks, "--device.threads", options.threads, "--memory.budget", "none",
-                   "--train.output", f"{output}/run"]
+        processes = options.mpirun is not None and ranks > 1
+        command = [options.mpirun, "--oversubscribe", "-n", ranks] if processes else []
+        threads = options.threads // ranks if processes else options.threads
+        command += [options.binary, "train", "--model.path", model, "--model.init", "random", "--data.train", tokens,
+                    "--data.sequence_length", options.sequence, "--train.micro_batch_size", options.batch, "--train.precision", "bf16",
+                    "--train.gradient_accumulation_steps", accumulation, "--train.steps", options.steps, "--train.save_every", 0,
+                    "--parallel.local_ranks", 1 if processes else ranks, "--device.threads", threads, "--memory.budget", "none",
+                    "--train.output", f"{output}/run", *more]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"ranks.py: {' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        lines = [json.loads(line) for line in open(f"{output}/run/metrics.jsonl")]
+        lines = [json.loads(line) for line in open(f"{output}/run/metrics.jsonl")][1:]
         peak = re.search(r"predicted peak ([\d.]+ \S+), measured peak ([\d.]+ \S+)", done.stdout)
-        return statistics.median(line["tokens_per_second"] for line in lines[1:]), " / ".join(peak.groups()).rstrip(".")
+        step = re.search(r"step: predicted ([\d.]+ \S+), measured ([\d.]+ \S+)", done.stdout)
+        exposed = statistics.median(line.get("comm_exposed_s", 0) / line["step_time_s"] for line in lines)
+        return (statistics.median(line["tokens_per_second"] for line in lines), exposed,
+                ", ".join(" / ".join(pair.groups()).rstrip(".,") for pair in (step, peak)))
 
 
 def main():
@@ -56,6 +63,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=[str(ROOT / f"bench/yardsticks/{name}") for name in ("moe_coarse", "moe_fine")])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--mpirun", help="a launcher: ranks are processes")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
     for name, value in (("batch", 4), ("sequence", 512), ("steps", 6), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -68,14 +76,19 @@ def main():
             most = options.ranks * max(options.accumulation)
             write_tokens(tokens, (options.steps + 1) * most * options.batch * (options.sequence + DOCUMENT), vocabulary)
             for accumulation in options.accumulation:
-                ratios, memory = [], {}
+                forms = {"data": (), "expert": ("--parallel.expert", options.ranks)}
+                ratios = {form: [] for form in forms}
+                exposed, last = {}, {}
                 for _ in range(options.rounds):
-                    several, memory["ranks"] = run(options, model, tokens, options.ranks, accumulation)
-                    one, memory["one"] = run(options, model, tokens, 1, accumulation * options.ranks)
-                    ratios.append(several / one)
-                print(f"{pathlib.Path(model).name:<12} {accumulation} micro-batches a rank: {statistics.median(ratios):.2f} "
-                      f"({min(ratios):.2f} to {max(ratios):.2f}); peak predicted / measured: {memory['ranks']}, one rank {memory['one']}",
-                      flush=True)
+                    one, _, last["one rank"] = run(options, model, tokens, 1, accumulation * options.ranks)
+                    for form, more in forms.items():
+                        several, exposed[form], last[form] = run(options, model, tokens, options.ranks, accumulation, *more)
+                        ratios[form].append(several / one)
+                name = pathlib.Path(model).name
+                print(f"{name:<12} {accumulation} micro-batches a rank; one rank {last['one rank']}")
+                for form, of_rounds in ratios.items():
+                    print(f"  {form:<7} {statistics.median(of_rounds):.2f} ({min(of_rounds):.2f} to {max(of_rounds):.2f}), "
+                          f"exposed {100 * exposed[form]:.1f} %; step, peak predicted / measured: {last[form]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,11 +86,12 @@ def train(command):
     return text
 
 
-def check_bits(folder):
-    train(folder.arguments("threads", "--parallel.local_ranks", "2", "--device.threads", "2"))
-    text = train(under_mpirun(2, folder.arguments("processes")))
+def check_bits(folder, *more):
+    name = "-".join(("bits", *more[1::2]))
+    train(folder.arguments(f"{name}-threads", "--parallel.local_ranks", "2", "--device.threads", "2", *more))
+    text = train(under_mpirun(2, folder.arguments(f"{name}-processes", *more)))
     expect(text.count("trained steps 1 to 8") == 1, "one console", text)
-    expect(folder.states("processes") == folder.states("threads"), "the bits of ranks as threads", text)
+    expect(folder.states(f"{name}-processes") == folder.states(f"{name}-threads"), "the bits of ranks as threads", text)
 
 
 def check_resume(folder):
@@ -151,6 +152,7 @@ def main():
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(path)
         check_bits(folder)
+        check_bits(folder, "--parallel.expert", "2", "--data.validation", f"{path}/train")
         check_resume(folder)
         check_signal(folder)
         check_refusals(folder)
