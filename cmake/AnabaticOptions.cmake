@@ -15,10 +15,7 @@ if(ANABATIC_WERROR)
 endif()
 if(ANABATIC_SANITIZE)
   target_compile_options(anabatic_options INTERFACE -fsanitize=${ANABATIC_SANITIZE} -fno-omit-frame-pointer
-                                                   -fno-sanitize-recover=all)
-  if(ANABATIC_SANITIZE_SKIP)
-    target_compile_options(anabatic_options INTERFACE -fno-sanitize=${ANABATIC_SANITIZE_SKIP})
-  endif()
+                                                   -fno-sanitize-recover=all ${ANABATIC_SANITIZE_OPTIONS})
   # Tests are there to run the product: their own code goes without checks that double its compilation. What they link still owns malloc.
   if(ANABATIC_SANITIZE MATCHES "address")
     target_compile_options(anabatic_options INTERFACE $<$<BOOL:$<TARGET_PROPERTY:ANABATIC_IS_TEST>>:-fno-sanitize=address,undefined>)
