@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/ranks/planned_exchanges.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "runtime/verify_schedule.h"
 
@@ -18,10 +20,20 @@ std::int64_t bytes_of_group(comm::ExchangeKind kind, std::int64_t bytes, std::in
     case kBroadcast:
     case kSend:
       return (n - 1) * bytes;
-    case kExchangeRows:  // as if every member got as many rows; each keeps its own
+    case kExchangeRows:  // as if each sent as many rows to every member; it keeps its own
       return (n - 1) * bytes;
   }
   ANABATIC_CHECK(false, "[exchange] unknown kind {}", static_cast<int>(kind));
+}
+
+// Of rows, as many as both sides have room for: the ones that a rank has of its tokens, for the
+// other side has room for the most that may come.
+std::int64_t bytes_of(const runtime::Exchange& exchange) {
+  const TensorType& received = exchange.buffer.type;
+  if (!exchange.rows) return received.num_bytes();
+  const TensorType& sent =
+      exchange.rows->row_map ? exchange.rows->row_map->type : exchange.rows->input.type;
+  return std::min(sent.dim(0), received.dim(0)) * received.dim(-1) * size_bytes(received.dtype);
 }
 
 std::string name_of(const runtime::Program& program, const runtime::Exchange& exchange) {
@@ -40,7 +52,7 @@ std::vector<PlannedExchange> planned_exchanges(const lower::Compiled& training,
   const runtime::Program& program = training.program;
   std::vector<PlannedExchange> result;
   for (const runtime::Exchange& exchange : program.exchanges) {
-    const std::int64_t bytes = exchange.buffer.type.num_bytes();
+    const std::int64_t bytes = bytes_of(exchange);
     const std::int32_t num_ranks = mesh.size(exchange.group);
     result.push_back({.name = name_of(program, exchange),
                       .kind = exchange.kind,

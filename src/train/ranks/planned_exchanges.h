@@ -16,7 +16,7 @@ struct PlannedExchange {
   comm::ExchangeKind kind{};
   spec::Axes axes{};            // of its group
   std::int32_t num_ranks = 1;   // of the group
-  std::int64_t bytes = 0;       // of the tensor
+  std::int64_t bytes = 0;       // of the tensor; of rows, those of a rank's tokens
   std::int64_t sent_bytes = 0;  // by a rank each time, the mean of its group
   std::int64_t count = 0;       // a step
 };
