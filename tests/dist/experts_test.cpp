@@ -22,6 +22,7 @@
 #include "support/tolerance.h"
 #include "tensor/panels.h"
 #include "train/derived_states.h"
+#include "train/ranks/planned_exchanges.h"
 #include "train/state_rows.h"
 #include "unit/io/test_files.h"
 
@@ -419,6 +420,19 @@ TEST(ExpertsPlan, ComputesWhileRowsMove) {
     EXPECT_THAT(ops, Contains("grouped_linear_weight_gradient").Times(3));
 }
 
+// Rows go to experts and back, in the forward and in the backward, if every rank gets as many.
+TEST(ExpertsPlan, SendsTheShareOfOtherRanks) {
+  constexpr std::int64_t kTokens = 24, kWidth = 32, kLayers = 2;
+  const spec::Mesh mesh{.data = 4, .expert = 4};
+  const lower::Compiled compiled = compile(model_case(kMixtral, true), kSettings[1], mesh, 0, true);
+  std::int64_t bytes = 0;
+  for (const train::PlannedExchange& exchange :
+       train::planned_exchanges(compiled, mesh, kMicroBatches))
+    if (exchange.bytes == kTokens * kTopK * kWidth * 2)
+      bytes += exchange.count * exchange.sent_bytes;
+  EXPECT_EQ(bytes, kMicroBatches * kLayers * 4 * kTokens * kTopK * kWidth * 2 * 3 / 4);
+}
+
 class IntegerExperts : public ::testing::TestWithParam<std::size_t> {};
 
 TEST_P(IntegerExperts, GiveTheSameBitsOnAnyMesh) {
@@ -431,6 +445,27 @@ TEST_P(IntegerExperts, GiveTheSameBitsOnAnyMesh) {
       expect_same(run_together(each, setting, mesh), alone, mesh, 0);
     }
   }
+}
+
+// Every token chooses the two experts of the first rank. Rows of x go there with their weights, the
+// sums come back, and their gradients go there. A row of routes goes to every other rank.
+TEST(IntegerExpertsOfOneRank, SendWhatIsCounted) {
+  constexpr std::int64_t kRows = 16 * kTopK, kRowBytes = 8 * sizeof(float);
+  const Case each = integer_case(kChoices[2]);
+  const spec::Mesh mesh{.data = 4, .expert = 4};
+  std::array<std::int64_t, 4> sent{};
+  const auto errors = testing::run_ranks(4, {}, [&](comm::Communicator& communicator) {
+    const std::int32_t rank = communicator.rank();
+    const lower::Compiled compiled = compile(each, {}, mesh, rank, true);
+    run(each, {}, compiled, {.mesh = mesh, .communicator = &communicator}, rank);
+    sent.at(static_cast<std::size_t>(rank)) = communicator.stats().sent_bytes / kMicroBatches;
+  });
+  for (const std::string& error : errors) ASSERT_EQ(error, "");
+  const std::int64_t routes = 3 * (kExperts + 1) * std::int64_t{sizeof(std::int32_t)},
+                     weights = kRows * std::int64_t{sizeof(float)};
+  EXPECT_EQ(sent[0], routes + 3 * kRows * kRowBytes);
+  for (const std::size_t rank : {1, 2, 3})
+    EXPECT_EQ(sent.at(rank), routes + weights + 2 * kRows * kRowBytes);
 }
 
 // --- Training ---

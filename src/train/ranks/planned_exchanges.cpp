@@ -26,7 +26,7 @@ std::int64_t bytes_of_group(comm::ExchangeKind kind, std::int64_t bytes, std::in
   ANABATIC_CHECK(false, "[exchange] unknown kind {}", static_cast<int>(kind));
 }
 
-// Of rows, as many as both sides have room for: the ones that a rank has of its tokens, for the
+// An exchange of rows counts as many as both sides have room for: those of a rank's tokens, for the
 // other side has room for the most that may come.
 std::int64_t bytes_of(const runtime::Exchange& exchange) {
   const TensorType& received = exchange.buffer.type;
