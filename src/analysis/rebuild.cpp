@@ -78,8 +78,9 @@ class Collector {
  private:
   bool is_available(ValueId value) const {
     const NodeId producer = graph_.value(value).producer;
-    return producer == ir::kNoNode || ops::is_exchange(graph_.node(producer)) ||
-           (rebuilder_.is_saved(value) && treatments_.is_kept(value));
+    const bool is_exchanged = producer != ir::kNoNode && ops::is_exchange(graph_.node(producer));
+    return producer == ir::kNoNode ||
+           ((is_exchanged || rebuilder_.is_saved(value)) && treatments_.is_kept(value));
   }
 
   Rebuild recipe(ValueId value) const {
@@ -245,14 +246,13 @@ Rebuilder::Rebuilder(const Graph& graph)
   std::map<std::string, int> count;
   for (const Node& node : graph.nodes) {
     if (node.tag.phase != ir::Phase::kForward || node.op->can_accumulate) continue;
-    if (ops::is_exchange(node)) continue;  // kept: ranks exchange nothing twice
     for (const ValueId value : node.outputs) {
       if (backward_readers_[index(value)].empty()) continue;
       is_saved_[index(value)] = true;
       if (is_output[index(value)]) continue;
       std::string key = key_of(graph, value);
       if (const int n = count[key]++; n > 0) key += fmt::format("#{}", n);
-      saved_.push_back({value, std::move(key)});
+      saved_.push_back({value, std::move(key), ops::is_exchange(node)});
     }
   }
 }

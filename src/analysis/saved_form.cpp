@@ -16,8 +16,10 @@ constexpr std::array<std::string_view, 15> kActivations{
     "expert_bias", "gate_rows", "join_heads",   "layer_norm", "permute",
     "rms_norm",    "rope",      "rope_pair",    "scale",      "unpermute"};
 
-bool makes_activation(const ir::Node& node, ir::ValueId value) {
+bool makes_activation(const ir::Graph& graph, const ir::Node& node, ir::ValueId value) {
   const std::string_view op = node.op->name;
+  // The weights of routers go to the ranks of experts in rows of one column.
+  if (op == "exchange_rows") return graph.value(value).type.dim(1) > 1;
   if (op == "attention") return value == node.outputs[0];
   if (ir::product_form(node) != nullptr) return true;
   return std::find(kActivations.begin(), kActivations.end(), op) != kActivations.end();
@@ -48,7 +50,7 @@ bool may_wait_as(const ir::Graph& graph, ir::ValueId value, spec::SavedForm form
       break;
   }
   return v.type.ndim() == 2 && v.type.layout == kRowMajor && text(node.tag.segment) != "router" &&
-         makes_activation(node, value);
+         makes_activation(graph, node, value);
 }
 
 std::int64_t saved_bytes(const TensorType& type, spec::SavedForm form) {

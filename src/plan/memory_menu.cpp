@@ -51,6 +51,7 @@ MemoryMenu::MemoryMenu(const ir::Graph& graph, const Plan& plan, const spec::Dev
 
 void MemoryMenu::add_items() {
   for (const analysis::SavedValue& saved : rebuilder_.saved()) {
+    if (saved.is_exchanged) continue;
     const ir::NodeId producer = graph_.value(saved.value).producer;
     const std::int64_t bytes = graph_.value(saved.value).type.num_bytes();
     const bool apart = analysis::are_outputs_apart(graph_.node(producer));

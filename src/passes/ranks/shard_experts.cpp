@@ -207,6 +207,8 @@ class Sharder {
     const Name name = std::exchange(graph_.value(sent).name, Name{});
     append(std::move(permute));
     const ValueId received = exchange({sent, layer.send, layer.receive}, layer.most_received);
+    if (name != Name{})
+      graph_.value(received).name = intern(fmt::format("{}.received", text(name)));
     now_[sent] = builder_.add1("permute", {received, layer.row_map}, {{"top_k", 1}}, text(name));
   }
 
