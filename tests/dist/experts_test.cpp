@@ -480,10 +480,10 @@ constexpr std::int32_t kTrainingRanks = 4;
 
 // One rank alone has the samples of all.
 lower::Compiled compile_training(const Case& each, const spec::Mesh& mesh, std::int32_t rank,
-                                 bool shards_optimizer, std::int64_t budget_bytes = 0) {
+                                 bool shards_optimizer, const plan::MemoryOptions& memory = {}) {
   lower::CompileOptions options{.optimizer = {.epsilon = 0.1, .clip_grad_norm = 0.5},
                                 .micro_batches = kTrainingRanks * kMicroBatches / mesh.world(),
-                                .memory = {.budget_bytes = budget_bytes},
+                                .memory = memory,
                                 .mesh = mesh,
                                 .rank = rank,
                                 .shards_optimizer = shards_optimizer};
@@ -491,12 +491,11 @@ lower::Compiled compile_training(const Case& each, const spec::Mesh& mesh, std::
 }
 
 Trained train(const Case& each, const spec::Mesh& mesh, bool shards_optimizer,
-              comm::Communicator* communicator, std::int64_t budget_bytes = 0) {
+              comm::Communicator* communicator, const plan::MemoryOptions& memory = {}) {
   constexpr std::int64_t kSteps = 3;
   const std::int32_t rank = communicator == nullptr ? 0 : communicator->rank();
   const std::int64_t micro_batches = kTrainingRanks * kMicroBatches / mesh.world();
-  const lower::Compiled compiled =
-      compile_training(each, mesh, rank, shards_optimizer, budget_bytes);
+  const lower::Compiled compiled = compile_training(each, mesh, rank, shards_optimizer, memory);
   const auto is_part_of_experts = [](const ir::State& state) {
     return !state.rows.is_whole() && text(state.owner).find(".experts.") != std::string_view::npos;
   };
@@ -583,26 +582,51 @@ TEST_P(TrainedExperts, OfFourRanksAreThoseOfOne) {
   }
 }
 
+std::vector<Trained> train_two(const Case& each, const plan::MemoryOptions& memory) {
+  std::vector<Trained> result(2);
+  const auto errors = testing::run_ranks(2, {}, [&](comm::Communicator& communicator) {
+    result[static_cast<std::size_t>(communicator.rank())] =
+        train(each, {.data = 2, .expert = 2}, false, &communicator, memory);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return result;
+}
+
 // The first micro-batch keeps more than the others, so it has exchanges of its own.
 TEST(ExpertsWithinABudget, HaveTheSameBits) {
   const Case each = model_case(kWideMixtral, true);
   const spec::Mesh mesh{.data = 2, .expert = 2};
-  const std::int64_t whole_bytes = compile_training(each, mesh, 0, false).plan.peak_bytes(),
-                     budget_bytes = whole_bytes / 100 * 98;
-  const lower::Compiled less = compile_training(each, mesh, 0, false, budget_bytes);
+  const std::int64_t whole_bytes = compile_training(each, mesh, 0, false).plan.peak_bytes();
+  const plan::MemoryOptions memory{.budget_bytes = whole_bytes / 100 * 98};
+  const lower::Compiled less = compile_training(each, mesh, 0, false, memory);
   EXPECT_FALSE(less.memory.decisions.recompute.empty());
   EXPECT_EQ(less.program.layouts.size(), 2u);
-  std::array<Trained, 2> want, got;
-  const auto errors = testing::run_ranks(2, {}, [&](comm::Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank());
-    want.at(rank) = train(each, mesh, false, &communicator);
-    got.at(rank) = train(each, mesh, false, &communicator, budget_bytes);
-  });
-  for (const std::string& error : errors) ASSERT_EQ(error, "");
+  const std::vector<Trained> want = train_two(each, {}), got = train_two(each, memory);
   for (const std::size_t rank : {0, 1}) {
-    EXPECT_EQ(got.at(rank).norms, want.at(rank).norms);
-    EXPECT_EQ(got.at(rank).parameters, want.at(rank).parameters);
+    EXPECT_EQ(got[rank].norms, want[rank].norms);
+    EXPECT_EQ(got[rank].parameters, want[rank].parameters);
   }
+}
+
+// What other ranks sent is kept or converted, and never asked for again.
+TEST(ExpertsWithinABudget, MaySaveReceivedRowsInAnotherForm) {
+  const Case each = model_case(kWideMixtral, true);
+  spec::Decisions decisions;
+  for (const int layer : {0, 1})
+    decisions.saved_as[fmt::format("layers.{}.experts.input.received", layer)] =
+        spec::SavedForm::kBFloat16;
+  plan::MemoryOptions memory{.compression = {.allowed = spec::SavedForm::kBFloat16, .min_bytes = 1},
+                             .replay = decisions};
+  const std::vector<Trained> want = train_two(each, {}), got = train_two(each, memory);
+  const double bound = testing::parity_bounds(2, 64, DType::kBFloat16).gradient;
+  for (const std::size_t rank : {0, 1})
+    for (std::size_t i = 0; i < want[rank].norms.size(); ++i)
+      EXPECT_LE(std::abs(got[rank].norms[i] - want[rank].norms[i]), bound * want[rank].norms[i]);
+  EXPECT_NE(got[0].norms, want[0].norms);
+  decisions.saved_as.clear();
+  decisions.recompute = {"layers.0.experts.input.received"};
+  memory.replay = decisions;
+  EXPECT_THROW(compile_training(each, {.data = 2, .expert = 2}, 0, false, memory), InvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, TrainedExperts, ::testing::Bool(), [](const auto& is_sharded) {
