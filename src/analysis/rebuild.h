@@ -47,8 +47,8 @@ struct Treatments {
 // forward computes itself, are not among them.
 struct SavedValue {
   ir::ValueId value{};
-  std::string key{};  // its name; or layer, segment and op where it has none:
-                      // "layers.3.attention.attention:1" is that op's second output
+  std::string key{};          // its name; or layer, segment and op where it has none:
+                              // "layers.3.attention.attention:1" is that op's second output
   bool is_exchanged = false;  // other ranks sent it: it is never recomputed
 };
 

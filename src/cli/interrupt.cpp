@@ -24,8 +24,7 @@ std::int64_t now() {
 // A second request takes the default action.
 void on_signal(int number) {
   std::int64_t first = 0;
-  if (requested_at.compare_exchange_strong(first, now()) ||
-      now() - first < kOneRequestNanoseconds)
+  if (requested_at.compare_exchange_strong(first, now()) || now() - first < kOneRequestNanoseconds)
     return;
   ::signal(number, SIG_DFL);
   ::raise(number);

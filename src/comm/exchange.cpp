@@ -57,7 +57,7 @@ void check(const Exchange& exchange, std::int32_t rank) {
                  exchange.row_bytes);
   ANABATIC_CHECK(
       !is_sum || ((exchange.dtype == DType::kFloat32 || exchange.dtype == DType::kFloat64 ||
-                    exchange.dtype == DType::kBFloat16) &&
+                   exchange.dtype == DType::kBFloat16) &&
                   exchange.row_bytes % size_bytes(exchange.dtype) == 0),
       "[exchange] {} {}: a sum of {} in rows of {} bytes", kind, exchange.label,
       to_string(exchange.dtype), exchange.row_bytes);

@@ -28,7 +28,7 @@ std::vector<TensorType> infer_parts(ir::Types inputs, const spec::Attributes& at
   return {typed(DType::kFloat64, {std::ssize(inputs), place("column", "columns")})};
 }
 
-// Of one part of each.
+// One part of each is read.
 ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
   const double share = 1.0 / static_cast<double>(spec::get_int(attributes, "parts"));
   ir::Cost cost{.bytes_written = outputs[0].num_bytes()};

@@ -4,8 +4,9 @@
 //   sum_squares_of_parts(g0, g1, ...) {columns, column, parts, part} -> f64[n, columns]
 //
 // Row i is of g_i. `column` has the sums of the part that member `part` of `parts` owns
-// (spec/shards.h), the other columns are zero. With a column for each rank, the sum of these tensors
-// over the ranks has every element of a gradient once. Its bits do not depend on who squared a part.
+// (spec/shards.h), the other columns are zero. With a column for each rank, the sum of these
+// tensors over the ranks has every element of a gradient once. Its bits do not depend on who
+// squared a part.
 #pragma once
 #include "ir/op_schema.h"
 

@@ -30,10 +30,10 @@
 #include "passes/panel_states.h"
 #include "passes/precision.h"
 #include "passes/ranks/fuse_exchange_rows.h"
-#include "passes/ranks/shard_experts.h"
 #include "passes/ranks/reduce_gradients.h"
-#include "passes/reload_parameters.h"
+#include "passes/ranks/shard_experts.h"
 #include "passes/ranks/shard_optimizer.h"
+#include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
 

@@ -31,7 +31,7 @@ struct StateStore::Impl {
     TensorType type;
     std::byte* data = nullptr;
     Tier tier = Tier::kMemory;
-    std::size_t region = 0;  // on disk
+    std::size_t region = 0;   // on disk
     std::int32_t holder = 0;  // a rank; of a peer's
     spec::StatePart part{};
   };

@@ -55,9 +55,9 @@ struct CompileOptions {
   plan::OpEfficiency efficiency = plan::default_efficiency();  // prices of choices
   spec::Mesh mesh{};                                           // of the ranks that share a step
   std::int32_t rank = 0;                                       // this one of them
-  bool shards_optimizer = false;  // each rank updates a part of each parameter
-  bool overlaps_exchanges = true;                              // false: each is awaited at once
-  bool explain_dispatch = false;                               // prints each rejection to the log
+  bool shards_optimizer = false;   // each rank updates a part of each parameter
+  bool overlaps_exchanges = true;  // false: each is awaited at once
+  bool explain_dispatch = false;   // prints each rejection to the log
 };
 
 }  // namespace anabatic::search

@@ -88,9 +88,8 @@ Coordinates coordinates_of(const Mesh& mesh, std::int32_t rank) {
 std::int32_t rank_of(const Mesh& mesh, const std::vector<std::pair<Axis, std::int32_t>>& places) {
   for (std::int32_t rank = 0; rank < mesh.world(); ++rank) {
     const Coordinates coordinates = coordinates_of(mesh, rank);
-    if (std::ranges::all_of(places, [&](const auto& place) {
-          return coordinates[place.first] == place.second;
-        }))
+    if (std::ranges::all_of(
+            places, [&](const auto& place) { return coordinates[place.first] == place.second; }))
       return rank;
   }
   ANABATIC_CHECK(false, "[mesh] no rank at these places of {}", to_string(mesh));

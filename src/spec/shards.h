@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of a tensor each of some ranks owns, as a pure function of the tensor's type. Parts lie
-// one after the other in memory, in the order of the ranks. Nothing here allocates.
+// Which part of a tensor each of some ranks owns, as a pure function of the tensor's type. Parts
+// lie one after the other in memory, in the order of the ranks. Nothing here allocates.
 #pragma once
 #include <cstdint>
 #include <optional>

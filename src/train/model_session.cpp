@@ -274,8 +274,9 @@ void ModelSession::add_peers(const ir::Graph& graph) {
             intern(passes::slice_name(whole, static_cast<std::size_t>(expert * num_parts + i)));
         if (held.first == part.rows.first || store_.has(name)) continue;
         store_.add_peer(name, type, {part.role, has_owner ? part.owner : state.name, held},
-                        has_experts ? spec::rank_of(mesh, {{spec::Axis::kExpert, expert}, {axis, i}})
-                                    : spec::rank_of(mesh, {{axis, i}}));
+                        has_experts
+                            ? spec::rank_of(mesh, {{spec::Axis::kExpert, expert}, {axis, i}})
+                            : spec::rank_of(mesh, {{axis, i}}));
       }
   }
 }

@@ -43,7 +43,7 @@ bool is_in_memory_whole(const runtime::StateStore& store, Name state);
 void read_rows(const StateRows& rows, std::int64_t first, std::span<float> values);
 void write_rows(const StateRows& rows, std::int64_t first, std::span<const float> values);
 
-// Of f32 values the upper 16 bits alone, which the state holds.
+// Writes the upper 16 bits of f32 values, which are all that the state holds.
 void write_upper_rows(const TensorView& upper, std::int64_t first, std::span<const float> values);
 
 // The same with the elements' own bytes, of any dtype.

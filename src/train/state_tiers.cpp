@@ -296,11 +296,10 @@ void fill_state(runtime::StateStore& store, Name state,
   const bool is_parameter_in_parts = !low_states(store, state).empty() || is_shared(store, state);
   if (is_parameter_in_parts && !is_in_memory_whole(store, state)) {
     StateCursor cursor(store);
-    for_row_blocks(num_elements(store, state),
-                   [&](std::int64_t first, std::span<float> block) {
-                     source(first, std::as_writable_bytes(block));
-                     cursor.write(state, first, block);
-                   });
+    for_row_blocks(num_elements(store, state), [&](std::int64_t first, std::span<float> block) {
+      source(first, std::as_writable_bytes(block));
+      cursor.write(state, first, block);
+    });
     return cursor.flush();
   }
   const TensorType& type = *store.find(state).type;

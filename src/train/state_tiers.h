@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// States of a store in row-major order, whether they are in memory, on disk or on another rank. They
-// are processed a part at a time, so that there is never a second copy, and never a whole state of
-// another tier in memory.
+// States of a store in row-major order, whether they are in memory, on disk or on another rank.
+// They are processed a part at a time, so that there is never a second copy, and never a whole
+// state of another tier in memory.
 //
 // What other ranks hold is read where they answer (StateStore::peers), else an InternalError. It is
 // never written: each rank fills its own.

@@ -240,6 +240,11 @@ double dynamic_map_tolerance(bool is_signed, double x, double scale) {
 
 double noisy_moments_tolerance(double loss) { return 0.05 * loss; }
 
+double loss_tolerance(double loss, DType dtype) {
+  return dtype == DType::kFloat32 ? agreement_tolerance(loss, dtype)
+                                  : noisy_moments_tolerance(loss);
+}
+
 double difference_step() { return std::cbrt(3 * unit_roundoff(DType::kFloat64)); }
 
 double difference_tolerance(double magnitude) {

@@ -69,6 +69,9 @@ double dynamic_map_tolerance(bool is_signed, double x, double scale);
 // roundings are noise of 2^-9 of a moment, or of a few percent of it where it matters in its block,
 // which acts like another order of batches.
 double noisy_moments_tolerance(double loss);
+// A loss after a few steps against one of a run that adds some gradients in another order. In bf16
+// weights round one way or the other.
+double loss_tolerance(double loss, DType dtype);
 
 // A central difference in double of step h has truncation error h²/6·f''' and rounding error u·f/h;
 // h balances the two.

@@ -58,7 +58,7 @@ std::int64_t router_workspace_bytes(const spec::Problem& problem) {
          std::int64_t{sizeof(float)};
 }
 
-// Of one gradient at a time.
+// They are squared one gradient at a time.
 std::int64_t sum_squares_workspace_bytes(const spec::Problem& problem) {
   std::int64_t blocks = 0;
   for (const TensorType& input : problem.inputs)

@@ -65,8 +65,7 @@ class Sharder {
     std::int32_t place, size;
   };
   Group group_of(const ir::State& parameter) const {
-    const spec::Axis axis =
-        parameter.rows.is_whole() ? spec::Axis::kData : spec::Axis::kExpertData;
+    const spec::Axis axis = parameter.rows.is_whole() ? spec::Axis::kData : spec::Axis::kExpertData;
     return {{axis}, spec::coordinates_of(mesh_, rank_)[axis], mesh_.size(axis)};
   }
 
@@ -163,9 +162,8 @@ class Sharder {
          {std::pair{dense, kSumsOfSquares}, {of_experts, kSumsOfSquaresOfExperts}})
       if (!gradients.empty()) of_all_ranks.push_back(add_sums(gradients, name));
     graph_.nodes[norm].inputs = std::move(of_all_ranks);
-    std::erase_if(graph_.outputs, [&](ValueId output) {
-      return std::ranges::find(sums, output) != sums.end();
-    });
+    std::erase_if(graph_.outputs,
+                  [&](ValueId output) { return std::ranges::find(sums, output) != sums.end(); });
   }
 
   ValueId add_sums(const std::vector<ValueId>& gradients, std::string_view name) {
@@ -185,7 +183,7 @@ class Sharder {
   ir::GraphBuilder builder_;
   spec::Mesh mesh_;
   std::int32_t rank_;
-  bool shards_;  // else only the norm changes
+  bool shards_;                          // else only the norm changes
   std::set<ValueId> cut_;                // states that parts replace
   std::map<ValueId, ValueId> gathered_;  // parameters, by the output of the whole update
   std::vector<NodeId> removed_;

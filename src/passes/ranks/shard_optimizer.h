@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts updates over the ranks that sum a gradient (ZeRO stage 1; Rajbhandari et al., 2020): those of
-// the data axis, and of the expert data axis where experts are cut (shard_experts). Each rank keeps the moments, and the lower 16 bits, of its own part of a parameter (spec/shards.h). It
+// Cuts updates over the ranks that sum a gradient (ZeRO stage 1; Rajbhandari et al., 2020): those
+// of the data axis, and of the expert data axis where experts are cut (shard_experts). Each rank
+// keeps the moments, and the lower 16 bits, of its own part of a parameter (spec/shards.h). It
 // updates that part and gets the others from their ranks:
 //
 //   state %m "first_moment.w": f32[8,48,16]     state %m "first_moment.w.slice.1": f32[4,48,16]
@@ -15,9 +16,9 @@
 //   %n = global_norm(%a, ...)                →  %u = all_reduce(%t)
 //                                               %n = global_norm(%u)
 //
-// So for each element there is one rank that updates it, with the bits of one rank alone but for the
-// order of the norm's sum in f64. Parameters of fewer than kSmallestSharded elements, those with
-// fewer panels than ranks, and those with moments in 8 bits are updated by all ranks alike.
+// So for each element there is one rank that updates it, with the bits of one rank alone but for
+// the order of the norm's sum in f64. Parameters of fewer than kSmallestSharded elements, those
+// with fewer panels than ranks, and those with moments in 8 bits are updated by all ranks alike.
 //
 // It runs after reduce_gradients, whose sums it takes. Graphs of the ranks differ in first_row, in
 // `first`, and in the sizes of parts; their nodes are the same. Linear in nodes.

@@ -52,8 +52,8 @@ std::string exchanges_of(const lower::Compiled& training) {
         const runtime::Exchange& exchange =
             program.exchanges[static_cast<std::size_t>(point.exchange)];
         text += fmt::format("{} {} {} {} {} over {}, {}: {}\n", to_string(action),
-                            to_string(variant.places), is_post ? "posts" : "awaits",
-                            point.exchange, to_string(exchange.kind), to_string(exchange.group),
+                            to_string(variant.places), is_post ? "posts" : "awaits", point.exchange,
+                            to_string(exchange.kind), to_string(exchange.group),
                             to_string(exchange.buffer.type), exchange.label);
       }
   return text;
@@ -105,8 +105,9 @@ void require_same(const Agreement& agreement, const RunConfig& run, std::int32_t
 
 void require_same(const Agreement& agreement, const lower::Compiled& training, std::int32_t rank) {
   const std::string difference = first_difference(agreement.exchanges, exchanges_of(training));
-  ANABATIC_REQUIRE(difference.empty(), "[ranks] rank {}: expected the exchanges of the first rank: {}",
-                   rank, difference);
+  ANABATIC_REQUIRE(difference.empty(),
+                   "[ranks] rank {}: expected the exchanges of the first rank: {}", rank,
+                   difference);
 }
 
 }  // namespace anabatic::train

@@ -12,11 +12,11 @@
 namespace anabatic::train {
 
 struct Agreement {
-  std::string run;             // as YAML, the same for all ranks
-  spec::Decisions decisions;   // of the planner
-  std::string exchanges;       // of the program, one a line: exchanges_of()
-  std::string owner;           // of train.output, which all ranks see: owner_of()
-  std::string checkpoint;      // that states are loaded from; empty: from model.path
+  std::string run;            // as YAML, the same for all ranks
+  spec::Decisions decisions;  // of the planner
+  std::string exchanges;      // of the program, one a line: exchanges_of()
+  std::string owner;          // of train.output, which all ranks see: owner_of()
+  std::string checkpoint;     // that states are loaded from; empty: from model.path
   std::int64_t first_step = 1;
 };
 

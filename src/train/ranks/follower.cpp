@@ -28,10 +28,9 @@ lower::Compiled compile(const ModelSession& session, const Agreement& agreement,
   run.data.validation.clear();  // the evaluator compiles its own program
   run.compiler.dump.clear();
   const Calibration calibration = stored_calibration(session.device());
-  return plan::value_or_throw(plan_run(run, session.config(),
-                                       with_peaks_of(session.device(), calibration),
-                                       calibration.efficiency,
-                                       {.replay = &agreement.decisions, .rank = rank}))
+  return plan::value_or_throw(
+             plan_run(run, session.config(), with_peaks_of(session.device(), calibration),
+                      calibration.efficiency, {.replay = &agreement.decisions, .rank = rank}))
       .training;
 }
 
@@ -116,13 +115,14 @@ Followers::Followers(Ranks& ranks, const RunConfig& run, const io::Dataset& data
                      const io::Dataset* validation)
     : ranks_(ranks) {
   for (std::int32_t thread = 1; thread < ranks.num_threads(); ++thread)
-    threads_.emplace_back([this, context = ranks.of_thread(thread), &run, data = Data{&dataset, validation}] {
-      try {
-        follow_or_abort(ranks_, run, context, data, [] { return false; });
-      } catch (const std::exception&) {
-        // The first rank has its text.
-      }
-    });
+    threads_.emplace_back(
+        [this, context = ranks.of_thread(thread), &run, data = Data{&dataset, validation}] {
+          try {
+            follow_or_abort(ranks_, run, context, data, [] { return false; });
+          } catch (const std::exception&) {
+            // The first rank has its text.
+          }
+        });
 }
 
 Followers::~Followers() {

@@ -51,8 +51,12 @@ PeerReads::~PeerReads() {
 
 void PeerReads::read_bytes(Name state, std::int64_t first_byte, std::span<std::byte> bytes) {
   const spec::StatePart part = store_.part(state);
-  Request request{store_.holder(state), static_cast<std::uint32_t>(part.role),
-                  hash_of_owner(state, part), part.rows.first, first_byte, std::ssize(bytes)};
+  Request request{store_.holder(state),
+                  static_cast<std::uint32_t>(part.role),
+                  hash_of_owner(state, part),
+                  part.rows.first,
+                  first_byte,
+                  std::ssize(bytes)};
   broadcast(sums_, request);
   sums_.bring(request.holder, bytes);
 }
@@ -67,7 +71,8 @@ void answer_reads(StepSums& sums, const runtime::StateStore& store) {
       const std::vector<Name> names = store.names();
       const auto wanted = std::ranges::find_if(
           names, [&](Name name) { return is_wanted(request, name, store.part(name)); });
-      ANABATIC_CHECK(wanted != names.end(), "[ranks] the first rank reads a state that is not here");
+      ANABATIC_CHECK(wanted != names.end(),
+                     "[ranks] the first rank reads a state that is not here");
       const TensorView state = store.find(*wanted);
       ANABATIC_CHECK(state.data != nullptr && request.first_byte >= 0 && request.num_bytes >= 0 &&
                          request.first_byte + request.num_bytes <= state.type->num_bytes(),

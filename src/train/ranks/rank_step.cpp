@@ -78,10 +78,11 @@ void RankStep::compare_states(std::int64_t first_step) {
     if (!sums_.is_same(sum.value()))
       differing += fmt::format("{}{}", differing.empty() ? "" : ", ", text(slot.name));
   }
-  ANABATIC_REQUIRE(differing.empty(),
-                   "[ranks] a rank expected the first rank's values of each state, and found others "
-                   "in {}: do all machines read the same files?",
-                   differing);
+  ANABATIC_REQUIRE(
+      differing.empty(),
+      "[ranks] a rank expected the first rank's values of each state, and found others "
+      "in {}: do all machines read the same files?",
+      differing);
 }
 
 void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks) {

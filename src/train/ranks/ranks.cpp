@@ -33,8 +33,7 @@ RunConfig of_one_thread(RunConfig run, std::int64_t shared_bytes) {
   if (run.memory.budget > 0)
     run.memory.budget =
         shared_bytes + std::max<std::int64_t>(run.memory.budget - shared_bytes, 0) / ranks;
-  const std::int64_t threads =
-      run.device.threads > 0 ? run.device.threads : available_threads();
+  const std::int64_t threads = run.device.threads > 0 ? run.device.threads : available_threads();
   run.device.threads = std::max<std::int64_t>(threads / ranks, 1);
   return run;
 }
@@ -57,9 +56,9 @@ void require_supported_by_ranks(const RunConfig& run) {
   refuse(shares_experts && run.optimizer.state_precision == "int8",
          "optimizer.state_precision: int8 with parallel.expert");
   if (!refused.empty())
-    throw Unsupported(fmt::format(
-        "[ranks] expected a run whose states stay in memory, for {} ranks, got {}", num_ranks(run),
-        refused));
+    throw Unsupported(
+        fmt::format("[ranks] expected a run whose states stay in memory, for {} ranks, got {}",
+                    num_ranks(run), refused));
 }
 
 void require_supported_by_ranks(const RunConfig& run, const model::ModelConfig& config) {
@@ -78,11 +77,11 @@ void require_one_rank(const RunConfig& run, std::string_view who) {
 }
 
 RunConfig of_processes(RunConfig run, std::int32_t num_processes) {
-  ANABATIC_REQUIRE(
-      run.parallel.local_ranks == 1 || run.parallel.local_ranks == num_processes,
-      "[ranks] parallel.local_ranks: expected 1, or {} as there are processes, got {}: a process of "
-      "a launcher is one rank",
-      num_processes, run.parallel.local_ranks);
+  ANABATIC_REQUIRE(run.parallel.local_ranks == 1 || run.parallel.local_ranks == num_processes,
+                   "[ranks] parallel.local_ranks: expected 1, or {} as there are processes, got "
+                   "{}: a process of "
+                   "a launcher is one rank",
+                   num_processes, run.parallel.local_ranks);
   run.parallel.local_ranks = num_processes;
   return run;
 }
@@ -130,9 +129,8 @@ Ranks::~Ranks() {
 }
 
 runtime::RankContext Ranks::of_thread(std::int32_t thread) const {
-  return {mesh_, communicators_.empty()
-                     ? nullptr
-                     : communicators_[static_cast<std::size_t>(thread)].get()};
+  return {mesh_, communicators_.empty() ? nullptr
+                                        : communicators_[static_cast<std::size_t>(thread)].get()};
 }
 
 RunConfig Ranks::of_one(RunConfig run, std::int64_t shared_bytes) const {

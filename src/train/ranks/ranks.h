@@ -50,7 +50,7 @@ class Ranks {
   // The rank of this process, the first of its threads.
   runtime::RankContext own() const { return of_thread(0); }
   runtime::RankContext of_thread(std::int32_t thread) const;
-  std::int32_t num_threads() const { return num_threads_; }    // that are ranks
+  std::int32_t num_threads() const { return num_threads_; }  // that are ranks
   std::int32_t num_on_node() const { return num_on_node_; }  // ranks that share this machine
 
   // The config of one rank. A process has memory.budget and compute threads for itself: of threads

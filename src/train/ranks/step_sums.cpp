@@ -102,16 +102,15 @@ void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {
   pair_ = {0, from};
   const std::array counts{std::int64_t{0}, std::ssize(bytes)};
   const bool sends = rank_.rank() == from;
-  rank_.communicator->await(
-      rank_.communicator->post({.kind = comm::ExchangeKind::kSend,
-                                .group = pair_,
-                                .counts = counts,
-                                .row_bytes = 1,
-                                .input = sends ? bytes.data() : nullptr,
-                                .output = sends ? nullptr : bytes.data(),
-                                .label = "bytes for the first rank"},
-                               workspace_),
-      comm::Patience::kUnlimited);
+  rank_.communicator->await(rank_.communicator->post({.kind = comm::ExchangeKind::kSend,
+                                                      .group = pair_,
+                                                      .counts = counts,
+                                                      .row_bytes = 1,
+                                                      .input = sends ? bytes.data() : nullptr,
+                                                      .output = sends ? nullptr : bytes.data(),
+                                                      .label = "bytes for the first rank"},
+                                                     workspace_),
+                            comm::Patience::kUnlimited);
 }
 
 bool StepSums::is_same(std::uint64_t value) {

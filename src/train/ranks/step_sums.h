@@ -21,7 +21,7 @@ enum class Verdict : std::uint8_t {
   kSteps,
   kReadsPeers,  // train/ranks/peer_reads.h
   kValidates,
-  kTellsAll     // train/ranks/agreement.h
+  kTellsAll  // train/ranks/agreement.h
 };
 
 class StepSums {

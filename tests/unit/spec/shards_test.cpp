@@ -50,7 +50,7 @@ TEST(Shards, AreWholeMatricesOrWholePanels) {
   const TensorType stack = tensor_type(DType::kFloat32, {5, 37, 9});
   EXPECT_EQ(shard_of(stack, 2, 0), (Shard{0, 2, 37}));
   EXPECT_EQ(shard_of(stack, 2, 1), (Shard{2 * 37, 3, 37}));
-  // Of six ranks two share the last matrix, of three panels.
+  // Two of six ranks share the last matrix, of three panels.
   EXPECT_EQ(shard_of(stack, 6, 3), (Shard{3 * 37, 1, 37}));
   EXPECT_EQ(shard_of(stack, 6, 4), (Shard{4 * 37, 1, 16}));
   EXPECT_EQ(shard_of(stack, 6, 5), (Shard{4 * 37 + 16, 1, 21}));

@@ -272,7 +272,7 @@ void run_rule(const Arguments& args, const spec::OptimizerStep& form) {
     run_form<Update<Rule, kSplit, false>>(args, form);
 }
 
-// Of stored elements [begin, end). `partials`: a double of each block.
+// The sum over stored elements [begin, end). `partials`: a double of each block.
 double sum_squares_of(const Arguments& args, const TensorView& gradient, std::int64_t begin,
                       std::int64_t end) {
   const std::int64_t num_blocks = ceil_div(end - begin, kElementBlock);
