@@ -52,7 +52,13 @@ std::unique_ptr<comm::MpiWorld> start_ranks() {
         "without MPI, so each would train by itself; start it without mpirun or srun, or build it "
         "with -DANABATIC_MPI=ON",
         process->size, process->variable));
-  return std::make_unique<comm::MpiWorld>();
+  auto world = std::make_unique<comm::MpiWorld>();
+  if (world->size() != process->size)
+    throw Unsupported(fmt::format(
+        "[train] expected one process, got {} of a launcher ({} is set), of which {} sees {}: each "
+        "would train by itself; start it with the launcher of this MPI",
+        process->size, process->variable, comm::mpi_library(), world->size()));
+  return world;
 }
 
 void train_here(const train::RunConfig& config, comm::MpiWorld* world) {

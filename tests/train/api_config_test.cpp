@@ -123,10 +123,13 @@ TEST(ApiConfig, HasAnEnumeratorForEveryWord) {
   EXPECT_WORDS(memory, optimizer_state);
   EXPECT_WORDS(memory, masters);
   EXPECT_WORDS(memory, parameters);
+  EXPECT_WORDS(parallel, optimizer);
+  EXPECT_WORDS(parallel, reduction);
+  EXPECT_WORDS(parallel, exchange);
   EXPECT_WORDS(device, kind);
   EXPECT_EQ(std::count_if(config_keys().begin(), config_keys().end(),
                           [](const ConfigKey& key) { return key.type == "word"; }),
-            19);
+            22);
 }
 
 #undef EXPECT_WORDS
