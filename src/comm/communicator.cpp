@@ -271,6 +271,21 @@ struct Communicator::Impl {
   }
 };
 
+CommStats& CommStats::operator+=(const CommStats& more) {
+  sent_bytes += more.sent_bytes;
+  received_bytes += more.received_bytes;
+  busy_nanoseconds += more.busy_nanoseconds;
+  waited_nanoseconds += more.waited_nanoseconds;
+  return *this;
+}
+
+CommStats CommStats::operator-(const CommStats& before) const {
+  return {.sent_bytes = sent_bytes - before.sent_bytes,
+          .received_bytes = received_bytes - before.received_bytes,
+          .busy_nanoseconds = busy_nanoseconds - before.busy_nanoseconds,
+          .waited_nanoseconds = waited_nanoseconds - before.waited_nanoseconds};
+}
+
 Communicator::Communicator(std::unique_ptr<Transport> transport, const CommunicatorOptions& options)
     : impl_(std::make_unique<Impl>(std::move(transport), options)) {}
 Communicator::~Communicator() = default;

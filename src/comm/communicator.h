@@ -26,6 +26,9 @@ struct CommStats {  // of an exchange, or of all since the communicator began
   std::int64_t sent_bytes = 0, received_bytes = 0;  // to and from other ranks
   std::int64_t busy_nanoseconds = 0;    // in copies and sums, of the helper and of awaits
   std::int64_t waited_nanoseconds = 0;  // of the caller in await()
+
+  CommStats& operator+=(const CommStats& more);
+  CommStats operator-(const CommStats& before) const;
 };
 
 // Used by one thread. Nothing but errors allocates. An abort of any rank, or the first error, ends

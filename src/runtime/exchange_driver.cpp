@@ -116,6 +116,12 @@ ExchangeDriver::~ExchangeDriver() {
     communicator_->abort("rank ended while an exchange was under way");
 }
 
+std::vector<comm::CommStats> ExchangeDriver::took() const {
+  std::vector<comm::CommStats> result;
+  for (const Bound& bound : exchanges_) result.push_back(bound.took);
+  return result;
+}
+
 void ExchangeDriver::begin(const Variant& variant) {
   next_ = variant.exchange_points.data();
   end_ = next_ + variant.exchange_points.size();
@@ -125,7 +131,7 @@ void ExchangeDriver::move(std::size_t call) {
   for (; next_ != end_ && static_cast<std::size_t>(next_->call) <= call; ++next_) {
     Bound& bound = exchanges_[static_cast<std::size_t>(next_->exchange)];
     if (next_->step == ExchangeStep::kAwait) {
-      communicator_->await(bound.number);
+      bound.took += communicator_->await(bound.number);
       bound.is_under_way = false;
       continue;
     }

@@ -42,6 +42,8 @@ class ExchangeDriver {
   void end(const Variant& variant) { before(variant.calls.size()); }
 
   std::int64_t workspace_bytes() const { return workspace_.bytes(); }
+  // What each exchange of the program has taken so far.
+  std::vector<comm::CommStats> took() const;
 
  private:
   // Counts of exchange_rows, which are read when it is posted, and the rows that they may reach.
@@ -57,6 +59,7 @@ class ExchangeDriver {
     std::int64_t workspace_offset = 0;
     std::uint32_t number = 0;  // of its last post
     bool is_under_way = false;
+    comm::CommStats took{};
   };
   using Resolve = std::function<TensorView(const Operand&)>;
   static void bind_in_place(const Exchange& exchange, std::int32_t rank, const Resolve& resolve,

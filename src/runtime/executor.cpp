@@ -291,6 +291,8 @@ void Executor::run(const StepEntry& entry) {
   windows.end();
 }
 
+std::vector<comm::CommStats> Executor::exchanges_took() const { return impl_->exchanges->took(); }
+
 std::int64_t Executor::arena_bytes() const {
   return impl_->frame.bytes() + impl_->gradient.bytes() + impl_->inputs.bytes() +
          impl_->exchanges->workspace_bytes();

@@ -72,6 +72,9 @@ class Executor {
 
   void observe(Observer observer);  // from the next run on
 
+  // What each exchange of the program has taken so far, at this rank.
+  std::vector<comm::CommStats> exchanges_took() const;
+
   // Frame, gradients, input and what exchanges work in, as allocated.
   std::int64_t arena_bytes() const;
 

@@ -22,10 +22,10 @@ void CommWatch::begin() {
 
 std::optional<CommMetrics> CommWatch::end() const {
   if (communicator_ == nullptr) return std::nullopt;
-  const comm::CommStats now = communicator_->stats();
-  CommMetrics metrics{.bytes = now.sent_bytes - before_.sent_bytes,
-                      .busy_s = seconds(now.busy_nanoseconds - before_.busy_nanoseconds),
-                      .exposed_s = seconds(now.waited_nanoseconds - before_.waited_nanoseconds),
+  const comm::CommStats took = communicator_->stats() - before_;
+  CommMetrics metrics{.bytes = took.sent_bytes,
+                      .busy_s = seconds(took.busy_nanoseconds),
+                      .exposed_s = seconds(took.waited_nanoseconds),
                       .waited_for = std::nullopt};
   std::int64_t most = 0;
   for (std::size_t rank = 0; rank < lost_before_.size(); ++rank) {
