@@ -21,7 +21,9 @@
 #include "train/budget.h"
 #include "train/calibration.h"
 #include "train/open_dataset.h"
-#include "train/ranks/ranks.h"
+#include "train/ranks/follower.h"
+#include "train/ranks/planned_exchanges.h"
+#include "train/ranks/rank_step.h"
 #include "train/schedule.h"
 #include "train/training_step.h"
 
@@ -208,21 +210,31 @@ std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session,
 class Profiler {
  public:
   Profiler(const train::RunConfig& run, const ProfileOptions& options)
-      : run_(run), options_(options), session_(run, false) {
+      : run_(with_steps(run, options)),
+        options_(options),
+        ranks_(run_),
+        session_(ranks_.of_one(run_, 0), false, {}, ranks_.own()) {
+    train::require_supported_by_ranks(run_, session_.config());
     if (!run.data.train.empty())
-      dataset_.emplace(train::open_dataset(run.data.train, run, session_.config()));
+      dataset_.emplace(train::open_dataset(run.data.train, run_, session_.config()));
+    ANABATIC_REQUIRE(dataset_ || ranks_.num_threads() == 1,
+                     "[profile] data.train: expected files, for {} ranks, got none",
+                     ranks_.num_threads());
     program_ = bind_program(session_, options_);
+    if (ranks_.num_threads() > 1) {
+      followers_.emplace(ranks_, run_, *dataset_, nullptr);
+      train::StepSums sums(ranks_.own(), 1);
+      tell(sums, agreement_of(run_, program_->compiled));
+    }
     session_.load_parameters();
     session_.refresh_derived();
     if (dataset_)
-      loader_.emplace(*dataset_,
-                      io::LoaderOptions{.micro_batch_size = run.train.micro_batch_size,
-                                        .accumulation_steps = run.train.gradient_accumulation_steps,
-                                        .seed = static_cast<std::uint64_t>(run.train.seed),
-                                        .shuffle = run.data.shuffle});
+      loader_.emplace(*dataset_, train::loader_options(run_, ranks_.own()));
     else
       random_ =
-          train::random_step(run, session_.config(), static_cast<std::uint64_t>(run.train.seed));
+          train::random_step(run_, session_.config(), static_cast<std::uint64_t>(run.train.seed));
+    rank_step_.emplace(run_, session_, *program_, ranks_.own());
+    rank_step_->compare_states(1);
   }
 
   Profile run() {
@@ -232,6 +244,8 @@ class Profiler {
                       rows.size() * static_cast<std::size_t>(options_.num_steps * accumulation));
     PairsRatios ratios(rows);
     measure(recorder, ratios);
+    (void)rank_step_->begin(options_.num_warmup_steps + options_.num_steps + 1, false);
+    ranks_.done();
     fill_calls(rows, recorder, ratios);
     result_.events = recorder.take_events();
     group(rows);
@@ -242,14 +256,13 @@ class Profiler {
  private:
   // From one batch to the next, as the trainer does it.
   Profile::Step run_step(std::int64_t step) {
+    (void)rank_step_->begin(step, true);
     Profile::Step times{.begin_nanoseconds = now()};
     const io::StepBatch& batch = loader_ ? loader_->load_step(step - 1) : random_;
     last_ = &batch;
-    const std::int64_t steps =
-        std::max(run_.train.steps, options_.num_warmup_steps + options_.num_steps);
-    train::run_training_step(*program_, batch, train::totals_of(batch), step,
-                             train::learning_rate(run_.optimizer, step, steps),
-                             [&](const io::MicroBatch&) { (void)program_->scalar("loss"); });
+    StepMetrics metrics{.step = step};
+    metrics.learning_rate = train::learning_rate(run_.optimizer, step, run_.train.steps);
+    rank_step_->run(batch, metrics);
     times.nanoseconds = now() - times.begin_nanoseconds;
     return times;
   }
@@ -260,6 +273,7 @@ class Profiler {
     std::int64_t step = 0;
     while (step < options_.num_warmup_steps) run_step(++step);
     const runtime::swap::SwapStats before = disk_so_far();
+    const std::vector<comm::CommStats> exchanged = program_->executor->exchanges_took();
     for (std::int64_t i = 0; i < options_.num_steps; ++i) {
       for (int round = 0; round < kProbesAStep; ++round) {
         fp32.push_back(probe.fp32_flops_per_second());
@@ -278,12 +292,31 @@ class Profiler {
       seconds.push_back(1e-9 * static_cast<double>(result_.steps.back().nanoseconds));
     }
     add_disk(before);
+    add_exchanges(exchanged);
     result_.fp32_flops_per_second = median(std::move(fp32));
     result_.bf16_flops_per_second = median(std::move(bf16));
     result_.copy_bytes_per_second = median(std::move(copy));
     result_.step_seconds =
         std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
     result_.median_step_seconds = median(std::move(seconds));
+  }
+
+  void add_exchanges(const std::vector<comm::CommStats>& before) {
+    const std::vector<comm::CommStats> after = program_->executor->exchanges_took();
+    const std::vector<train::PlannedExchange> planned = train::planned_exchanges(
+        program_->compiled, ranks_.own().mesh, run_.train.gradient_accumulation_steps);
+    const auto a_step = [&](std::int64_t number) {
+      return static_cast<double>(number) / static_cast<double>(options_.num_steps);
+    };
+    for (std::size_t i = 0; i < planned.size(); ++i) {
+      const comm::CommStats took = after[i] - before[i];
+      result_.exchanges.push_back({.name = planned[i].name,
+                                   .kind = std::string(comm::to_string(planned[i].kind)),
+                                   .count = static_cast<double>(planned[i].count),
+                                   .sent_bytes = a_step(took.sent_bytes),
+                                   .busy_seconds = 1e-9 * a_step(took.busy_nanoseconds),
+                                   .exposed_seconds = 1e-9 * a_step(took.waited_nanoseconds)});
+    }
   }
 
   runtime::swap::SwapStats disk_so_far() {
@@ -352,25 +385,35 @@ class Profiler {
     result_.num_steps = options_.num_steps;
     result_.num_warmup_steps = options_.num_warmup_steps;
     result_.tokens = run_.train.micro_batch_size * run_.data.sequence_length *
-                     run_.train.gradient_accumulation_steps;
+                     run_.train.gradient_accumulation_steps * ranks_.own().mesh.data;
     result_.has_data = dataset_.has_value();
+    result_.num_ranks = ranks_.own().mesh.world();
   }
 
-  const train::RunConfig& run_;
+  // With as many steps as are run, for the schedule of the learning rate.
+  static train::RunConfig with_steps(train::RunConfig run, const ProfileOptions& options) {
+    run.train.steps = std::max(run.train.steps, options.num_warmup_steps + options.num_steps);
+    run.data.validation.clear();  // no rank validates
+    return run;
+  }
+
+  train::RunConfig run_;
   ProfileOptions options_;
+  train::Ranks ranks_;
   train::ModelSession session_;
   std::optional<io::Dataset> dataset_;
   std::optional<io::Loader> loader_;
   io::StepBatch random_;
   const io::StepBatch* last_ = nullptr;
   std::unique_ptr<train::BoundProgram> program_;
+  std::optional<train::RankStep> rank_step_;
   Profile result_;
+  std::optional<train::Followers> followers_;  // end before what they use
 };
 
 }  // namespace
 
 Profile profile(const train::RunConfig& run, const ProfileOptions& options) {
-  train::require_one_rank(run, "profile");
   ANABATIC_REQUIRE(!run.model.path.empty(), "[profile] model.path: expected a value, got none");
   ANABATIC_REQUIRE(options.num_steps > 0 && options.num_warmup_steps >= 0,
                    "[profile] expected at least one measured step, got {} after {} of warm-up",

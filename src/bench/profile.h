@@ -29,6 +29,13 @@ struct ProfileRow {
   double roof_share() const { return seconds > 0 ? roof_seconds / seconds : 0; }
 };
 
+// An exchange between ranks, as the mean over the measured steps.
+struct ProfiledExchange {
+  std::string name, kind;  // train/ranks/planned_exchanges.h; "all_gather"
+  double count = 0, sent_bytes = 0, busy_seconds = 0, exposed_seconds = 0;  // a step
+  double bytes_per_second() const { return busy_seconds > 0 ? sent_bytes / busy_seconds : 0; }
+};
+
 // One call of one measured step, for the trace.
 struct TraceEvent {
   std::int32_t call = 0;  // index into Profile::calls
@@ -39,7 +46,7 @@ struct TraceEvent {
 struct Profile {
   std::string model_type, precision, cpu;
   std::int64_t num_threads = 0, num_steps = 0, num_warmup_steps = 0;
-  std::int64_t tokens = 0;  // a step
+  std::int64_t tokens = 0;  // a step, on all ranks
   bool has_data = false;    // false: random tokens
   // Medians of probes between the steps.
   double fp32_flops_per_second = 0, bf16_flops_per_second = 0, copy_bytes_per_second = 0;
@@ -48,10 +55,12 @@ struct Profile {
   // States on disk, for a measured step: bytes moved both ways, time of the transfers, and how long
   // the step waited for them.
   double disk_bytes = 0, disk_seconds = 0, disk_waited_seconds = 0;
-  double outside_seconds = 0;  // a step: dispatch, batches, metrics
-  double model_flops = 0;      // a step
+  double outside_seconds = 0;  // a step: dispatch, batches, metrics, waits for exchanges
+  double model_flops = 0;      // a step, of the first rank
   // By time, longest first; each list sums to step_seconds together with outside_seconds.
   std::vector<ProfileRow> by_op, by_segment, by_phase;
+  std::int64_t num_ranks = 1;
+  std::vector<ProfiledExchange> exchanges;  // in the order of their posts; of the first rank
   std::vector<ProfileRow> calls;  // in the order of the program: forward, backward, update
   std::vector<std::string> call_segments;
   std::vector<std::string> call_keys;           // plan::price_key; "fill" for zeroes before a call
@@ -74,7 +83,8 @@ struct ProfileOptions {
 };
 
 // Trains run.model.path for warm-up and measured steps on run.data.train, or on random tokens when
-// there is none. Writes no checkpoint and no metrics. InvalidArgument without model.path.
+// there is none. Writes no checkpoint and no metrics. InvalidArgument without model.path, and
+// without data where several ranks share a step.
 Profile profile(const train::RunConfig& run, const ProfileOptions& options);
 
 }  // namespace anabatic::bench

@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/text.h"
+#include "train/ranks/planned_exchanges.h"
 
 namespace anabatic::bench {
 namespace {
@@ -33,6 +36,40 @@ std::string section(std::string_view title, const std::vector<ProfileRow>& rows,
                            1e3 * profile.step_seconds, 100.0);
 }
 
+std::string exchange_line(const ProfiledExchange& row) {
+  return fmt::format("{:<44} {:<14} {:>5.0f} {:>9.3f} {:>9.3f} {:>10.3f} {:>7.2f}\n", row.name,
+                     row.kind, row.count, 1e-6 * row.sent_bytes, 1e3 * row.busy_seconds,
+                     1e3 * row.exposed_seconds, 1e-9 * row.bytes_per_second());
+}
+
+// One line for exchanges that differ in their layer alone.
+std::string exchanges_to_string(const Profile& profile) {
+  if (profile.exchanges.empty()) return "";
+  std::vector<ProfiledExchange> rows;
+  ProfiledExchange all{.name = "all"};
+  const auto add = [](ProfiledExchange& sum, const ProfiledExchange& row) {
+    sum.count += row.count;
+    sum.sent_bytes += row.sent_bytes;
+    sum.busy_seconds += row.busy_seconds;
+    sum.exposed_seconds += row.exposed_seconds;
+  };
+  for (const ProfiledExchange& exchange : profile.exchanges) {
+    const std::string name = train::over_layers(exchange.name);
+    auto row = std::ranges::find_if(rows, [&](const ProfiledExchange& known) {
+      return known.name == name && known.kind == exchange.kind;
+    });
+    if (row == rows.end()) row = rows.insert(row, {.name = name, .kind = exchange.kind});
+    add(*row, exchange);
+    add(all, exchange);
+  }
+  std::string out =
+      fmt::format("\n{:<44} {:<14} {:>5} {:>9} {:>9} {:>10} {:>7}\n",
+                  fmt::format("exchange, at the first of {} ranks", profile.num_ranks), "", "calls",
+                  "MB sent", "busy ms", "exposed ms", "GB/s");
+  for (const ProfiledExchange& row : rows) out += exchange_line(row);
+  return out + exchange_line(all);
+}
+
 // "83.1%", or "-" where the share means nothing.
 std::string share(double amount, double value) {
   return amount > 0 ? fmt::format("{:.1f}%", 100 * value) : "-";
@@ -58,6 +95,7 @@ std::string to_table(const Profile& profile) {
         "s for it\n",
         1e-9 * profile.disk_bytes, 1e-9 * profile.disk_bytes / profile.disk_seconds,
         profile.disk_seconds, profile.disk_waited_seconds);
+  out += exchanges_to_string(profile);
   out += section("op", profile.by_op, profile);
   out += section("segment", profile.by_segment, profile);
   out += section("phase", profile.by_phase, profile);

@@ -38,6 +38,19 @@ OrderedJson share(double amount, double value) {
 // Microseconds, which the format counts in.
 double microseconds(std::int64_t nanoseconds) { return 1e-3 * static_cast<double>(nanoseconds); }
 
+OrderedJson exchanges_json(const std::vector<ProfiledExchange>& exchanges) {
+  OrderedJson json = OrderedJson::array();
+  for (const ProfiledExchange& row : exchanges)
+    json.push_back({{"name", row.name},
+                    {"kind", row.kind},
+                    {"count", row.count},
+                    {"sent_bytes", row.sent_bytes},
+                    {"busy_seconds", row.busy_seconds},
+                    {"exposed_seconds", row.exposed_seconds},
+                    {"bytes_per_second", row.bytes_per_second()}});
+  return json;
+}
+
 OrderedJson track_name(int track, const std::string& name) {
   return {
       {"ph", "M"}, {"pid", 1}, {"tid", track}, {"name", "thread_name"}, {"args", {{"name", name}}}};
@@ -63,6 +76,8 @@ std::string to_json(const Profile& profile) {
                      {"disk_bytes", profile.disk_bytes},
                      {"disk_seconds", profile.disk_seconds},
                      {"disk_waited_seconds", profile.disk_waited_seconds},
+                     {"ranks", profile.num_ranks},
+                     {"exchanges", exchanges_json(profile.exchanges)},
                      {"outside_seconds", profile.outside_seconds},
                      {"outside_share", profile.outside_seconds / seconds},
                      {"model_flops", profile.model_flops},

@@ -110,19 +110,10 @@ struct ExchangeRow {
   std::int64_t sent_bytes = 0;  // of all, a step
 };
 
-// The name without the number of its layer: "gradients.layers.*.experts.up".
-std::string over_layers(const std::string& name) {
-  constexpr std::string_view kLayers = "layers.";
-  const auto at = name.find(kLayers);
-  if (at == std::string::npos) return name;
-  const auto number = at + kLayers.size(), end = name.find_first_not_of("0123456789", number);
-  return end == std::string::npos ? name : name.substr(0, number) + "*" + name.substr(end);
-}
-
 std::vector<ExchangeRow> rows_of(const std::vector<train::PlannedExchange>& exchanges) {
   std::vector<ExchangeRow> rows;
   for (const train::PlannedExchange& exchange : exchanges) {
-    const std::string name = over_layers(exchange.name);
+    const std::string name = train::over_layers(exchange.name);
     auto row = std::ranges::find_if(rows, [&](const ExchangeRow& known) {
       return known.one.name == name && known.one.kind == exchange.kind &&
              known.one.axes == exchange.axes && known.one.bytes == exchange.bytes;

@@ -173,12 +173,12 @@ struct Trainer::Impl {
     if (run.parallel.local_ranks == 1) return;
     followers.emplace(ranks, run, dataset, validation ? &*validation : nullptr);
     StepSums sums(ranks.own(), 1);
-    tell(sums, {.run = to_yaml(run),
-                .decisions = program->compiled.memory.decisions,
-                .exchanges = exchanges_of(program->compiled),
-                .owner = owner_of(run.train.output),
-                .checkpoint = start.checkpoint ? start.checkpoint->string() : "",
-                .first_step = start.checkpoint ? start.step + 1 : 1});
+    Agreement agreement = agreement_of(run, program->compiled);
+    if (start.checkpoint) {
+      agreement.checkpoint = start.checkpoint->string();
+      agreement.first_step = start.step + 1;
+    }
+    tell(sums, agreement);
   }
 
   RunStart begin() {

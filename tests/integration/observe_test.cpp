@@ -119,6 +119,28 @@ TEST(Profile, SumsToTheStepAndTracesEveryCall) {
   EXPECT_EQ(num_calls, std::lround(3 * sum_of(profile["calls"], "calls")));
 }
 
+TEST(Profile, HasARowForEachExchangeOfSeveralRanks) {
+  const TemporaryDirectory folder;
+  std::vector<std::string> arguments = profile_arguments(write_tiny_config(folder.path()));
+  arguments.insert(arguments.end(), {"--parallel.local_ranks", "2"});
+  EXPECT_THAT(run_binary(arguments).err, HasSubstr("data.train: expected files, for 2 ranks"));
+  arguments.insert(arguments.end(), {"--data.train", write_tiny_tokens(folder.path(), "a", 20, 1)});
+  EXPECT_THAT(succeed(arguments), HasSubstr("exchange, at the first of 2 ranks"));
+  arguments.emplace_back("--json");
+  const json profile = json::parse(succeed(arguments));
+  expect_sums_to_step(profile);
+  EXPECT_EQ(profile["ranks"], 2);
+  EXPECT_EQ(profile["tokens"], 128);
+  ASSERT_FALSE(profile["exchanges"].empty());
+  for (const json& row : profile["exchanges"]) {
+    EXPECT_EQ(row["count"], 1);
+    EXPECT_GE(row["sent_bytes"], 0);
+  }
+  EXPECT_GT(sum_of(profile["exchanges"], "busy_seconds"), 0);
+  EXPECT_GT(sum_of(profile["exchanges"], "exposed_seconds"), 0);
+  EXPECT_LT(sum_of(profile["exchanges"], "exposed_seconds"), profile["outside_seconds"]);
+}
+
 TEST(Profile, CountsTheCallsOfAFirstMicroBatchApart) {
   const TemporaryDirectory folder;
   const fs::path model =

@@ -228,8 +228,7 @@ TEST_F(PlanVerb, ListsWhatTheRanksOfARunExchange) {
   EXPECT_EQ(world["step"]["tokens"], 8 * one["step"]["tokens"].get<std::int64_t>());
   std::int64_t sent = 0;
   for (const auto& exchange : world["ranks"]["exchanges"]) {
-    EXPECT_EQ(exchange["group"], "data");
-    EXPECT_EQ(exchange["ranks"], 8);
+    EXPECT_EQ(exchange["ranks"], 8) << exchange;
     EXPECT_EQ(exchange["count"], 1);
     sent += exchange["sent_bytes"].get<std::int64_t>();
   }

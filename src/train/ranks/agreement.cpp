@@ -59,6 +59,13 @@ std::string exchanges_of(const lower::Compiled& training) {
   return text;
 }
 
+Agreement agreement_of(const RunConfig& run, const lower::Compiled& training) {
+  return {.run = to_yaml(run),
+          .decisions = training.memory.decisions,
+          .exchanges = exchanges_of(training),
+          .owner = owner_of(run.train.output)};
+}
+
 std::uint64_t hash_of(const lower::Compiled& training) { return stream_of(exchanges_of(training)); }
 
 void tell(StepSums& sums, const Agreement& agreement) {

@@ -20,6 +20,9 @@ struct Agreement {
   std::int64_t first_step = 1;
 };
 
+// What the first rank has decided, for a run from its first step on.
+Agreement agreement_of(const RunConfig& run, const lower::Compiled& training);
+
 // The exchanges of a step in their order, one a line. Ranks whose lists are equal wait for nothing
 // that another one does not send.
 std::string exchanges_of(const lower::Compiled& training);

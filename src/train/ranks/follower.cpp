@@ -75,14 +75,16 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     steps.compare_states(agreement.first_step);
     if (evaluator) steps.validate_with(&*evaluator);
     io::Loader loader(*data.train, loader_options(run, rank));
-    RankMetricsLog log(run.train.output, rank.rank(), agreement.first_step - 1);
+    std::optional<RankMetricsLog> log;
+    if (!run.train.output.empty())
+      log.emplace(run.train.output, rank.rank(), agreement.first_step - 1);
     for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
       const std::int64_t begin = device::wall_nanoseconds();
       StepMetrics metrics{.step = step};
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
       steps.run(loader.load_step(step - 1), metrics);
       metrics.step_time_s = 1e-9 * static_cast<double>(device::wall_nanoseconds() - begin);
-      log.write(metrics);
+      if (log) log->write(metrics);
     }
   } catch (const std::exception& error) {
     abort(rank, error);  // before the program goes, and with it the bytes of exchanges under way

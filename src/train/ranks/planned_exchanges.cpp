@@ -2,6 +2,7 @@
 #include "train/ranks/planned_exchanges.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "runtime/verify_schedule.h"
@@ -68,6 +69,14 @@ std::vector<PlannedExchange> planned_exchanges(const lower::Compiled& training,
       if (point.step == runtime::ExchangeStep::kPost)
         ++result[static_cast<std::size_t>(point.exchange)].count;
   return result;
+}
+
+std::string over_layers(const std::string& name) {
+  constexpr std::string_view kLayers = "layers.";
+  const auto at = name.find(kLayers);
+  if (at == std::string::npos) return name;
+  const auto number = at + kLayers.size(), end = name.find_first_not_of("0123456789", number);
+  return end == std::string::npos ? name : name.substr(0, number) + "*" + name.substr(end);
 }
 
 std::int64_t sent_bytes(const std::vector<PlannedExchange>& exchanges) {

@@ -26,6 +26,9 @@ std::vector<PlannedExchange> planned_exchanges(const lower::Compiled& training,
                                                const spec::Mesh& mesh,
                                                std::int64_t num_micro_batches);
 
+// The name without the number of its layer: "gradients.layers.*.experts.up".
+std::string over_layers(const std::string& name);
+
 // That a rank sends in a step.
 std::int64_t sent_bytes(const std::vector<PlannedExchange>& exchanges);
 
