@@ -2,21 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks against runs of one rank with all threads, of the same global batch, in alternating rounds.
 
-    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 6] [--rounds 5] [--mpirun mpirun]
+    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 4] [--rounds 3] [--mpirun mpirun]
 
 Forms: data parallel with a sharded optimizer, and with experts shared by all ranks. Ranks are threads, or processes with --mpirun. Each rank has
-the micro-batches of --accumulation; the single rank has all of them. A ratio is of one round: tokens a second of the ranks over those of the
-single one. It prints the median and the range, the exposed share of exchanges, predicted and measured seconds of a step, and peak memory.
+the micro-batches of --accumulation; the single rank has all of them. A run is killed after its steps, so that it saves nothing. A ratio is of
+one round: tokens a second of the ranks over those of the single one. It prints the median and the range, the exposed share of exchanges,
+predicted and measured seconds of a step, and predicted and measured peak memory of the first process.
 """
 import argparse
 import json
+import os
 import pathlib
 import re
+import signal
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy
 
@@ -36,25 +40,37 @@ def write_tokens(path, count, vocabulary):
 
 
 def run(options, model, tokens, ranks, accumulation, *more):
-    """Median tokens a second and exposed share without the first step; texts of predicted and measured memory and time."""
+    """Median tokens a second and exposed share without the first step; a text of predicted and measured time and memory."""
     with tempfile.TemporaryDirectory() as output:
         processes = options.mpirun is not None and ranks > 1
         command = [options.mpirun, "--oversubscribe", "-n", ranks] if processes else []
         threads = options.threads // ranks if processes else options.threads
         command += [options.binary, "train", "--model.path", model, "--model.init", "random", "--data.train", tokens,
                     "--data.sequence_length", options.sequence, "--train.micro_batch_size", options.batch, "--train.precision", "bf16",
-                    "--train.gradient_accumulation_steps", accumulation, "--train.steps", options.steps, "--train.save_every", 0,
+                    "--train.gradient_accumulation_steps", accumulation, "--train.steps", 1000, "--train.save_every", 0,
                     "--parallel.local_ranks", 1 if processes else ranks, "--device.threads", threads, "--memory.budget", "none",
                     "--train.output", f"{output}/run", *more]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"ranks.py: {' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        lines = [json.loads(line) for line in open(f"{output}/run/metrics.jsonl")][1:]
-        peak = re.search(r"predicted peak ([\d.]+ \S+), measured peak ([\d.]+ \S+)", done.stdout)
-        step = re.search(r"step: predicted ([\d.]+ \S+), measured ([\d.]+ \S+)", done.stdout)
-        exposed = statistics.median(line.get("comm_exposed_s", 0) / line["step_time_s"] for line in lines)
-        return (statistics.median(line["tokens_per_second"] for line in lines), exposed,
-                ", ".join(" / ".join(pair.groups()).rstrip(".,") for pair in (step, peak)))
+        metrics = pathlib.Path(output) / "run/metrics.jsonl"
+        with open(f"{output}/text", "w") as text:
+            process = subprocess.Popen([str(word) for word in command], stdout=text, stderr=text, start_new_session=True)
+            try:
+                while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < options.steps):
+                    time.sleep(0.05)
+                ended = process.poll() is not None
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        said = pathlib.Path(output, "text").read_text()
+        if ended:
+            sys.exit(f"ranks.py: {' '.join(map(str, command))}\n{said[-4000:]}")
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()[1 : options.steps]]
+        median = {key: statistics.median(line.get(key) or 0 for line in lines)
+                  for key in ("tokens_per_second", "step_time_s", "comm_exposed_s", "peak_memory_bytes", "planned_memory_bytes")}
+        predicted = re.search(r"step: predicted ([\d.]+ \S+)", said)[1]
+        return (median["tokens_per_second"], median["comm_exposed_s"] / median["step_time_s"],
+                f"{predicted} / {median['step_time_s']:.2f} s, "
+                f"{median['planned_memory_bytes'] / 2**20:.0f} / {median['peak_memory_bytes'] / 2**20:.0f} MiB")
 
 
 def main():
@@ -65,16 +81,17 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--mpirun", help="a launcher: ranks are processes")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
-    for name, value in (("batch", 4), ("sequence", 512), ("steps", 6), ("rounds", 5)):
+    for name, value in (("batch", 4), ("sequence", 512), ("steps", 4), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with the run
     print(f"{options.ranks} ranks and 1 rank on {options.threads} threads, micro-batches of {options.batch} x {options.sequence} tokens")
     with tempfile.TemporaryDirectory() as directory:
         for model in options.models:
             vocabulary = min(json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"], 65535)
             tokens = f"{directory}/{pathlib.Path(model).name}"
             most = options.ranks * max(options.accumulation)
-            write_tokens(tokens, (options.steps + 1) * most * options.batch * (options.sequence + DOCUMENT), vocabulary)
+            write_tokens(tokens, 2 * (options.steps + 2) * most * options.batch * (options.sequence + DOCUMENT), vocabulary)
             for accumulation in options.accumulation:
                 forms = {"data": (), "expert": ("--parallel.expert", options.ranks)}
                 ratios = {form: [] for form in forms}

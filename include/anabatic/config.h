@@ -80,6 +80,11 @@ struct Config {
     std::int64_t micro_batch_size = 4;
     // Micro-batches in one optimizer step. Allowed: >= 1.
     std::int64_t gradient_accumulation_steps = 1;
+    // Parts of a step whose gradients add up in a balanced tree, on all ranks. Runs with as many of
+    // them have equal bits on any number of data ranks: times a power of two, these give it. auto
+    // is one a data rank.
+    // Allowed: 1 to 32767, or std::nullopt for auto.
+    std::optional<std::int64_t> gradient_leaves{};
     // Precision of matrix products and of activations saved for the backward. auto is bf16 for
     // training; elsewhere it is the precision of the weight files.
     enum class Precision { kAuto, kBf16, kFp32 };
@@ -235,7 +240,7 @@ struct Config {
     // Allowed: 1 to 32767, or std::nullopt for auto.
     std::optional<std::int64_t> data{};
     // Ranks that share the experts of a layer. It divides tensor x context x data and the number of
-    // experts. Only 1 is there yet.
+    // experts.
     // Allowed: 1 to 32767.
     std::int64_t expert = 1;
     // Ranks that share the matrices of a layer. Only 1 is there yet. Allowed: 1 to 32767.
@@ -256,6 +261,11 @@ struct Config {
     // collectives of MPI's library, and is not there yet.
     enum class Exchange { kAuto, kMpi, kOrdered };
     Exchange exchange = Exchange::kAuto;
+    // Room for the rows that come to a rank's experts, as a multiple of an even share. A step that
+    // needs more runs again with more room. auto has room for the most that can come, or less where
+    // memory.budget has none for it.
+    // Allowed: >= 1, or std::nullopt for auto.
+    std::optional<double> expert_capacity{};
     // Compute while exchanges between ranks are under way. false awaits each one at once, with
     // equal bits.
     bool overlap = true;

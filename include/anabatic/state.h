@@ -23,7 +23,8 @@ enum class StateRole : std::uint8_t {
   kRowMajorCopy,       // row-major copy of a parameter that is stored in panels
   kPacking,            // the packed layout of a parameter, for products of the forward
   kPackingTransposed,  // the same for products of input gradients
-  kCache               // keys or values for generation
+  kCache,              // keys or values for generation
+  kLeafSum             // a gradient's sum over leaves of a step, until the update
 };
 
 ANABATIC_API std::string_view to_string(

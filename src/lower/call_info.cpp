@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "lower/lower_leaves.h"
 #include "lower/planned_calls.h"
 #include "plan/kernel_selection.h"
 
@@ -41,6 +42,10 @@ std::vector<CallInfo> call_infos(const Compiled& compiled) {
       infos.push_back(info_of(*planned.graph, call, layout));
     ++layout;
   }
+  for (const LeafSum& sum : leaf_sums(compiled.graph, compiled.plan))
+    infos.push_back(info_of(
+        compiled.graph,
+        {.action = spec::Action::kSumLeaf, .position = sum.position, .planned = sum.planned}, 0));
   ANABATIC_CHECK(infos.size() == compiled.program.calls.size(), "[lower] {} nodes for {} calls",
                  infos.size(), compiled.program.calls.size());
   return infos;

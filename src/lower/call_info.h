@@ -20,7 +20,7 @@ struct CallInfo {
 
   // Whether the calls differ at most in that one assigns where the other adds.
   bool is_twin_of(const CallInfo& other) const {
-    return node == other.node && is_zero_fill == other.is_zero_fill;
+    return node == other.node && action == other.action && is_zero_fill == other.is_zero_fill;
   }
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ir/op_schema.h"
 #include "lower/lower_exchanges.h"
+#include "lower/lower_leaves.h"
 #include "lower/lower_windows.h"
 #include "lower/planned_calls.h"
 #include "plan/kernel_selection.h"
@@ -112,7 +113,22 @@ class Lowering {
           add_variant(action, variant_at(place, action, calls, first, layout));
   }
 
+  void add_sums_of_leaves() {
+    add_leaves(
+        graph_, plan_, [&](ir::ValueId value) { return operand(value); }, program_);
+  }
+
  private:
+  // In place: a sum of leaves.
+  bool writes_a_gradient(const ir::Node& node) const {
+    return std::ranges::any_of(node.outputs, [&](ir::ValueId output) {
+      const plan::PlannedBuffer& buffer =
+          plan_.buffers[static_cast<std::size_t>(plan_.buffer_of_value[index(output)])];
+      return buffer.state >= 0 &&
+             is_gradient(graph_.states[static_cast<std::size_t>(buffer.state)]);
+    });
+  }
+
   runtime::Variant variant_at(spec::Place place, spec::Action action,
                               const std::vector<PlannedCall>& calls, std::int32_t first,
                               std::int32_t layout) const {
@@ -122,7 +138,8 @@ class Lowering {
       if (calls[i].action != action || !calls[i].places.contains(place)) continue;
       variant.calls.push_back(first + static_cast<std::int32_t>(i));
       positions.push_back(calls[i].position);
-      variant.updates |= graph_.node(calls[i].planned->node).is_of_update();
+      const ir::Node& node = graph_.node(calls[i].planned->node);
+      variant.updates |= node.is_of_update() && !writes_a_gradient(node);
     }
     variant.updates |= action == spec::Action::kUpdate;
     const bool moves_states = action == spec::Action::kUpdate || spec::kStepEnds.contains(place);
@@ -241,12 +258,12 @@ bool adds_at(spec::Place place, plan::WriteMode mode) {
     case plan::WriteMode::kFirstAssigns:
       break;
   }
-  return !spec::kStepBegins.contains(place);
+  return !spec::kLeafBegins.contains(place);
 }
 
 bool zeroes_at(spec::Place place, plan::ZeroFill fill) {
   return fill == plan::ZeroFill::kAlways ||
-         (fill == plan::ZeroFill::kFirstMicroBatch && spec::kStepBegins.contains(place));
+         (fill == plan::ZeroFill::kFirstMicroBatch && spec::kLeafBegins.contains(place));
 }
 
 // Compares a program with its plan.
@@ -333,12 +350,12 @@ spec::Places places_of_layout(const runtime::Program& program, std::int32_t layo
   return places;
 }
 
-// Steps of one to four micro-batches have every place and every pair of neighbours.
+// Leaves of one to four micro-batches have every place and every pair of neighbours.
 void verify_schedules(const runtime::Program& program, spec::Places places) {
-  if (places.contains(spec::Place::kOnly)) (void)runtime::schedule_of(program, 1);
+  if (places.contains(spec::Place::kOnly)) (void)runtime::schedule_of(program, program.leaves);
   if (!places.contains(spec::Place::kMiddle)) return;
   for (const std::int64_t num_micro_batches : {2, 3, 4})
-    (void)runtime::schedule_of(program, num_micro_batches);
+    (void)runtime::schedule_of(program, num_micro_batches * program.leaves);
 }
 
 // Throws unless gradients, states and inputs of the first micro-batch are where the other
@@ -392,6 +409,7 @@ runtime::Program lower(const ir::Graph& graph, const plan::Plan& plan,
   lowering.add_memory();
   lowering.add_outputs(program.layouts.front());
   lowering.add_variants(plan.places, planned_calls(graph, plan, plan.places), 0);
+  lowering.add_sums_of_leaves();
   verify(graph, plan, program);
   return program;
 }
@@ -407,6 +425,7 @@ runtime::Program lower(const search::PlannedStep& step, const spec::DeviceSpec& 
   Lowering first(step.first->graph, step.first->plan, device, program);
   first.add_outputs_of_micro_batch(program.layouts.emplace_back());
   first.add_variants(layouts[1].places, layouts[1].calls, 1);
+  others.add_sums_of_leaves();
   verify(step.graph, step.plan, program);
   verify_first(step.first->graph, step.first->plan, program);
   return program;
@@ -417,12 +436,13 @@ void verify(const ir::Graph& graph, const plan::Plan& plan, const runtime::Progr
                      program.gradient_bytes == plan.gradient_bytes &&
                      program.input_bytes == plan.input_bytes,
                  "[lower verifier] arenas are not of the planned bytes");
-  ANABATIC_CHECK(program.variants.size() == plan.orders.size(),
-                 "[lower verifier] {} actions, {} planned", program.variants.size(),
+  const std::size_t actions =
+      program.variants.size() - program.variants.count(spec::Action::kSumLeaf);
+  ANABATIC_CHECK(actions == plan.orders.size(), "[lower verifier] {} actions, {} planned", actions,
                  plan.orders.size());
   CallsVerifier verifier(graph, plan, program);
-  for (const auto& [action, variants] : program.variants)
-    for (const runtime::Variant& variant : variants)
+  for (const auto& [action, order] : plan.orders)
+    for (const runtime::Variant& variant : program.variants.at(action))
       for (const spec::Place place : spec::kPlaces)
         if (variant.layout == 0 && variant.places.contains(place))
           verifier.check(action, place, variant_for(program, action, place));

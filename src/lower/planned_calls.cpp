@@ -35,7 +35,7 @@ std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan&
       if (planned.zero_fill != plan::ZeroFill::kNone) {
         call.is_zero_fill = true;
         call.adds = {false};
-        add(planned.zero_fill == plan::ZeroFill::kAlways ? where : where & spec::kStepBegins);
+        add(planned.zero_fill == plan::ZeroFill::kAlways ? where : where & spec::kLeafBegins);
         call.is_zero_fill = false;
       }
       call.adds = adds_of(planned, true);
@@ -44,9 +44,9 @@ std::vector<PlannedCall> planned_calls(const ir::Graph& graph, const plan::Plan&
         add(where);
         continue;
       }
-      add(where & spec::kStepBegins);
+      add(where & spec::kLeafBegins);
       call.adds = std::move(later);
-      add(where - spec::kStepBegins);
+      add(where - spec::kLeafBegins);
     }
   return result;
 }

@@ -17,20 +17,24 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 
 std::vector<TensorType> infer_parts(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("sum_squares_of_parts", inputs, attributes,
-                    {"columns", "column", "parts", "part"});
+                    {"columns", "column", "parts", "part", "count"});
   for (int i = 0; i < check.num_inputs(); ++i) check.floating(i, "gradient");
   const auto place = [&](std::string_view of, std::string_view among) {
-    const std::int64_t number = check.positive_int(among), at = check.non_negative_int(of);
-    if (at >= number) check.fail(fmt::format("expected {} below {}, got {}", of, number, at));
+    const std::int64_t number = check.positive_int(among), at = check.non_negative_int(of),
+                       count = check.positive_int("count");
+    if (at + count > number)
+      check.fail(
+          fmt::format("expected {} and {} after it within {}, got {}", of, count - 1, number, at));
     return number;
   };
   place("part", "parts");
   return {typed(DType::kFloat64, {std::ssize(inputs), place("column", "columns")})};
 }
 
-// One part of each is read.
+// Some parts of each are read.
 ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
-  const double share = 1.0 / static_cast<double>(spec::get_int(attributes, "parts"));
+  const double share = static_cast<double>(spec::get_int(attributes, "count")) /
+                       static_cast<double>(spec::get_int(attributes, "parts"));
   ir::Cost cost{.bytes_written = outputs[0].num_bytes()};
   for (const TensorType& input : inputs) {
     cost.flops += static_cast<std::int64_t>(2 * share * static_cast<double>(input.num_elements()));

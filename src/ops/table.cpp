@@ -124,6 +124,7 @@ const ir::OpSchema* const kTable[] = {
     &kSequenceBalanceLoss,
     &kSequenceBalanceLossGradient,
     &kSinksGradient,
+    &kSumLeaves,
     &kSumRows,
     &kSumSquares,
     &kSumSquaresOfParts,

@@ -32,6 +32,7 @@ struct PassOptions {
   bool pack_transposed = true;     // keep a second packing of weights; otherwise the backward packs
   bool with_update = true;         // false: gradients only, no optimizer
   std::int64_t micro_batches = 0;  // of a step; 0: not known
+  std::int64_t leaves = 1;         // into which these are divided (spec/step.h)
   std::int64_t slice_bytes = 0;    // most bytes of a moment in one update (slice_optimizer); 0: all
   // Where slices begin in addition to those that `slice_bytes` makes. null: nowhere.
   const ExpertCuts* expert_cuts = nullptr;
@@ -42,6 +43,7 @@ struct PassOptions {
   const spec::Decisions* decisions = nullptr;  // null: none
   spec::Mesh mesh{};                           // of the ranks that share a step
   std::int32_t rank = 0;                       // this one of them
+  double expert_capacity = 0;                  // spec::Decisions::expert_capacity
   bool shards_optimizer = false;               // each rank updates a part of each parameter
 };
 

@@ -33,6 +33,7 @@
 #include "passes/ranks/reduce_gradients.h"
 #include "passes/ranks/shard_experts.h"
 #include "passes/ranks/shard_optimizer.h"
+#include "passes/ranks/sum_leaves.h"
 #include "passes/reload_parameters.h"
 #include "passes/slice_optimizer.h"
 #include "passes/split_parameters.h"
@@ -84,6 +85,8 @@ constexpr std::array kStages{
     // Gradients are final, and derived states are known.
     Stage{kApplyOptimizer, Runs::kTraining},
     // Gradients have their layouts, and all that reads them is there.
+    Stage{kSumLeaves, Runs::kTraining},
+    // Sums over ranks are of a rank's leaves.
     Stage{kReduceGradients, Runs::kTraining},
     // Takes the sums that reduce_gradients makes, before other passes change updates.
     Stage{kShardOptimizer, Runs::kTraining},

@@ -21,6 +21,7 @@ Use use_of_state(ir::StateRole role) {
     case ir::StateKind::kOptimizer:
       return Use::kOptimizer;
     case ir::StateKind::kGradient:
+    case ir::StateKind::kSum:
       return Use::kGradients;
     case ir::StateKind::kDerived:
       return Use::kPackings;

@@ -30,7 +30,7 @@ struct PlannedBuffer {  // bytes that one value or several aliases occupy
 };
 
 // How an output is written. kFirstAssigns: `=` in the micro-batch that begins a step
-// (spec::kStepBegins), `+=` in later ones.
+// (spec::kLeafBegins), `+=` in later ones.
 enum class WriteMode : std::uint8_t { kAssign, kAccumulate, kFirstAssigns };
 
 // Zeroes written before a node whose op leaves rows untouched.

@@ -270,6 +270,13 @@ double zero_fill_seconds(const ir::Graph& graph, const PlannedNode& planned,
          (roof_of(zeroes, false, device) / kFallbackShare);
 }
 
+// Sums of leaves come with each leaf, the others of an update with the last micro-batch.
+double times_in_step(const ir::Node& node, std::int64_t num_micro_batches) {
+  if (!node.is_of_update()) return static_cast<double>(num_micro_batches);
+  return static_cast<double>(
+      node.op->name == "sum_leaves" ? spec::get_int(node.attributes, "leaves") : 1);
+}
+
 }  // namespace
 
 std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan& plan,
@@ -281,7 +288,7 @@ std::map<std::string, double> price_segments(const ir::Graph& graph, const Plan&
     for (const PlannedNode& planned : order) {
       if (planned.is_offloaded || (action == spec::Action::kUpdate && !with_update)) continue;
       const ir::Node& node = graph.node(planned.node);
-      const double times = node.is_of_update() ? 1 : static_cast<double>(num_micro_batches);
+      const double times = times_in_step(node, num_micro_batches);
       seconds[std::string(text(node.tag.segment))] +=
           calls_seconds(graph, planned, device, efficiency, times) +
           zero_fill_seconds(graph, planned, device, times);
@@ -298,7 +305,7 @@ StepPrice price_step(const ir::Graph& graph, const Plan& plan, const spec::Devic
     for (const PlannedNode& planned : order) {
       if (planned.is_offloaded) continue;
       const ir::Node& node = graph.node(planned.node);
-      const double times = node.is_of_update() ? 1 : repeats;
+      const double times = times_in_step(node, num_micro_batches);
       seconds += calls_seconds(graph, planned, device, efficiency, times);
       seconds += zero_fill_seconds(graph, planned, device, times);
       flops += times * work_of(graph, node, efficiency).flops;

@@ -289,6 +289,7 @@ void Executor::run(const StepEntry& entry) {
   }
   exchanges.end(variant);
   windows.end();
+  if (impl_->options.poison && entry.action == Action::kSumLeaf) Impl::fill_poison(impl_->gradient);
 }
 
 std::vector<comm::CommStats> Executor::exchanges_took() const { return impl_->exchanges->took(); }

@@ -127,6 +127,7 @@ struct Layout {
 
 struct Program {
   std::vector<Call> calls;  // variants share them
+  // Those of kSumLeaf are one for each level.
   std::map<Action, std::vector<Variant>> variants;
   // The first one has all outputs. A step's first micro-batch may have another. Its values may lie
   // in bytes of gradients that are not written yet, and nothing moves to or from disk meanwhile.
@@ -138,6 +139,7 @@ struct Program {
   // Those of states, in the order in which a step reads them; then those of copies and regions.
   std::vector<SwapWindow> windows;
   std::vector<Exchange> exchanges;  // of one layout after the other, in the order of their posts
+  std::int64_t leaves = 1;          // of a step (spec/step.h)
   std::int64_t frame_bytes = 0, gradient_bytes = 0, input_bytes = 0;
   std::int32_t num_threads = 1;  // workspaces are sized for these: no larger team may run it
 };

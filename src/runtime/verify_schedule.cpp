@@ -17,9 +17,11 @@ class ScheduleVerifier {
   explicit ScheduleVerifier(const Program& program)
       : program_(program),
         is_assigned_(program.gradients.size(), false),
+        is_summed_(program.gradients.size(), false),
         is_exchanged_(program.gradients.size(), false),
         is_under_way_(program.exchanges.size(), false),
         is_done_(program.exchanges.size(), false),
+        holds_sum_(program.states.size(), false),
         windows_(program.windows.size()) {}
 
   void take(const StepEntry& entry) {
@@ -44,6 +46,7 @@ class ScheduleVerifier {
     }
     move_up_to(variant.calls.size());
     is_updated_ = variant.updates;
+    if (entry.action == Action::kSumLeaf) end_leaf(entry);
   }
 
   void end() const {
@@ -56,6 +59,9 @@ class ScheduleVerifier {
     for (std::size_t i = 0; i < windows_.size(); ++i)
       ANABATIC_RULE(!windows_[i].is_read || windows_[i].is_written || !is_of_state(i),
                     "states on disk are written after their update", "{} is not", name_of(i));
+    for (std::size_t i = 0; i < holds_sum_.size(); ++i)
+      ANABATIC_RULE(!holds_sum_[i], "every leaf is part of the step", "{} holds some that are not",
+                    text(program_.states[i].name));
   }
 
  private:
@@ -112,7 +118,48 @@ class ScheduleVerifier {
                       "the update after all micro-batches", "it is that of micro-batch {} of {}",
                       entry.micro_batch, num_forwards_);
         break;
+      case Action::kSumLeaf:
+        ANABATIC_RULE(num_forwards_ == num_backwards_ && entry.micro_batch + 1 == num_backwards_,
+                      "a leaf is summed after its last micro-batch", "{} comes after {} backwards",
+                      describe(entry), num_backwards_);
+        break;
     }
+  }
+
+  // The leaf is in the sums: the next one assigns gradients again.
+  void end_leaf(const StepEntry& entry) {
+    for (std::size_t i = 0; i < is_assigned_.size(); ++i) {
+      ANABATIC_RULE(is_assigned_[i] && is_summed_[i], "every gradient of a leaf is summed",
+                    "{} in {}", text(program_.gradients[i]), describe(entry));
+      is_assigned_[i] = is_summed_[i] = false;
+    }
+  }
+
+  // A sum takes part in the next level, or in the update, once.
+  void check_sums(const StepEntry& entry, const Call& call) {
+    const auto sum_of = [&](const Operand& operand) -> std::int32_t {
+      const bool is_sum = operand.arena == Arena::kPersistent && operand.state >= 0 &&
+                          program_.states[static_cast<std::size_t>(operand.state)].part.role ==
+                              spec::StateRole::kLeafSum;
+      return is_sum ? operand.state : -1;
+    };
+    const auto name = [&](std::int32_t sum) {
+      return text(program_.states[static_cast<std::size_t>(sum)].name);
+    };
+    for (const Operand& input : call.inputs)
+      if (const std::int32_t sum = sum_of(input); sum >= 0) {
+        ANABATIC_RULE(holds_sum_[static_cast<std::size_t>(sum)],
+                      "sums of leaves taken once, after they are written", "{} in {}", name(sum),
+                      describe(entry));
+        holds_sum_[static_cast<std::size_t>(sum)] = false;
+      }
+    for (const Operand& output : call.outputs)
+      if (const std::int32_t sum = sum_of(output); sum >= 0) {
+        ANABATIC_RULE(!holds_sum_[static_cast<std::size_t>(sum)],
+                      "sums of leaves written after they are taken", "{} in {}", name(sum),
+                      describe(entry));
+        holds_sum_[static_cast<std::size_t>(sum)] = true;
+      }
   }
 
   // Index into Program::gradients; -1: not of a gradient.
@@ -173,6 +220,7 @@ class ScheduleVerifier {
 
   void check_gradients(const StepEntry& entry, const Call& call) {
     check_exchanges(entry, call);
+    check_sums(entry, call);
     const auto name = [&](std::int32_t gradient) {
       return text(program_.gradients[static_cast<std::size_t>(gradient)]);
     };
@@ -181,6 +229,10 @@ class ScheduleVerifier {
         ANABATIC_RULE(is_assigned_[static_cast<std::size_t>(gradient)],
                       "gradients assigned before they are read", "{}: {} in {}", name(gradient),
                       call.label, describe(entry));
+    if (entry.action == Action::kSumLeaf)
+      for (const Operand& input : call.inputs)
+        if (const std::int32_t gradient = gradient_of(input); gradient >= 0)
+          is_summed_[static_cast<std::size_t>(gradient)] = true;
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {
       const std::int32_t gradient = gradient_of(call.outputs[i]);
       if (gradient < 0) continue;
@@ -188,7 +240,10 @@ class ScheduleVerifier {
       ANABATIC_RULE(is_assigned_[at] || !call.adds[i],
                     "gradients assigned before they are added to", "{}: {} in {}", name(gradient),
                     call.label, describe(entry));
-      ANABATIC_RULE(!is_assigned_[at] || call.adds[i], "gradients assigned once",
+      const bool is_in_place =
+          std::any_of(call.inputs.begin(), call.inputs.end(),
+                      [&](const Operand& input) { return gradient_of(input) == gradient; });
+      ANABATIC_RULE(!is_assigned_[at] || call.adds[i] || is_in_place, "gradients assigned once",
                     "{}: {} in {} overwrites what was added", name(gradient), call.label,
                     describe(entry));
       is_assigned_[at] = true;
@@ -230,9 +285,11 @@ class ScheduleVerifier {
   }
 
   const Program& program_;
-  std::vector<bool> is_assigned_;             // by gradient
+  std::vector<bool> is_assigned_;             // by gradient, in this leaf
+  std::vector<bool> is_summed_;               // likewise: added to the sums of leaves
   std::vector<bool> is_exchanged_;            // likewise: posted and not awaited
   std::vector<bool> is_under_way_, is_done_;  // by exchange; done: one of a gradient was posted
+  std::vector<bool> holds_sum_;               // by state: a sum of leaves that nobody has taken
   std::vector<Window> windows_;
   std::int32_t num_forwards_ = 0, num_backwards_ = 0, layout_ = 0;
   bool is_updated_ = false;
@@ -248,7 +305,8 @@ void verify_schedule(const Program& program, std::span<const StepEntry> schedule
 }
 
 std::vector<StepEntry> schedule_of(const Program& program, std::int64_t num_micro_batches) {
-  std::vector<StepEntry> schedule = spec::step_schedule(variant_places(program), num_micro_batches);
+  std::vector<StepEntry> schedule =
+      spec::step_schedule(variant_places(program), num_micro_batches, program.leaves);
   verify_schedule(program, schedule);
   return schedule;
 }

@@ -13,7 +13,8 @@ namespace anabatic::runtime {
 // unless
 // - every entry has its variant,
 // - a frame holds one micro-batch: each forward is followed by its backward, of the same layout,
-// - every gradient is assigned once, before it is added to or read,
+// - in each leaf every gradient is assigned once, before it is added to or read,
+// - each leaf is in one sum, and each sum in one sum or in the update,
 // - every exchange is posted in the order of the program, and awaited within its micro-batch, or
 //   within the step if it is of a gradient, which is exchanged once,
 // - every state on disk is read once, before its update, and written after it,

@@ -52,6 +52,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .pack_transposed = places_.pack_transposed,
                       .with_update = options_.with_update,
                       .micro_batches = options_.micro_batches,
+                      .leaves = options_.leaves,
                       .slice_bytes = places_.on_disk ? options_.disk.slice_bytes : 0,
                       .expert_cuts = &expert_cuts_,
                       .held_states = &options_.held_states,
@@ -59,6 +60,7 @@ passes::PassContext Candidate::context(const spec::Decisions* decisions) const {
                       .decisions = decisions,
                       .mesh = options_.mesh,
                       .rank = options_.rank,
+                      .expert_capacity = options_.expert_capacity,
                       .shards_optimizer = options_.shards_optimizer},
           .find_op = ops::find_op};
 }

@@ -36,6 +36,7 @@ struct CompileOptions {
   // Micro-batches of a step; 0: not known. With one, gradients share the frame's bytes. With more,
   // a separate pass computes the gradient's norm.
   std::int64_t micro_batches = 0;
+  std::int64_t leaves = 1;  // into which these are divided (spec/step.h)
   bool with_update = true;  // false: gradients only (the `gradients` verb); gradient states stay
                             // readable as outputs
   std::set<std::string, std::less<>>
@@ -55,6 +56,7 @@ struct CompileOptions {
   plan::OpEfficiency efficiency = plan::default_efficiency();  // prices of choices
   spec::Mesh mesh{};                                           // of the ranks that share a step
   std::int32_t rank = 0;                                       // this one of them
+  double expert_capacity = 0;                                  // spec::Decisions::expert_capacity
   bool shards_optimizer = false;   // each rank updates a part of each parameter
   bool overlaps_exchanges = true;  // false: each is awaited at once
   bool explain_dispatch = false;   // prints each rejection to the log

@@ -293,7 +293,9 @@ class Search {
 
 Outcome find_step(ir::Graph forward, const CompileOptions& options,
                   const spec::DeviceSpec& device) {
-  return Search(std::move(forward), options, device).run();
+  Outcome step = Search(std::move(forward), options, device).run();
+  if (step) step->memory.decisions.expert_capacity = options.expert_capacity;
+  return step;
 }
 
 }  // namespace anabatic::search

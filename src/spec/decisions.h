@@ -53,6 +53,9 @@ struct Decisions : MicroBatchDecisions {
   std::int32_t num_windows = 0;  // for slices of states on disk; see plan/swap.h
   // Bytes of moments that stay in memory despite state_on_disk: those that are updated first.
   std::int64_t resident_bytes = 0;
+  // Room for the rows that ranks send to each other's experts, as a multiple of an even share. 0:
+  // for the most that can come.
+  double expert_capacity = 0;
 
   bool operator==(const Decisions&) const = default;
 };

@@ -13,6 +13,8 @@ std::string_view to_string(Action action) {
       return "backward";
     case Action::kUpdate:
       return "update";
+    case Action::kSumLeaf:
+      return "sum_leaf";
   }
   ANABATIC_CHECK(false, "[action] unknown code {}", static_cast<int>(action));
 }

@@ -6,8 +6,9 @@
 
 namespace anabatic::spec {
 
-// kForward and kBackward run once a micro-batch, kUpdate once a step.
-enum class Action : std::uint8_t { kForward, kBackward, kUpdate };
+// kForward and kBackward run once a micro-batch, kUpdate once a step, kSumLeaf after each leaf of a
+// step but the last one (spec/step.h).
+enum class Action : std::uint8_t { kForward, kBackward, kUpdate, kSumLeaf };
 std::string_view to_string(Action action);
 
 // Persistent: states, by index into Program::states. Frame: one micro-batch. Gradient: first write

@@ -30,6 +30,10 @@ inline constexpr Axes kDenseGrid{Axis::kTensor, Axis::kContext, Axis::kData, Axi
 inline constexpr Axes kExpertGrid{Axis::kExpert, Axis::kExpertData, Axis::kPipeline};
 std::string to_string(Axes axes);  // "data, pipeline"
 
+// The axis along which ranks hold the same rows of a parameter, and sum their gradients. Experts
+// are not whole where ranks share them.
+constexpr Axis data_axis(bool is_whole) { return is_whole ? Axis::kData : Axis::kExpertData; }
+
 // Ranks along each axis, all at least 1. `expert` divides ranks_of_stage().
 struct Mesh {
   std::int32_t tensor = 1, context = 1, data = 1, pipeline = 1, expert = 1;

@@ -2,6 +2,7 @@
 #include "spec/mesh_request.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -99,14 +100,12 @@ class NearestSearch {
 
   std::int64_t wanted_leaves() const { return std::max(*request_.gradient_leaves, 1); }
 
-  // The nearest multiple of `data`.
+  // The nearest product of `data` and a power of two.
   std::int64_t leaves_for(std::int64_t data) const {
     if (!request_.gradient_leaves) return 1;
-    const std::int64_t below = wanted_leaves() / data * data, above = below + data;
-    if (below == wanted_leaves()) return below;
-    return below > 0 && distance(wanted_leaves(), below) <= distance(wanted_leaves(), above)
-               ? below
-               : above;
+    std::int64_t leaves = data;
+    while (distance(wanted_leaves(), 2 * leaves) < distance(wanted_leaves(), leaves)) leaves *= 2;
+    return leaves;
   }
 
   const MeshRequest& request_;
@@ -175,6 +174,12 @@ void check_divisions(const MeshRequest& request, const Sizes& sizes, std::vector
     broken.push_back(
         {fmt::format("gradient leaves % data = 0: {} % {} = {}", *request.gradient_leaves,
                      sizes.data, *request.gradient_leaves % sizes.data),
+         {kLeaves}});
+  else if (request.gradient_leaves && *request.gradient_leaves > 0 &&
+           !std::has_single_bit(static_cast<std::uint32_t>(*request.gradient_leaves / sizes.data)))
+    broken.push_back(
+        {fmt::format("gradient leaves / data a power of two: {} / {} = {}",
+                     *request.gradient_leaves, sizes.data, *request.gradient_leaves / sizes.data),
          {kLeaves}});
   if (request.num_samples && sizes.data > *request.num_samples)
     broken.push_back(

@@ -16,9 +16,10 @@ struct MeshRequest {
   std::optional<std::int32_t> data{};  // absent: world / (tensor · context · pipeline)
   std::int32_t tensor = 1, context = 1, pipeline = 1, expert = 1;
   // What has to fit the mesh. Absent: not checked.
-  std::optional<std::int32_t> num_experts{};      // of a layer
-  std::optional<std::int32_t> gradient_leaves{};  // of the tree that sums a step's gradients
-  std::optional<std::int64_t> num_samples{};      // that data ranks can have one each of
+  std::optional<std::int32_t> num_experts{};  // of a layer
+  // Of the tree that sums a step's gradients: data times a power of two.
+  std::optional<std::int32_t> gradient_leaves{};
+  std::optional<std::int64_t> num_samples{};  // that data ranks can have one each of
   bool operator==(const MeshRequest&) const = default;
 };
 

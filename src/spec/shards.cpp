@@ -13,6 +13,37 @@ namespace {
 // Where part `i` of `n` begins, of `total` units.
 std::int64_t begin_of(std::int64_t i, std::int64_t n, std::int64_t total) { return total * i / n; }
 
+struct Range {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+  void keep_half(bool upper) { (upper ? begin : end) = begin + count() / 2; }
+};
+
+// Whole matrices, or some panels of one.
+struct Part {
+  Range matrices, panels;
+  void keep_half(bool upper) { (matrices.count() > 1 ? matrices : panels).keep_half(upper); }
+};
+
+// One of `n` parts, before it is halved.
+Part part_of(std::int64_t matrices, std::int64_t panels, std::int64_t n, std::int64_t i) {
+  if (matrices >= n) return {{begin_of(i, n, matrices), begin_of(i + 1, n, matrices)}, {0, panels}};
+  // The matrix whose parts begin at or before this one.
+  const std::int64_t matrix = (matrices * (i + 1) - 1) / n, first = begin_of(matrix, matrices, n),
+                     count = begin_of(matrix + 1, matrices, n) - first;
+  return {{matrix, matrix + 1},
+          {begin_of(i - first, count, panels), begin_of(i - first + 1, count, panels)}};
+}
+
+// Panels of the smallest one, after so many ranks have halved each of `n` parts; 0: one is empty.
+std::int64_t smallest_part(std::int64_t matrices, std::int64_t panels, std::int64_t n,
+                           std::int64_t halvings) {
+  std::int64_t whole = matrices / n;
+  if (whole == 0) panels /= ceil_div(n, matrices);
+  for (; halvings > 1; halvings /= 2) (whole > 1 ? whole : panels) /= 2;
+  return panels;
+}
+
 }  // namespace
 
 std::optional<Shard> shard_of(const TensorType& type, std::int64_t num_ranks, std::int64_t rank) {
@@ -22,18 +53,14 @@ std::optional<Shard> shard_of(const TensorType& type, std::int64_t num_ranks, st
   const std::int64_t matrices = type.ndim() == 3 ? type.dim(0) : 1, rows = type.dim(-2),
                      panels = ceil_div(rows, kPanelColumns);
   if (rows == 0 || matrices == 0) return std::nullopt;
-  if (matrices >= num_ranks) {
-    const std::int64_t begin = begin_of(rank, num_ranks, matrices);
-    return Shard{begin * rows, begin_of(rank + 1, num_ranks, matrices) - begin, rows};
-  }
-  if (panels < ceil_div(num_ranks, matrices)) return std::nullopt;
-  // The matrix whose ranks begin at or before this one.
-  const std::int64_t matrix = (matrices * (rank + 1) - 1) / num_ranks,
-                     first_rank = begin_of(matrix, matrices, num_ranks),
-                     ranks = begin_of(matrix + 1, matrices, num_ranks) - first_rank;
-  const std::int64_t begin = begin_of(rank - first_rank, ranks, panels) * kPanelColumns,
-                     end = begin_of(rank - first_rank + 1, ranks, panels) * kPanelColumns;
-  return Shard{matrix * rows + begin, 1, std::min(end, rows) - begin};
+  const std::int64_t halvings = num_ranks & -num_ranks, parts = num_ranks / halvings;
+  if (smallest_part(matrices, panels, parts, halvings) == 0) return std::nullopt;
+  Part part = part_of(matrices, panels, parts, rank / halvings);
+  for (std::int64_t size = halvings / 2, place = rank % halvings; size > 0; size /= 2)
+    part.keep_half((place & size) != 0);
+  const std::int64_t begin = part.panels.begin * kPanelColumns,
+                     end = std::min(part.panels.end * kPanelColumns, rows);
+  return Shard{part.matrices.begin * rows + begin, part.matrices.count(), end - begin};
 }
 
 TensorType type_of(const Shard& shard, TensorType whole) {

@@ -16,9 +16,9 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-// The part of a matrix or stack, which is not empty. Of at least as many matrices as ranks each
-// rank has whole matrices; otherwise each matrix is cut for its own ranks. Null for all ranks where
-// a rank would get no panel, or where rows of the layout do not lie together.
+// The part of a matrix or stack, which is not empty: whole matrices where there are enough of them,
+// else panels of one. Two parts of twice as many ranks are a part of these. Null for all ranks
+// where a rank would get no panel, or where rows of the layout do not lie together.
 std::optional<Shard> shard_of(const TensorType& type, std::int64_t num_ranks, std::int64_t rank);
 
 // The tensor of a part.

@@ -31,6 +31,7 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRows{{
     {StateRole::kPackingTransposed, "packing_transposed", StateKind::kDerived, "",
      ".packed_transposed"},
     {StateRole::kCache, "cache", StateKind::kCache, "", ""},
+    {StateRole::kLeafSum, "leaf_sum", StateKind::kSum, "leaf_sums.", ""},
 }};
 
 constexpr bool is_in_order() {

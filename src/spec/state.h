@@ -19,16 +19,20 @@ inline constexpr std::array kStateRoles{
     StateRole::kFirstMoment,  StateRole::kSecondMoment, StateRole::kPreviousNorm,
     StateRole::kGradient,     StateRole::kSquares,      StateRole::kCopy,
     StateRole::kRowMajorCopy, StateRole::kPacking,      StateRole::kPackingTransposed,
-    StateRole::kCache};
+    StateRole::kCache,        StateRole::kLeafSum};
 // How long states of a role live, and which files hold them.
 enum class StateKind : std::uint8_t {
   kParameter,  // trained, saved and exported
   kOptimizer,  // moments and lower bits: saved, not exported
   kGradient,   // within one step; never saved
   kDerived,    // copies and packings: computed from the owner, never saved
-  kCache       // within one generation; never saved
+  kCache,      // within one generation; never saved
+  kSum         // of gradients: within one step, with memory of its own; never saved
 };
 StateKind kind_of(StateRole role);
+inline bool is_saved(StateKind kind) {
+  return kind == StateKind::kParameter || kind == StateKind::kOptimizer;
+}
 // Whether states of the role belong to a parameter, their owner.
 bool has_owner(StateRole role);
 

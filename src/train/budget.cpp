@@ -19,6 +19,8 @@ namespace {
 // same budget on a busy machine.
 constexpr int kMostTrials = 10, kFewestTrials = 3, kTriedNodes = 30'000;
 constexpr double kStep = 0.02;
+// Room for rows that come to experts, in even shares, the largest first.
+constexpr double kRooms[] = {4, 3, 2, 1.5, 1.25};
 
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
                          const BudgetLimits& limits) {
@@ -191,6 +193,28 @@ plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig
   return result;
 }
 
+// Where experts are shared and the budget has no room for the most rows that can come: as much room
+// as it has without another choice, else the least, with what other choices it takes.
+plan::Outcome<RunPlan> plan_with_room(RunConfig run, const model::ModelConfig& config,
+                                      const spec::DeviceSpec& device,
+                                      const plan::OpEfficiency& efficiency,
+                                      const BudgetLimits& limits) {
+  const auto plan_now = [&] {
+    return plan_within_budget(run, config, device, efficiency, limits.process_bytes);
+  };
+  plan::Outcome<RunPlan> plan = plan_now();
+  const bool is_whole = plan && plan->step_bytes == 0;
+  if (is_whole || run.memory.budget <= 0 || run.parallel.expert == 1 ||
+      run.parallel.expert_capacity != RunConfig::Parallel::kFitting)
+    return plan;
+  for (const double capacity : kRooms) {
+    run.parallel.expert_capacity = capacity;
+    plan = plan_now();
+    if (plan && plan->step_bytes == 0) break;
+  }
+  return plan;
+}
+
 plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::ModelConfig& config,
                                         const spec::DeviceSpec& device,
                                         const plan::OpEfficiency& efficiency,
@@ -205,8 +229,7 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
                               : 0;
   if (!run.memory.plan.empty())
     return replay(asked, config, device, efficiency, asked.memory.budget, limits);
-  plan::Outcome<RunPlan> plan =
-      plan_within_budget(asked, config, device, efficiency, limits.process_bytes);
+  plan::Outcome<RunPlan> plan = plan_with_room(asked, config, device, efficiency, limits);
   if (!plan) return refusal_of(asked, config, device, efficiency, limits, is_auto, plan.refusal());
   BudgetedRun result{.plan = *std::move(plan)};
   result.memory = account_of(asked, result.plan, device, limits);

@@ -64,6 +64,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
   options.training = request.training;
   options.with_update = request.with_update;
   options.micro_batches = request.micro_batches;
+  if (request.with_update) options.leaves = leaves_of_rank(run);
   if (request.is_of_ranks) {
     options.mesh = mesh_of(run);
     options.rank = request.rank;
@@ -243,9 +244,8 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
 void ModelSession::add_peers(const ir::Graph& graph) {
   const spec::Mesh& mesh = rank_.mesh;
   for (const ir::State& state : graph.states) {
-    const bool is_saved =
-        state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
-    const spec::StatePart part = is_saved ? store_.part(state.name) : spec::StatePart{};
+    const spec::StatePart part =
+        spec::is_saved(state.kind()) ? store_.part(state.name) : spec::StatePart{};
     if (mesh.world() == 1 || part.rows.is_whole()) continue;
     const bool has_owner = part.owner != Name{};
     const ir::State& owner = has_owner ? *graph.find_state(part.owner) : state;
@@ -255,7 +255,7 @@ void ModelSession::add_peers(const ir::Graph& graph) {
     of_rank.layout = own.layout;
     const std::int64_t rows = of_rank.num_elements() / of_rank.dim(-1);
     const bool has_experts = !owner.rows.is_whole();
-    const spec::Axis axis = has_experts ? spec::Axis::kExpertData : spec::Axis::kData;
+    const spec::Axis axis = spec::data_axis(!has_experts);
     const std::int32_t num_parts = part.rows.count == rows ? 1 : mesh.size(axis);
     for (std::int32_t expert = 0; expert < (has_experts ? mesh.expert : 1); ++expert)
       for (std::int32_t i = 0; i < num_parts; ++i) {
@@ -303,10 +303,8 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     add(std::move(saved));
   }
   for (const ir::State& state : graph.states) {
-    const bool is_saved =
-        state.kind() == ir::StateKind::kParameter || state.kind() == ir::StateKind::kOptimizer;
     const bool is_slice = state.owner != Name{} && !state.rows.is_whole();
-    if (!is_saved || state.role == ir::StateRole::kLower || is_slice) continue;
+    if (!spec::is_saved(state.kind()) || state.role == ir::StateRole::kLower || is_slice) continue;
     const TensorType& stored = *store_.find(state.name).type;
     SavedState saved{.name = state.name, .type = elements_type(stored)};
     saved.type.dtype = row_dtype(store_, state.name);

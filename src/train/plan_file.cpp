@@ -16,13 +16,14 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 8;
+constexpr int kFormat = 9;
 constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
 constexpr const char* kStepKeys[] = {"data.sequence_length",
                                      "train.micro_batch_size",
                                      "train.gradient_accumulation_steps",
+                                     "train.gradient_leaves",
                                      "train.precision",
                                      "train.balance_loss",
                                      "train.balance_coef",
@@ -240,7 +241,8 @@ OrderedJson to_json(const spec::Decisions& decisions) {
                {"parameters_on_disk", decisions.parameters_on_disk},
                {"resident_parameters", decisions.resident_parameters},
                {"num_windows", decisions.num_windows},
-               {"resident_bytes", decisions.resident_bytes}});
+               {"resident_bytes", decisions.resident_bytes},
+               {"expert_capacity", decisions.expert_capacity}});
   return json;
 }
 
@@ -259,6 +261,7 @@ spec::Decisions read_decisions(const JsonNode& from) {
     decisions.resident_parameters.insert(name);
   decisions.num_windows = integer_32(from.at("num_windows"));
   decisions.resident_bytes = num_bytes(from.at("resident_bytes"));
+  decisions.expert_capacity = from.at("expert_capacity").as_number();
   return decisions;
 }
 

@@ -123,6 +123,13 @@ void add_train_keys(std::vector<ConfigKey>& keys) {
   keys.push_back(integer("train.gradient_accumulation_steps",
                          "Micro-batches in one optimizer step.", 1,
                          AT(train.gradient_accumulation_steps)));
+  keys.push_back(or_word(
+      integer("train.gradient_leaves",
+              "Parts of a step whose gradients add up in a balanced tree, on all ranks. Runs with "
+              "as many of them have equal bits on any number of data ranks: times a power of two, "
+              "these give it. auto is one a data rank.",
+              1, AT(train.gradient_leaves), kMostRanks),
+      "auto", RunConfig::Train::kOneADataRank, AT(train.gradient_leaves)));
   keys.push_back(
       choice("train.precision",
              "Precision of matrix products and of activations saved for the backward. auto is bf16 "

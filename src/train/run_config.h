@@ -35,7 +35,9 @@ struct RunConfig {
   } data;
   struct Train {
     std::int64_t steps = 100, micro_batch_size = 4, gradient_accumulation_steps = 1;
-    std::string precision = "auto";  // auto | bf16 | fp32
+    static constexpr std::int64_t kOneADataRank = 0;
+    std::int64_t gradient_leaves = kOneADataRank;  // of a step, on all ranks
+    std::string precision = "auto";                // auto | bf16 | fp32
     std::int64_t seed = 0;
     std::string output;
     std::string resume = "auto";                      // auto | never
@@ -94,6 +96,8 @@ struct RunConfig {
     std::string optimizer = "sharded";  // sharded | replicated
     std::string reduction = "ordered";  // of exchanges that add: ordered | fast
     std::string exchange = "auto";      // of the others: auto | mpi | ordered
+    static constexpr double kFitting = 0;
+    double expert_capacity = kFitting;  // room for received rows, of an even share; what fits
     bool overlap = true;                // exchanges go on while calls run
     std::string emulate;                // a file of links that replace the machine's; empty: none
     double patience = 600;              // seconds for which nothing may move within a step

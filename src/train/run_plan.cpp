@@ -81,6 +81,10 @@ plan::Outcome<RunPlan> plan_run(const RunConfig& run, const model::ModelConfig& 
     }
     options.efficiency = efficiency_of(efficiency, run);
     options.rank = step.rank;
+    if (request.training)
+      options.expert_capacity = step.replay                        ? step.replay->expert_capacity
+                                : run.parallel.expert_capacity > 0 ? run.parallel.expert_capacity
+                                                                   : step.expert_capacity;
     if (step.replay && request.training) options.memory.replay = *step.replay;
     if (step.warm_start && request.training) options.warm_start = *step.warm_start;
     return lower::try_compile(model::build_graph(config, request.build), options, device);

@@ -33,6 +33,7 @@ struct StepRequest {
   const spec::Decisions* replay = nullptr;  // these, and none of its own
   const spec::Decisions* warm_start = nullptr;  // of a plan for almost these bytes
   std::int32_t rank = 0;                        // whose program it is
+  double expert_capacity = 0;                   // spec::Decisions; for a run with auto
 };
 
 // Unsupported and InvalidArgument as compiling says them; a refusal when the training program

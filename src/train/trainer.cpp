@@ -259,18 +259,53 @@ struct Trainer::Impl {
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }
 
+  void run_on_ranks(const io::StepBatch& batch, StepMetrics& metrics) {
+    const WindowsLog::Watching watching = windows->watch(metrics.step);
+    // An update by a norm that is not finite leaves all as it was.
+    rank_step->run(
+        batch, metrics,
+        {.before_update = [&] { is_sound = false; },
+         .after_norm = [&] { is_sound = program->executor->has_action(spec::Action::kUpdate); }});
+  }
+
+  // The same plan with more room for experts, before the step runs again. All ranks do this.
+  void make_room(const MoreExpertRoom& more, std::int64_t step) {
+    log_warning("[train] {}", more.text);
+    spec::Decisions decisions = program->compiled.memory.decisions;
+    decisions.expert_capacity = more.capacity;
+    windows->sync();
+    windows.reset();
+    rank_step.reset();
+    program.reset();
+    const Calibration calibration = stored_calibration(session.device());
+    RunPlan plan =
+        plan::value_or_throw(plan_run(ranks.of_one(run, baseline_bytes), session.config(),
+                                      with_peaks_of(session.device(), calibration),
+                                      calibration.efficiency, {.replay = &decisions}));
+    program = session.bind(std::move(plan.training));
+    announce();
+    ANABATIC_REQUIRE(run.memory.budget <= 0 || planned_bytes() <= run.memory.budget,
+                     "[memory] memory.budget: expected {} or more, for the rows that come to "
+                     "experts, got {}",
+                     format_bytes(planned_bytes()), format_bytes(run.memory.budget));
+    rank_step.emplace(run, session, *program, ranks.own());
+    windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());
+    (void)rank_step->begin(step, true);
+  }
+
   StepMetrics run_step(std::int64_t step) {
     const auto begin = Clock::now();
     const io::StepBatch& batch = loader->load_step(step - 1);
-    StepMetrics metrics{.step = step, .steps = run.train.steps, .epoch = batch.epoch};
-    metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
-    {
-      const WindowsLog::Watching watching = windows->watch(step);
-      // An update by a norm that is not finite leaves all as it was.
-      rank_step->run(
-          batch, metrics,
-          {.before_update = [&] { is_sound = false; },
-           .after_norm = [&] { is_sound = program->executor->has_action(spec::Action::kUpdate); }});
+    StepMetrics metrics;
+    for (bool is_done = false; !is_done;) {
+      metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
+      metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
+      try {
+        run_on_ranks(batch, metrics);
+        is_done = true;
+      } catch (const MoreExpertRoom& more) {
+        make_room(more, step);
+      }
     }
     if (metrics.tokens == 0)
       log_warning("[train] step {}: no token of this step has a label; nothing is learned from it",

@@ -10,6 +10,7 @@
 
 #include "anabatic/error.h"
 #include "anabatic/session.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "device/topology.h"
 #include "support/test_config.h"
@@ -106,6 +107,39 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Forms,
                            return name;
                          });
 
+// Equal leaves are one tree, whoever has them: also where a product adds rows to a gradient in
+// chunks, which are part of a leaf.
+TEST_P(Forms, StepsOfAsManyLeavesAreEqualToTheBit) {
+  const TemporaryDirectory folder;
+  const auto outcome = [&](std::int64_t ranks, const char* optimizer) {
+    RunConfig run = with_form(run_of(folder, ranks, 8 / ranks), GetParam());
+    run.fusions.off.clear();
+    run.train.steps = 4;
+    run.train.output += optimizer;
+    run.train.gradient_leaves = 4;
+    run.parallel.optimizer = optimizer;
+    return outcome_of(run);
+  };
+  const Outcome one = outcome(1, "sharded");
+  EXPECT_EQ(outcome(2, "sharded"), one);
+  EXPECT_EQ(outcome(4, "sharded"), one);
+  EXPECT_EQ(outcome(2, "replicated"), one);
+}
+
+TEST(Ranks, LeavesThatMicroBatchesCannotFillAreRefused) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 3);
+  run.train.gradient_leaves = 4;
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              HasSubstr("train.gradient_leaves: 4: expected a multiple of 2 micro-batches a rank, "
+                        "one or more a leaf, got train.gradient_accumulation_steps: 3; the nearest "
+                        "are 2 and 4"));
+  run.train.gradient_leaves = 6;
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              HasSubstr("expected gradient leaves / data a power of two: 6 / 2 = 3; nearest "
+                        "setting: train.gradient_leaves 8"));
+}
+
 // Where each rank keeps all of the optimizer's state, the bits are the same.
 TEST(Ranks, ShardedUpdatesAreThoseOfAllRanksAlike) {
   const TemporaryDirectory folder;
@@ -162,6 +196,21 @@ TEST(Ranks, SharedExpertsLearnAsWholeOnesDo) {
 
 // A checkpoint has whole tensors, whoever held which part of them: the first loss after it is the
 // same to the bit, the second one, which moments have a part in, up to the order of sums.
+// A step that lacks room is as if it had not been: its bits are those of a run with room for all.
+TEST(Ranks, StepsThatLackRoomForExpertsRunAgain) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 2, 2);
+  run.parallel.expert = 2;
+  const Outcome whole = outcome_of(run);
+  run.train.output += "-again";
+  run.parallel.expert_capacity = 1;
+  std::string warnings;
+  const LogScope log([&](Severity, const std::string& text) { warnings += text + "\n"; });
+  EXPECT_EQ(outcome_of(run), whole);
+  EXPECT_THAT(warnings, AllOf(HasSubstr("[train] step 1: "),
+                              HasSubstr(" rows come to the experts of one rank in layer ")));
+}
+
 TEST(Ranks, SharedExpertsGoOnFromAnyCheckpoint) {
   const TemporaryDirectory folder;
   for (const std::int64_t wrote : {2, 4}) {

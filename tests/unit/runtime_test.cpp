@@ -152,8 +152,8 @@ TEST(Executor, AddsInTheVariantsThatDo) {
   program.calls.push_back(program.calls[0]);
   program.calls[1].adds = {true};
   program.variants[Action::kForward] = {
-      {.places = spec::kStepBegins, .calls = {0}},
-      {.places = spec::kEveryPlace - spec::kStepBegins, .calls = {1}}};
+      {.places = spec::kLeafBegins, .calls = {0}},
+      {.places = spec::kEveryPlace - spec::kLeafBegins, .calls = {1}}};
   StateStore store;
   device::ThreadTeam team(1);
   for (bool poison : {false, true}) {
@@ -227,8 +227,8 @@ TEST(Program, PrintsEachCallOnceWithItsPlaces) {
   program.calls.push_back(program.calls[0]);
   program.calls[1].adds = {true};
   program.variants[Action::kForward] = {
-      {.places = spec::kStepBegins, .calls = {0}},
-      {.places = spec::kEveryPlace - spec::kStepBegins, .calls = {1}}};
+      {.places = spec::kLeafBegins, .calls = {0}},
+      {.places = spec::kEveryPlace - spec::kLeafBegins, .calls = {1}}};
   EXPECT_THAT(print(program),
               HasSubstr("  forward {\n"
                         "    increment | test:increment (input+0 f32[]) -> = gradient+0 f32[] in "

@@ -6,6 +6,7 @@
 #include "kernels/cpu/codes_math.h"
 #include "kernels/cpu/vector_pairs.h"
 #include "kernels/cpu/vector_rows.h"
+#include "tensor/panels.h"
 
 namespace anabatic::kernels::cpu::ANABATIC_ISA {
 namespace {
@@ -140,6 +141,16 @@ void add(const Arguments& args) {
           store_pair<streams.value>(y + i, load_pair(a + i) + load_pair(b + i));
         },
         [=](std::int64_t i, int n) { store(y + i, load(a + i, n) + load(b + i, n), n); });
+  });
+}
+
+void sum_leaves(const Arguments& args) {
+  float* y = args.outputs[0].as<float>();
+  for_elements(args, stored_elements(*args.outputs[0].type), [&](std::int64_t i, int n) {
+    Floats sum = load(args.inputs[0].as<const float>() + i, n);
+    for (const TensorView& level : args.inputs.subspan(1))
+      sum += load(level.as<const float>() + i, n);
+    store(y + i, sum, n);
   });
 }
 

@@ -326,6 +326,7 @@ constexpr OpRows kOps[] = {
            cpu::sequence_balance_loss_workspace_bytes),
     scalar("sequence_balance_loss_gradient", cpu::sequence_balance_loss_gradient),
     vector(variants::sinks_gradient(), cpu::column_partials_workspace_bytes),
+    vector<supports_panels<true>>(variants::sum_leaves()),
     vector(variants::sum_rows(), cpu::column_partials_workspace_bytes),
     vector<supports_panels<true>>(variants::sum_squares(), cpu::sum_squares_workspace_bytes),
     vector<supports_panels<true>>(variants::sum_squares_of_parts(),

@@ -74,6 +74,7 @@ ANABATIC_VECTOR_KERNEL(sum_rows)
 // optimizer.cpp
 ANABATIC_VECTOR_KERNEL(optimizer_step)
 ANABATIC_VECTOR_KERNEL(sum_squares)
+ANABATIC_VECTOR_KERNEL(sum_leaves)
 ANABATIC_VECTOR_KERNEL(sum_squares_of_parts)
 // pack.cpp
 ANABATIC_VECTOR_KERNEL(pack)

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "kernels/ref/access.h"
 #include "kernels/ref/rows.h"
 
@@ -30,23 +32,37 @@ void dispatch_map(const Arguments& args) {
   const auto rows_before = [&](std::int64_t member, std::int64_t expert) {
     return load_index(routes, member * (num_experts + 1) + expert);
   };
-  const auto rows_to = [&](std::int64_t from, std::int64_t to) {
-    return rows_before(from, (to + 1) * local) - rows_before(from, to * local);
+  std::int64_t needed = 0;
+  for (std::int64_t to = 0; to < members; ++to) {
+    std::int64_t total = 0;
+    for (std::int64_t m = 0; m < members; ++m)
+      total += rows_before(m, (to + 1) * local) - rows_before(m, to * local);
+    needed = std::max(needed, total);
+  }
+  store_index(args.outputs[5], 0, needed);
+  const bool fits = needed <= rows(row_map);
+  // The first row that a member sends to another.
+  const auto begin_of = [&](std::int64_t from, std::int64_t to) {
+    return fits ? rows_before(from, to * local) : rows_before(from, num_experts) * to / members;
+  };
+  // How many rows it sends to this member before those of an own expert.
+  const auto received_before = [&](std::int64_t from, std::int64_t expert) {
+    const std::int64_t all = begin_of(from, me + 1) - begin_of(from, me);
+    return fits ? rows_before(from, me * local + expert) - rows_before(from, me * local)
+                : (expert == 0 ? 0 : all);
   };
   std::int64_t p = 0;
   for (std::int64_t e = 0; e < local; ++e) {
     store_index(offsets, e, p);
     std::int64_t received = 0;  // from the members before
     for (std::int64_t m = 0; m < members; ++m) {
-      const std::int64_t own = rows_before(m, me * local);
-      for (std::int64_t i = rows_before(m, me * local + e); i < rows_before(m, me * local + e + 1);
-           ++i, ++p) {
+      for (std::int64_t i = received_before(m, e); i < received_before(m, e + 1); ++i, ++p) {
         ANABATIC_REQUIRE(p < rows(row_map), "[dispatch_map] expected at most {} rows",
                          rows(row_map));
-        store_index(row_map, p, received + i - own);
-        store_index(slots, received + i - own, p);
+        store_index(row_map, p, received + i);
+        store_index(slots, received + i, p);
       }
-      received += rows_to(m, me);
+      received += received_before(m, local);
     }
   }
   store_index(offsets, local, p);
@@ -55,8 +71,8 @@ void dispatch_map(const Arguments& args) {
     store_index(slots, p, p);
   }
   for (std::int64_t m = 0; m < members; ++m) {
-    store_index(args.outputs[3], m, rows_to(me, m));
-    store_index(args.outputs[4], m, rows_to(m, me));
+    store_index(args.outputs[3], m, begin_of(me, m + 1) - begin_of(me, m));
+    store_index(args.outputs[4], m, received_before(m, local));
   }
 }
 

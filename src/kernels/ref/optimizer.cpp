@@ -23,21 +23,35 @@ void sum_squares(const Arguments& args) {
   store(args.outputs[0], 0, sum);
 }
 
+void sum_leaves(const Arguments& args) {
+  const TensorType flat =
+      tensor_type(args.outputs[0].type->dtype, {stored_elements(*args.outputs[0].type)});
+  const TensorView sum{args.outputs[0].data, &flat};
+  for (std::int64_t i = 0; i < size(sum); ++i)
+    for (std::size_t level = 0; level < args.inputs.size(); ++level)
+      store(sum, i, (level > 0 ? load(sum, i) : 0) + load({args.inputs[level].data, &flat}, i));
+}
+
 void sum_squares_of_parts(const Arguments& args) {
   const std::int64_t columns = spec::get_int(*args.attributes, "columns"),
                      column = spec::get_int(*args.attributes, "column"),
                      parts = spec::get_int(*args.attributes, "parts"),
-                     part = spec::get_int(*args.attributes, "part");
+                     part = spec::get_int(*args.attributes, "part"),
+                     count = spec::get_int(*args.attributes, "count");
   for (std::int64_t g = 0; g < static_cast<std::int64_t>(args.inputs.size()); ++g) {
     const TensorType& type = *args.inputs[static_cast<std::size_t>(g)].type;
     // The stored elements in one row, with the padding of panels.
     const TensorType flat = tensor_type(type.dtype, {stored_elements(type)});
     const TensorView gradient{args.inputs[static_cast<std::size_t>(g)].data, &flat};
-    const spec::ElementRange own = spec::shard_elements(type, parts, part);
-    double sum = 0;
-    for (std::int64_t i = own.begin; i < own.end; ++i) sum += load(gradient, i) * load(gradient, i);
-    for (std::int64_t c = 0; c < columns; ++c)
-      store(args.outputs[0], g * columns + c, c == column ? sum : 0);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      double sum = 0;
+      if (c >= column && c < column + count) {
+        const spec::ElementRange own = spec::shard_elements(type, parts, part + c - column);
+        for (std::int64_t i = own.begin; i < own.end; ++i)
+          sum += load(gradient, i) * load(gradient, i);
+      }
+      store(args.outputs[0], g * columns + c, sum);
+    }
   }
 }
 

@@ -104,6 +104,7 @@ void clip_factor(const Arguments& args);
 void global_norm(const Arguments& args);
 void optimizer_step(const Arguments& args);
 void sum_squares(const Arguments& args);
+void sum_leaves(const Arguments& args);
 void sum_squares_of_parts(const Arguments& args);
 
 // rope.cpp

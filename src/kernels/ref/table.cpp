@@ -122,6 +122,7 @@ constexpr Kernel kRows[] = {
     row("ref:sequence_balance_loss", ref::sequence_balance_loss),
     row("ref:sequence_balance_loss_gradient", ref::sequence_balance_loss_gradient),
     row("ref:sinks_gradient", ref::sinks_gradient),
+    row("ref:sum_leaves", ref::sum_leaves),
     row("ref:sum_rows", ref::sum_rows),
     row("ref:sum_squares", ref::sum_squares),
     row("ref:sum_squares_of_parts", ref::sum_squares_of_parts),

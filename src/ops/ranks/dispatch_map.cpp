@@ -19,9 +19,12 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
                            to_string(*routes.type)));
   if (member >= members)
     check.fail(fmt::format("expected a member below {}, got {}", members, member));
-  return {typed(DType::kInt32, {rows}), typed(DType::kInt32, {rows}),
-          typed(DType::kInt32, {num_experts / members + 1}), typed(DType::kInt32, {members}),
-          typed(DType::kInt32, {members})};
+  return {typed(DType::kInt32, {rows}),
+          typed(DType::kInt32, {rows}),
+          typed(DType::kInt32, {num_experts / members + 1}),
+          typed(DType::kInt32, {members}),
+          typed(DType::kInt32, {members}),
+          typed(DType::kInt32, {1})};
 }
 
 ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -34,10 +37,10 @@ const ir::OpSchema kDispatchMap{
     .name = "dispatch_map",
     .min_inputs = 1,
     .max_inputs = 1,
-    .num_outputs = 5,
+    .num_outputs = 6,
     .signature =
         "(routes i32[G,E+1]) -> row_map i32[rows], slots i32[rows], offsets i32[E/G+1], "
-        "send_counts i32[G], receive_counts i32[G]",
+        "send_counts i32[G], receive_counts i32[G], needed i32[1]",
     .infer = infer,
     .cost = cost};
 

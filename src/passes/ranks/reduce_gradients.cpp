@@ -14,13 +14,6 @@ namespace {
 using ir::Graph;
 using ir::ValueId;
 
-// The axes along which a parameter is whole. Those of experts are cut along the expert axis
-// (shard_experts), which has ranks of the data axis.
-spec::Axes whole_axes(const ir::State& parameter) {
-  return parameter.rows.is_whole() ? spec::Axes{spec::Axis::kData}
-                                   : spec::Axes{spec::Axis::kExpertData};
-}
-
 // Returns the sum over these axes.
 ValueId reduce(Graph& graph, const PassContext& context, ValueId gradient, spec::Axes axes) {
   ir::GraphBuilder builder(graph, context.find_op);
@@ -40,7 +33,7 @@ bool run(Graph& graph, const PassContext& context) {
   bool changed = false;
   for (ir::State& state : graph.states) {
     if (state.role != ir::StateRole::kGradient) continue;
-    const spec::Axes axes = whole_axes(*graph.find_state(state.owner));
+    const spec::Axes axes{spec::data_axis(graph.find_state(state.owner)->rows.is_whole())};
     if (context.options.mesh.size(axes) == 1) continue;
     state.after = reduce(graph, context, state.after, axes);
     changed = true;

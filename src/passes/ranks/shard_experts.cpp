@@ -2,6 +2,7 @@
 #include "passes/ranks/shard_experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -24,7 +25,8 @@ using ir::ValueId;
 struct Layer {
   ValueId weights{};  // of the router
   std::int64_t top_k = 1, num_rows = 0;
-  std::int64_t most_received = 0;
+  std::int64_t room = 0;  // for received rows
+  bool is_always_enough = true;
   ValueId slots{};                                                 // the sender's own
   ValueId row_map{}, local_slots{}, offsets{}, send{}, receive{};  // dispatch_map
   ValueId received_weights{};
@@ -36,6 +38,7 @@ class Sharder {
       : graph_(graph),
         mesh_(context.options.mesh),
         member_(spec::coordinates_of(mesh_, context.options.rank)[spec::Axis::kExpert]),
+        capacity_(context.options.expert_capacity),
         readers_(graph),
         builder_(graph, context.find_op) {}
 
@@ -77,15 +80,26 @@ class Sharder {
                        "got {}",
                        sort.tag.layer, mesh_.expert, experts);
       const TensorType& chosen = graph_.value(sort.inputs[0]).type;
+      const std::int64_t most = std::min(chosen.dim(1), local) * chosen.dim(0) * mesh_.expert,
+                         room = room_for(chosen.num_elements(), most);
       Layer layer{.weights = weights_of(sort),
                   .top_k = chosen.dim(1),
                   .num_rows = chosen.num_elements(),
-                  .most_received = std::min(chosen.dim(1), local) * chosen.dim(0) * mesh_.expert,
+                  .room = room,
+                  .is_always_enough = room == most,
                   .slots = sort.outputs[1]};
       layer_of_value_[sort.outputs[0]] = layer_of_value_[sort.outputs[1]] =
           layer_of_value_[sort.outputs[2]] = i;
       layers_.emplace(i, layer);
     }
+  }
+
+  // For received rows, of an even share and the most that can come. Shares that are even but for a
+  // row of each rank always fit.
+  std::int64_t room_for(std::int64_t share, std::int64_t most) const {
+    if (capacity_ == 0) return most;
+    const auto room = static_cast<std::int64_t>(std::ceil(capacity_ * static_cast<double>(share)));
+    return std::min(std::max(room, share + mesh_.expert), most);
   }
 
   // Checks that the sort's other readers are those of a layer.
@@ -186,18 +200,19 @@ class Sharder {
     // Each member gets the one row of every other.
     const ValueId one = numbers(1);
     const ValueId routes = exchange({offsets, one, one, numbers(0)}, mesh_.expert, {{"top_k", 1}});
-    const std::vector<ValueId> maps = builder_.add("dispatch_map", {routes},
-                                                   {{"member", std::int64_t{member_}},
-                                                    {"rows", layer.most_received},
-                                                    {"expected", layer.num_rows}});
+    const std::vector<ValueId> maps = builder_.add(
+        "dispatch_map", {routes},
+        {{"member", std::int64_t{member_}}, {"rows", layer.room}, {"expected", layer.num_rows}});
     layer.row_map = maps[0];
     layer.local_slots = maps[1];
     layer.offsets = maps[2];
     layer.send = maps[3];
     layer.receive = maps[4];
+    if (!layer.is_always_enough)
+      builder_.output(maps[5], fmt::format("{}{}", kNeededRows, builder_.tag().layer));
     const ValueId weights = builder_.add1("reshape", {now(layer.weights)}, {{"width", 1}});
     const ValueId rows = builder_.add1("permute", {weights, sorted[0]}, {{"top_k", 1}});
-    layer.received_weights = exchange({rows, layer.send, layer.receive}, layer.most_received);
+    layer.received_weights = exchange({rows, layer.send, layer.receive}, layer.room);
     now_[sorted[2]] = layer.offsets;
   }
 
@@ -206,7 +221,7 @@ class Sharder {
     const ValueId sent = permute.outputs[0];
     const Name name = std::exchange(graph_.value(sent).name, Name{});
     append(std::move(permute));
-    const ValueId received = exchange({sent, layer.send, layer.receive}, layer.most_received);
+    const ValueId received = exchange({sent, layer.send, layer.receive}, layer.room);
     if (name != Name{})
       graph_.value(received).name = intern(fmt::format("{}.received", text(name)));
     now_[sent] = builder_.add1("permute", {received, layer.row_map}, {{"top_k", 1}}, text(name));
@@ -226,6 +241,7 @@ class Sharder {
   Graph& graph_;
   spec::Mesh mesh_;
   std::int32_t member_;  // this rank's place among those that share the experts
+  double capacity_;
   Readers readers_;
   ir::GraphBuilder builder_;
   std::map<std::size_t, Layer> layers_;            // by the place of the sort among the old nodes

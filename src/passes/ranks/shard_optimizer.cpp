@@ -30,15 +30,15 @@ class Sharder {
         builder_(graph, context.find_op),
         mesh_(context.options.mesh),
         rank_(context.options.rank),
+        leaves_(context.options.leaves),
         shards_(context.options.shards_optimizer) {}
 
   bool run() {
     const std::size_t num_nodes = graph_.nodes.size();
     for (std::size_t i = 0; shards_ && i < num_nodes; ++i)
       shard(NodeId{static_cast<std::uint32_t>(i)});
-    // Ranks that share experts have other gradients each.
-    if (removed_.empty() && mesh_.expert == 1) return false;
     sum_squares();
+    if (removed_.empty()) return false;
     std::erase_if(graph_.states,
                   [&](const ir::State& state) { return cut_.contains(state.before); });
     std::vector<ValueId> replacement;
@@ -65,11 +65,11 @@ class Sharder {
     std::int32_t place, size;
   };
   Group group_of(const ir::State& parameter) const {
-    const spec::Axis axis = parameter.rows.is_whole() ? spec::Axis::kData : spec::Axis::kExpertData;
+    const spec::Axis axis = spec::data_axis(parameter.rows.is_whole());
     return {{axis}, spec::coordinates_of(mesh_, rank_)[axis], mesh_.size(axis)};
   }
 
-  // Null where all ranks of the group update all of it.
+  // Null where all ranks of the group update all of it: also where a leaf would have no part.
   std::optional<spec::Shard> shard_of(const Node& node, const spec::OptimizerStep& step,
                                       const Group& group) {
     const TensorType& moment = builder_.type(node.inputs[step.first_moment()]);
@@ -78,6 +78,7 @@ class Sharder {
       return std::nullopt;
     const NodeId sum = graph_.value(node.inputs[step.gradient()]).producer;
     if (sum == ir::kNoNode || graph_.node(sum).op != &ops::kAllReduce) return std::nullopt;
+    if (!spec::shard_of(moment, group.size * leaves_, 0)) return std::nullopt;
     return spec::shard_of(moment, group.size, group.place);
   }
 
@@ -137,7 +138,8 @@ class Sharder {
     return *graph_.find_state(state->owner);
   }
 
-  // A node squares the gradients of a group, each rank its own part of each.
+  // A node squares the gradients of a group, each rank its own part of each. It has a column for
+  // each leaf, so that the sum does not depend on which ranks have which leaves.
   void sum_squares() {
     const auto is_op = [&](const Node& node, std::string_view name) {
       return node.op->name == name && text(node.tag.segment) == "optimizer";
@@ -147,6 +149,7 @@ class Sharder {
     ANABATIC_CHECK(found != graph_.nodes.end(), "[shard_optimizer] no norm");
     const auto norm = static_cast<std::size_t>(found - graph_.nodes.begin());
     const std::vector<ValueId> sums = graph_.nodes[norm].inputs;
+    if (graph_.value(sums.front()).type.ndim() > 0) return;  // of parts already
     std::vector<ValueId> dense, of_experts;
     for (const ValueId sum : sums) {
       const NodeId id = graph_.value(sum).producer;
@@ -168,13 +171,16 @@ class Sharder {
 
   ValueId add_sums(const std::vector<ValueId>& gradients, std::string_view name) {
     const Group group = group_of(parameter_of(gradients.front()));
-    const ValueId own = builder_.add1(ops::kSumSquaresOfParts.name, gradients,
-                                      {{"columns", std::int64_t{mesh_.ranks_of_stage()}},
-                                       {"column", std::int64_t{rank_ % mesh_.ranks_of_stage()}},
-                                       {"parts", std::int64_t{group.size}},
-                                       {"part", std::int64_t{group.place}}});
-    const ValueId all = builder_.add1(ops::kAllReduce.name, {own},
-                                      {{"group", ops::group_attribute({spec::Axis::kData})}});
+    const std::int64_t ranks = mesh_.ranks_of_stage();
+    ValueId all = builder_.add1(ops::kSumSquaresOfParts.name, gradients,
+                                {{"columns", ranks * leaves_},
+                                 {"column", rank_ % ranks * leaves_},
+                                 {"parts", group.size * leaves_},
+                                 {"part", group.place * leaves_},
+                                 {"count", leaves_}});
+    if (ranks > 1)
+      all = builder_.add1(ops::kAllReduce.name, {all},
+                          {{"group", ops::group_attribute({spec::Axis::kData})}});
     builder_.output(all, name);
     return all;
   }
@@ -183,6 +189,7 @@ class Sharder {
   ir::GraphBuilder builder_;
   spec::Mesh mesh_;
   std::int32_t rank_;
+  std::int64_t leaves_;                  // of each rank
   bool shards_;                          // else only the norm changes
   std::set<ValueId> cut_;                // states that parts replace
   std::map<ValueId, ValueId> gathered_;  // parameters, by the output of the whole update
@@ -191,8 +198,8 @@ class Sharder {
 
 bool run(Graph& graph, const PassContext& context) {
   const PassOptions& options = context.options;
-  return options.with_update && options.mesh.data > 1 &&
-         (options.shards_optimizer || options.mesh.expert > 1) && Sharder(graph, context).run();
+  return options.with_update && options.mesh.data * options.leaves > 1 &&
+         Sharder(graph, context).run();
 }
 
 }  // namespace
@@ -201,8 +208,9 @@ std::vector<Name> names_of_sums(const Graph& graph, std::string_view output) {
   std::vector<Name> names;
   const std::optional<ValueId> sums = graph.find_output(output);
   if (!sums) return names;
-  const Node& reduce = graph.node(graph.value(*sums).producer);
-  for (const ValueId gradient : graph.node(graph.value(reduce.inputs[0]).producer).inputs) {
+  const Node* node = &graph.node(graph.value(*sums).producer);
+  if (node->op == &ops::kAllReduce) node = &graph.node(graph.value(node->inputs[0]).producer);
+  for (const ValueId gradient : node->inputs) {
     const auto state = std::ranges::find(graph.states, gradient, &ir::State::after);
     names.push_back(state == graph.states.end() ? Name{} : state->owner);
   }

@@ -10,15 +10,17 @@
 //                                                         {first_row=192}
 //                                               %p = all_gather(%q)
 //
-// The norm is of parts too, each of which one rank squares in a column of its own:
+// The norm is of parts too, each of which one rank squares in a column of its own, also where one
+// rank has several leaves of a step (sum_leaves):
 //
 //   %a = sum_squares(%s)                        %t = sum_squares_of_parts(%s, ...)
 //   %n = global_norm(%a, ...)                →  %u = all_reduce(%t)
 //                                               %n = global_norm(%u)
 //
 // So for each element there is one rank that updates it, with the bits of one rank alone but for
-// the order of the norm's sum in f64. Parameters of fewer than kSmallestSharded elements, those
-// with fewer panels than ranks, and those with moments in 8 bits are updated by all ranks alike.
+// the order of the norm's sum in f64, which leaves fix. Parameters of fewer than kSmallestSharded
+// elements, those with fewer panels than leaves, and those with moments in 8 bits are updated by
+// all ranks alike.
 //
 // It runs after reduce_gradients, whose sums it takes. Graphs of the ranks differ in first_row, in
 // `first`, and in the sizes of parts; their nodes are the same. Linear in nodes.
@@ -33,7 +35,7 @@ namespace anabatic::passes {
 
 inline constexpr std::int64_t kSmallestSharded = 64 << 10;
 
-// Outputs with the sums over all ranks, f64[parameters, ranks], and the parameter of each row.
+// Outputs with the sums over all ranks, f64[parameters, leaves], and the parameter of each row.
 inline constexpr std::string_view kSumsOfSquares = "sums_of_squares",
                                   kSumsOfSquaresOfExperts = "sums_of_squares.experts";
 std::vector<Name> names_of_sums(const ir::Graph& graph, std::string_view output);

@@ -27,6 +27,7 @@ void add(Settings& all, const Config::Train& train) {
   all["train.steps"] = values(train.steps);
   all["train.micro_batch_size"] = values(train.micro_batch_size);
   all["train.gradient_accumulation_steps"] = values(train.gradient_accumulation_steps);
+  all["train.gradient_leaves"] = values(train.gradient_leaves, "auto");
   all["train.precision"] = values(train.precision, {"auto", "bf16", "fp32"});
   all["train.seed"] = values(train.seed);
   all["train.output"] = values(train.output);
@@ -89,6 +90,7 @@ void add(Settings& all, const Config::Parallel& parallel) {
   all["parallel.optimizer"] = values(parallel.optimizer, {"sharded", "replicated"});
   all["parallel.reduction"] = values(parallel.reduction, {"ordered", "fast"});
   all["parallel.exchange"] = values(parallel.exchange, {"auto", "mpi", "ordered"});
+  all["parallel.expert_capacity"] = values(parallel.expert_capacity, "auto");
   all["parallel.overlap"] = values(parallel.overlap);
   all["parallel.emulate"] = values(parallel.emulate);
   all["parallel.patience"] = values(parallel.patience);

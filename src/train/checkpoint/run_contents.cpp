@@ -13,6 +13,7 @@
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "train/model_session.h"
+#include "train/ranks/run_mesh.h"
 #include "train/tokenize.h"
 
 namespace anabatic::train {
@@ -237,6 +238,21 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
           fmt::format("{} is {} from here on; the checkpoint has {}", key.name, after, before));
     }
   }
+  const auto data_ranks = [](const RunConfig& run) {
+    const RunConfig::Parallel& axes = run.parallel;
+    return std::max<std::int64_t>(num_ranks(run) / (axes.tensor * axes.context * axes.pipeline), 1);
+  };
+  const auto leaves_of = [&](const RunConfig& run) {
+    return run.train.gradient_leaves == RunConfig::Train::kOneADataRank ? data_ranks(run)
+                                                                        : run.train.gradient_leaves;
+  };
+  const std::int64_t leaves = leaves_of(saved);
+  if (leaves != leaves_of(now))
+    change.remarks.push_back(
+        fmt::format("gradients add up in another order from here on{}",
+                    leaves % data_ranks(now) == 0
+                        ? fmt::format("; train.gradient_leaves: {} keeps the checkpoint's", leaves)
+                        : ""));
   return change;
 }
 

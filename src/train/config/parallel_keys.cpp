@@ -30,7 +30,7 @@ void add_mesh_keys(std::vector<ConfigKey>& keys) {
       "auto", RunConfig::Parallel::kRest, AT(parallel.data)));
   keys.push_back(integer("parallel.expert",
                          "Ranks that share the experts of a layer. It divides tensor x context x "
-                         "data and the number of experts. Only 1 is there yet.",
+                         "data and the number of experts.",
                          1, AT(parallel.expert), kMostRanks));
   keys.push_back(integer("parallel.tensor",
                          "Ranks that share the matrices of a layer. Only 1 is there yet.", 1,
@@ -56,6 +56,13 @@ void add_exchange_keys(std::vector<ConfigKey>& keys) {
                         "What moves the bytes of exchanges that add nothing. ordered is our own "
                         "messages; mpi is the collectives of MPI's library, and is not there yet.",
                         {"auto", "mpi", "ordered"}, AT(parallel.exchange)));
+  keys.push_back(or_word(
+      number("parallel.expert_capacity",
+             "Room for the rows that come to a rank's experts, as a multiple of an even share. A "
+             "step that needs more runs again with more room. auto has room for the most that can "
+             "come, or less where memory.budget has none for it.",
+             1, 1e6, AT(parallel.expert_capacity)),
+      "auto", RunConfig::Parallel::kFitting, AT(parallel.expert_capacity)));
   keys.push_back(boolean("parallel.overlap",
                          "Compute while exchanges between ranks are under way. false awaits each "
                          "one at once, with equal bits.",

@@ -22,7 +22,7 @@ namespace anabatic::train {
 namespace {
 
 // This rank's program, by the first one's decisions.
-lower::Compiled compile(const ModelSession& session, const Agreement& agreement,
+lower::Compiled compile(const ModelSession& session, const spec::Decisions& decisions,
                         std::int32_t rank) {
   RunConfig run = session.run();
   run.data.validation.clear();  // the evaluator compiles its own program
@@ -30,7 +30,7 @@ lower::Compiled compile(const ModelSession& session, const Agreement& agreement,
   const Calibration calibration = stored_calibration(session.device());
   return plan::value_or_throw(
              plan_run(run, session.config(), with_peaks_of(session.device(), calibration),
-                      calibration.efficiency, {.replay = &agreement.decisions, .rank = rank}))
+                      calibration.efficiency, {.replay = &decisions, .rank = rank}))
       .training;
 }
 
@@ -60,8 +60,8 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
       data.validation =
           &own_validation.emplace(open_dataset(run.data.validation, run, session.config()));
   }
-  const std::unique_ptr<BoundProgram> program =
-      session.bind(compile(session, agreement, rank.rank()));
+  std::unique_ptr<BoundProgram> program =
+      session.bind(compile(session, agreement.decisions, rank.rank()));
   require_same(agreement, program->compiled, rank.rank());
   std::optional<Evaluator> evaluator;
   if (data.validation != nullptr) evaluator.emplace(session, *data.validation);
@@ -71,20 +71,34 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     else
       load_checkpoint(agreement.checkpoint, session);
     session.refresh_derived();
-    RankStep steps(run, session, *program, rank);
-    steps.compare_states(agreement.first_step);
-    if (evaluator) steps.validate_with(&*evaluator);
+    std::optional<RankStep> steps;
+    const auto begin_steps = [&] {
+      steps.emplace(run, session, *program, rank);
+      if (evaluator) steps->validate_with(&*evaluator);
+    };
+    begin_steps();
+    steps->compare_states(agreement.first_step);
     io::Loader loader(*data.train, loader_options(run, rank));
     std::optional<RankMetricsLog> log;
     if (!run.train.output.empty())
       log.emplace(run.train.output, rank.rank(), agreement.first_step - 1);
-    for (std::int64_t step = agreement.first_step; steps.begin(step, !stop_requested()); ++step) {
+    for (std::int64_t step = agreement.first_step; steps->begin(step, !stop_requested());) {
       const std::int64_t begin = device::wall_nanoseconds();
       StepMetrics metrics{.step = step};
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
-      steps.run(loader.load_step(step - 1), metrics);
+      try {
+        steps->run(loader.load_step(step - 1), metrics);
+      } catch (const MoreExpertRoom& more) {  // as the first rank does
+        agreement.decisions.expert_capacity = more.capacity;
+        steps.reset();
+        program.reset();
+        program = session.bind(compile(session, agreement.decisions, rank.rank()));
+        begin_steps();
+        continue;
+      }
       metrics.step_time_s = 1e-9 * static_cast<double>(device::wall_nanoseconds() - begin);
       if (log) log->write(metrics);
+      ++step;
     }
   } catch (const std::exception& error) {
     abort(rank, error);  // before the program goes, and with it the bytes of exchanges under way

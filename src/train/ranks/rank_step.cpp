@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/error.h"
 #include "io/checksums.h"
@@ -15,7 +16,14 @@
 namespace anabatic::train {
 namespace {
 
-constexpr std::size_t kMostLosses = 5;
+// What a leaf adds up.
+enum Sum : std::uint8_t { kLoss, kAuxLoss, kZLoss, kMtpLoss, kFlops, kNumSums };
+using Sums = std::array<double, kNumSums>;
+
+struct Losses {
+  double loss = 0, aux_loss = 0;
+  std::optional<double> z_loss{}, mtp_loss{};
+};
 
 }  // namespace
 
@@ -25,7 +33,9 @@ RankStep::RankStep(const RunConfig& run, ModelSession& session, BoundProgram& pr
       session_(session),
       program_(program),
       expert_counts_(program),
-      sums_(rank, std::max(kMostLosses, expert_counts_.values().size())),
+      expert_room_(program),
+      leaves_(kNumSums * static_cast<std::size_t>(program.compiled.program.leaves)),
+      sums_(rank, std::max({leaves_.size(), expert_counts_.values().size(), std::size_t{4}})),
       watch_(rank) {
   if (num_ranks() == 1) return;
   plan_hash_ = hash_of(program.compiled);
@@ -67,10 +77,7 @@ void RankStep::compare_states(std::int64_t first_step) {
   (void)sums_.begin(plan_hash_, first_step - 1, Verdict::kSteps);
   std::string differing;
   for (const runtime::StateSlot& slot : program_.compiled.program.states) {
-    const spec::StateKind kind = slot.part.kind();
-    const bool is_saved =
-        kind == spec::StateKind::kParameter || kind == spec::StateKind::kOptimizer;
-    if (!is_saved || !slot.part.rows.is_whole()) continue;
+    if (!spec::is_saved(slot.part.kind()) || !slot.part.rows.is_whole()) continue;
     const TensorView state = session_.store().find(slot.name);
     const std::span bytes{state.data, static_cast<std::size_t>(state.type->num_bytes())};
     io::Checksum sum;
@@ -91,14 +98,24 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
   const bool has_labels = totals.unmasked_tokens > 0;
   metrics.tokens = totals.unmasked_tokens;
   expert_counts_.clear();
-  flops_ = 0;
+  expert_room_.clear();
+  std::ranges::fill(leaves_, 0.0);
+  std::size_t num_forwards = 0;
   run_training_step(
       program_, batch, totals, metrics.step, metrics.learning_rate,
       [&](const io::MicroBatch& micro_batch) {
-        add_losses(program_, metrics);
+        const std::size_t num_leaves = leaves_.size() / kNumSums,
+                          leaf = num_forwards++ * num_leaves / batch.micro_batches.size();
+        expert_room_.look(program_);
+        if (num_forwards == batch.micro_batches.size()) expert_room_.agree(sums_, metrics.step);
+        Losses losses;
+        add_losses(program_, losses);
+        const Sums added{losses.loss, losses.aux_loss, losses.z_loss.value_or(0),
+                         losses.mtp_loss.value_or(0),
+                         has_labels ? micro_batch_flops(session_.config(), micro_batch) : 0};
+        for (std::size_t i = 0; i < kNumSums; ++i) leaves_[leaf * kNumSums + i] += added[i];
         expert_counts_.add(program_);
-        require_finite_loss(program_, metrics.step, metrics.loss);
-        if (has_labels) flops_ += micro_batch_flops(session_.config(), micro_batch);
+        require_finite_loss(program_, metrics.step, leaves_[leaf * kNumSums + kLoss]);
       },
       [&] {
         if (hooks.before_update) hooks.before_update();
@@ -109,15 +126,14 @@ void RankStep::run(const io::StepBatch& batch, StepMetrics& metrics, const StepH
     require_finite_gradients(program_, metrics.step, metrics.grad_norm);
     if (hooks.before_update) hooks.before_update();
   }
-  std::array<double, kMostLosses> losses{metrics.loss, metrics.aux_loss, metrics.z_loss.value_or(0),
-                                         metrics.mtp_loss.value_or(0), flops_};
-  sums_.sum(std::span<double>(losses));
+  Sums total;
+  sums_.sum(leaves_, total);
   sums_.sum(expert_counts_.values());
-  metrics.loss = losses[0];
-  metrics.aux_loss = losses[1];
-  if (metrics.z_loss) metrics.z_loss = losses[2];
-  if (metrics.mtp_loss) metrics.mtp_loss = losses[3];
-  flops_ = losses[4];
+  metrics.loss = total[kLoss];
+  metrics.aux_loss = total[kAuxLoss];
+  if (program_.executor->has_output("z_loss")) metrics.z_loss = total[kZLoss];
+  if (program_.executor->has_output("mtp_loss")) metrics.mtp_loss = total[kMtpLoss];
+  flops_ = total[kFlops];
   if (has_labels)
     update_router_biases(session_.store(), expert_counts_,
                          router_bias_rate_of(run_, session_.config()));

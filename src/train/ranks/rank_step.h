@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "anabatic/events.h"
 #include "io/data/loader.h"
@@ -13,6 +13,7 @@
 #include "train/expert_balance.h"
 #include "train/model_session.h"
 #include "train/ranks/comm_watch.h"
+#include "train/ranks/expert_room.h"
 #include "train/ranks/peer_reads.h"
 #include "train/ranks/step_sums.h"
 #include "train/run_config.h"
@@ -49,7 +50,8 @@ class RankStep {
   std::unique_ptr<PeerReads> read_peers(std::int64_t step);
 
   // Runs the step; metrics have its number and its learning rate. Fills losses, norm and tokens, of
-  // all ranks, and what its exchanges take at this one.
+  // all ranks, and what its exchanges take at this one. Throws MoreExpertRoom before it changes a
+  // state: then the step is as good as not started.
   void run(const io::StepBatch& batch, StepMetrics& metrics, const StepHooks& hooks = {});
 
   bool has_parts() const { return has_parts_; }  // of a state, this rank, and not all of it
@@ -63,6 +65,8 @@ class RankStep {
   ModelSession& session_;
   BoundProgram& program_;
   ExpertCounts expert_counts_;
+  ExpertRoom expert_room_;
+  std::vector<double> leaves_;  // sums of each leaf
   StepSums sums_;
   CommWatch watch_;
   std::uint64_t plan_hash_ = 0;

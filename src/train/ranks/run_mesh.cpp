@@ -54,10 +54,28 @@ spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits) {
                             .expert = narrow(parallel.expert),
                             .num_samples = limits.num_samples};
   if (parallel.data != RunConfig::Parallel::kRest) request.data = narrow(parallel.data);
+  if (run.train.gradient_leaves != RunConfig::Train::kOneADataRank)
+    request.gradient_leaves = narrow(run.train.gradient_leaves);
   if (limits.num_experts.value_or(0) > 0) request.num_experts = narrow(*limits.num_experts);
   const spec::Mesh mesh = spec::mesh_of(request);
   require_forms(parallel);
   return mesh;
+}
+
+std::int64_t leaves_of_rank(const RunConfig& run) {
+  if (run.train.gradient_leaves == RunConfig::Train::kOneADataRank) return 1;
+  const std::int64_t leaves = run.train.gradient_leaves / mesh_of(run).data,
+                     micro_batches = run.train.gradient_accumulation_steps;
+  ANABATIC_REQUIRE(micro_batches % leaves == 0,
+                   "[parallel] train.gradient_leaves: {}: expected a multiple of {} "
+                   "micro-batches a rank, one or more a leaf, got "
+                   "train.gradient_accumulation_steps: {}; the nearest are {}",
+                   run.train.gradient_leaves, leaves, micro_batches,
+                   micro_batches < leaves
+                       ? fmt::format("{}", leaves)
+                       : fmt::format("{} and {}", micro_batches / leaves * leaves,
+                                     (micro_batches / leaves + 1) * leaves));
+  return leaves;
 }
 
 std::optional<spec::ClusterSpec> emulated_cluster(const RunConfig& run) {

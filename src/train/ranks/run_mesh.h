@@ -23,6 +23,10 @@ std::int32_t num_ranks(const RunConfig& run);
 // mends all. Unsupported, with what is missing, where a key asks for a form that is not there.
 spec::Mesh mesh_of(const RunConfig& run, const MeshLimits& limits = {});
 
+// Leaves of a step that each rank has (spec/step.h). InvalidArgument where its micro-batches cannot
+// be divided into as many.
+std::int64_t leaves_of_rank(const RunConfig& run);
+
 // The links of parallel.emulate; none: the machine's own. InvalidArgument where its file is wrong,
 // or has too few devices.
 std::optional<spec::ClusterSpec> emulated_cluster(const RunConfig& run);

@@ -63,14 +63,14 @@ T StepSums::gathered(std::size_t place) const {
   return value;
 }
 
-template <class T>
-void StepSums::sum_in_order(std::span<T> values) {
-  if (rank_.communicator == nullptr || values.empty()) return;
+void StepSums::take_largest(std::span<double> values) {
+  if (rank_.communicator == nullptr) return;
   gather(std::as_bytes(values));
   const std::size_t count = values.size();
-  std::ranges::fill(values, T{0});
-  for (std::size_t rank = 0; rank < group_.size(); ++rank)
-    for (std::size_t i = 0; i < count; ++i) values[i] += gathered<T>(rank * count + i);
+  std::size_t largest = 0;
+  for (std::size_t rank = 1; rank < group_.size(); ++rank)
+    if (gathered<double>(rank * count) > gathered<double>(largest * count)) largest = rank;
+  for (std::size_t i = 0; i < count; ++i) values[i] = gathered<double>(largest * count + i);
 }
 
 void StepSums::add_in_order(double& total, double own) {
@@ -82,8 +82,22 @@ void StepSums::add_in_order(double& total, double own) {
   for (std::size_t rank = 0; rank < group_.size(); ++rank) total += gathered<double>(rank);
 }
 
-void StepSums::sum(std::span<std::int64_t> values) { sum_in_order(values); }
-void StepSums::sum(std::span<double> values) { sum_in_order(values); }
+void StepSums::sum(std::span<std::int64_t> values) {
+  if (rank_.communicator == nullptr || values.empty()) return;
+  gather(std::as_bytes(values));
+  const std::size_t count = values.size();
+  std::ranges::fill(values, 0);
+  for (std::size_t rank = 0; rank < group_.size(); ++rank)
+    for (std::size_t i = 0; i < count; ++i) values[i] += gathered<std::int64_t>(rank * count + i);
+}
+
+void StepSums::sum(std::span<const double> leaves, std::span<double> total) {
+  const bool is_alone = rank_.communicator == nullptr;
+  if (!is_alone) gather(std::as_bytes(leaves));
+  std::ranges::fill(total, 0.0);
+  for (std::size_t i = 0; i < leaves.size() * group_.size(); ++i)
+    total[i % total.size()] += is_alone ? leaves[i] : gathered<double>(i);
+}
 
 void StepSums::broadcast(std::span<std::byte> bytes) {
   if (rank_.communicator == nullptr) return;

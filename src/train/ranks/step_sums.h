@@ -37,9 +37,13 @@ class StepSums {
 
   StepTotals totals(const io::StepBatch& own);
 
-  // Over the ranks, in their order. The same on all ranks.
+  // Over the ranks. The same on all ranks.
   void sum(std::span<std::int64_t> values);
-  void sum(std::span<double> values);
+  // Over all leaves of the step, in their order: each rank has some, of as many values as the
+  // total.
+  void sum(std::span<const double> leaves, std::span<double> total);
+  // Those of the rank whose first value is the largest, the first such rank's, on all ranks.
+  void take_largest(std::span<double> values);
   // Adds each rank's number to the total, one after the other. The same on all ranks.
   void add_in_order(double& total, double own);
 
@@ -61,8 +65,6 @@ class StepSums {
   void gather(std::span<const std::byte> own);
   template <class T>
   T gathered(std::size_t place) const;
-  template <class T>
-  void sum_in_order(std::span<T> values);
   void exchange(comm::Exchange exchange, comm::Patience patience);
 
   runtime::RankContext rank_;

@@ -73,6 +73,8 @@ void set_option(PassFile& file, const std::string& key, const std::string& value
                                                       : spec::SavedForm::kDisk;
   } else if (key == "data") {  // ranks along this axis of the mesh
     options.mesh.data = std::stoi(value);
+  } else if (key == "leaves") {
+    options.leaves = std::stoll(value);
   } else if (key == "expert") {
     options.mesh.expert = std::stoi(value);
   } else if (key == "shards_optimizer") {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <functional>
 #include <set>
 
@@ -164,7 +165,9 @@ bool is_valid(const MeshRequest& request, std::int32_t data) {
   return request.tensor * request.context * request.pipeline * data == request.world &&
          *request.num_experts % request.expert == 0 &&
          request.tensor * request.context * data % request.expert == 0 &&
-         *request.gradient_leaves % data == 0 && data <= *request.num_samples;
+         *request.gradient_leaves % data == 0 &&
+         std::has_single_bit(static_cast<std::uint32_t>(*request.gradient_leaves / data)) &&
+         data <= *request.num_samples;
 }
 
 // Small requests, valid or not.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec/shards.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tensor/panels.h"
@@ -50,10 +51,25 @@ TEST(Shards, AreWholeMatricesOrWholePanels) {
   const TensorType stack = tensor_type(DType::kFloat32, {5, 37, 9});
   EXPECT_EQ(shard_of(stack, 2, 0), (Shard{0, 2, 37}));
   EXPECT_EQ(shard_of(stack, 2, 1), (Shard{2 * 37, 3, 37}));
-  // Two of six ranks share the last matrix, of three panels.
-  EXPECT_EQ(shard_of(stack, 6, 3), (Shard{3 * 37, 1, 37}));
-  EXPECT_EQ(shard_of(stack, 6, 4), (Shard{4 * 37, 1, 16}));
-  EXPECT_EQ(shard_of(stack, 6, 5), (Shard{4 * 37 + 16, 1, 21}));
+  // Two of six ranks share the first matrix, of three panels.
+  EXPECT_EQ(shard_of(stack, 6, 0), (Shard{0, 1, 16}));
+  EXPECT_EQ(shard_of(stack, 6, 1), (Shard{16, 1, 21}));
+  EXPECT_EQ(shard_of(stack, 6, 2), (Shard{37, 1, 37}));
+}
+
+// So that leaves of a step can be squared by whichever rank has them.
+TEST(Shards, ThoseOfTwiceAsManyRanksArePartsOfThem) {
+  for (const TensorType& type :
+       {tensor_type(DType::kFloat32, {1000, 40}), tensor_type(DType::kFloat32, {3, 1100, 16}),
+        tensor_type(DType::kFloat32, {5, 370, 9}), tensor_type(DType::kFloat32, {7, 48, 9})})
+    for (std::int64_t num_ranks = 1; num_ranks <= 16; ++num_ranks)
+      for (std::int64_t rank = 0; rank < num_ranks && shard_of(type, 2 * num_ranks, 0); ++rank) {
+        SCOPED_TRACE(fmt::format("{}: {} of {}", to_string(type), rank, num_ranks));
+        EXPECT_EQ(shard_elements(type, 2 * num_ranks, 2 * rank).begin,
+                  shard_elements(type, num_ranks, rank).begin);
+        EXPECT_EQ(shard_elements(type, 2 * num_ranks, 2 * rank + 1).end,
+                  shard_elements(type, num_ranks, rank).end);
+      }
 }
 
 TEST(Shards, AreNotThereWhereARankWouldGetNothing) {

@@ -15,13 +15,13 @@ using ::testing::ThrowsMessage;
 // Gradients assigned by the first micro-batch, added to by the others.
 VariantPlaces training() {
   return {{Action::kForward, {kEveryPlace}},
-          {Action::kBackward, {kStepBegins, kEveryPlace - kStepBegins}},
+          {Action::kBackward, {kLeafBegins, kEveryPlace - kLeafBegins}},
           {Action::kUpdate, {kEveryPlace}}};
 }
 
 TEST(Places, AreASet) {
-  EXPECT_EQ(kStepBegins & kStepEnds, Places{Place::kOnly});
-  EXPECT_EQ(kStepBegins | kStepEnds, (Places{Place::kOnly, Place::kFirst, Place::kLast}));
+  EXPECT_EQ(kLeafBegins & kStepEnds, Places{Place::kOnly});
+  EXPECT_EQ(kLeafBegins | kStepEnds, (Places{Place::kOnly, Place::kFirst, Place::kLast}));
   EXPECT_EQ(kEveryPlace - kStepEnds, (Places{Place::kFirst, Place::kMiddle}));
   EXPECT_TRUE(Places{}.is_empty());
   EXPECT_EQ(to_string(kStepEnds), "only, last");
@@ -32,6 +32,13 @@ TEST(StepSchedule, RunsForwardAndBackwardOfEachMicroBatchThenTheUpdate) {
   EXPECT_EQ(to_string(step_schedule(training(), 3)),
             "forward 0, backward 0, forward 1, backward 1:1, forward 2, backward 2:1, update");
   EXPECT_EQ(step_schedule(training(), 3).back(), (StepEntry{Action::kUpdate, 2, 0}));
+  // Each leaf begins with an assignment, and is added to the levels that it completes.
+  EXPECT_EQ(to_string(step_schedule(training(), 4, 4)),
+            "forward 0, backward 0, sum_leaf 0, forward 1, backward 1, sum_leaf 1:1, "
+            "forward 2, backward 2, sum_leaf 2, forward 3, backward 3, update");
+  EXPECT_EQ(to_string(step_schedule(training(), 4, 2)),
+            "forward 0, backward 0, forward 1, backward 1:1, sum_leaf 1, "
+            "forward 2, backward 2, forward 3, backward 3:1, update");
 }
 
 TEST(StepSchedule, HasTheActionsThatThereAre) {

@@ -302,12 +302,15 @@ void sum_squares_of_parts(const Arguments& args) {
   const std::int64_t columns = spec::get_int(*args.attributes, "columns"),
                      column = spec::get_int(*args.attributes, "column"),
                      parts = spec::get_int(*args.attributes, "parts"),
-                     part = spec::get_int(*args.attributes, "part");
+                     part = spec::get_int(*args.attributes, "part"),
+                     count = spec::get_int(*args.attributes, "count");
   auto* sums = args.outputs[0].as<double>();
   for (const TensorView& gradient : args.inputs) {
-    const spec::ElementRange own = spec::shard_elements(*gradient.type, parts, part);
     std::fill(sums, sums + columns, 0.0);
-    sums[column] = sum_squares_of(args, gradient, own.begin, own.end);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const spec::ElementRange own = spec::shard_elements(*gradient.type, parts, part + i);
+      sums[column + i] = sum_squares_of(args, gradient, own.begin, own.end);
+    }
     sums += columns;
   }
 }
