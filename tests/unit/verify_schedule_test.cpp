@@ -265,5 +265,60 @@ TEST_F(ScheduleFault, ABackwardThatUpdatesTooEarly) {
   expect("a step ends with its update: there is none");
 }
 
+// Two leaves of two micro-batches: one sum, which the update adds to the gradient in place.
+class LeafFault : public ScheduleFault {
+ protected:
+  LeafFault() {
+    const TensorType type = tensor_type(DType::kFloat32, {4});
+    const Operand gradient{.arena = Arena::kGradient, .state = 0, .type = type},
+        sum{.arena = Arena::kPersistent, .state = 1, .type = type};
+    program_.states.push_back({.name = intern("leaf_sums.w.0"),
+                               .part = {.role = spec::StateRole::kLeafSum},
+                               .type = type});
+    program_.leaves = 2;
+    program_.calls.push_back(
+        {.inputs = {gradient}, .outputs = {sum}, .adds = {false}, .label = "level 0"});
+    program_.calls.at(kUpdateCall).inputs.push_back(sum);
+    program_.variants[Action::kSumLeaf] = {{.places = spec::kEveryPlace, .calls = {kSumCall}}};
+    schedule_ = spec::step_schedule(variant_places(program_), 4, 2);
+  }
+
+  static constexpr std::int32_t kSumCall = kUpdateCall + 1;
+  static constexpr std::size_t kSum = 4;  // the entry after forward and backward 0 and 1
+};
+
+TEST_F(LeafFault, IsNoneInStepsOfEqualLeaves) {
+  EXPECT_EQ(schedule_of(program_, 4), schedule_);
+  EXPECT_EQ(entry(kSum), (StepEntry{Action::kSumLeaf, 1, 0}));
+  EXPECT_THAT([&] { (void)schedule_of(program_, 3); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("expected a multiple of 2 micro-batches")));
+}
+
+TEST_F(LeafFault, ALeafThatNobodySums) {
+  schedule_.erase(schedule_.begin() + kSum);
+  expect("gradients assigned once: gradients.w: assign in backward 2 overwrites what was added");
+}
+
+TEST_F(LeafFault, ALeafThatIsSummedTooEarly) {
+  std::rotate(schedule_.begin() + 2, schedule_.begin() + kSum, schedule_.begin() + kSum + 1);
+  expect("a leaf is summed after its last micro-batch: sum_leaf 1 comes after 1 backwards");
+}
+
+TEST_F(LeafFault, AGradientThatIsLeftOutOfASum) {
+  program_.calls[kSumCall].inputs.clear();
+  expect("every gradient of a leaf is summed: gradients.w in sum_leaf 1");
+}
+
+TEST_F(LeafFault, ASumThatTheUpdateLeavesOut) {
+  program_.calls[kUpdateCall].inputs.pop_back();
+  expect("every leaf is part of the step: leaf_sums.w.0 holds some that are not");
+}
+
+TEST_F(LeafFault, ASumThatIsTakenTwice) {
+  const Operand sum = program_.calls[kUpdateCall].inputs.back();
+  program_.calls[kUpdateCall].inputs.push_back(sum);
+  expect("sums of leaves taken once, after they are written: leaf_sums.w.0 in update");
+}
+
 }  // namespace
 }  // namespace anabatic::runtime
