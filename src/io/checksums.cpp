@@ -35,12 +35,12 @@ void add_range(Checksum& sum, const File& file, std::int64_t begin, std::int64_t
 
 std::string hexadecimal(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
-std::uint64_t parse_hexadecimal(const Json& json, const std::filesystem::path& file) {
+std::uint64_t parse_hexadecimal(const Json& json, std::string_view place) {
   std::uint64_t value = 0;
   const std::string text = json.is_string() ? json.get<std::string>() : "";
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   ANABATIC_REQUIRE(text.size() == 16 && error == std::errc{} && stop == text.data() + text.size(),
-                   "[checksums] {}: expected 16 hexadecimal digits, got {}", file.string(),
+                   "[checksums] {}: expected 16 hexadecimal digits, got {}", place,
                    show_json(json));
   return value;
 }
@@ -114,7 +114,7 @@ FileChecksums header_checksum(const std::filesystem::path& path) {
   return sums;
 }
 
-void write_checksums(const std::filesystem::path& directory, const ChecksumManifest& manifest) {
+std::string to_text(const ChecksumManifest& manifest) {
   OrderedJson files = OrderedJson::object();
   for (const auto& [name, sums] : manifest) {
     OrderedJson& file = files[name];
@@ -129,36 +129,43 @@ void write_checksums(const std::filesystem::path& directory, const ChecksumManif
                                                                            hexadecimal(sum));
   }
   const OrderedJson json{{"format", kFormat}, {"hash", kHash}, {"files", std::move(files)}};
-  write_file_atomically(directory / kChecksumsFile, dump_json(json, 1) + "\n");
+  return dump_json(json, 1) + "\n";
+}
+
+ChecksumManifest parse_checksums(std::string_view text, std::string_view place) {
+  const Json json = try_parse_json(text);
+  ANABATIC_REQUIRE(
+      json.is_object() && json.contains("files") && json["files"].is_object() &&
+          json.value("format", Json()) == kFormat && json.value("hash", Json()) == kHash,
+      "[checksums] expected an object of format {} with {} of files in {}", kFormat, kHash, place);
+  ChecksumManifest manifest;
+  for (const auto& [name, of_file] : json["files"].items()) {
+    ANABATIC_REQUIRE(
+        of_file.is_object() && of_file.contains("bytes") && of_file["bytes"].is_number_integer() &&
+            of_file.contains("header") != of_file.contains("content"),
+        "[checksums] {}: {}: expected bytes and either header or content", place, name);
+    FileChecksums& sums = manifest[name];
+    sums.bytes = of_file["bytes"].get<std::int64_t>();
+    sums.content = parse_hexadecimal(
+        of_file.contains("header") ? of_file["header"] : of_file["content"], place);
+    if (!of_file.contains("tensors")) continue;
+    ANABATIC_REQUIRE(of_file["tensors"].is_object(), "[checksums] {}: {}: expected tensors", place,
+                     name);
+    for (const auto& [tensor, sum] : of_file["tensors"].items())
+      sums.tensors[tensor] = parse_hexadecimal(sum, place);
+  }
+  return manifest;
+}
+
+void write_checksums(const std::filesystem::path& directory, const ChecksumManifest& manifest) {
+  write_file_atomically(directory / kChecksumsFile, to_text(manifest));
 }
 
 std::optional<ChecksumManifest> read_checksums(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / kChecksumsFile;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
-  const Json json = try_parse_json(read_file(file, kMostManifestBytes));
-  ANABATIC_REQUIRE(json.is_object() && json.contains("files") && json["files"].is_object() &&
-                       json.value("format", Json()) == kFormat &&
-                       json.value("hash", Json()) == kHash,
-                   "[checksums] expected an object of format {} with {} of files in {}", kFormat,
-                   kHash, file.string());
-  ChecksumManifest manifest;
-  for (const auto& [name, of_file] : json["files"].items()) {
-    ANABATIC_REQUIRE(
-        of_file.is_object() && of_file.contains("bytes") && of_file["bytes"].is_number_integer() &&
-            of_file.contains("header") != of_file.contains("content"),
-        "[checksums] {}: {}: expected bytes and either header or content", file.string(), name);
-    FileChecksums& sums = manifest[name];
-    sums.bytes = of_file["bytes"].get<std::int64_t>();
-    sums.content = parse_hexadecimal(
-        of_file.contains("header") ? of_file["header"] : of_file["content"], file);
-    if (!of_file.contains("tensors")) continue;
-    ANABATIC_REQUIRE(of_file["tensors"].is_object(), "[checksums] {}: {}: expected tensors",
-                     file.string(), name);
-    for (const auto& [tensor, sum] : of_file["tensors"].items())
-      sums.tensors[tensor] = parse_hexadecimal(sum, file);
-  }
-  return manifest;
+  return parse_checksums(read_file(file, kMostManifestBytes), file.string());
 }
 
 std::vector<std::string> damage_of(const std::filesystem::path& path, const FileChecksums& written,

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace anabatic::io {
@@ -58,6 +59,10 @@ inline constexpr const char* kChecksumsFile = "checksums.json";
 
 // Checksums of a file of another format than safetensors. ResourceError if it cannot be read.
 FileChecksums checksums_of(const std::filesystem::path& file);
+
+// The text of checksums.json. InvalidArgument beginning with `place` if it is broken.
+std::string to_text(const ChecksumManifest& manifest);
+ChecksumManifest parse_checksums(std::string_view text, std::string_view place);
 
 void write_checksums(const std::filesystem::path& directory, const ChecksumManifest& manifest);
 // Nothing if the directory has no checksums.json. InvalidArgument if that file is broken.

@@ -239,45 +239,34 @@ std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   return bound;
 }
 
-// The parts that other ranks hold of the states of which this one holds a part: experts by the
-// expert axis, what an optimizer has of a parameter by the ranks that update it.
+// What ranks hold of a state of which this one has a part; empty: each holds all.
+std::vector<HeldPart> ModelSession::parts_of(const ir::Graph& graph, const ir::State& state) const {
+  const spec::StatePart part = store_.part(state.name);
+  if (rank_.mesh.world() == 1 || part.rows.is_whole()) return {};
+  const ir::State& owner = part.owner == Name{} ? state : *graph.find_state(part.owner);
+  const TensorType& own = *store_.find(state.name).type;
+  TensorType of_rank = graph.value(owner.before).type;
+  of_rank.dtype = own.dtype;
+  of_rank.layout = own.layout;
+  return held_parts(rank_.mesh, of_rank, owner.rows, part.rows);
+}
+
+// The parts that other ranks hold of parameters and their lower bits, which weights are written
+// from.
 void ModelSession::add_peers(const ir::Graph& graph) {
-  const spec::Mesh& mesh = rank_.mesh;
   for (const ir::State& state : graph.states) {
-    const spec::StatePart part =
-        spec::is_saved(state.kind()) ? store_.part(state.name) : spec::StatePart{};
-    if (mesh.world() == 1 || part.rows.is_whole()) continue;
-    const bool has_owner = part.owner != Name{};
-    const ir::State& owner = has_owner ? *graph.find_state(part.owner) : state;
-    const TensorType& own = *store_.find(state.name).type;
-    TensorType of_rank = graph.value(owner.before).type;  // what a rank has of the parameter
-    of_rank.dtype = own.dtype;
-    of_rank.layout = own.layout;
-    const std::int64_t rows = of_rank.num_elements() / of_rank.dim(-1);
-    const bool has_experts = !owner.rows.is_whole();
-    const spec::Axis axis = spec::data_axis(!has_experts);
-    const std::int32_t num_parts = part.rows.count == rows ? 1 : mesh.size(axis);
-    for (std::int32_t expert = 0; expert < (has_experts ? mesh.expert : 1); ++expert)
-      for (std::int32_t i = 0; i < num_parts; ++i) {
-        TensorType type = of_rank;
-        spec::Rows held{expert * rows, rows, part.rows.total};
-        if (num_parts > 1) {
-          const auto shard = spec::shard_of(of_rank, num_parts, i);
-          ANABATIC_CHECK(shard.has_value(), "[session] {} in parts", text(state.name));
-          type = spec::type_of(*shard, of_rank);
-          held.first += shard->first_row;
-          held.count = shard->matrices * shard->rows;
-        }
-        const std::string whole = has_owner ? spec::state_name(part.role, text(part.owner))
-                                            : std::string(text(state.name));
-        const Name name =
-            intern(passes::slice_name(whole, static_cast<std::size_t>(expert * num_parts + i)));
-        if (held.first == part.rows.first || store_.has(name)) continue;
-        store_.add_peer(name, type, {part.role, has_owner ? part.owner : state.name, held},
-                        has_experts
-                            ? spec::rank_of(mesh, {{spec::Axis::kExpert, expert}, {axis, i}})
-                            : spec::rank_of(mesh, {{axis, i}}));
-      }
+    if (state.kind() != ir::StateKind::kParameter && state.role != ir::StateRole::kLower) continue;
+    const spec::StatePart own = store_.part(state.name);
+    const Name owner = own.owner == Name{} ? state.name : own.owner;
+    const std::string whole = own.owner == Name{} ? std::string(text(state.name))
+                                                  : spec::state_name(own.role, text(owner));
+    const std::vector<HeldPart> parts = parts_of(graph, state);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const Name name = intern(passes::slice_name(whole, i));
+      if (parts[i].rows.first != own.rows.first && !store_.has(name))
+        store_.add_peer(name, parts[i].type, {own.role, owner, parts[i].rows},
+                        parts[i].ranks.front());
+    }
   }
 }
 
@@ -287,19 +276,18 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     if (std::none_of(saved_states_.begin(), saved_states_.end(), same))
       saved_states_.push_back(std::move(saved));
   };
-  // With the parts of other ranks: a parameter is read in parts as one (train/state_tiers.h).
-  const auto take_parts = [&](const spec::StatePart& part, SavedState& saved) {
-    if (part.rows.is_whole()) return;
-    saved.type.shape[0] *= part.rows.total / (saved.type.num_elements() / saved.type.dim(-1));
-    if (part.owner == Name{}) return;
-    const std::span<const Name> parts = store_.parts(part.role, part.owner);
-    saved.slices.assign(parts.begin(), parts.end());
+  // `saved` has the type of what this rank holds: of `held`, whose parts are those of `state`.
+  const auto take_parts = [&](Name held, const ir::State& state, SavedState& saved) {
+    saved.parts = parts_of(graph, state);
+    if (const spec::Rows rows = store_.part(held).rows; !rows.is_whole())
+      saved.type.shape[0] *= rows.total / (saved.type.num_elements() / saved.type.dim(-1));
   };
   // The lower bits of a parameter are saved as part of it.
   for (passes::SlicedState& sliced : passes::sliced_states(graph)) {
     if (sliced.role == ir::StateRole::kLower) continue;
     SavedState saved{.name = sliced.name, .type = std::move(sliced.type)};
-    take_parts(store_.part(sliced.slices.front().name), saved);
+    for (const passes::StateSlice& slice : sliced.slices) saved.slices.push_back(slice.name);
+    take_parts(saved.slices.front(), *graph.find_state(saved.slices.front()), saved);
     add(std::move(saved));
   }
   for (const ir::State& state : graph.states) {
@@ -308,7 +296,13 @@ void ModelSession::add_saved_states(const ir::Graph& graph) {
     const TensorType& stored = *store_.find(state.name).type;
     SavedState saved{.name = state.name, .type = elements_type(stored)};
     saved.type.dtype = row_dtype(store_, state.name);
-    take_parts(store_.part(state.name), saved);
+    // What this rank has of its experts, of which others have more.
+    if (state.owner != Name{} && !store_.part(state.name).rows.is_whole())
+      saved.slices = {state.name};
+    const auto low = std::ranges::find_if(graph.states, [&](const ir::State& other) {
+      return other.role == ir::StateRole::kLower && other.owner == state.name;
+    });
+    take_parts(state.name, low == graph.states.end() ? state : *low, saved);
     add(std::move(saved));
     if (stored.is_quantized())
       add({.name = intern(spec::scales_name(state.role, text(state.owner))),

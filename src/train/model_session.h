@@ -115,8 +115,9 @@ class ModelSession {
  private:
   // Resolves train.precision: auto for a model that is not trained: no rounding of its weights.
   void take_precision_of_files();
-  void add_saved_states(const ir::Graph& graph);
+  std::vector<HeldPart> parts_of(const ir::Graph& graph, const ir::State& state) const;
   void add_peers(const ir::Graph& graph);
+  void add_saved_states(const ir::Graph& graph);
 
   RunConfig run_;
   runtime::swap::DeviceWrapper wrap_swap_;

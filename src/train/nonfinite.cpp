@@ -105,7 +105,7 @@ void require_finite_gradients(const BoundProgram& program, std::int64_t step, do
 bool states_are_finite(ModelSession& session) {
   bool are_finite = true;
   for (const SavedState& state : session.saved_states())
-    for_state_bytes(session.store(), state, [&](std::span<const std::byte> block) {
+    for_state_bytes(session.store(), state, {}, [&](std::span<const std::byte> block) {
       are_finite = are_finite && is_finite(state.type.dtype, block);
     });
   return are_finite;

@@ -273,7 +273,7 @@ void StateCursor::write(Name state, std::int64_t first, std::span<const float> v
 void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body) {
   if (is_in_memory_whole(store, state)) return for_row_bytes(find_rows(store, state), body);
-  if (!low_states(store, state).empty() || is_shared(store, state)) {
+  if (!low_states(store, state).empty()) {
     StateCursor cursor(store);
     return for_row_blocks(num_elements(store, state),
                           [&](std::int64_t first, std::span<float> block) {
@@ -292,14 +292,19 @@ void for_state_bytes(runtime::StateStore& store, Name state,
 
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
-  if (store.tier(state) == runtime::Tier::kPeer) return;
   const bool is_parameter_in_parts = !low_states(store, state).empty() || is_shared(store, state);
   if (is_parameter_in_parts && !is_in_memory_whole(store, state)) {
     StateCursor cursor(store);
-    for_row_blocks(num_elements(store, state), [&](std::int64_t first, std::span<float> block) {
-      source(first, std::as_writable_bytes(block));
-      cursor.write(state, first, block);
-    });
+    std::int64_t begin = 0;
+    for (const Name part : parts_of_ranks(store, state)) {
+      const std::int64_t count = store.find(part).type->num_elements();
+      if (store.tier(part) != runtime::Tier::kPeer)
+        for_row_blocks(count, [&](std::int64_t first, std::span<float> block) {
+          source(begin + first, std::as_writable_bytes(block));
+          cursor.write(state, begin + first, block);
+        });
+      begin += count;
+    }
     return cursor.flush();
   }
   const TensorType& type = *store.find(state).type;
@@ -355,23 +360,33 @@ void write_scales(runtime::StateStore& store, Name state,
 
 }  // namespace
 
-void for_state_bytes(runtime::StateStore& store, const SavedState& state,
+void for_state_bytes(runtime::StateStore& store, const SavedState& state, const spec::Rows& rows,
                      const std::function<void(std::span<const std::byte>)>& body) {
   if (state.scales_of) return read_scales(store, *state.scales_of, body);
-  if (state.slices.empty()) return for_state_bytes(store, state.name, body);
-  for (const Name slice : state.slices) for_state_bytes(store, slice, body);
+  for (const Name slice : state.slices) {
+    const spec::Rows part = store.part(slice).rows;
+    if (rows.total == 0 || (part.first >= rows.first && part.first < rows.first + rows.count))
+      for_state_bytes(store, slice, body);
+  }
+  if (!state.slices.empty()) return;
+  if (rows.is_whole()) return for_state_bytes(store, state.name, body);
+  const std::int64_t width = state.type.dim(-1);
+  StateCursor cursor(store);
+  for_row_blocks(rows.count * width, [&](std::int64_t first, std::span<float> block) {
+    cursor.read(state.name, rows.first * width + first, block);
+    body(std::as_bytes(block));
+  });
 }
 
 void fill_state(runtime::StateStore& store, const SavedState& state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source) {
   if (state.scales_of) return write_scales(store, *state.scales_of, source);
   if (state.slices.empty()) return fill_state(store, state.name, source);
-  std::int64_t begin = 0;
   for (const Name slice : state.slices) {
+    const std::int64_t begin = store.part(slice).rows.first * state.type.dim(-1);
     fill_state(store, slice, [&](std::int64_t first, std::span<std::byte> block) {
       source(begin + first, block);
     });
-    begin += store.find(slice).type->num_elements();
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/name.h"
 #include "runtime/state_store.h"
+#include "train/ranks/held_parts.h"
 
 namespace anabatic::train {
 
@@ -88,7 +89,7 @@ void for_state_bytes(runtime::StateStore& store, Name state,
                      const std::function<void(std::span<const std::byte>)>& body);
 
 // Fills a state. source(first, block) gives the elements from `first` on, for every element once,
-// in ascending order. Elements that other ranks hold are left out.
+// in ascending order. Parts of a parameter that other ranks hold are left out.
 void fill_state(runtime::StateStore& store, Name state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
 
@@ -97,13 +98,15 @@ void fill_state(runtime::StateStore& store, Name state,
 struct SavedState {
   Name name{};
   TensorType type{};                // of the whole, with the dtype of its elements in files
-  std::vector<Name> slices{};       // empty: the state of that name, or `scales_of`
+  std::vector<Name> slices{};       // that this rank has; empty: the state of that name, or
   std::optional<Name> scales_of{};  // a quantised state, whose elements are a tensor of their own
+  std::vector<HeldPart> parts{};    // that ranks hold; empty: each holds all
 };
 
-// As above.
-void for_state_bytes(runtime::StateStore& store, const SavedState& state,
+// The bytes of these rows, by default of all, in row-major order. They are whole parts.
+void for_state_bytes(runtime::StateStore& store, const SavedState& state, const spec::Rows& rows,
                      const std::function<void(std::span<const std::byte>)>& body);
+// As above, for every element that this rank holds.
 void fill_state(runtime::StateStore& store, const SavedState& state,
                 const std::function<void(std::int64_t first, std::span<std::byte>)>& source);
 

@@ -349,20 +349,24 @@ struct Trainer::Impl {
     if (saved_step == step) return;
     log->sync();
     windows->sync();
-    save_pruned(step, run.train.keep_last);
+    saving_step = step;
+    note_saved(step,
+               rank_step->save(done_step + 1, progress_of(step), retention(run.train.keep_last)));
   }
 
-  void save_pruned(std::int64_t step, std::int64_t keep_last) {
-    const CheckpointProgress progress{
-        .step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
-    saving_step = step;
-    const std::unique_ptr<PeerReads> peers = rank_step->read_peers(done_step + 1);
-    result.checkpoint = save_checkpoint(run.train.output, session, progress,
-                                        {.keep_last = keep_last,
-                                         .run_id = start.run.id,
-                                         .in_use = model_directory(run.model.path)});
+  CheckpointProgress progress_of(std::int64_t step) const {
+    return {.step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
+  }
+
+  Retention retention(std::int64_t keep_last) const {
+    return {
+        .keep_last = keep_last, .run_id = start.run.id, .in_use = model_directory(run.model.path)};
+  }
+
+  void note_saved(std::int64_t step, const std::filesystem::path& checkpoint) {
+    result.checkpoint = checkpoint;
     saved_step = step;
-    listener.on_checkpoint(step, result.checkpoint.string());
+    listener.on_checkpoint(step, checkpoint.string());
   }
 
   // After an error in a step or between steps: saves the last good step if it is not saved yet.
@@ -389,7 +393,9 @@ struct Trainer::Impl {
     if (!is_sound) return fmt::format("the update after step {} had begun, ", done_step);
     if (!states_are_finite(session))
       return fmt::format("step {} left numbers that are not finite and is not saved, ", done_step);
-    save_pruned(done_step, 0);  // whatever is there may still be wanted
+    // By this rank alone, and nothing is pruned: whatever is there may still be wanted.
+    note_saved(done_step,
+               save_checkpoint(run.train.output, session, progress_of(done_step), retention(0)));
     return fmt::format("step {} is saved, ", done_step);
   }
 

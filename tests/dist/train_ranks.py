@@ -4,6 +4,7 @@
 
 usage: train_ranks.py MPIRUN ANABATIC
 """
+import glob
 import json
 import os
 import re
@@ -59,8 +60,11 @@ class Folder:
     def states(self, output):
         with open(f"{self.path}/{output}/latest", encoding="utf-8") as latest:
             name = latest.read().strip()
-        with open(f"{self.path}/{output}/{name}/training_state.safetensors", "rb") as states:
-            return name, states.read()
+        files = {}
+        for file in glob.glob(f"{self.path}/{output}/{name}/*.safetensors"):
+            with open(file, "rb") as states:
+                files[os.path.basename(file)] = states.read()
+        return name, files
 
     def has_lock(self, output):
         return os.path.exists(f"{self.path}/{output}/run.lock")
@@ -148,6 +152,24 @@ def check_death(folder, victim):
     expect(re.search(rf"error: .*rank {victim} \(.*process {children[victim]}", error), f"rank {victim} to be named", error)
 
 
+def check_death_in_a_save(folder, victim):
+    """The checkpoint before stays whole, and the run goes on from it."""
+    output = f"save-{victim}"
+    process = start(under_mpirun(2, folder.arguments(output, "--train.steps", "1000000", "--train.save_every", "1"), "--enable-recovery"))
+    while not os.path.exists(f"{folder.path}/{output}/latest"):
+        expect(process.poll() is None, "a checkpoint", "")
+        time.sleep(0.01)
+    children = children_of(process)
+    while not glob.glob(f"{folder.path}/{output}/incomplete-checkpoint/*.partial"):
+        expect(process.poll() is None, "a save", "")
+    os.kill(children[victim], signal.SIGKILL)
+    _, error = process.communicate(timeout=60)
+    expect(re.search(rf"error: .*rank {victim} \(.*process {children[victim]}", error), f"rank {victim} to be named", error)
+    step = int(folder.states(output)[0].split("-")[1])
+    text = train(under_mpirun(2, folder.arguments(output, "--train.steps", str(step + 2))))
+    expect("resuming from" in text and "damaged" not in text, "a whole checkpoint", text)
+
+
 def main():
     with tempfile.TemporaryDirectory() as path:
         folder = Folder(path)
@@ -158,6 +180,7 @@ def main():
         check_refusals(folder)
         for victim in (0, 1):
             check_death(folder, victim)
+            check_death_in_a_save(folder, victim)
 
 
 main()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/tiny_run.h"
 
+#include <fmt/ranges.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/philox.h"
 #include "base/text.h"
 #include "io/data/indexed_file.h"
+#include "io/safetensors.h"
 #include "support/test_config.h"
 
 namespace anabatic::testing {
@@ -94,14 +96,48 @@ train::RunConfig tiny_run(const fs::path& folder, const std::string& extra) {
   return run;
 }
 
+std::map<std::string, std::string> training_state(const fs::path& checkpoint) {
+  std::map<std::string, std::string> tensors;
+  const auto bytes_in = [&](const std::string& file, const std::string& name) {
+    const io::SafetensorsDirectory files = io::SafetensorsDirectory::open(checkpoint / file);
+    const io::TensorEntry* entry = files.find(name);
+    ANABATIC_CHECK(entry != nullptr, "[test] no {} in {}", name, file);
+    return std::string(reinterpret_cast<const char*>(entry->data.data()), entry->data.size());
+  };
+  const auto head = [](const auto& dtype, const auto& shape) {
+    return fmt::format("{} [{}] ", dtype, fmt::join(shape, ","));
+  };
+  const Json json = parse_json(read_file(checkpoint / "training_state.json"));
+  if (!json.contains("tensors")) {
+    const auto files = io::SafetensorsDirectory::open(checkpoint / "training_state.safetensors");
+    for (const auto& [name, entry] : files.entries())
+      tensors[name] =
+          head(entry.dtype_name, entry.shape) + bytes_in("training_state.safetensors", name);
+    return tensors;
+  }
+  for (const auto& [name, tensor] : json["tensors"].items()) {
+    std::string& bytes = tensors[name];
+    bytes =
+        head(tensor["dtype"].get<std::string>(), tensor["shape"].get<std::vector<std::int64_t>>());
+    std::map<std::int64_t, std::string> files;  // by first row
+    for (const Json& box : tensor["boxes"])
+      files[box["first_row"].get<std::int64_t>()] = box["file"].get<std::string>();
+    for (const auto& [row, file] : files) bytes += bytes_in(file, name);
+  }
+  return tensors;
+}
+
 std::string checkpoint_bytes(const fs::path& checkpoint) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(checkpoint))
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    if (entry.path().extension() == ".safetensors" &&
+        !entry.path().filename().string().starts_with("training_state"))
+      files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   ANABATIC_CHECK(!files.empty(), "[test] {} holds no safetensors", checkpoint.string());
   std::string all;
   for (const fs::path& file : files) all += file.filename().string() + "\n" + read_file(file);
+  for (const auto& [name, bytes] : training_state(checkpoint)) all += name + " " + bytes + "\n";
   return all;
 }
 

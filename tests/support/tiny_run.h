@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,11 @@ std::filesystem::path write_tiny_tokens(const std::filesystem::path& folder,
 // suite's configuration (support/test_config.h).
 train::RunConfig tiny_run(const std::filesystem::path& folder, const std::string& extra = "");
 
-// The bytes of every file of a checkpoint that a bitwise comparison needs: weights, fp32 parameters
-// and moments, by name.
+// The fp32 parameters and moments of a checkpoint, whoever wrote which rows of them: dtype, shape
+// and bytes by name.
+std::map<std::string, std::string> training_state(const std::filesystem::path& checkpoint);
+
+// What a bitwise comparison of checkpoints needs: the files of the weights, and the training state.
 std::string checkpoint_bytes(const std::filesystem::path& checkpoint);
 
 // Removes the checkpoints of OUTPUT after a step, as before they were written.

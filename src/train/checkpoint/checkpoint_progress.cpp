@@ -11,7 +11,8 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 2;  // 1: without checksums, contents and run
+// 1: without checksums, contents and run; 2: of one rank; 3: with the boxes of several.
+constexpr int kFormat = 2, kFormatOfRanks = 3;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
 
 }  // namespace
@@ -25,12 +26,13 @@ RunIdentity new_run_identity() {
 }
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress) {
-  const OrderedJson json{
-      {"format", kFormat},
+  OrderedJson json{
+      {"format", progress.boxes.empty() ? kFormat : kFormatOfRanks},
       {"step", progress.step},
       {"seed", progress.seed},
       {"run", {{"id", progress.run.id}, {"started", progress.run.started_milliseconds}}},
       {"contents", progress.contents}};
+  if (!progress.boxes.empty()) json["tensors"] = to_json(progress.boxes);
   write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
 }
 
@@ -43,10 +45,11 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
   };
   ANABATIC_REQUIRE(is_integer(json, "format") && is_integer(json, "step"),
                    "expected an object with format and step in {}", kProgressFile);
-  ANABATIC_REQUIRE(json["format"] == kFormat,
-                   "{}: expected format {}, found {}; another version of anabatic wrote it, and "
-                   "only its weights can be used, as model.path",
-                   kProgressFile, kFormat, show_json(json["format"]));
+  const bool is_of_ranks = json["format"] == kFormatOfRanks;
+  ANABATIC_REQUIRE(is_of_ranks || json["format"] == kFormat,
+                   "{}: expected format {} or {}, found {}; another version of anabatic wrote it, "
+                   "and only its weights can be used, as model.path",
+                   kProgressFile, kFormat, kFormatOfRanks, show_json(json["format"]));
   const Json run = json.value("run", Json());
   ANABATIC_REQUIRE(is_integer(json, "seed") && is_integer(run, "started") && run.contains("id") &&
                        run["id"].is_string() && json.contains("contents"),
@@ -55,7 +58,8 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .step = json["step"].get<std::int64_t>(),
       .seed = json["seed"].get<std::int64_t>(),
       .run = {run["id"].get<std::string>(), run["started"].get<std::int64_t>()},
-      .contents = json["contents"]};
+      .contents = json["contents"],
+      .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap()};
   ANABATIC_REQUIRE(checkpoint.filename() == checkpoint_name(progress.step),
                    "{} is of step {}, but the directory's name says otherwise", kProgressFile,
                    progress.step);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// training_state.json of a checkpoint: which run it belongs to, its step, and what it was trained
-// from.
+// training_state.json of a checkpoint: which run it belongs to, its step, what it was trained from,
+// and where its tensors are.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "train/checkpoint/boxes.h"
 
 namespace anabatic::train {
 
@@ -23,12 +24,13 @@ struct CheckpointProgress {
   std::int64_t step = 0;  // done; data and randomness are pure functions of (seed, step)
   std::int64_t seed = 0;
   RunIdentity run;
-  Json contents;  // train/run_contents
+  Json contents;   // train/run_contents
+  BoxMap boxes{};  // of several ranks; empty: kStatesFile has all tensors whole
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);
-// InvalidArgument if it is missing, broken, of another format, or of another step than in the
-// directory's name.
+// InvalidArgument if it is missing, broken, of another format, of another step than in the
+// directory's name, or if its boxes have not each row once.
 CheckpointProgress read_progress(const std::filesystem::path& checkpoint);
 
 inline constexpr const char* kProgressFile = "training_state.json";

@@ -2,6 +2,7 @@
 #include "train/checkpoint/checkpoint_search.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -67,9 +68,12 @@ std::vector<std::string> problems_of_checkpoint(const fs::path& checkpoint, Chec
   try {
     const auto manifest = io::read_checksums(checkpoint);
     if (!manifest) return {fmt::format("{} is missing", io::kChecksumsFile)};
-    std::vector<std::string> problems;
-    for (const char* file : {kProgressFile, kStatesFile, kRunConfigFile})
-      if (manifest->count(file) == 0)
+    std::vector<std::string> problems, needed{kProgressFile, kRunConfigFile};
+    const BoxMap boxes = read_progress(checkpoint).boxes;
+    std::ranges::move(boxes.empty() ? std::vector<std::string>{kStatesFile} : files_of(boxes),
+                      std::back_inserter(needed));
+    for (const std::string& file : needed)
+      if (!manifest->contains(file))
         problems.push_back(fmt::format("{} is not in {}", file, io::kChecksumsFile));
     for (const auto& [name, written] : *manifest) {
       if (is_companion(name)) continue;

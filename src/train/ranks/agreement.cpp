@@ -33,13 +33,6 @@ std::string first_difference(std::string_view expected, std::string_view found) 
   return "";
 }
 
-void broadcast_text(StepSums& sums, std::string& text) {
-  std::int64_t size = std::ssize(text);
-  sums.broadcast(std::as_writable_bytes(std::span(&size, 1)));
-  text.resize(static_cast<std::size_t>(size));
-  if (size > 0) sums.broadcast(std::as_writable_bytes(std::span(text)));
-}
-
 }  // namespace
 
 std::string exchanges_of(const lower::Compiled& training) {
@@ -77,14 +70,14 @@ void tell(StepSums& sums, const Agreement& agreement) {
                          {"first_step", agreement.first_step}};
   std::string text = dump_json(json, -1);
   (void)sums.begin(0, 0, Verdict::kTellsAll);
-  broadcast_text(sums, text);
+  sums.broadcast(text);
 }
 
 Agreement hear(StepSums& sums) {
   std::string text;
   ANABATIC_CHECK(sums.begin(0, 0, Verdict::kTellsAll) == Verdict::kTellsAll,
                  "[ranks] the first rank decides nothing");
-  broadcast_text(sums, text);
+  sums.broadcast(text);
   const Json json = parse_json_object(text, kPlace);
   const JsonNode top(json, std::string(kPlace));
   return {.run = top.at("run").as_string(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that is not the first: it takes over what the first one has decided, fills its own states,
-// takes its part of each step, and writes no file.
+// takes its part of each step and of each save.
 #pragma once
 #include <cstdint>
 #include <functional>

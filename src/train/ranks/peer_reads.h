@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the first rank reads what other ranks hold of a state, to write it whole: it asks for bytes,
-// and who has them sends them. Between steps; all ranks take part.
+// How the first rank reads what other ranks hold of a parameter, to write it whole: it asks for
+// bytes, and who has them sends them. Between steps; all ranks take part.
 #pragma once
 #include <cstdint>
 

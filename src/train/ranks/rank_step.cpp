@@ -10,6 +10,7 @@
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/ranks/agreement.h"
+#include "train/ranks/shared_save.h"
 #include "train/router_bias.h"
 #include "train/training_step.h"
 
@@ -48,8 +49,8 @@ bool RankStep::begin(std::int64_t step, bool goes_on) {
   for (;;) {
     const Verdict verdict =
         sums_.begin(plan_hash_, step, goes_on ? Verdict::kSteps : Verdict::kEnds);
-    if (verdict == Verdict::kReadsPeers) {
-      answer_reads(sums_, session_.store());
+    if (verdict == Verdict::kSaves) {
+      join_save(sums_, session_);
     } else if (verdict == Verdict::kValidates) {
       ANABATIC_CHECK(evaluator_ != nullptr, "[ranks] no data to validate with");
       session_.refresh_stale();
@@ -66,10 +67,15 @@ Evaluation RankStep::validate(std::int64_t step, Evaluator& evaluator) {
   return evaluator.run(&sums_);
 }
 
-std::unique_ptr<PeerReads> RankStep::read_peers(std::int64_t step) {
-  if (!has_parts_) return nullptr;
-  (void)sums_.begin(plan_hash_, step, Verdict::kReadsPeers);
-  return std::make_unique<PeerReads>(sums_, session_.store());
+std::filesystem::path RankStep::save(std::int64_t step, const CheckpointProgress& progress,
+                                     const Retention& retention) {
+  SharedWrite write_shared;
+  if (num_ranks() > 1)
+    write_shared = [&](const std::filesystem::path& directory, const BoxMap& boxes) {
+      (void)sums_.begin(plan_hash_, step, Verdict::kSaves);
+      return lead_save(sums_, session_, directory, boxes);
+    };
+  return save_checkpoint(run_.train.output, session_, progress, retention, write_shared);
 }
 
 void RankStep::compare_states(std::int64_t first_step) {

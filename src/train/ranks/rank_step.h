@@ -3,18 +3,19 @@
 // ranks. With one rank it is the whole step.
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "anabatic/events.h"
 #include "io/data/loader.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/expert_balance.h"
 #include "train/model_session.h"
 #include "train/ranks/comm_watch.h"
 #include "train/ranks/expert_room.h"
-#include "train/ranks/peer_reads.h"
 #include "train/ranks/step_sums.h"
 #include "train/run_config.h"
 
@@ -45,9 +46,9 @@ class RankStep {
   Evaluation validate(std::int64_t step, Evaluator& evaluator);
   void validate_with(Evaluator* evaluator) { evaluator_ = evaluator; }
 
-  // While the result lives, the first rank's store reads states of other ranks. Before begin() of
-  // that step. Null where a rank holds all of each state.
-  std::unique_ptr<PeerReads> read_peers(std::int64_t step);
+  // Saves with all ranks (train/checkpoint/checkpoint.h), before begin() of that step.
+  std::filesystem::path save(std::int64_t step, const CheckpointProgress& progress,
+                             const Retention& retention);
 
   // Runs the step; metrics have its number and its learning rate. Fills losses, norm and tokens, of
   // all ranks, and what its exchanges take at this one. Throws MoreExpertRoom before it changes a

@@ -111,6 +111,13 @@ void StepSums::broadcast(std::span<std::byte> bytes) {
            comm::Patience::kUnlimited);
 }
 
+void StepSums::broadcast(std::string& text) {
+  std::int64_t size = std::ssize(text);
+  broadcast(std::as_writable_bytes(std::span(&size, 1)));
+  text.resize(static_cast<std::size_t>(size));
+  if (size > 0) broadcast(std::as_writable_bytes(std::span(text)));
+}
+
 void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {
   if (rank_.communicator == nullptr || from == 0) return;
   pair_ = {0, from};
@@ -125,6 +132,15 @@ void StepSums::bring(std::int32_t from, std::span<std::byte> bytes) {
                                                       .label = "bytes for the first rank"},
                                                      workspace_),
                             comm::Patience::kUnlimited);
+}
+
+std::string StepSums::bring_text(std::int32_t from, std::string own) {
+  const bool takes_part = rank() == 0 || rank() == from;
+  std::int64_t size = std::ssize(own);
+  bring(from, takes_part ? std::as_writable_bytes(std::span(&size, 1)) : std::span<std::byte>());
+  if (takes_part) own.resize(static_cast<std::size_t>(size));
+  bring(from, takes_part ? std::as_writable_bytes(std::span(own)) : std::span<std::byte>());
+  return own;
 }
 
 bool StepSums::is_same(std::uint64_t value) {

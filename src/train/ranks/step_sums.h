@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "io/data/loader.h"
@@ -19,7 +20,7 @@ namespace anabatic::train {
 enum class Verdict : std::uint8_t {
   kEnds,
   kSteps,
-  kReadsPeers,  // train/ranks/peer_reads.h
+  kSaves,  // train/ranks/shared_save.h
   kValidates,
   kTellsAll  // train/ranks/agreement.h
 };
@@ -50,9 +51,12 @@ class StepSums {
   // The first rank's bytes for all. Alone it does nothing. The others wait for it however long it
   // takes: it validates and saves between steps.
   void broadcast(std::span<std::byte> bytes);
+  void broadcast(std::string& text);
 
   // Bytes of a rank for the first one, which waits for them. Others pass none.
   void bring(std::int32_t from, std::span<std::byte> bytes);
+  // The text of a rank, at the first one; others call it too.
+  std::string bring_text(std::int32_t from, std::string own);
 
   // Whether the value is that of the first rank, on each of them.
   bool is_same(std::uint64_t value);
