@@ -2,14 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several ranks against runs of one rank with all threads, of the same global batch, in alternating rounds.
 
-    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 4] [--rounds 3] [--mpirun mpirun]
+    ranks.py [--models bench/yardsticks/moe_coarse ...] [--ranks 2] [--accumulation 1 4] [--steps 4] [--rounds 3] [--mpirun mpirun] [--save]
 
 Forms: data parallel with a sharded optimizer, and with experts shared by all ranks. Ranks are threads, or processes with --mpirun. Each rank has
 the micro-batches of --accumulation; the single rank has all of them. A run is killed after its steps, so that it saves nothing. A ratio is of
 one round: tokens a second of the ranks over those of the single one. It prints the median and the range, the exposed share of exchanges,
 predicted and measured seconds of a step, and predicted and measured peak memory of the first process.
+
+With --save it compares the time of a checkpoint instead, from the last step to `latest`, and of the same bytes as plain files that are
+written and synced by one thread and by as many as there are ranks, which is what the disk allows.
 """
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -40,21 +44,22 @@ def write_tokens(path, count, vocabulary):
 
 
 def run(options, model, tokens, ranks, accumulation, *more):
-    """Median tokens a second and exposed share without the first step; a text of predicted and measured time and memory."""
-    with tempfile.TemporaryDirectory() as output:
+    """Median tokens a second and exposed share without the first step; a text of predicted and measured time and memory. With --save, seconds
+    and bytes of the checkpoint."""
+    with tempfile.TemporaryDirectory(dir=options.directory) as output:
         processes = options.mpirun is not None and ranks > 1
         command = [options.mpirun, "--oversubscribe", "-n", ranks] if processes else []
         threads = options.threads // ranks if processes else options.threads
         command += [options.binary, "train", "--model.path", model, "--model.init", "random", "--data.train", tokens,
                     "--data.sequence_length", options.sequence, "--train.micro_batch_size", options.batch, "--train.precision", "bf16",
-                    "--train.gradient_accumulation_steps", accumulation, "--train.steps", 1000, "--train.save_every", 0,
+                    "--train.gradient_accumulation_steps", accumulation, "--train.steps", options.steps if options.save else 1000, "--train.save_every", 0,
                     "--parallel.local_ranks", 1 if processes else ranks, "--device.threads", threads, "--memory.budget", "none",
                     "--train.output", f"{output}/run", *more]
         metrics = pathlib.Path(output) / "run/metrics.jsonl"
         with open(f"{output}/text", "w") as text:
             process = subprocess.Popen([str(word) for word in command], stdout=text, stderr=text, start_new_session=True)
             try:
-                while process.poll() is None and (not metrics.exists() or metrics.read_text().count("\n") < options.steps):
+                while process.poll() is None and (options.save or not metrics.exists() or metrics.read_text().count("\n") < options.steps):
                     time.sleep(0.05)
                 ended = process.poll() is not None
             finally:
@@ -62,8 +67,10 @@ def run(options, model, tokens, ranks, accumulation, *more):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         said = pathlib.Path(output, "text").read_text()
-        if ended:
+        if ended != options.save or process.returncode > 0:
             sys.exit(f"ranks.py: {' '.join(map(str, command))}\n{said[-4000:]}")
+        if options.save:
+            return save_of(pathlib.Path(output) / "run")
         lines = [json.loads(line) for line in metrics.read_text().splitlines()[1 : options.steps]]
         median = {key: statistics.median(line.get(key) or 0 for line in lines)
                   for key in ("tokens_per_second", "step_time_s", "comm_exposed_s", "peak_memory_bytes", "planned_memory_bytes")}
@@ -73,6 +80,46 @@ def run(options, model, tokens, ranks, accumulation, *more):
                 f"{median['planned_memory_bytes'] / 2**20:.0f} / {median['peak_memory_bytes'] / 2**20:.0f} MiB")
 
 
+def save_of(output):
+    """Seconds from the last line of metrics.jsonl to `latest`, and the checkpoint's bytes."""
+    seconds = ((output / "latest").stat().st_mtime_ns - (output / "metrics.jsonl").stat().st_mtime_ns) * 1e-9
+    return seconds, sum(file.stat().st_size for file in (output / (output / "latest").read_text().strip()).iterdir())
+
+
+def write_plain(path, count):
+    block = numpy.random.default_rng(2).integers(0, 256, 1 << 22, dtype=numpy.uint8).tobytes()
+    with open(path, "wb", buffering=0) as file:
+        for begin in range(0, count, len(block)):
+            file.write(block[:count - begin])
+        os.fsync(file.fileno())
+
+
+def plain_seconds(options, count, writers):
+    with tempfile.TemporaryDirectory(dir=options.directory) as folder, concurrent.futures.ThreadPoolExecutor(writers) as pool:
+        begin = time.monotonic()
+        list(pool.map(lambda i: write_plain(f"{folder}/{i}", count // writers), range(writers)))
+        return time.monotonic() - begin
+
+
+def compare_saves(options, model, tokens):
+    """Checkpoints of one rank, of ranks with all experts, and of ranks that share them; and plain files; in turn."""
+    forms = {"one rank": (1,), "data": (options.ranks,), "expert": (options.ranks, "--parallel.expert", options.ranks)}
+    seconds = {name: [] for name in [*forms, "disk, 1 writer", f"disk, {options.ranks} writers"]}
+    for _ in range(options.rounds):
+        for form, (ranks, *more) in forms.items():
+            os.sync()
+            one, size = run(options, model, tokens, ranks, 1, *more)
+            seconds[form].append(one)
+        for writers in (1, options.ranks):
+            os.sync()
+            seconds[f"disk, {writers} writer{'s' * (writers > 1)}"].append(plain_seconds(options, size, writers))
+    print(f"{pathlib.Path(model).name:<12} a checkpoint of {size * 1e-9:.2f} GB")
+    for name, of_rounds in seconds.items():
+        ratios = [own / one for own, one in zip(of_rounds, seconds["one rank"])]
+        print(f"  {name:<16} {statistics.median(of_rounds):6.2f} s, {statistics.median(ratios):.2f} of one rank's "
+              f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/release/anabatic"))
@@ -80,6 +127,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--mpirun", help="a launcher: ranks are processes")
+    parser.add_argument("--save", action="store_true", help="the time of a checkpoint")
+    parser.add_argument("--directory", help="for checkpoints and plain files; default: that of temporary files")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
     for name, value in (("batch", 4), ("sequence", 512), ("steps", 4), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -92,6 +141,9 @@ def main():
             tokens = f"{directory}/{pathlib.Path(model).name}"
             most = options.ranks * max(options.accumulation)
             write_tokens(tokens, 2 * (options.steps + 2) * most * options.batch * (options.sequence + DOCUMENT), vocabulary)
+            if options.save:
+                compare_saves(options, model, tokens)
+                continue
             for accumulation in options.accumulation:
                 forms = {"data": (), "expert": ("--parallel.expert", options.ranks)}
                 ratios = {form: [] for form in forms}

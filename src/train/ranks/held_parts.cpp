@@ -10,7 +10,7 @@ std::vector<HeldPart> held_parts(const spec::Mesh& mesh, const TensorType& of_ra
                                  const spec::Rows& of_parameter, const spec::Rows& own) {
   const std::int64_t rows = of_rank.num_elements() / of_rank.dim(-1);
   const bool has_experts = !of_parameter.is_whole();
-  const spec::Axis axis = has_experts ? spec::Axis::kExpertData : spec::Axis::kData;
+  const spec::Axis axis = spec::data_axis(!has_experts);
   const std::int32_t num_parts = own.count == rows ? 1 : mesh.size(axis);
   std::vector<HeldPart> parts;
   for (std::int32_t expert = 0; expert < (has_experts ? mesh.expert : 1); ++expert)
