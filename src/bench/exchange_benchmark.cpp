@@ -16,7 +16,7 @@
 #include "bench/benchmark.h"
 #include "comm/communicator.h"
 #include "comm/local_transport.h"
-#include "comm/mpi_collectives.h"
+#include "comm/mpi_blocking.h"
 #include "comm/mpi_world.h"
 #include "device/clock.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/flight.h"
+#include "comm/methods.h"
 #include "device/clock.h"
 #include "device/denormals.h"
 #include "device/helper_cores.h"
@@ -293,6 +293,11 @@ Communicator::~Communicator() = default;
 std::int32_t Communicator::rank() const { return impl_->transport->rank(); }
 std::int32_t Communicator::size() const { return impl_->transport->size(); }
 
+bool Communicator::has_collectives(std::span<const std::int32_t> group) const {
+  const Collectives* collectives = impl_->transport->collectives();
+  return collectives != nullptr && collectives->has(group);
+}
+
 void Communicator::begin_step(std::uint64_t plan, std::int64_t step) {
   Impl& impl = *impl_;
   impl.throw_if_aborted();
@@ -315,7 +320,7 @@ std::uint32_t Communicator::post(const Exchange& exchange, std::span<std::byte> 
   if (std::find(exchange.group.begin(), exchange.group.end(), rank()) == exchange.group.end())
     return number;
   impl.header.number = number;
-  Flight* flight = Flight::make(workspace, exchange, impl.header, rank());
+  Flight* flight = row_of(exchange.method).make(workspace, exchange, impl.header, rank());
   {
     const std::lock_guard lock(impl.posted_mutex);
     impl.posted.append(*flight);

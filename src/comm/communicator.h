@@ -50,10 +50,13 @@ class Communicator {
   // InternalError while an exchange has not been awaited.
   void begin_step(std::uint64_t plan, std::int64_t step);
 
+  // Whether a group's exchanges can be Method::kMpi.
+  bool has_collectives(std::span<const std::int32_t> group) const;
+
   // Starts an exchange; returns its number: its place in the order of posts. All ranks post the
   // same exchanges in the same order; those outside a group post it too. `workspace` has
-  // workspace_bytes(). Until the await, it belongs to the communicator, with input, output, and
-  // all that the exchange points to. InternalError for a bad exchange.
+  // workspace_bytes() of the method. Until the await, it belongs to the communicator, with input,
+  // output, and all that the exchange points to. InternalError for a bad exchange.
   std::uint32_t post(const Exchange& exchange, std::span<std::byte> workspace);
 
   // Whether an await would return at once.

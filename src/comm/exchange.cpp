@@ -2,10 +2,18 @@
 #include "comm/exchange.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace anabatic::comm {
+namespace {
+
+std::int64_t sum(std::span<const std::int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+}  // namespace
 
 std::string_view to_string(ExchangeKind kind) {
   switch (kind) {
@@ -25,6 +33,45 @@ std::string_view to_string(ExchangeKind kind) {
   ANABATIC_CHECK(false, "[exchange] unknown code {} of a kind", static_cast<int>(kind));
 }
 
+bool adds(ExchangeKind kind) {
+  return kind == ExchangeKind::kReduceScatter || kind == ExchangeKind::kAllReduce;
+}
+
+std::int64_t sent_bytes(const Exchange& exchange, std::size_t member) {
+  const std::int64_t own = exchange.counts[member], of_others = sum(exchange.counts) - own;
+  const std::int64_t to_others = std::ssize(exchange.group) - 1;
+  switch (exchange.kind) {
+    case ExchangeKind::kAllGather:
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kSend:
+      return exchange.row_bytes * to_others * own;
+    case ExchangeKind::kExchangeRows:
+      return exchange.row_bytes * (sum(exchange.send_counts) - exchange.send_counts[member]);
+    case ExchangeKind::kReduceScatter:
+      return exchange.row_bytes * of_others;
+    case ExchangeKind::kAllReduce:  // terms, and sums
+      return exchange.row_bytes * (of_others + to_others * own);
+  }
+  ANABATIC_CHECK(false, "[exchange] unknown code {} of a kind", static_cast<int>(exchange.kind));
+}
+
+std::int64_t received_bytes(const Exchange& exchange, std::size_t member) {
+  const std::int64_t own = exchange.counts[member], of_others = sum(exchange.counts) - own;
+  const std::int64_t from_others = std::ssize(exchange.group) - 1;
+  switch (exchange.kind) {
+    case ExchangeKind::kAllGather:
+    case ExchangeKind::kBroadcast:
+    case ExchangeKind::kSend:
+    case ExchangeKind::kExchangeRows:
+      return exchange.row_bytes * of_others;
+    case ExchangeKind::kReduceScatter:
+      return exchange.row_bytes * from_others * own;
+    case ExchangeKind::kAllReduce:
+      return exchange.row_bytes * (from_others * own + of_others);
+  }
+  ANABATIC_CHECK(false, "[exchange] unknown code {} of a kind", static_cast<int>(exchange.kind));
+}
+
 std::vector<std::int64_t> even_counts(std::int64_t rows, std::int64_t num_members) {
   std::vector<std::int64_t> counts;
   for (std::int64_t i = 0; i < num_members; ++i)
@@ -35,8 +82,7 @@ std::vector<std::int64_t> even_counts(std::int64_t rows, std::int64_t num_member
 void check(const Exchange& exchange, std::int32_t rank) {
   const std::string_view kind = to_string(exchange.kind);
   const auto num_members = exchange.group.size();
-  const bool is_sum =
-      exchange.kind == ExchangeKind::kReduceScatter || exchange.kind == ExchangeKind::kAllReduce;
+  const bool is_sum = adds(exchange.kind);
   ANABATIC_CHECK(std::count(exchange.group.begin(), exchange.group.end(), rank) <= 1,
                  "[exchange] {} {}: rank {} is twice in the group", kind, exchange.label, rank);
   ANABATIC_CHECK(exchange.counts.size() == num_members,

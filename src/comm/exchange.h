@@ -21,6 +21,10 @@ enum class ExchangeKind : std::uint8_t {
   kExchangeRows
 };
 std::string_view to_string(ExchangeKind kind);  // "all_gather"
+bool adds(ExchangeKind kind);                   // whether it sums
+
+// Who moves the bytes, and adds (methods.h).
+enum class Method : std::uint8_t { kOrdered, kMpi };
 
 // Rows lie one after the other, of one member after the other, in the order of the group:
 //
@@ -32,13 +36,15 @@ std::string_view to_string(ExchangeKind kind);  // "all_gather"
 //
 // Broadcast and send are as all_gather. The sum of counts[i] is made by member i.
 //
-// Sums are of f32, of f64, or of bf16 through f32 with one rounding. They add by a balanced binary
-// tree over the members (sum.h), so that bits do not depend on time.
+// Sums are of f32, of f64, or of bf16 through f32 with one rounding. By our own messages they add
+// by a balanced binary tree over the members (sum.h), so that bits do not depend on time.
 //
 // In place: an all_gather's input may be its rows of the output, a reduce_scatter's output its rows
-// of the input, an all_reduce's output its input. Otherwise input and output do not overlap.
+// of the input, of which the others are undefined then, an all_reduce's output its input. Otherwise
+// input and output do not overlap.
 struct Exchange {
   ExchangeKind kind{};
+  Method method{};
   std::span<const std::int32_t> group{};  // ranks; without the own one, nothing happens
   std::span<const std::int64_t> counts{};
   std::span<const std::int64_t> send_counts{};  // exchange_rows
@@ -54,7 +60,11 @@ struct Exchange {
 };
 
 // Bytes that an exchange needs in addition to input and output, aligned to 64, while under way.
-std::int64_t workspace_bytes(std::int64_t group_size);
+std::int64_t workspace_bytes(std::int64_t group_size, Method method = Method::kOrdered);
+
+// Bytes that a member sends to others, and receives from them.
+std::int64_t sent_bytes(const Exchange& exchange, std::size_t member);
+std::int64_t received_bytes(const Exchange& exchange, std::size_t member);
 
 // Cuts `rows` into parts for so many members, as even as whole rows allow.
 std::vector<std::int64_t> even_counts(std::int64_t rows, std::int64_t num_members);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands in for the mpi_*.cpp in a build without MPI.
 #include "base/error.h"
-#include "comm/mpi_collectives.h"
+#include "comm/mpi_blocking.h"
 #include "comm/mpi_world.h"
 
 namespace anabatic::comm {
@@ -21,6 +21,7 @@ std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions&) 
 bool MpiWorld::finalize() { refuse_mpi(); }
 void mpi_barrier() { refuse_mpi(); }
 void mpi_reduce_scatter_block(const float*, float*, std::int64_t) { refuse_mpi(); }
+void mpi_all_reduce(float*, std::int64_t) { refuse_mpi(); }
 void mpi_all_gather(float*, std::int64_t) { refuse_mpi(); }
 void mpi_all_to_all(const float*, float*, std::int64_t) { refuse_mpi(); }
 MpiProbe probe_mpi() { return {.refusal = "built without MPI"}; }

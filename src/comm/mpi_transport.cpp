@@ -12,10 +12,12 @@
 
 #include "base/error.h"
 #include "comm/mpi_calls.h"
+#include "comm/mpi_collectives.h"
 #include "comm/mpi_heartbeat.h"
 #include "comm/mpi_messages.h"
 #include "comm/mpi_world.h"
 #include "device/clock.h"
+#include "device/denormals.h"
 
 namespace anabatic::comm {
 namespace {
@@ -51,7 +53,8 @@ struct Channel {  // with one peer
 class MpiTransport : public Transport {
  public:
   // `is_crowded`: ranks share cores.
-  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded, double silence_seconds)
+  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded,
+               const MpiTransportOptions& options)
       : Transport(rank, size, own_seat_),
         is_crowded_(is_crowded),
         slot_bytes_(slot_bytes(size)),
@@ -59,6 +62,7 @@ class MpiTransport : public Transport {
         received_(num_slots(size), slot_bytes_),
         messages_(mpi::duplicate_world()),
         control_(mpi::duplicate_world()),
+        collectives_(options.groups, rank, options.most_count),
         channels_(static_cast<std::size_t>(size)) {
     const std::lock_guard lock(mpi::mutex());
     for (std::int32_t peer = 0; peer < size; ++peer)
@@ -66,8 +70,8 @@ class MpiTransport : public Transport {
     mpi::check(MPI_Irecv(text_from_peer_.data(), static_cast<int>(text_from_peer_.size()), MPI_CHAR,
                          MPI_ANY_SOURCE, kAbortTag, control_, &abort_request_),
                "MPI_Irecv");
-    if (silence_seconds > 0) {
-      heartbeat_.emplace(control_, rank, size, silence_seconds);
+    if (options.silence_seconds > 0) {
+      heartbeat_.emplace(control_, rank, size, options.silence_seconds);
       heartbeat_->tick(device::wall_nanoseconds(), nullptr);
     }
     watch_ = std::thread([this] { watch(); });
@@ -170,8 +174,12 @@ class MpiTransport : public Transport {
       last_news_ = now;
       return 0;
     }
-    if (sends_.first() == nullptr && receives_.first() == nullptr) return kForever;
-    const std::int64_t quiet = now - last_news_;
+    const bool has_collectives = collectives_.is_under_way();
+    if (sends_.first() == nullptr && receives_.first() == nullptr && !has_collectives)
+      return kForever;
+    // A collective moves on at every look, and does not tell.
+    const bool is_busy = has_collectives && now < collectives_.busy_until();
+    const std::int64_t quiet = is_busy ? 0 : now - last_news_;
     // Whoever awaits has nothing better to do. A helper leaves the core to those who compute.
     if (own_seat_.bell.is_awaited()) {
       if (quiet >= kSpinNanoseconds) return 2 * kShortest;
@@ -180,6 +188,8 @@ class MpiTransport : public Transport {
     }
     return std::clamp(quiet / 4, kShortest, kLongest);
   }
+
+  Collectives* collectives() override { return &collectives_; }
 
   // Peers hear of it before this rank ends.
   void abort(const std::string& text) override {
@@ -340,8 +350,10 @@ class MpiTransport : public Transport {
     if (heartbeat_) heartbeat_->for_each_receive(visit);
   }
 
+  // And what cannot be cancelled either.
   template <class F>
   void for_each_send(const F& visit) {
+    collectives_.for_each_request(visit);
     for (Sending* sending = sends_.first(); sending != nullptr; sending = sending->after) {
       visit(sending->header);
       visit(sending->begins);
@@ -367,7 +379,9 @@ class MpiTransport : public Transport {
     if (is_clean && heartbeat_) leave();
     settle();
     const std::lock_guard lock(mpi::mutex());
-    if (is_clean) mpi::check(MPI_Comm_free(&messages_), "MPI_Comm_free");
+    if (!is_clean) return;
+    mpi::check(MPI_Comm_free(&messages_), "MPI_Comm_free");
+    collectives_.free();
   }
 
   void publish_abort() {
@@ -398,6 +412,7 @@ class MpiTransport : public Transport {
 
   // Nobody else may look while a rank computes without exchanges.
   void watch() {
+    const device::DenormalsAreZero mode;  // a look may add what belongs to a collective
     for (std::unique_lock watch_lock(watch_mutex_); !stops_;) {
       wakes_watch_.wait_for(watch_lock, kWatchPeriod, [&] { return stops_; });
       if (is_aborted_.load()) continue;
@@ -421,6 +436,7 @@ class MpiTransport : public Transport {
   std::int64_t slot_bytes_;
   mpi::Slots packed_, received_;
   MPI_Comm messages_, control_;
+  mpi::MpiCollectives collectives_;
   std::vector<Channel> channels_;  // by peer
   mpi::List<Sending> sends_;
   mpi::List<Receiving> receives_;
@@ -447,8 +463,7 @@ class MpiTransport : public Transport {
 
 std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions& options) {
   const auto num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
-  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores,
-                                        options.silence_seconds);
+  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores, options);
 }
 
 std::int64_t mpi_transport_bytes(std::int32_t num_ranks) {

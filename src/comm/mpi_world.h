@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/transport.h"
 
@@ -17,6 +18,9 @@ struct MpiTransportOptions {
   // Ranks whose neighbour in a ring gives no sign of life for so long end all ranks with its name.
   // 0: they do not listen, as where somebody blocks inside MPI.
   double silence_seconds = 3;
+  // This rank's groups for collectives. The n-th ones of all ranks are the world in parts.
+  std::vector<std::vector<std::int32_t>> groups{};
+  std::int64_t most_count = kMostCount;  // of elements in a call of a collective
 };
 
 // One a process, as MPI starts once. Its calls are made under one mutex, from any thread.

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "comm/collectives.h"
 #include "comm/doorbell.h"
 #include "comm/message.h"
 
@@ -48,6 +49,10 @@ class Transport {
   virtual void finish(Incoming& message) = 0;
   // After polls that found nothing: how long a poll may wait unless the doorbell rings.
   virtual std::int64_t sleep_nanoseconds() { return kForever; }
+
+  // What the library below does by itself for whole groups; null: nothing. Wrappers have none, for
+  // they do not see what that sends.
+  virtual Collectives* collectives() { return nullptr; }
 
   // These are for callers without the mutex.
   // Ends all exchanges of all ranks: the first text stays, and every doorbell rings.

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/philox.h"
+#include "comm/methods.h"
 
 namespace anabatic::testing {
 namespace {
@@ -116,11 +117,24 @@ std::vector<std::byte> guarded(const std::vector<std::byte>& bytes) {
 }  // namespace
 
 std::string describe(const ExchangeCase& exchange) {
-  return fmt::format("{} in [{}], counts [{}]{}, {} x {}{}{}", to_string(exchange.kind),
-                     fmt::join(exchange.group, ","), fmt::join(exchange.counts, ","),
-                     exchange.to_from.empty() ? "" : " ragged", exchange.row_elements,
-                     to_string(exchange.dtype), exchange.in_place ? ", in place" : "",
-                     exchange.by_index ? ", by index" : "");
+  return fmt::format("{} by {} in [{}], counts [{}]{}, {} x {}{}{}", to_string(exchange.kind),
+                     to_string(exchange.method), fmt::join(exchange.group, ","),
+                     fmt::join(exchange.counts, ","), exchange.to_from.empty() ? "" : " ragged",
+                     exchange.row_elements, to_string(exchange.dtype),
+                     exchange.in_place ? ", in place" : "", exchange.by_index ? ", by index" : "");
+}
+
+ExchangeCase by(comm::Method method, const ExchangeCase& exchange,
+                const comm::Communicator& communicator) {
+  ExchangeCase result = exchange;
+  const std::string refusal =
+      comm::row_of(method).refusal({.kind = exchange.kind,
+                                    .group_size = std::ssize(exchange.group),
+                                    .dtype = exchange.dtype,
+                                    .num_elements = exchange.row_elements * sum(exchange.counts),
+                                    .by_index = exchange.by_index});
+  if (refusal.empty() && communicator.has_collectives(exchange.group)) result.method = method;
+  return result;
 }
 
 ExchangeCase random_case(std::uint64_t seed, std::uint64_t index, std::int32_t num_ranks,
@@ -162,9 +176,10 @@ ExchangeCase random_case(std::uint64_t seed, std::uint64_t index, std::int32_t n
 
 RankExchange::RankExchange(const ExchangeCase& exchange, std::int32_t rank)
     : group_(exchange.group),
-      workspace_(comm::workspace_bytes(static_cast<std::int64_t>(exchange.group.size()))),
+      workspace_(comm::workspace_bytes(std::ssize(exchange.group), exchange.method)),
       name_(describe(exchange)) {
   exchange_ = {.kind = exchange.kind,
+               .method = exchange.method,
                .group = group_,
                .row_bytes = exchange.row_elements * size_bytes(exchange.dtype),
                .dtype = exchange.dtype,

@@ -15,6 +15,7 @@ namespace anabatic::testing {
 // An exchange as all ranks see it.
 struct ExchangeCase {
   comm::ExchangeKind kind{};
+  comm::Method method{};
   std::vector<std::int32_t> group{};
   std::vector<std::int64_t> counts{};                // not of exchange_rows
   std::vector<std::vector<std::int64_t>> to_from{};  // exchange_rows: [receiver][sender]
@@ -24,6 +25,10 @@ struct ExchangeCase {
   std::uint64_t seed = 0;
 };
 std::string describe(const ExchangeCase& exchange);
+
+// By the method, if that can do it between these ranks.
+ExchangeCase by(comm::Method method, const ExchangeCase& exchange,
+                const comm::Communicator& communicator);
 
 // A random one among `num_ranks`, with up to `max_rows` rows a member.
 ExchangeCase random_case(std::uint64_t seed, std::uint64_t index, std::int32_t num_ranks,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program for kill_rank.py, under mpirun: ranks add for about two seconds, and one of them dies,
 // stops or throws on the way, while others wait to send to it. All but the dead print how they end.
-// usage: kill_rank kill|stop|throw RANK EXCHANGE SECONDS    (SECONDS: how long it stops)
+// usage: kill_rank kill|stop|throw RANK EXCHANGE SECONDS METHOD    (SECONDS: how long it stops)
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/error.h"
@@ -33,13 +34,15 @@ void stop(unsigned seconds) {
   ::raise(SIGSTOP);
 }
 
-int run(comm::MpiWorld& world, const std::string& what, int victim, int at, unsigned seconds) {
-  comm::Communicator communicator(world.make_transport(), {.patience_seconds = 60});
+int run(comm::MpiWorld& world, const std::string& what, int victim, int at, unsigned seconds,
+        comm::Method method) {
   std::vector<std::int32_t> group;
   for (std::int32_t rank = 0; rank < world.size(); ++rank) group.push_back(rank);
+  comm::Communicator communicator(world.make_transport({.groups = {group}}),
+                                  {.patience_seconds = 60});
   const auto counts = comm::even_counts(200'000, world.size());
   std::vector<float> values(200'000, 0);
-  AlignedBytes workspace(comm::workspace_bytes(world.size()));
+  AlignedBytes workspace(comm::workspace_bytes(world.size(), method));
   auto last = std::chrono::steady_clock::now();
   try {
     communicator.begin_step(1, 9);
@@ -53,6 +56,7 @@ int run(comm::MpiWorld& world, const std::string& what, int victim, int at, unsi
       }
       communicator.await(
           communicator.post({.kind = comm::ExchangeKind::kAllReduce,
+                             .method = method,
                              .group = group,
                              .counts = counts,
                              .row_bytes = sizeof(float),
@@ -78,9 +82,12 @@ int run(comm::MpiWorld& world, const std::string& what, int victim, int at, unsi
 }  // namespace anabatic::testing
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   anabatic::comm::MpiWorld world;
-  const int result = anabatic::testing::run(world, argv[1], std::stoi(argv[2]), std::stoi(argv[3]),
-                                            static_cast<unsigned>(std::stoi(argv[4])));
+  using anabatic::comm::Method;
+  const int result =
+      anabatic::testing::run(world, argv[1], std::stoi(argv[2]), std::stoi(argv[3]),
+                             static_cast<unsigned>(std::stoi(argv[4])),
+                             std::string_view(argv[5]) == "mpi" ? Method::kMpi : Method::kOrdered);
   return world.finalize() ? result : 1;
 }

@@ -21,8 +21,8 @@ def expect(claim, what, text):
         raise SystemExit(f"expected {what}; got:\n{text}")
 
 
-def expect_named(mpirun, binary, num_ranks, what, victim, at, seconds):
-    _, text = run(mpirun, binary, num_ranks, what, victim, at, seconds)  # it returns 0 with --enable-recovery
+def expect_named(mpirun, binary, num_ranks, what, victim, at, seconds, method="ordered"):
+    _, text = run(mpirun, binary, num_ranks, what, victim, at, seconds, method)  # it returns 0 with --enable-recovery
     process = re.search(rf"victim {victim} is process (\d+)", text)
     expect(process, "a victim", text)
     ends = re.findall(r"rank (\d+) ended after ([\d.]+) s: (.*)", text)
@@ -36,8 +36,8 @@ def expect_named(mpirun, binary, num_ranks, what, victim, at, seconds):
         expect(re.search("of step 9|before its first exchange", error), "its last exchange", text)
 
 
-def expect_thrown(mpirun, binary, num_ranks, victim, at):
-    _, text = run(mpirun, binary, num_ranks, "throw", victim, at, 0)
+def expect_thrown(mpirun, binary, num_ranks, victim, at, method="ordered"):
+    _, text = run(mpirun, binary, num_ranks, "throw", victim, at, 0, method)
     ends = re.findall(r"rank (\d+) ended after ([\d.]+) s: (.*)", text)
     expect(len(ends) == num_ranks, "an end of each rank", text)
     expect(all(error == "disk full" and float(after) < 5 for _, after, error in ends), "one text", text)
@@ -55,12 +55,16 @@ def main():
     if "--all" not in sys.argv:
         expect_named(mpirun, binary, 4, "kill", 2, 40, 0)
         expect_thrown(mpirun, binary, 2, 1, 40)
+        expect_named(mpirun, binary, 2, "kill", 1, 40, 0, "mpi")
+        expect_thrown(mpirun, binary, 2, 1, 40, "mpi")
         return
     expect_thrown(mpirun, binary, 4, 3, 5)
     for num_ranks, victim, at in ((2, 0, 1), (2, 1, 25), (4, 0, 60), (4, 3, 10)):
         expect_named(mpirun, binary, num_ranks, "kill", victim, at, 0)
-    expect_done(mpirun, binary, 2, "stop", 1, 20, 2)
+    expect_done(mpirun, binary, 2, "stop", 1, 20, 2, "ordered")
     expect_named(mpirun, binary, 2, "stop", 1, 20, 10)
+    expect_named(mpirun, binary, 4, "kill", 3, 10, 0, "mpi")
+    expect_done(mpirun, binary, 2, "stop", 1, 20, 2, "mpi")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ struct RanksOptions {
   comm::CommunicatorOptions communicator{.patience_seconds = 60};
   std::function<std::unique_ptr<comm::Transport>(std::unique_ptr<comm::Transport>)> wrap{};
   comm::MpiWorld* mpi = nullptr;  // ranks are its processes, all of which call run_ranks
+  comm::MpiTransportOptions transport{};
 };
 
 // Runs a body on every rank; returns what each threw, empty for none. A rank that throws aborts the
@@ -31,7 +32,7 @@ inline std::vector<std::string> run_ranks(std::int32_t num_ranks, const RanksOpt
   if (options.mpi == nullptr)
     transports = comm::local_transports(num_ranks);
   else
-    transports.push_back(options.mpi->make_transport());
+    transports.push_back(options.mpi->make_transport(options.transport));
   std::vector<std::string> errors(transports.size());
   std::vector<std::jthread> threads;
   for (std::size_t rank = 0; rank < transports.size(); ++rank)
