@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "comm/methods.h"
 #include "device/memory.h"
 #include "device/topology.h"
 #include "train/budget.h"
@@ -104,45 +105,13 @@ OrderedJson bytes_json(const Map& map, const char* name_of_empty) {
   return json;
 }
 
-// Exchanges that differ in their layer alone.
-struct ExchangeRow {
-  train::PlannedExchange one;
-  std::int64_t sent_bytes = 0;  // of all, a step
-};
-
-std::vector<ExchangeRow> rows_of(const std::vector<train::PlannedExchange>& exchanges) {
-  std::vector<ExchangeRow> rows;
-  for (const train::PlannedExchange& exchange : exchanges) {
-    const std::string name = train::over_layers(exchange.name);
-    auto row = std::ranges::find_if(rows, [&](const ExchangeRow& known) {
-      return known.one.name == name && known.one.kind == exchange.kind &&
-             known.one.axes == exchange.axes && known.one.bytes == exchange.bytes;
-    });
-    if (row == rows.end()) {
-      row = rows.insert(row, {.one = exchange});
-      row->one.name = name;
-      row->one.count = 0;
-    }
-    row->one.count += exchange.count;
-    row->sent_bytes += exchange.count * exchange.sent_bytes;
-  }
-  return rows;
-}
-
 std::string ranks_table(const ModelPlan& planned) {
   if (planned.mesh.world() == 1) return "";
-  std::string out = fmt::format(
+  const std::string out = fmt::format(
       "ranks        {}: {}; each has {}\n", planned.mesh.world(), spec::to_string(planned.mesh),
       planned.run.parallel.local_ranks > 1 ? "its part of this process"
                                            : "a process such as this one");
-  out += fmt::format("exchanges    of a step: {} sent by each rank\n",
-                     format_bytes(train::sent_bytes(planned.exchanges)));
-  for (const ExchangeRow& row : rows_of(planned.exchanges))
-    out +=
-        fmt::format("  {:<44} {:<14} {:>4} x {:>10} over {} ({}): {} sent\n", row.one.name,
-                    comm::to_string(row.one.kind), row.one.count, format_bytes(row.one.bytes),
-                    spec::to_string(row.one.axes), row.one.num_ranks, format_bytes(row.sent_bytes));
-  return out;
+  return out + train::to_string(planned.exchanges);
 }
 
 OrderedJson ranks_json(const ModelPlan& planned) {
@@ -151,6 +120,8 @@ OrderedJson ranks_json(const ModelPlan& planned) {
   for (const train::PlannedExchange& exchange : planned.exchanges)
     exchanges.push_back({{"name", exchange.name},
                          {"kind", comm::to_string(exchange.kind)},
+                         {"method", comm::to_string(exchange.method)},
+                         {"reason", exchange.reason},
                          {"group", spec::to_string(exchange.axes)},
                          {"ranks", exchange.num_ranks},
                          {"bytes", exchange.bytes},
@@ -213,6 +184,8 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   result.memory = std::move(budgeted->memory);
   result.note = std::move(budgeted->note);
   train::add_other_ranks(result.memory, run.parallel.local_ranks - 1);
+  (void)train::choose_methods(result.plan.training.program, result.mesh,
+                              train::method_policy(run, run.parallel.local_ranks == 1));
   result.exchanges = train::planned_exchanges(result.plan.training, result.mesh,
                                               run.train.gradient_accumulation_steps);
   if (run.memory.budget < 0 && result.memory.peak_bytes > result.available_bytes)

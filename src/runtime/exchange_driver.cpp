@@ -46,7 +46,10 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
   for (const Exchange& exchange : program.exchanges) {
     Bound& bound = exchanges_.emplace_back();
     bound.group = spec::group_of(rank.mesh, exchange.group, communicator_->rank());
-    bound.exchange = {.kind = exchange.kind, .group = bound.group, .label = exchange.label};
+    bound.exchange = {.kind = exchange.kind,
+                      .method = exchange.method,
+                      .group = bound.group,
+                      .label = exchange.label};
     if (exchange.rows)
       bind_rows(exchange, resolve, bound);
     else
@@ -54,7 +57,9 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
     bound.exchange.counts = bound.counts;
     bound.exchange.send_counts = bound.send_counts;
     bound.workspace_offset = workspace_bytes;
-    workspace_bytes += round_up(comm::workspace_bytes(std::ssize(bound.group)), kAlignmentBytes);
+    bound.workspace_bytes =
+        round_up(comm::workspace_bytes(std::ssize(bound.group), exchange.method), kAlignmentBytes);
+    workspace_bytes += bound.workspace_bytes;
   }
   workspace_ = device::Memory(workspace_bytes);
 }
@@ -137,10 +142,9 @@ void ExchangeDriver::move(std::size_t call) {
     }
     read_counts(bound);
     bound.is_under_way = true;
-    bound.number = communicator_->post(
-        bound.exchange,
-        std::span(workspace_.data() + bound.workspace_offset,
-                  static_cast<std::size_t>(comm::workspace_bytes(std::ssize(bound.group)))));
+    bound.number = communicator_->post(bound.exchange,
+                                       std::span(workspace_.data() + bound.workspace_offset,
+                                                 static_cast<std::size_t>(bound.workspace_bytes)));
   }
 }
 

@@ -56,7 +56,7 @@ class ExchangeDriver {
     std::vector<std::int32_t> group;
     std::vector<std::int64_t> counts, send_counts;
     BoundRows rows;
-    std::int64_t workspace_offset = 0;
+    std::int64_t workspace_offset = 0, workspace_bytes = 0;
     std::uint32_t number = 0;  // of its last post
     bool is_under_way = false;
     comm::CommStats took{};

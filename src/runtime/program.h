@@ -86,6 +86,8 @@ struct RowOperands {
 // await.
 struct Exchange {
   comm::ExchangeKind kind{};
+  comm::Method method{};              // chosen for the ranks that run it
+  std::string reason{};               // why this one
   spec::Axes group{};                 // the ranks that take part differ along these axes alone
   Operand buffer{};                   // of this rank; exchanged in place, or received
   std::optional<RowOperands> rows{};  // of exchange_rows

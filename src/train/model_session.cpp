@@ -82,6 +82,8 @@ lower::CompileOptions compile_options(const RunConfig& run,
                        .in_backward = optimizer.update == "in_backward"};
   std::set<std::string> disabled = run.fusions.off;
   disabled.insert(run.compiler.disable_passes.begin(), run.compiler.disable_passes.end());
+  // MPI's own collectives take packed rows, for which the plan has room then.
+  if (run.parallel.exchange == "mpi") disabled.insert("fuse_exchange_rows");
   for (const std::string& pass : disabled)
     if (request.training || !is_training_only(pass)) options.disabled_passes.insert(pass);
   options.memory = {.budget_bytes = request.budget_bytes,
@@ -216,6 +218,7 @@ std::unique_ptr<BoundProgram> ModelSession::bind(const CompileRequest& request) 
 std::unique_ptr<BoundProgram> ModelSession::bind(lower::Compiled compiled) {
   auto bound = std::make_unique<BoundProgram>();
   bound->compiled = std::move(compiled);
+  (void)choose_methods(bound->compiled.program, rank_.mesh, methods_);
   if (!bound->compiled.program.windows.empty() && !store_.swap())
     store_.set_swap(std::make_unique<runtime::swap::SwapSpace>(
         runtime::swap::SwapOptions{.directory = swap_directory(run_),

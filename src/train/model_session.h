@@ -20,6 +20,7 @@
 #include "runtime/swap/block_device.h"
 #include "spec/device_spec.h"
 #include "train/checkpoint/model_files.h"
+#include "train/ranks/exchange_methods.h"
 #include "train/run_config.h"
 #include "train/state_tiers.h"
 
@@ -63,6 +64,9 @@ class ModelSession {
   runtime::StateStore& store() { return store_; }
   device::ThreadTeam& team() { return team_; }
   const RunConfig& run() const { return run_; }
+
+  // How programs that are bound from now on exchange; until then by our own messages.
+  void set_methods(MethodPolicy methods) { methods_ = std::move(methods); }
 
   struct CompileRequest {
     std::string name;  // of the program: a folder of --dump
@@ -122,6 +126,7 @@ class ModelSession {
   RunConfig run_;
   runtime::swap::DeviceWrapper wrap_swap_;
   runtime::RankContext rank_;
+  MethodPolicy methods_;
   model::ModelConfig config_;
   spec::DeviceSpec device_;
   device::ThreadTeam team_;

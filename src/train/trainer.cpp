@@ -30,6 +30,7 @@
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/ranks/follower.h"
+#include "train/ranks/planned_exchanges.h"
 #include "train/ranks/rank_step.h"
 #include "train/record/run_record.h"
 #include "train/record/windows_log.h"
@@ -82,6 +83,7 @@ struct Trainer::Impl {
   std::int64_t baseline_bytes = 0;
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
   Ranks ranks;
+  MethodPolicy methods = ranks.methods();
   std::unique_ptr<ModelSession> owned_session;
   ModelSession& session = *owned_session;
   RunStart start;
@@ -160,6 +162,8 @@ struct Trainer::Impl {
                        .data_bytes = data_bytes,
                        .available_bytes = device::available_bytes() / ranks.num_on_node()}));
     device::trim_heap();  // of the plans that were not taken
+    keep_methods(planned.plan.training.program);
+    session.set_methods(methods);
     if (!planned.note.empty()) say("plan: {}", planned.note);
     program = session.bind(std::move(planned.plan.training));
     expert_history = ExpertHistory(ExpertCounts(*program));
@@ -168,12 +172,24 @@ struct Trainer::Impl {
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
   }
 
+  // Sums keep the methods of the checkpoint, for the sake of their bits.
+  void keep_methods(runtime::Program& planned) {
+    if (run.parallel.reduction != "fast" || start.measured.is_null()) return;
+    (void)choose_methods(planned, ranks.own().mesh, methods);
+    methods.measured = read_measured({start.measured, start.checkpoint->string()});
+    if (const std::int64_t num_kept = choose_methods(planned, ranks.own().mesh, methods))
+      say("{} exchanges keep the method of the checkpoint, where this machine has measured another "
+          "one to be faster",
+          num_kept);
+  }
+
   // From here on the other ranks do as this one does.
   void lead() {
     if (run.parallel.local_ranks == 1) return;
     followers.emplace(ranks, run, dataset, validation ? &*validation : nullptr);
     StepSums sums(ranks.own(), 1);
     Agreement agreement = agreement_of(run, program->compiled);
+    agreement.measured = methods.measured;
     if (start.checkpoint) {
       agreement.checkpoint = start.checkpoint->string();
       agreement.first_step = start.step + 1;
@@ -238,10 +254,14 @@ struct Trainer::Impl {
     price = price_run(run, training, device, calibration.efficiency);
     PlanSummary summary = summarize(run, training, memory, price, calibration.source);
     const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
-    write_file_atomically(file,
-                          fmt::format("peak resident bytes\n{}\nplanned bytes of a step by place\n"
-                                      "{}\n",
-                                      summary.text, places_to_string(memory.step)));
+    const spec::Mesh& mesh = ranks.own().mesh;
+    write_file_atomically(
+        file, fmt::format("peak resident bytes\n{}\nplanned bytes of a step by place\n{}\n{}",
+                          summary.text, places_to_string(memory.step),
+                          mesh.world() == 1
+                              ? ""
+                              : to_string(planned_exchanges(
+                                    training, mesh, run.train.gradient_accumulation_steps))));
     summary.peak_memory_bytes = planned_bytes();
     summary.counts_process = baseline_bytes > 0;
     summary.file = file.string();
@@ -355,7 +375,10 @@ struct Trainer::Impl {
   }
 
   CheckpointProgress progress_of(std::int64_t step) const {
-    return {.step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
+    CheckpointProgress progress{
+        .step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
+    if (run.parallel.reduction == "fast") progress.measured = to_json(methods.measured);
+    return progress;
   }
 
   Retention retention(std::int64_t keep_last) const {

@@ -408,11 +408,9 @@ TEST(Ranks, FormsThatAreNotThereYetAreNamedTogether) {
   const TemporaryDirectory folder;
   RunConfig run = run_of(folder, 4, 1);
   run.parallel.tensor = 2;
-  run.parallel.reduction = "fast";
-  run.parallel.exchange = "mpi";
+  run.parallel.pipeline = 2;
   EXPECT_THAT(refusal_of<Unsupported>(run),
-              AllOf(HasSubstr("parallel.tensor: 2"), HasSubstr("parallel.reduction: fast"),
-                    HasSubstr("parallel.exchange: mpi")));
+              AllOf(HasSubstr("parallel.tensor: 2"), HasSubstr("parallel.pipeline: 2")));
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ void write_progress(const std::filesystem::path& checkpoint, const CheckpointPro
       {"run", {{"id", progress.run.id}, {"started", progress.run.started_milliseconds}}},
       {"contents", progress.contents}};
   if (!progress.boxes.empty()) json["tensors"] = to_json(progress.boxes);
+  if (!progress.measured.is_null()) json["measured_exchanges"] = progress.measured;
   write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
 }
 
@@ -59,7 +60,8 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .seed = json["seed"].get<std::int64_t>(),
       .run = {run["id"].get<std::string>(), run["started"].get<std::int64_t>()},
       .contents = json["contents"],
-      .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap()};
+      .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap(),
+      .measured = json.value("measured_exchanges", Json())};
   ANABATIC_REQUIRE(checkpoint.filename() == checkpoint_name(progress.step),
                    "{} is of step {}, but the directory's name says otherwise", kProgressFile,
                    progress.step);

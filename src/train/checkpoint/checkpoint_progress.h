@@ -26,6 +26,8 @@ struct CheckpointProgress {
   RunIdentity run;
   Json contents;   // train/run_contents
   BoxMap boxes{};  // of several ranks; empty: kStatesFile has all tensors whole
+  // What methods of exchanges went by (train/ranks); null: all add in order.
+  Json measured{};
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);

@@ -110,6 +110,7 @@ RunStart begin_run(const RunConfig& run) {
   start.run = search.newest->progress.run;
   start.checkpoint = search.newest->directory;
   start.step = search.newest->progress.step;
+  start.measured = search.newest->progress.measured;
   return start;
 }
 

@@ -17,6 +17,7 @@ struct RunStart {
   Json contents;                                    // of this run, for its checkpoints
   std::optional<std::filesystem::path> checkpoint;  // to resume from; none: a new run
   std::int64_t step = 0;                            // of that checkpoint
+  Json measured;                                    // CheckpointProgress::measured of it
   std::vector<std::string> messages;                // a line each
 };
 

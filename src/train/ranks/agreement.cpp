@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "base/text.h"
+#include "comm/methods.h"
 #include "train/checkpoint/run_lock.h"
 #include "train/plan_file.h"
 
@@ -44,10 +45,11 @@ std::string exchanges_of(const lower::Compiled& training) {
         const bool is_post = point.step == runtime::ExchangeStep::kPost;
         const runtime::Exchange& exchange =
             program.exchanges[static_cast<std::size_t>(point.exchange)];
-        text += fmt::format("{} {} {} {} {} over {}, {}: {}\n", to_string(action),
-                            to_string(variant.places), is_post ? "posts" : "awaits", point.exchange,
-                            to_string(exchange.kind), to_string(exchange.group),
-                            to_string(exchange.buffer.type), exchange.label);
+        text +=
+            fmt::format("{} {} {} {} {} by {} over {}, {}: {}\n", to_string(action),
+                        to_string(variant.places), is_post ? "posts" : "awaits", point.exchange,
+                        to_string(exchange.kind), comm::to_string(exchange.method),
+                        to_string(exchange.group), to_string(exchange.buffer.type), exchange.label);
       }
   return text;
 }
@@ -65,6 +67,7 @@ void tell(StepSums& sums, const Agreement& agreement) {
   const OrderedJson json{{"run", agreement.run},
                          {"decisions", to_json(agreement.decisions)},
                          {"exchanges", agreement.exchanges},
+                         {"measured", to_json(agreement.measured)},
                          {"owner", agreement.owner},
                          {"checkpoint", agreement.checkpoint},
                          {"first_step", agreement.first_step}};
@@ -83,6 +86,7 @@ Agreement hear(StepSums& sums) {
   return {.run = top.at("run").as_string(),
           .decisions = read_decisions(top.at("decisions")),
           .exchanges = top.at("exchanges").as_string(),
+          .measured = read_measured(top.at("measured")),
           .owner = top.at("owner").as_string(),
           .checkpoint = top.at("checkpoint").as_string(),
           .first_step = top.at("first_step").as_integer(1)};

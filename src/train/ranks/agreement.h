@@ -4,19 +4,22 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lower/compile.h"
+#include "train/ranks/measured_exchanges.h"
 #include "train/ranks/step_sums.h"
 #include "train/run_config.h"
 
 namespace anabatic::train {
 
 struct Agreement {
-  std::string run;            // as YAML, the same for all ranks
-  spec::Decisions decisions;  // of the planner
-  std::string exchanges;      // of the program, one a line: exchanges_of()
-  std::string owner;          // of train.output, which all ranks see: owner_of()
-  std::string checkpoint;     // that states are loaded from; empty: from model.path
+  std::string run;                         // as YAML, the same for all ranks
+  spec::Decisions decisions;               // of the planner
+  std::string exchanges;                   // of the program, one a line: exchanges_of()
+  std::vector<MeasuredExchange> measured;  // that their methods go by
+  std::string owner;                       // of train.output, which all ranks see: owner_of()
+  std::string checkpoint;                  // that states are loaded from; empty: from model.path
   std::int64_t first_step = 1;
 };
 

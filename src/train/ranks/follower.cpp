@@ -53,6 +53,9 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
   }
   require_same(agreement, run, rank.rank());
   ModelSession session(ranks.of_one(run, 0), false, {}, rank);
+  MethodPolicy methods = ranks.methods();
+  methods.measured = agreement.measured;
+  session.set_methods(std::move(methods));
   std::optional<io::Dataset> own, own_validation;
   if (data.train == nullptr) {
     data.train = &own.emplace(open_dataset(run.data.train, run, session.config()));

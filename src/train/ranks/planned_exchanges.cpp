@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "comm/methods.h"
 #include "runtime/verify_schedule.h"
 
 namespace anabatic::train {
@@ -57,6 +59,8 @@ std::vector<PlannedExchange> planned_exchanges(const lower::Compiled& training,
     const std::int32_t num_ranks = mesh.size(exchange.group);
     result.push_back({.name = name_of(program, exchange),
                       .kind = exchange.kind,
+                      .method = exchange.method,
+                      .reason = exchange.reason,
                       .axes = exchange.group,
                       .num_ranks = num_ranks,
                       .bytes = bytes,
@@ -77,6 +81,38 @@ std::string over_layers(const std::string& name) {
   if (at == std::string::npos) return name;
   const auto number = at + kLayers.size(), end = name.find_first_not_of("0123456789", number);
   return end == std::string::npos ? name : name.substr(0, number) + "*" + name.substr(end);
+}
+
+std::string to_string(const std::vector<PlannedExchange>& exchanges) {
+  struct Row {
+    PlannedExchange one;
+    std::int64_t sent_bytes = 0;  // of all, a step
+  };
+  std::vector<Row> rows;
+  for (const PlannedExchange& exchange : exchanges) {
+    const std::string name = over_layers(exchange.name);
+    auto row = std::ranges::find_if(rows, [&](const Row& known) {
+      const PlannedExchange& one = known.one;
+      return one.name == name && one.kind == exchange.kind && one.axes == exchange.axes &&
+             one.bytes == exchange.bytes && one.method == exchange.method &&
+             one.reason == exchange.reason;
+    });
+    if (row == rows.end()) {
+      row = rows.insert(row, {.one = exchange});
+      row->one.name = name;
+      row->one.count = 0;
+    }
+    row->one.count += exchange.count;
+    row->sent_bytes += exchange.count * exchange.sent_bytes;
+  }
+  std::string text = fmt::format("exchanges    of a step: {} sent by each rank\n",
+                                 format_bytes(sent_bytes(exchanges)));
+  for (const auto& [one, bytes] : rows)
+    text += fmt::format("  {:<44} {:<14} {:>4} x {:>10} over {} ({}): {} sent; {}: {}\n", one.name,
+                        to_string(one.kind), one.count, format_bytes(one.bytes),
+                        spec::to_string(one.axes), one.num_ranks, format_bytes(bytes),
+                        comm::to_string(one.method), one.reason);
+  return text;
 }
 
 std::int64_t sent_bytes(const std::vector<PlannedExchange>& exchanges) {

@@ -14,6 +14,8 @@ namespace anabatic::train {
 struct PlannedExchange {
   std::string name;  // of the gradient or state; else what it is for, "layers.3.experts ..."
   comm::ExchangeKind kind{};
+  comm::Method method{};
+  std::string reason;           // for the method
   spec::Axes axes{};            // of its group
   std::int32_t num_ranks = 1;   // of the group
   std::int64_t bytes = 0;       // of the tensor; of rows, those of a rank's tokens
@@ -31,5 +33,8 @@ std::string over_layers(const std::string& name);
 
 // That a rank sends in a step.
 std::int64_t sent_bytes(const std::vector<PlannedExchange>& exchanges);
+
+// One line for those that differ in their layer alone: for people.
+std::string to_string(const std::vector<PlannedExchange>& exchanges);
 
 }  // namespace anabatic::train

@@ -101,6 +101,7 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
   MeshLimits limits;
   if (run.parallel.expert > 1) limits.num_experts = model::num_experts(load_run_model(run).spec);
   mesh_ = mesh_of(run, limits);
+  methods_ = method_policy(run, world != nullptr);
   if (mesh_.world() == 1) return;
   if (world != nullptr) {
     ANABATIC_CHECK(world->size() == mesh_.world(), "[ranks] {} processes, {} ranks", world->size(),
@@ -114,7 +115,8 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
       .num_compute_threads = static_cast<int>(of_one(run, 0).device.threads)};
   std::vector<std::unique_ptr<comm::Transport>> transports;
   if (world != nullptr)
-    transports.push_back(world->make_transport());
+    transports.push_back(
+        world->make_transport({.groups = collective_groups(mesh_, world->rank())}));
   else
     transports = comm::local_transports(mesh_.world());
   const std::optional<spec::ClusterSpec> links = emulated_cluster(run);

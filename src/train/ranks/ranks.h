@@ -13,6 +13,7 @@
 #include "io/data/loader.h"
 #include "model/model.h"
 #include "runtime/exchange_driver.h"
+#include "train/ranks/exchange_methods.h"
 #include "train/ranks/run_mesh.h"
 #include "train/run_config.h"
 
@@ -53,6 +54,9 @@ class Ranks {
   std::int32_t num_threads() const { return num_threads_; }  // that are ranks
   std::int32_t num_on_node() const { return num_on_node_; }  // ranks that share this machine
 
+  // How these ranks exchange, by what this machine has measured.
+  const MethodPolicy& methods() const { return methods_; }
+
   // The config of one rank. A process has memory.budget and compute threads for itself: of threads
   // that nobody set, its node's share.
   RunConfig of_one(RunConfig run, std::int64_t shared_bytes) const;
@@ -64,6 +68,7 @@ class Ranks {
 
  private:
   spec::Mesh mesh_;
+  MethodPolicy methods_;
   std::int32_t num_threads_ = 1, num_on_node_ = 1;
   bool is_done_ = false;
   std::vector<std::unique_ptr<comm::Communicator>> communicators_;  // none: a single rank

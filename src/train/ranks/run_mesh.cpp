@@ -30,10 +30,6 @@ void require_forms(const RunConfig::Parallel& parallel) {
   need(parallel.context == 1, "parallel.context", parallel.context, "cutting samples over ranks");
   need(parallel.pipeline == 1, "parallel.pipeline", parallel.pipeline,
        "a pipeline of stages of layers");
-  need(parallel.reduction == "ordered", "parallel.reduction", parallel.reduction,
-       "a sum in an order that nobody fixes");
-  need(parallel.exchange != "mpi", "parallel.exchange", parallel.exchange,
-       "an exchange by MPI's own collectives");
   if (!missing.empty())
     throw Unsupported("[parallel] expected keys whose form is there, got:" + missing);
 }
