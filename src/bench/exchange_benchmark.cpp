@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <thread>
 
@@ -16,18 +17,21 @@
 #include "bench/benchmark.h"
 #include "comm/communicator.h"
 #include "comm/local_transport.h"
+#include "comm/methods.h"
 #include "comm/mpi_blocking.h"
 #include "comm/mpi_world.h"
 #include "device/clock.h"
+#include "train/ranks/measured_exchanges.h"
 
 namespace anabatic::bench {
 namespace {
 
 using comm::ExchangeKind;
+using comm::Method;
 
 constexpr std::array<std::int64_t, 3> kMib{1, 16, 64};
 constexpr std::array kKinds{ExchangeKind::kReduceScatter, ExchangeKind::kAllGather,
-                            ExchangeKind::kExchangeRows};
+                            ExchangeKind::kAllReduce, ExchangeKind::kExchangeRows};
 constexpr std::int64_t kTimedBytes = 16 << 20;  // small exchanges repeat until so much has moved
 constexpr std::int64_t kCopyBytes = 64 << 20;
 constexpr std::int64_t kMostRanks = 64;
@@ -54,7 +58,8 @@ class Rank {
         input_(static_cast<std::size_t>(most_bytes) / sizeof(float)),
         output_(input_.size()) {
     for (std::int32_t rank = 0; rank < size(); ++rank) group_.push_back(rank);
-    const auto bytes = static_cast<std::size_t>(comm::workspace_bytes(size()));
+    const auto bytes = static_cast<std::size_t>(
+        std::max(comm::workspace_bytes(size()), comm::workspace_bytes(size(), Method::kMpi)));
     workspace_ = {new (std::align_val_t(64)) std::byte[bytes], bytes};
     lines_.reset(workspace_.data());
   }
@@ -72,8 +77,8 @@ class Rank {
  private:
   void run_rounds(ExchangeResult& result) {
     std::vector<double> copies;
-    std::vector<std::vector<double>> ours(result.rows.size()), theirs = ours, ratios = ours,
-                                                               shares = ours;
+    std::vector<std::vector<double>> ours(result.rows.size()), methods = ours, theirs = ours,
+                                                               ratios = ours, shares = ours;
     for (std::int64_t round = 0; round <= result.num_rounds; ++round) {
       const double copy_rate = 2.0 * kCopyBytes / timed(1, [&] { copy(); });
       const bool is_counted = round > 0;  // the first one met cold pages and connections
@@ -82,16 +87,22 @@ class Rank {
         const ExchangeRow& row = result.rows[i];
         const ExchangeKind kind = kKinds[i % kKinds.size()];
         const std::int64_t count = elements_a_rank(row.bytes);
-        if (!is_counted && result.is_checked) check(kind, count);
+        if (!is_counted && result.is_checked) {
+          check(kind, Method::kOrdered, count);
+          if (has_mpi_) check(kind, Method::kMpi, count);
+        }
         const std::int64_t repeats = std::max<std::int64_t>(kTimedBytes / row.bytes, 1);
-        double mine = 0, mpi = 0;
-        // Each goes first in every other round.
-        for (const bool is_ours : {round % 2 == 0, round % 2 != 0}) {
-          if (is_ours) mine = timed(repeats, [&] { exchange(kind, count); });
-          if (!is_ours && has_mpi_) mpi = timed(repeats, [&] { call_mpi(kind, count); });
+        double mine = 0, method = 0, mpi = 0;
+        for (std::int64_t turn = round; turn < round + 3; ++turn) {  // each goes first in turn
+          if (turn % 3 == 0)
+            mine = timed(repeats, [&] { exchange(kind, Method::kOrdered, count); });
+          if (!has_mpi_) continue;
+          if (turn % 3 == 1) method = timed(repeats, [&] { exchange(kind, Method::kMpi, count); });
+          if (turn % 3 == 2) mpi = timed(repeats, [&] { call_mpi(kind, count); });
         }
         if (!is_counted) continue;
         ours[i].push_back(mine);
+        methods[i].push_back(method);
         theirs[i].push_back(mpi);
         ratios[i].push_back(mpi / mine);
         shares[i].push_back(row.touched_bytes / copy_rate / mine);
@@ -100,6 +111,7 @@ class Rank {
     result.copy_bytes_per_second = median(std::move(copies));
     for (std::size_t i = 0; i < result.rows.size(); ++i) {
       result.rows[i].seconds = median(std::move(ours[i]));
+      result.rows[i].method_seconds = median(std::move(methods[i]));
       result.rows[i].mpi_seconds = median(std::move(theirs[i]));
       result.rows[i].ratio = median(std::move(ratios[i]));
       result.rows[i].copy_share = median(std::move(shares[i]));
@@ -129,9 +141,10 @@ class Rank {
       std::memcpy(output_.data(), input_.data(), bytes);
   }
 
-  void exchange(ExchangeKind kind, std::int64_t count) {
+  void exchange(ExchangeKind kind, Method method, std::int64_t count) {
     counts_.assign(static_cast<std::size_t>(size()), count);
     comm::Exchange exchange{.kind = kind,
+                            .method = method,
                             .group = group_,
                             .counts = counts_,
                             .row_bytes = sizeof(float),
@@ -141,6 +154,7 @@ class Rank {
     if (kind == ExchangeKind::kExchangeRows) exchange.send_counts = counts_;
     if (kind == ExchangeKind::kAllGather)  // in place
       exchange.input = reinterpret_cast<const std::byte*>(output_.data() + rank() * count);
+    if (kind == ExchangeKind::kAllReduce) exchange.input = exchange.output;
     communicator_.begin_step(0, step_++);
     communicator_.await(communicator_.post(exchange, workspace_));
   }
@@ -150,30 +164,35 @@ class Rank {
       comm::mpi_reduce_scatter_block(input_.data(), output_.data(), count);
     else if (kind == ExchangeKind::kAllGather)
       comm::mpi_all_gather(output_.data(), count);
+    else if (kind == ExchangeKind::kAllReduce)
+      comm::mpi_all_reduce(output_.data(), count * size());
     else
       comm::mpi_all_to_all(input_.data(), output_.data(), count);
   }
 
-  void check(ExchangeKind kind, std::int64_t count) {
+  void check(ExchangeKind kind, Method method, std::int64_t count) {
     const std::int64_t whole = count * size();
     for (std::int64_t i = 0; i < whole; ++i) input_[static_cast<std::size_t>(i)] = value(rank(), i);
     std::fill(output_.begin(), output_.end(), -100.0F);
     if (kind == ExchangeKind::kAllGather)
       std::copy_n(input_.begin() + rank() * count, count, output_.begin() + rank() * count);
-    exchange(kind, count);
+    if (kind == ExchangeKind::kAllReduce) std::copy_n(input_.begin(), whole, output_.begin());
+    exchange(kind, method, count);
     const std::int64_t first = rank() * count;
     const std::int64_t num_outputs = kind == ExchangeKind::kReduceScatter ? count : whole;
     for (std::int64_t i = 0; i < num_outputs; ++i) {
       float expected = 0;
       if (kind == ExchangeKind::kReduceScatter)
         for (std::int32_t each = 0; each < size(); ++each) expected += value(each, first + i);
+      else if (kind == ExchangeKind::kAllReduce)
+        for (std::int32_t each = 0; each < size(); ++each) expected += value(each, i);
       else if (kind == ExchangeKind::kAllGather)
         expected = value(i / count, i);
       else
         expected = value(i / count, first + i % count);
       const float got = output_[static_cast<std::size_t>(i)];
-      ANABATIC_CHECK(got == expected, "[bench] {} at rank {}: element {} is {}, expected {}",
-                     to_string(kind), rank(), i, got, expected);
+      ANABATIC_CHECK(got == expected, "[bench] {} by {} at rank {}: element {} is {}, expected {}",
+                     to_string(kind), to_string(method), rank(), i, got, expected);
     }
   }
 
@@ -189,7 +208,8 @@ class Rank {
 };
 
 // A reduce_scatter reads a term of each rank and writes the sum. An all_gather in place reads and
-// writes what it receives; an all-to-all its own part too.
+// writes what it receives; an all-to-all its own part too. An all_reduce is the first, and then the
+// second of the sums.
 std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
   const auto n = static_cast<double>(num_ranks);
   std::vector<ExchangeRow> rows;
@@ -199,10 +219,11 @@ std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
     for (const ExchangeKind kind : kKinds) {
       const double parts = kind == ExchangeKind::kReduceScatter ? n + 1
                            : kind == ExchangeKind::kAllGather   ? 2 * (n - 1)
+                           : kind == ExchangeKind::kAllReduce   ? 3 * n - 1
                                                                 : 2 * n;
       rows.push_back({.name = std::string(to_string(kind)),
                       .bytes = bytes,
-                      .received_bytes = (n - 1) * part,
+                      .received_bytes = (kind == ExchangeKind::kAllReduce ? 2 : 1) * (n - 1) * part,
                       .touched_bytes = parts * part});
     }
     if (mib > 0) break;
@@ -211,8 +232,23 @@ std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
 }
 
 void run_processes(comm::MpiWorld& world, std::int64_t most_bytes, ExchangeResult& result) {
-  comm::Communicator communicator(world.make_transport({.silence_seconds = 0}), kOptions);
+  std::vector<std::int32_t> everyone(static_cast<std::size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  comm::Communicator communicator(
+      world.make_transport({.silence_seconds = 0, .groups = {everyone}}), kOptions);
   Rank(communicator, comm::mpi_barrier, true, most_bytes).run(result);
+}
+
+// For runs of as many ranks, of which the first one reads it.
+void keep(const ExchangeResult& result) {
+  std::vector<train::MeasuredExchange> measured;
+  for (std::size_t i = 0; i < result.rows.size(); ++i)
+    measured.push_back({.kind = kKinds[i % kKinds.size()],
+                        .num_ranks = result.num_ranks,
+                        .bytes = result.rows[i].bytes,
+                        .ordered_seconds = result.rows[i].seconds,
+                        .mpi_seconds = result.rows[i].method_seconds});
+  train::store_exchanges(measured);
 }
 
 void run_threads(std::int64_t most_bytes, ExchangeResult& result) {
@@ -268,6 +304,7 @@ ExchangeResult measure_exchanges(comm::MpiWorld* world, Settings settings, std::
   if (has_processes) {
     result.ranks_are = fmt::format("processes of {}", comm::mpi_library());
     run_processes(*world, most_bytes, result);
+    if (world->rank() == 0) keep(result);
   } else {
     run_threads(most_bytes, result);
   }

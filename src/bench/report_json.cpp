@@ -130,6 +130,7 @@ std::string to_json(const ExchangeResult& result) {
                     {"received_bytes", row.received_bytes},
                     {"touched_bytes", row.touched_bytes},
                     {"seconds", row.seconds},
+                    {"method_seconds", has_mpi ? OrderedJson(row.method_seconds) : OrderedJson()},
                     {"mpi_seconds", has_mpi ? OrderedJson(row.mpi_seconds) : OrderedJson()},
                     {"ratio", has_mpi ? OrderedJson(row.ratio) : OrderedJson()},
                     {"copy_share", row.copy_share}});

@@ -96,6 +96,36 @@ def check_bits(folder, *more):
     text = train(under_mpirun(2, folder.arguments(f"{name}-processes", *more)))
     expect(text.count("trained steps 1 to 8") == 1, "one console", text)
     expect(folder.states(f"{name}-processes") == folder.states(f"{name}-threads"), "the bits of ranks as threads", text)
+    return f"{name}-processes"
+
+
+def measured(folder, mpi_share):
+    """As if MPI's own collectives took such a share of the time of ordered messages."""
+    if not os.path.isdir(f"{os.environ['XDG_CACHE_HOME']}/anabatic"):
+        train(under_mpirun(2, [ANABATIC, "bench", "exchange", "--mib", "1", "--rounds", "1"]))
+    (name,) = [name for name in os.listdir(f"{os.environ['XDG_CACHE_HOME']}/anabatic") if name.startswith("exchanges-")]
+    path = f"{os.environ['XDG_CACHE_HOME']}/anabatic/{name}"
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    for row in content["measured"]:
+        row["mpi_seconds"] = mpi_share * row["ordered_seconds"]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file)
+
+
+def check_methods(folder, like, *more):
+    """MPI's own collectives: two terms have one sum, whoever adds them. A resume keeps who it was."""
+    arguments = folder.arguments("methods", "--parallel.exchange", "mpi", "--parallel.reduction", "fast", *more)
+    measured(folder, 0.5)
+    train(under_mpirun(2, arguments))
+    expect(folder.states("methods") == folder.states(like), "the bits of ordered messages", "others")
+    with open(f"{folder.path}/methods/plan.txt", encoding="utf-8") as plan:
+        text = plan.read()
+    for row in ("all_reduce .*; mpi: measured, 2.00 x", "exchange_rows .*; mpi: parallel.exchange: mpi"):
+        expect(re.search(row, text), row, text)
+    measured(folder, 2)
+    text = train(under_mpirun(2, [*arguments, "--train.steps", "9"]))
+    expect("keep the method of the checkpoint" in text, "methods that stay", text)
 
 
 def check_resume(folder):
@@ -172,9 +202,11 @@ def check_death_in_a_save(folder, victim):
 
 def main():
     with tempfile.TemporaryDirectory() as path:
+        os.environ["XDG_CACHE_HOME"] = f"{path}/cache"
         folder = Folder(path)
         check_bits(folder)
-        check_bits(folder, "--parallel.expert", "2", "--data.validation", f"{path}/train")
+        shared = ("--parallel.expert", "2", "--data.validation", f"{path}/train")
+        check_methods(folder, check_bits(folder, *shared), *shared)
         check_resume(folder)
         check_signal(folder)
         check_refusals(folder)
