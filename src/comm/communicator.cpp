@@ -236,7 +236,8 @@ struct Communicator::Impl {
 
   CommStats wait_for(std::uint32_t number, std::int64_t patience) {
     CommStats took;
-    std::int64_t last_moved = device::wall_nanoseconds();
+    const auto period = static_cast<std::int64_t>(options.report_seconds * 1e9);
+    std::int64_t last_moved = device::wall_nanoseconds(), next_report = period;
     for (;;) {
       std::uint64_t rings = 0;
       std::int64_t sleep = 0;
@@ -251,23 +252,42 @@ struct Communicator::Impl {
       const std::int64_t now = device::wall_nanoseconds();
       if (result == Look::kMoved) {
         last_moved = now;
+        next_report = period;
         continue;
       }
-      const std::int64_t left = patience - (now - last_moved);
-      if (left <= 0) {
-        transport->abort(impatience(number));
+      const std::int64_t idle = now - last_moved;
+      if (idle >= patience) {
+        transport->abort(describe_wait(number, options.patience_seconds));
         fail();
       }
-      if (sleep > 0) bell().await_ring(rings, std::min(sleep, left));
+      if (idle >= next_report) {
+        report_wait(number, 1e-9 * static_cast<double>(next_report));
+        next_report += period;
+      }
+      if (sleep > 0)
+        bell().await_ring(rings, std::min({sleep, patience - idle, next_report - idle}));
     }
   }
 
-  std::string impatience(std::uint32_t number) {
+  std::string describe_wait(std::uint32_t number, double seconds) {
     const std::lock_guard lock(seat().mutex);
     if (transport->abort_text() != nullptr) return {};
     Flight* flight = flights.find(number);
-    return fmt::format("[exchange] rank {} waited {:g} s for {}: {}", transport->rank(),
-                       options.patience_seconds, flight->describe(), flight->missing(*transport));
+    return fmt::format("[exchange] rank {} waited {:g} s for {}: {}", transport->rank(), seconds,
+                       flight->describe(), flight->missing(*transport));
+  }
+
+  // One of those that wait tells of it: the first of the group that is not missing itself.
+  void report_wait(std::uint32_t number, double seconds) {
+    {
+      const std::lock_guard lock(seat().mutex);
+      if (transport->abort_text() != nullptr) return;
+      for (const std::int32_t member : flights.find(number)->group())
+        if (member < transport->rank() && std::ranges::find(missing, member) == missing.end())
+          return;
+    }
+    if (const std::string text = describe_wait(number, seconds); !text.empty())
+      log_warning("{}; it goes on waiting", text);
   }
 };
 

@@ -15,6 +15,7 @@ namespace anabatic::comm {
 
 struct CommunicatorOptions {
   double patience_seconds = 600;  // an await with patience in which nothing moves for so long fails
+  double report_seconds = 30;     // after so long, and again each time, a line says who is missing
   // A thread that moves bytes while nobody awaits them. Without it they move in awaits alone.
   bool has_helper = true;
   int num_compute_threads = 0;  // whose cores the helper leaves; 0: it runs anywhere
@@ -31,9 +32,10 @@ struct CommStats {  // of an exchange, or of all since the communicator began
   CommStats operator-(const CommStats& before) const;
 };
 
-// Used by one thread. Nothing but errors allocates. An abort of any rank, or the first error, ends
-// the communicators of all ranks: from then on every call throws CommError with its text. Who frees
-// memory of exchanges under way for another reason, such as an exception, aborts before that.
+// Used by one thread. Nothing but errors and lines about long waits allocates. An abort of any rank,
+// or the first error, ends the communicators of all ranks: from then on every call throws CommError
+// with its text. Who frees memory of exchanges under way for another reason, such as an exception,
+// aborts before that.
 class Communicator {
  public:
   explicit Communicator(std::unique_ptr<Transport> transport,

@@ -31,6 +31,7 @@ class Flight {
   virtual void add_missing_ranks(Transport& transport, std::vector<std::int32_t>& ranks) = 0;
 
   std::uint32_t number() const { return header_.number; }
+  std::span<const std::int32_t> group() const { return exchange_.group; }
   std::string describe() const;  // "exchange 7 of step 3 (all_gather of layers.3.mlp)"
   std::int64_t sent_bytes() const { return comm::sent_bytes(exchange_, me_); }
   std::int64_t received_bytes() const { return comm::received_bytes(exchange_, me_); }

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/philox.h"
 #include "support/faulty_transport.h"
 #include "support/ranks.h"
@@ -157,6 +159,38 @@ TEST(Ranks, WaitForEverWithoutALimitOfPatience) {
                           communicator.await(0, comm::Patience::kUnlimited);
                         }),
               Each(IsEmpty()));
+}
+
+// One line each time, of the first rank that is there.
+TEST(Ranks, TellWhomTheyWaitFor) {
+  for (const std::int32_t late : {2, 0}) {
+    RanksOptions options;
+    options.communicator.report_seconds = 0.1;
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    set_log_sink([&](Severity, const std::string& line) {
+      const std::lock_guard lock(mutex);
+      lines.push_back(line);
+    });
+    EXPECT_THAT(run_ranks(3, options,
+                          [&](Communicator& communicator) {
+                            Gathers gathers(communicator, 1);
+                            if (communicator.rank() == late)
+                              std::this_thread::sleep_for(std::chrono::milliseconds(350));
+                            gathers.run(communicator);
+                          }),
+                Each(IsEmpty()));
+    set_log_sink({});
+    ASSERT_GE(lines.size(), 2u);
+    const int teller = late == 0 ? 1 : 0;
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_EQ(
+          lines[i],
+          fmt::format("[exchange] rank {} waited {:g} s for exchange 0 of step 5 (all_gather of "
+                      "layers.3.experts): nothing came from rank {}; rank {} did not take its "
+                      "part; it goes on waiting",
+                      teller, 0.1 * static_cast<double>(i + 1), late, late));
+  }
 }
 
 // All wait for rank 2. In a sum the others have to wait for each other too: rank 1 cannot send what

@@ -45,12 +45,12 @@ struct Data {
 
 void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
                   Data data, const std::function<bool()>& stop_requested) {
-  const LogScope silence([](Severity, const std::string&) {});  // the first rank says it all
   Agreement agreement;
   {
     StepSums sums(rank, 1);
     agreement = hear(sums);
   }
+  std::optional<LogScope> silence(std::in_place, LogSink{});  // the first rank says as much
   require_same(agreement, run, rank.rank());
   ModelSession session(ranks.of_one(run, 0), false, {}, rank);
   MethodPolicy methods = ranks.methods();
@@ -74,6 +74,7 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     else
       load_checkpoint(agreement.checkpoint, session);
     session.refresh_derived();
+    silence.reset();
     std::optional<RankStep> steps;
     const auto begin_steps = [&] {
       steps.emplace(run, session, *program, rank);
@@ -91,7 +92,8 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
       try {
         steps->run(loader.load_step(step - 1), metrics);
-      } catch (const MoreExpertRoom& more) {  // as the first rank does
+      } catch (const MoreExpertRoom& more) {  // as the first rank does, which says so
+        const LogScope quiet(LogSink{});
         agreement.decisions.expert_capacity = more.capacity;
         steps.reset();
         program.reset();
