@@ -20,6 +20,7 @@ enum class ExchangeKind : std::uint8_t {
   kAllReduce,
   kExchangeRows
 };
+inline constexpr std::uint32_t kNumExchangeKinds = 6;
 std::string_view to_string(ExchangeKind kind);  // "all_gather"
 bool adds(ExchangeKind kind);                   // whether it sums
 

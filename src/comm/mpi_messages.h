@@ -11,27 +11,9 @@
 
 #include "comm/message.h"
 #include "comm/mpi_calls.h"
+#include "comm/wire.h"
 
 namespace anabatic::comm::mpi {
-
-// A header as sent: bytes of one machine's kind.
-struct Wire {
-  std::uint64_t plan = 0;
-  std::int64_t step = 0, bytes = 0, piece_bytes = 0, begins_nanoseconds = 0;
-  std::uint32_t number = 0, kind = 0;
-};
-
-inline Wire to_wire(const Header& header) {
-  return {.plan = header.plan,
-          .step = header.step,
-          .bytes = header.bytes,
-          .number = header.number,
-          .kind = static_cast<std::uint32_t>(header.kind)};
-}
-
-inline Header to_header(const Wire& wire) {
-  return {wire.plan, wire.step, wire.number, static_cast<ExchangeKind>(wire.kind), wire.bytes};
-}
 
 inline constexpr std::int64_t kPoolBytes = 16 << 20;  // of slots
 inline constexpr std::int64_t kMostSlotBytes = 512 << 10;

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -26,9 +27,6 @@ using mpi::num_slots;
 using mpi::Receiving;
 using mpi::Sending;
 using mpi::slot_bytes;
-using mpi::to_header;
-using mpi::to_wire;
-using mpi::Wire;
 
 constexpr std::int64_t kPlainBytes = 4 << 20;         // of a piece between memory of users
 constexpr int kHeaderTag = 0;                         // of pieces: from 1 on
@@ -273,7 +271,8 @@ class MpiTransport : public Transport {
   bool match(Incoming& message, Receiving& receiving) {
     Channel& from = channel(message.peer);
     if (message.place != from.num_matched || !ends(from.header)) return false;
-    if (to_header(from.wire) != message.header) refuse(to_header(from.wire), message, rank());
+    check_wire(from.wire, message, rank(),
+               message.to_is_free ? std::numeric_limits<int>::max() : slot_bytes_);
     receiving.is_matched = true;
     receiving.start(from.wire);
     if (from.wire.begins_nanoseconds == kLater)

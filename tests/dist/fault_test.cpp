@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "comm/wire.h"
 #include "support/faulty_transport.h"
 #include "support/ranks.h"
 
@@ -124,6 +125,45 @@ TEST(NetworkFaults, AReorderedMessageIsReportedWithBothNumbers) {
 TEST(NetworkFaults, AMessageUnderAnotherNumberIsReportedAtOnce) {
   expect_at_once({.fault = NetworkFault::kWrongNumber, .after = 3}, 2,
                  "rank 1 is at exchange 2 of step 5", "rank 2 at exchange 1 of step 5");
+}
+
+// Bits of a header flip, one to four of them: no other message is ever taken for the expected one.
+TEST(NetworkFaults, AnyOtherHeaderIsRefused) {
+  comm::Incoming expected{.peer = 1,
+                          .header = {.plan = 0xABC,
+                                     .step = 5,
+                                     .number = 3,
+                                     .kind = ExchangeKind::kReduceScatter,
+                                     .bytes = 4096}};
+  constexpr std::int64_t kMostPieceBytes = 1 << 19;
+  comm::Wire good = comm::to_wire(expected.header);
+  good.piece_bytes = kMostPieceBytes;
+  EXPECT_NO_THROW(comm::check_wire(good, expected, 0, kMostPieceBytes));
+  int num_refused = 0;
+  constexpr std::uint64_t kRounds = 20'000;
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    comm::Wire wire = good;
+    const auto bytes = std::as_writable_bytes(std::span(&wire, 1));
+    std::uint64_t draw = 0;
+    for (std::uint64_t flips = 1 + random_below(5, round, draw++, 4); flips > 0; --flips) {
+      const std::uint64_t bit = random_below(5, round, draw++, 8 * sizeof(wire));
+      bytes[bit / 8] ^= std::byte(1 << bit % 8);
+    }
+    const bool is_same = wire.plan == good.plan && wire.step == good.step &&
+                         wire.bytes == good.bytes && wire.number == good.number &&
+                         wire.kind == good.kind;
+    const bool is_good = is_same && wire.piece_bytes >= 1 && wire.piece_bytes <= kMostPieceBytes;
+    try {
+      comm::check_wire(wire, expected, 0, kMostPieceBytes);
+      EXPECT_TRUE(is_good) << round;
+    } catch (const CommError& error) {
+      EXPECT_FALSE(is_good) << round;
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("rank 1 "), HasSubstr("exchange 3 of step 5 (reduce_scatter")));
+      ++num_refused;
+    }
+  }
+  EXPECT_GT(num_refused, static_cast<int>(kRounds / 2));
 }
 
 TEST(NetworkFaults, ADroppedMessageBeforeAnotherIsReportedAtOnce) {
