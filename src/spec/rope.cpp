@@ -12,26 +12,24 @@ namespace {
 
 // transformers computes base ** (arange(0, dim, 2) / dim) in fp32; the exponent is an fp32
 // quotient.
-std::vector<float> default_inverse(double theta, std::int64_t dim) {
-  std::vector<float> inverse(static_cast<std::size_t>(dim / 2));
+void fill_default(double theta, std::int64_t dim, std::int64_t first, std::span<float> inverse) {
   for (std::size_t i = 0; i < inverse.size(); ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
+    const auto twice = 2 * (static_cast<std::size_t>(first) + i);
+    const float exponent = static_cast<float>(twice) / static_cast<float>(dim);
     inverse[i] = 1.0f / static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
   }
-  return inverse;
 }
 
-std::vector<float> dynamic_inverse(const Rope& rope, std::int64_t length) {
+double dynamic_theta(const Rope& rope, std::int64_t length) {
   const double dim = static_cast<double>(rope.rotary_dim);
   const double base_length = static_cast<double>(rope.max_position);
   const double seen = std::max(static_cast<double>(length), base_length);
   const double stretch = rope.factor * seen / base_length - (rope.factor - 1.0);
-  return default_inverse(rope.theta * std::pow(stretch, dim / (dim - 2.0)), rope.rotary_dim);
+  return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
 // Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended.
-std::vector<float> llama3_inverse(const Rope& rope) {
-  std::vector<float> inverse = default_inverse(rope.theta, rope.rotary_dim);
+void stretch_llama3(const Rope& rope, std::span<float> inverse) {
   const double old_length = static_cast<double>(rope.original_max_position);
   const double low_wavelength = old_length / rope.low_freq_factor;
   const double high_wavelength = old_length / rope.high_freq_factor;
@@ -47,7 +45,6 @@ std::vector<float> llama3_inverse(const Rope& rope) {
       value = (1.0f - smooth) * divided + smooth * value;
     }
   }
-  return inverse;
 }
 
 double yarn_mscale(double scale, double mscale) {
@@ -55,8 +52,8 @@ double yarn_mscale(double scale, double mscale) {
 }
 
 // YaRN (Peng et al., 2023): interpolate low frequencies, keep high ones, ramp between the two
-// rotation counts.
-RopeFrequencies yarn(const Rope& rope) {
+// rotation counts. Returns the scale.
+float stretch_yarn(const Rope& rope, std::int64_t first, std::span<float> inverse) {
   const double dim = static_cast<double>(rope.rotary_dim);
   const double original = static_cast<double>(rope.original_max_position);
   double attention_factor = rope.attention_factor;
@@ -78,16 +75,15 @@ RopeFrequencies yarn(const Rope& rope) {
   low = std::max(low, 0.0);
   high = std::min(high, dim - 1.0);
   if (low == high) high += 0.001;
-  RopeFrequencies result{.inverse = default_inverse(rope.theta, rope.rotary_dim),
-                         .scale = static_cast<float>(attention_factor)};
-  for (std::size_t i = 0; i < result.inverse.size(); ++i) {
-    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+  for (std::size_t i = 0; i < inverse.size(); ++i) {
+    const auto place = static_cast<double>(static_cast<std::size_t>(first) + i);
+    const double ramp = std::clamp((place - low) / (high - low), 0.0, 1.0);
     const float keep = 1.0f - static_cast<float>(ramp);
-    const float extrapolated = result.inverse[i];
+    const float extrapolated = inverse[i];
     const float interpolated = extrapolated / static_cast<float>(rope.factor);
-    result.inverse[i] = interpolated * (1.0f - keep) + extrapolated * keep;
+    inverse[i] = interpolated * (1.0f - keep) + extrapolated * keep;
   }
-  return result;
+  return static_cast<float>(attention_factor);
 }
 
 // One list of fields serves both directions.
@@ -130,20 +126,29 @@ Rope rope_from_attributes(const Attributes& attributes) {
   return rope;
 }
 
-RopeFrequencies rope_frequencies(const Rope& rope, std::int64_t length) {
+float fill_rope_frequencies(const Rope& rope, std::int64_t length, std::int64_t first,
+                            std::span<float> inverse) {
   ANABATIC_REQUIRE(rope.rotary_dim > 0 && rope.rotary_dim % 2 == 0,
                    "[rope] expected an even rotary_dim > 0, got {}", rope.rotary_dim);
-  if (rope.variant == "default") return {.inverse = default_inverse(rope.theta, rope.rotary_dim)};
-  if (rope.variant == "linear") {
-    RopeFrequencies result{.inverse = default_inverse(rope.theta, rope.rotary_dim)};
-    for (float& value : result.inverse) value /= static_cast<float>(rope.factor);
-    return result;
-  }
-  if (rope.variant == "dynamic") return {.inverse = dynamic_inverse(rope, length)};
-  if (rope.variant == "llama3") return {.inverse = llama3_inverse(rope)};
-  if (rope.variant == "yarn") return yarn(rope);
-  throw InvalidArgument(fmt::format(
-      "[rope] expected default, linear, dynamic, yarn or llama3, got '{}'", rope.variant));
+  const double theta = rope.variant == "dynamic" ? dynamic_theta(rope, length) : rope.theta;
+  fill_default(theta, rope.rotary_dim, first, inverse);
+  if (rope.variant == "default" || rope.variant == "dynamic") return 1.0f;
+  if (rope.variant == "yarn") return stretch_yarn(rope, first, inverse);
+  if (rope.variant == "linear")
+    for (float& value : inverse) value /= static_cast<float>(rope.factor);
+  else if (rope.variant == "llama3")
+    stretch_llama3(rope, inverse);
+  else
+    throw InvalidArgument(fmt::format(
+        "[rope] expected default, linear, dynamic, yarn or llama3, got '{}'", rope.variant));
+  return 1.0f;
+}
+
+RopeFrequencies rope_frequencies(const Rope& rope, std::int64_t length) {
+  RopeFrequencies result;
+  result.inverse.resize(static_cast<std::size_t>(std::max<std::int64_t>(rope.rotary_dim, 0) / 2));
+  result.scale = fill_rope_frequencies(rope, length, 0, result.inverse);
+  return result;
 }
 
 }  // namespace anabatic::spec

@@ -2,6 +2,7 @@
 // Rotary position embedding: the frequencies of each Hugging Face variant.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,5 +39,9 @@ struct RopeFrequencies {
 // `length` is 1 + the largest position of the batch: only `dynamic` looks at it. InvalidArgument
 // for an unknown variant.
 RopeFrequencies rope_frequencies(const Rope& rope, std::int64_t length);
+
+// Those from `first` on, as many as there is room for. Returns the scale. Allocates nothing.
+float fill_rope_frequencies(const Rope& rope, std::int64_t length, std::int64_t first,
+                            std::span<float> inverse);
 
 }  // namespace anabatic::spec

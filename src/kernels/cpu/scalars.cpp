@@ -163,20 +163,25 @@ void rope_table(const Arguments& args) {
   std::int64_t length = 1;
   for (std::int64_t t = 0; t < num_rows; ++t)
     length = std::max(length, std::int64_t{positions[t]} + 1);
-  const spec::RopeFrequencies frequencies =
-      spec::rope_frequencies(spec::rope_from_attributes(*args.attributes), length);
-  const double factor = frequencies.scale;
-  float* table = args.outputs[0].as<float>();
-  args.launch.team->for_range(num_rows, 4, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t)
-      for (std::int64_t i = 0; i < half; ++i) {
-        const float angle =
-            static_cast<float>(positions[t]) * frequencies.inverse[static_cast<std::size_t>(i)];
-        float* row = table + t * 2 * half;
-        row[i] = static_cast<float>(factor * std::cos(static_cast<double>(angle)));
-        row[half + i] = static_cast<float>(factor * std::sin(static_cast<double>(angle)));
-      }
-  });
+  const spec::Rope rope = spec::rope_from_attributes(*args.attributes);
+  constexpr std::int64_t kBlock = 256;  // frequencies at a time, without a block of the heap
+  std::array<float, kBlock> inverse;
+  for (std::int64_t first = 0; first < half; first += kBlock) {
+    const auto count = static_cast<std::size_t>(std::min(kBlock, half - first));
+    const double factor =
+        spec::fill_rope_frequencies(rope, length, first, std::span(inverse).first(count));
+    float* table = args.outputs[0].as<float>() + first;
+    args.launch.team->for_range(num_rows, 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t)
+        for (std::size_t i = 0; i < count; ++i) {
+          const float angle = static_cast<float>(positions[t]) * inverse[i];
+          float* row = table + t * 2 * half;
+          row[i] = static_cast<float>(factor * std::cos(static_cast<double>(angle)));
+          row[half + static_cast<std::int64_t>(i)] =
+              static_cast<float>(factor * std::sin(static_cast<double>(angle)));
+        }
+    });
+  }
 }
 
 }  // namespace anabatic::kernels::cpu
