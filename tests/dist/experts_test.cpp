@@ -271,8 +271,11 @@ const std::vector<Choice> kChoices{
      }},
     {"the_first_alone",
      [](std::uint64_t, std::int64_t, std::int64_t j) { return static_cast<std::int32_t>(j); }},
-    {"the_last_alone", [](std::uint64_t, std::int64_t, std::int64_t j) {
-       return static_cast<std::int32_t>(kExperts - 1 - j);
+    {"the_last_alone", [](std::uint64_t, std::int64_t,
+                          std::int64_t j) { return static_cast<std::int32_t>(kExperts - 1 - j); }},
+    {"none_of_six_on_even_ranks", [](std::uint64_t sample, std::int64_t token, std::int64_t j) {
+       const bool is_even = sample / kMicroBatches % 2 == 0;
+       return is_even ? static_cast<std::int32_t>(j) : any_expert(sample, token, j);
      }}};
 
 // A layer of experts, with biases, whose values and gradients are multiples of 1/2 that f32 holds,

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+// What holds of every step of several ranks: it takes nothing from the heap, each gradient is
+// summed once, all ranks run one list of exchanges, and no sample is skipped or repeated.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "device/topology.h"
+#include "io/data/loader.h"
+#include "runtime/verify_schedule.h"
+#include "spec/shards.h"
+#include "support/counted_allocations.h"
+#include "support/test_config.h"
+#include "support/tiny_run.h"
+#include "train/objective/run_model.h"
+#include "train/open_dataset.h"
+#include "train/ranks/agreement.h"
+#include "train/ranks/rank_step.h"
+#include "train/ranks/ranks.h"
+#include "train/ranks/run_mesh.h"
+#include "train/run_plan.h"
+#include "train/trainer.h"
+#include "train/training_step.h"
+
+namespace anabatic::train {
+namespace {
+
+namespace fs = std::filesystem;
+using anabatic::testing::json_lines;
+using anabatic::testing::TemporaryDirectory;
+using anabatic::testing::tiny_run;
+using anabatic::testing::write_tiny_tokens;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+struct Form {
+  std::int64_t ranks = 2, expert = 1;
+  const char* optimizer = "sharded";
+  const char* precision = "bf16";
+};
+
+std::string to_string(const Form& form) {
+  return fmt::format("{} ranks, expert {}, {}, {}", form.ranks, form.expert, form.optimizer,
+                     form.precision);
+}
+
+const std::vector<Form> kForms{{.ranks = 2},
+                               {.ranks = 2, .optimizer = "replicated", .precision = "fp32"},
+                               {.ranks = 2, .expert = 2},
+                               {.ranks = 4, .expert = 2}};
+
+// Stacks of experts are large enough to be cut over ranks.
+RunConfig run_of(const TemporaryDirectory& folder, const Form& form) {
+  RunConfig run = tiny_run(folder.path(), "\"intermediate_size\": 1100");
+  run.train.gradient_accumulation_steps = 2;
+  run.train.precision = form.precision;
+  run.parallel.local_ranks = form.ranks;
+  run.parallel.expert = form.expert;
+  run.parallel.optimizer = form.optimizer;
+  return run;
+}
+
+// --- Memory ---
+
+// One rank's steps, as train/ranks/follower.h takes them. Calls before_step(step) on all ranks.
+void run_steps(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
+               std::int64_t num_steps, const std::function<void(std::int64_t)>& before_step) {
+  ModelSession session(ranks.of_one(run, 0), false, {}, rank);
+  const io::Dataset dataset = open_dataset(run.data.train, run, session.config());
+  ModelSession::CompileRequest request = training_request(session.run(), session.config());
+  request.rank = rank.rank();
+  const std::unique_ptr<BoundProgram> program = session.bind(request);
+  session.load_parameters();
+  session.refresh_derived();
+  RankStep steps(run, session, *program, rank);
+  io::Loader loader(dataset, loader_options(run, rank));
+  for (std::int64_t step = 1; before_step(step), steps.begin(step, step <= num_steps); ++step) {
+    StepMetrics metrics{.step = step, .learning_rate = 1e-3};
+    steps.run(loader.load_step(step - 1), metrics);
+  }
+}
+
+// Blocks that all threads of all ranks take from the heap in steps after the first ones.
+long allocations_of_steps(const RunConfig& run) {
+  constexpr std::int64_t kWarm = 3, kSteps = 8;
+  Ranks ranks(run);
+  std::barrier barrier(ranks.num_threads());
+  long begin = 0, allocated = -1;
+  std::vector<std::string> errors(static_cast<std::size_t>(ranks.num_threads()));
+  std::vector<std::jthread> threads;
+  for (std::int32_t thread = 0; thread < ranks.num_threads(); ++thread)
+    threads.emplace_back([&, thread] {
+      const runtime::RankContext rank = ranks.of_thread(thread);
+      const auto before_step = [&](std::int64_t step) {
+        if (step != kWarm + 1 && step != kSteps + 1) return;
+        barrier.arrive_and_wait();
+        if (rank.is_first() && step == kWarm + 1) begin = num_allocations;
+        if (rank.is_first() && step == kSteps + 1) allocated = num_allocations - begin;
+        barrier.arrive_and_wait();
+      };
+      try {
+        run_steps(ranks, run, rank, kSteps, before_step);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(thread)] = error.what();
+        if (rank.communicator != nullptr) rank.communicator->abort(error.what());
+        barrier.arrive_and_drop();
+      }
+    });
+  threads.clear();
+  ranks.done();
+  EXPECT_THAT(errors, Each(IsEmpty()));
+  return allocated;
+}
+
+TEST(RankSteps, TakeNothingFromTheHeap) {
+  const TemporaryDirectory folder;
+  for (const Form& form : kForms)
+    EXPECT_EQ(allocations_of_steps(run_of(folder, form)), 0) << to_string(form);
+  EXPECT_EQ(allocations_of_steps(run_of(folder, {.ranks = 1})), 0);
+}
+
+// --- Sums ---
+
+lower::Compiled compile(const RunConfig& run, std::int32_t rank, std::int64_t bytes = 0,
+                        const spec::DeviceSpec& device = device::describe_cpu(1),
+                        const spec::Decisions* replay = nullptr) {
+  return plan_run(run, load_run_model(run), device, plan::default_efficiency(),
+                  {.bytes = bytes, .replay = replay, .rank = rank})
+      ->training;
+}
+
+// Posts of each exchange in a step, and in which micro-batches.
+std::map<std::int32_t, std::vector<std::int32_t>> posts_of_step(const runtime::Program& program,
+                                                                std::int64_t num_micro_batches) {
+  std::map<std::int32_t, std::vector<std::int32_t>> posts;
+  for (const spec::StepEntry& entry : runtime::schedule_of(program, num_micro_batches))
+    for (const runtime::ExchangePoint& point : program.variants.at(entry.action)
+                                                   .at(static_cast<std::size_t>(entry.variant))
+                                                   .exchange_points)
+      if (point.step == runtime::ExchangeStep::kPost)
+        posts[point.exchange].push_back(entry.micro_batch);
+  return posts;
+}
+
+// Whether the parts of a group's members are all stored elements, each once.
+bool are_all_elements(const TensorType& type, std::int64_t num_members) {
+  std::int64_t end = 0;
+  for (std::int64_t member = 0; member < num_members; ++member) {
+    const spec::ElementRange range = spec::shard_elements(type, num_members, member);
+    if (range.begin != end) return false;
+    end = range.end;
+  }
+  return end * size_bytes(type.dtype) == type.num_bytes();
+}
+
+bool is_sum_of_gradient(const runtime::Exchange& exchange) {
+  const bool is_sum = exchange.kind == comm::ExchangeKind::kAllReduce ||
+                      exchange.kind == comm::ExchangeKind::kReduceScatter;
+  return is_sum && exchange.buffer.state >= 0 && exchange.buffer.arena != spec::Arena::kPersistent;
+}
+
+// The gradients of which a step does not sum each element exactly once over the ranks that hold the
+// same parameter, and nobody else. Counts those that it has to sum.
+std::string wrongly_summed(const lower::Compiled& training, const spec::Mesh& mesh,
+                           std::int64_t num_micro_batches, int& num_summed) {
+  const runtime::Program& program = training.program;
+  std::map<Name, std::vector<const runtime::Exchange*>> sums;
+  std::string wrong;
+  for (const auto& [which, micro_batches] : posts_of_step(program, num_micro_batches)) {
+    const runtime::Exchange& exchange = program.exchanges[static_cast<std::size_t>(which)];
+    if (!is_sum_of_gradient(exchange)) continue;
+    const Name gradient = program.gradients[static_cast<std::size_t>(exchange.buffer.state)];
+    for (const std::int32_t micro_batch : micro_batches) {
+      sums[gradient].push_back(&exchange);
+      if (micro_batch != num_micro_batches - 1) wrong += fmt::format("{} early ", text(gradient));
+    }
+  }
+  for (const ir::State& state : training.graph.states) {
+    if (state.role != ir::StateRole::kGradient) continue;
+    const bool is_whole = training.graph.find_state(state.owner)->rows.is_whole();
+    const spec::Axes axes{is_whole ? spec::Axis::kData : spec::Axis::kExpertData};
+    const auto& found = sums[state.name];
+    const std::size_t wanted = mesh.size(axes) > 1 ? 1 : 0;
+    num_summed += static_cast<int>(wanted);
+    bool is_good = found.size() == wanted;
+    for (const runtime::Exchange* sum : found)
+      is_good = is_good && sum->group == axes &&
+                sum->buffer.type == training.graph.value(state.before).type &&
+                are_all_elements(sum->buffer.type, mesh.size(axes));
+    if (!is_good) wrong += fmt::format("{} ", text(state.name));
+  }
+  return wrong;
+}
+
+TEST(RankSteps, SumEachElementOfEachGradientOnce) {
+  const TemporaryDirectory folder;
+  for (const Form& form : kForms) {
+    const RunConfig run = run_of(folder, form);
+    const std::int64_t num_micro_batches = run.train.gradient_accumulation_steps;
+    for (std::int32_t rank = 0; rank < form.ranks; ++rank) {
+      lower::Compiled training = compile(run, rank);
+      const auto count = [&](auto&& is_counted) {
+        return std::ranges::count_if(training.graph.states, is_counted);
+      };
+      const auto is_trained = [](const ir::State& state) {
+        return state.role == ir::StateRole::kParameter || state.role == ir::StateRole::kUpper;
+      };
+      const auto num_gradients =
+          count([](const ir::State& state) { return state.role == ir::StateRole::kGradient; });
+      const auto num_experts = count(
+          [&](const ir::State& state) { return is_trained(state) && !state.rows.is_whole(); });
+      EXPECT_EQ(num_gradients, count(is_trained));
+      EXPECT_EQ(num_experts > 0, form.expert > 1);
+      int num_summed = 0;
+      EXPECT_EQ(wrongly_summed(training, mesh_of(run), num_micro_batches, num_summed), "")
+          << to_string(form) << " rank " << rank;
+      EXPECT_EQ(num_summed, num_gradients - (form.ranks == form.expert ? num_experts : 0));
+      // Planted: a sum takes another gradient a second time, and its own not at all.
+      std::vector<runtime::Exchange*> sums;
+      for (runtime::Exchange& exchange : training.program.exchanges)
+        if (is_sum_of_gradient(exchange)) sums.push_back(&exchange);
+      ASSERT_GT(sums.size(), 1u);
+      sums[0]->buffer = sums[1]->buffer;
+      EXPECT_THAT([&] { runtime::schedule_of(training.program, num_micro_batches); },
+                  ThrowsMessage<InternalError>(HasSubstr("gradients exchanged once")));
+    }
+  }
+}
+
+// --- Plans ---
+
+// Another rank's machine has other peaks and other bandwidth, and would choose otherwise.
+TEST(RankSteps, AreTheFirstRanksWhateverTheMachinesPricesAre) {
+  const TemporaryDirectory folder;
+  for (const Form& form : kForms) {
+    RunConfig run = run_of(folder, form);
+    run.compiler.trivial_planners = false;
+    const spec::DeviceSpec first = device::describe_cpu(1);
+    spec::DeviceSpec other = first;
+    other.fp32_flops_per_second = other.bf16_flops_per_second = 5e12;
+    other.copy_bytes_per_second = 1e9;
+    const std::int64_t bytes = compile(run, 0).plan.peak_bytes() * 97 / 100;
+    const lower::Compiled of_first = compile(run, 0, bytes, first);
+    const lower::Compiled of_other = compile(run, 1, 0, other, &of_first.memory.decisions);
+    EXPECT_EQ(of_other.memory.decisions, of_first.memory.decisions);
+    EXPECT_EQ(exchanges_of(of_other), exchanges_of(of_first)) << to_string(form);
+  }
+}
+
+// --- Samples ---
+
+using Sources = std::vector<std::optional<io::TokenSource>>;
+
+// Where each token of the step comes from, in the order of the ranks.
+Sources sources_of(const io::Dataset& dataset, RunConfig run, std::int64_t step) {
+  Sources sources;
+  const auto ranks = static_cast<std::int32_t>(run.parallel.local_ranks);
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    io::LoaderOptions options = loader_options(run, {.mesh = {.data = ranks}});
+    options.part = rank;
+    io::Loader loader(dataset, options);
+    for (const io::MicroBatch& batch : loader.load_step(step).micro_batches)
+      for (const std::int64_t sample : batch.samples)
+        for (std::int64_t at = 0; at < run.data.sequence_length; ++at)
+          sources.push_back(dataset.locate(sample, at));
+  }
+  return sources;
+}
+
+// File, document and offset of each token: a run that goes on with more ranks, and with fewer.
+TEST(RankSteps, SeeEachSampleOnceOverResumesWithOtherNumbers) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.data.train.push_back(write_tiny_tokens(folder.path(), "second", 45, 9));
+  const ModelSession session(run, false);
+  const io::Dataset dataset = open_dataset(run.data.train, run, session.config());
+  const auto at_step = [&](std::int64_t ranks, std::int64_t step) {
+    run.parallel.local_ranks = ranks;
+    run.train.gradient_accumulation_steps = 12 / ranks;
+    return sources_of(dataset, run, step);
+  };
+  Sources resumed, whole;
+  std::int64_t step = 0;
+  for (const std::int64_t ranks : {2, 4, 3, 1, 6})
+    for (const std::int64_t end = step + 2; step < end; ++step) {
+      for (const auto& source : at_step(ranks, step)) resumed.push_back(source);
+      for (const auto& source : at_step(1, step)) whole.push_back(source);
+    }
+  EXPECT_TRUE(resumed == whole);
+  // Within an epoch each token is there once.
+  const auto epoch = static_cast<std::size_t>(dataset.num_samples() * run.data.sequence_length);
+  ASSERT_GT(resumed.size(), epoch);
+  std::map<std::array<std::int64_t, 3>, int> times;
+  for (std::size_t i = 0; i < epoch; ++i)
+    if (resumed[i])
+      ++times[{static_cast<std::int64_t>(resumed[i]->file), resumed[i]->document,
+               resumed[i]->offset}];
+  EXPECT_EQ(std::ssize(times), dataset.num_tokens());
+  for (const auto& [source, count] : times) ASSERT_EQ(count, 1);
+}
+
+// Micro-batches of validation that neither two nor three ranks divide, and the last of which is not
+// full.
+TEST(RankSteps, ValidateOnWhatRanksDoNotDivide) {
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path());
+  run.train.steps = 1;
+  const ModelSession session(run, false);
+  for (int documents = 8;; ++documents) {
+    run.data.validation = {write_tiny_tokens(folder.path(), "validation", documents, 3)};
+    const std::int64_t samples =
+        open_dataset(run.data.validation, run, session.config()).num_samples();
+    const std::int64_t batches = (samples + 1) / run.train.micro_batch_size;
+    if (samples % 2 == 1 && batches % 2 == 1 && batches % 3 != 0) break;
+  }
+  const auto validations_of = [&](std::int64_t ranks) {
+    run.parallel.local_ranks = ranks;
+    run.train.gradient_accumulation_steps = 6 / ranks;
+    run.train.output = folder.path() / fmt::format("ranks-{}", ranks);
+    Trainer(run).train();
+    return json_lines(fs::path(run.train.output) / "validation.jsonl").at(0).dump();
+  };
+  const std::string one = validations_of(1);
+  EXPECT_EQ(validations_of(2), one);
+  EXPECT_EQ(validations_of(3), one);
+}
+
+}  // namespace
+}  // namespace anabatic::train
