@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "anabatic/error.h"
 #include "base/philox.h"
@@ -22,12 +23,20 @@ class RunConfigFuzz : public ::testing::Test {
  protected:
   // True when the text is a config. Anything but that or InvalidArgument fails the test.
   bool reads(const std::string& text) {
+    return reads(text, [&] { return load_run_config(file_, {}); });
+  }
+  bool reads_strategy(const std::string& text) {
+    return reads(text, [&] { return load_run_config({}, {{"parallel.strategy", {file_}}}); });
+  }
+
+ private:
+  bool reads(const std::string& text, const std::function<RunConfig()>& read) {
     std::filesystem::remove(file_);  // some file systems flush a file that is written anew in place
     std::ofstream(file_) << text;
     io::reset_largest_allocation();
     bool is_read = false;
     try {
-      const RunConfig config = load_run_config(file_, {});
+      const RunConfig config = read();
       EXPECT_EQ(to_yaml(config), to_yaml(config));
       is_read = true;
     } catch (const InvalidArgument& error) {
@@ -40,7 +49,6 @@ class RunConfigFuzz : public ::testing::Test {
     return is_read;
   }
 
- private:
   const testing::TemporaryDirectory folder_;
   const std::filesystem::path file_ = folder_.path() / "run.yaml";
 };
@@ -91,6 +99,21 @@ TEST_F(RunConfigFuzz, MutatedConfigsAreReadOrRefused) {
     num_read += reads(mutate(whole[round % 2], static_cast<std::uint64_t>(round)));
   EXPECT_GT(num_read, kRounds / 50);  // the mutations do not only break the YAML
   EXPECT_LT(num_read, kRounds);
+}
+
+TEST_F(RunConfigFuzz, MutatedStrategiesAreReadOrRefused) {
+  const std::string whole =
+      R"({"data_parallel": 4, "tensor_parallel": 1, "model_parallel": 1, "pipeline_parallel": 1,)"
+      R"( "expert_parallel": 2, "context_parallel": 1, "tensor_parallel_mode": "row_split"})";
+  ASSERT_TRUE(reads_strategy(whole));
+  int num_read = 0;
+  constexpr int kRounds = 1500;
+  for (int round = 0; round < kRounds; ++round)
+    num_read += reads_strategy(mutate(whole, static_cast<std::uint64_t>(round)));
+  EXPECT_GT(num_read, 0);
+  EXPECT_LT(num_read, kRounds);
+  EXPECT_FALSE(reads_strategy(std::string(100000, '[')));
+  EXPECT_FALSE(reads_strategy("{\"data_parallel\": " + std::string(100000, '9') + "}"));
 }
 
 TEST_F(RunConfigFuzz, AbsurdShapesAreRefused) {
