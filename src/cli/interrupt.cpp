@@ -13,6 +13,7 @@ constexpr std::int64_t kOneRequestNanoseconds = 2'000'000'000;
 
 // A signal handler can only reach globals; the guard is their one owner. 0: no request yet.
 std::atomic<std::int64_t> requested_at{0};
+std::atomic<bool> has_terminated{false};
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t now() {
@@ -23,6 +24,7 @@ std::int64_t now() {
 
 // A second request takes the default action.
 void on_signal(int number) {
+  if (number == SIGTERM) has_terminated.store(true);
   std::int64_t first = 0;
   if (requested_at.compare_exchange_strong(first, now()) || now() - first < kOneRequestNanoseconds)
     return;
@@ -34,6 +36,7 @@ void on_signal(int number) {
 
 InterruptGuard::InterruptGuard() {
   requested_at.store(0);
+  has_terminated.store(false);
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;  // system calls in progress continue
@@ -48,5 +51,7 @@ InterruptGuard::~InterruptGuard() {
 }
 
 bool InterruptGuard::requested() const { return requested_at.load() != 0; }
+
+bool InterruptGuard::is_terminated() { return has_terminated.load(); }
 
 }  // namespace anabatic::cli

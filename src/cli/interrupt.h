@@ -18,6 +18,10 @@ class InterruptGuard {
 
   bool requested() const;
 
+  // Whether one of them was SIGTERM, by which a launcher ends all once one has died. False while
+  // there is no guard.
+  static bool is_terminated();
+
  private:
   static constexpr std::array kSignals{SIGINT, SIGTERM, SIGUSR1};
   std::array<struct sigaction, kSignals.size()> old_actions_{};

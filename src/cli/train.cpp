@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
@@ -86,15 +87,28 @@ void train_here(const train::RunConfig& config, comm::MpiWorld* world) {
 
 // Errors are the first rank's to print, as all ranks end with one text. Unless it is dead: then the
 // second one prints.
+bool prints(std::int32_t rank, std::string_view error) {
+  const bool first_is_dead = error.find("rank 0 (") != std::string_view::npos;
+  return rank == (first_is_dead ? 1 : 0);
+}
+
+// A launcher that ends all ranks because one has died leaves a second: to say which, and no more.
+void name_the_dead_at_once(comm::MpiWorld& world) {
+  world.set_ending({.is_asked = InterruptGuard::is_terminated,
+                    .on_death = [rank = world.rank()](const std::string& text) {
+                      if (!prints(rank, text)) return;
+                      std::fprintf(stderr, "error: %s\n", text.c_str());
+                      std::_Exit(1);
+                    }});
+}
+
 int follow_first(const train::RunConfig& config, comm::MpiWorld& world) {
   const InterruptGuard interrupt;
   try {
     train::follow(config, world, [&] { return interrupt.requested(); });
     return 0;
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    if (world.rank() == 1 && text.find("rank 0 (") != std::string_view::npos)
-      std::fprintf(stderr, "error: %s\n", error.what());
+    if (prints(world.rank(), error.what())) std::fprintf(stderr, "error: %s\n", error.what());
     // A launcher ends all processes once one has failed.
     std::this_thread::sleep_for(kTimeToPrint);
     return 1;
@@ -110,6 +124,7 @@ int run(const Invocation& invocation) {
     return 0;
   }
   config = train::of_processes(std::move(config), world->size());
+  name_the_dead_at_once(*world);
   int code = 0;
   if (world->rank() == 0)
     train_here(config, world.get());

@@ -32,10 +32,10 @@ struct CommStats {  // of an exchange, or of all since the communicator began
   CommStats operator-(const CommStats& before) const;
 };
 
-// Used by one thread. Nothing but errors and lines about long waits allocates. An abort of any rank,
-// or the first error, ends the communicators of all ranks: from then on every call throws CommError
-// with its text. Who frees memory of exchanges under way for another reason, such as an exception,
-// aborts before that.
+// Used by one thread. Nothing but errors and lines about long waits allocates. An abort of any
+// rank, or the first error, ends the communicators of all ranks: from then on every call throws
+// CommError with its text. Who frees memory of exchanges under way for another reason, such as an
+// exception, aborts before that.
 class Communicator {
  public:
   explicit Communicator(std::unique_ptr<Transport> transport,

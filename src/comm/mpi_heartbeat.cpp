@@ -2,9 +2,11 @@
 #include "comm/mpi_heartbeat.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "device/clock.h"
 
@@ -13,12 +15,14 @@ namespace {
 
 constexpr int kTag = 1;  // 0 is that of aborts
 constexpr std::int64_t kPeriod = 250'000'000;
-constexpr std::int64_t kLongestPause = 100'000'000;  // between two ticks, as far as it counts
+constexpr std::int64_t kLongestPause = 100'000'000;   // between two ticks, as far as it counts
+constexpr std::int64_t kEndingSilence = 600'000'000;  // of a launcher's one second
 
 }  // namespace
 
 Heartbeat::Heartbeat(MPI_Comm control, std::int32_t rank, std::int32_t size, double silence_seconds)
     : control_(control),
+      rank_(rank),
       silence_seconds_(silence_seconds),
       last_tick_(device::wall_nanoseconds()),
       last_sent_(last_tick_ - kPeriod) {
@@ -45,7 +49,8 @@ void Heartbeat::send(Neighbour& neighbour) {
         "MPI_Isend");
 }
 
-std::optional<std::string> Heartbeat::tick(std::int64_t now_nanoseconds, const Header* last) {
+std::optional<std::string> Heartbeat::tick(std::int64_t now_nanoseconds, const Header* last,
+                                           bool is_ending) {
   const std::int64_t elapsed = std::min(now_nanoseconds - last_tick_, kLongestPause);
   last_tick_ = now_nanoseconds;
   if (last != nullptr) {
@@ -65,8 +70,7 @@ std::optional<std::string> Heartbeat::tick(std::int64_t now_nanoseconds, const H
       each.has_left = each.in.is_last != 0;
       if (!each.has_left) listen(each);
     }
-    if (1e-9 * static_cast<double>(each.silent_nanoseconds) > silence_seconds_)
-      return describe_death(each);
+    if (is_dead(each, is_ending)) return describe_death(each);
   }
   return std::nullopt;
 }
@@ -81,16 +85,29 @@ bool Heartbeat::say_farewell() {
   return is_said;
 }
 
+bool Heartbeat::is_dead(const Neighbour& neighbour, bool is_ending) const {
+  if (1e-9 * static_cast<double>(neighbour.silent_nanoseconds) > silence_seconds_) return true;
+  if (!is_ending || neighbour.last.process == 0) return false;
+  const bool is_here = neighbour.last.host == own_.host;
+  if (is_here && (::kill(static_cast<pid_t>(neighbour.last.process), 0) == 0 || errno != ESRCH))
+    return false;
+  return neighbour.silent_nanoseconds > (is_here ? kPeriod : kEndingSilence);
+}
+
 std::string Heartbeat::describe_death(const Neighbour& neighbour) const {
   const Beat& last = neighbour.last;
   const std::string who = last.process == 0
                               ? "never heard of"
                               : fmt::format("host {}, process {}", last.host.data(), last.process);
-  const std::string where = last.step < 0
-                                ? "before its first exchange"
-                                : fmt::format("at exchange {} of step {}", last.number, last.step);
-  return fmt::format("[ranks] rank {} ({}) has been silent for {:g} s: dead or stopped; it was {}",
-                     neighbour.rank, who, silence_seconds_, where);
+  const auto place_of = [](const Beat& beat) {
+    return beat.step < 0 ? "before its first exchange"
+                         : fmt::format("at exchange {} of step {}", beat.number, beat.step);
+  };
+  return fmt::format(
+      "[ranks] rank {} ({}) has been silent for {:.1f} s: dead or stopped; it was {}, and rank {}, "
+      "which tells this, {}",
+      neighbour.rank, who, 1e-9 * static_cast<double>(neighbour.silent_nanoseconds), place_of(last),
+      rank_, place_of(own_));
 }
 
 }  // namespace anabatic::comm::mpi

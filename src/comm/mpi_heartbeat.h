@@ -21,7 +21,10 @@ class Heartbeat {
   // Sends and receives. Only time between ticks counts as silence, and of a long pause between two
   // of them only a part: this process may have been stopped itself. Returns who is dead, with all
   // that is known of it. `last`: the last exchange that this rank started; null: none yet.
-  std::optional<std::string> tick(std::int64_t now_nanoseconds, const Header* last);
+  // `is_ending`: a launcher is about to kill all, perhaps because one has died. Then a short
+  // silence is enough, unless the neighbour's process is there on this host.
+  std::optional<std::string> tick(std::int64_t now_nanoseconds, const Header* last,
+                                  bool is_ending = false);
 
   // This rank leaves in good order: its neighbours no longer listen. True when that is sent.
   bool say_farewell();
@@ -51,9 +54,11 @@ class Heartbeat {
 
   void listen(Neighbour& neighbour);
   void send(Neighbour& neighbour);
+  bool is_dead(const Neighbour& neighbour, bool is_ending) const;
   std::string describe_death(const Neighbour& neighbour) const;
 
   MPI_Comm control_;
+  std::int32_t rank_;
   double silence_seconds_;
   Beat own_;
   std::vector<Neighbour> neighbours_;

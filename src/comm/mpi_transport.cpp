@@ -51,10 +51,11 @@ struct Channel {  // with one peer
 class MpiTransport : public Transport {
  public:
   // `is_crowded`: ranks share cores.
-  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded,
+  MpiTransport(std::int32_t rank, std::int32_t size, bool is_crowded, EndingOptions ending,
                const MpiTransportOptions& options)
       : Transport(rank, size, own_seat_),
         is_crowded_(is_crowded),
+        ending_(std::move(ending)),
         slot_bytes_(slot_bytes(size)),
         packed_(num_slots(size), slot_bytes_),
         received_(num_slots(size), slot_bytes_),
@@ -190,28 +191,7 @@ class MpiTransport : public Transport {
   Collectives* collectives() override { return &collectives_; }
 
   // Peers hear of it before this rank ends.
-  void abort(const std::string& text) override {
-    const std::lock_guard abort_lock(abort_mutex_);
-    if (is_aborted_.load()) return;
-    text_ = text;
-    std::vector<MPI_Request> requests;
-    {
-      const std::lock_guard lock(mpi::mutex());
-      for (std::int32_t peer = 0; peer < size(); ++peer)
-        if (peer != rank())
-          mpi::check(MPI_Isend(text_.data(), static_cast<int>(std::min(text_.size(), kMostText)),
-                               MPI_CHAR, peer, kAbortTag, control_, &requests.emplace_back()),
-                     "MPI_Isend");
-    }
-    const std::int64_t begin = device::wall_nanoseconds();
-    for (;; std::this_thread::yield()) {
-      const std::lock_guard lock(mpi::mutex());
-      std::erase_if(requests, mpi::has_ended);
-      if (requests.empty() || device::wall_nanoseconds() - begin > kAbortNanoseconds) break;
-    }
-    mpi::num_abandoned() += static_cast<std::int64_t>(requests.size());
-    publish_abort();
-  }
+  void abort(const std::string& text) override { abort_all(text, &MpiTransport::publish_abort); }
 
   const std::string* abort_text() const override { return is_aborted_.load() ? &text_ : nullptr; }
 
@@ -388,12 +368,43 @@ class MpiTransport : public Transport {
     own_seat_.bell.ring();
   }
 
+  // The text came from elsewhere, or silence told it.
+  void publish_end() {
+    if (is_ending()) ending_.on_death(text_);
+    publish_abort();
+  }
+
+  bool is_ending() const { return ending_.is_asked && ending_.is_asked(); }
+
+  void abort_all(const std::string& text, void (MpiTransport::*publish)()) {
+    const std::lock_guard abort_lock(abort_mutex_);
+    if (is_aborted_.load()) return;
+    text_ = text;
+    std::vector<MPI_Request> requests;
+    {
+      const std::lock_guard lock(mpi::mutex());
+      for (std::int32_t peer = 0; peer < size(); ++peer)
+        if (peer != rank())
+          mpi::check(MPI_Isend(text_.data(), static_cast<int>(std::min(text_.size(), kMostText)),
+                               MPI_CHAR, peer, kAbortTag, control_, &requests.emplace_back()),
+                     "MPI_Isend");
+    }
+    (this->*publish)();
+    const std::int64_t begin = device::wall_nanoseconds();
+    for (;; std::this_thread::yield()) {
+      const std::lock_guard lock(mpi::mutex());
+      std::erase_if(requests, mpi::has_ended);
+      if (requests.empty() || device::wall_nanoseconds() - begin > kAbortNanoseconds) break;
+    }
+    mpi::num_abandoned() += static_cast<std::int64_t>(requests.size());
+  }
+
   // Unless this rank is about to abort, and thus to have a text of its own.
   void set_text(const std::string& text) {
     const std::unique_lock abort_lock(abort_mutex_, std::try_to_lock);
     if (!abort_lock || is_aborted_.load()) return;
     text_ = text;
-    publish_abort();
+    publish_end();
   }
 
   void poll_abort() {
@@ -416,7 +427,7 @@ class MpiTransport : public Transport {
       wakes_watch_.wait_for(watch_lock, kWatchPeriod, [&] { return stops_; });
       if (is_aborted_.load()) continue;
       try {
-        if (const auto death = look(); death) abort(*death);
+        if (const auto death = look(); death) abort_all(*death, &MpiTransport::publish_end);
       } catch (const CommError& error) {
         set_text(error.what());
       }
@@ -427,11 +438,12 @@ class MpiTransport : public Transport {
     const std::lock_guard lock(mpi::mutex());
     poll_abort();
     if (!heartbeat_ || is_aborted_.load()) return std::nullopt;
-    return heartbeat_->tick(device::wall_nanoseconds(), last_ ? &*last_ : nullptr);
+    return heartbeat_->tick(device::wall_nanoseconds(), last_ ? &*last_ : nullptr, is_ending());
   }
 
   Seat own_seat_;
   bool is_crowded_;
+  EndingOptions ending_;
   std::int64_t slot_bytes_;
   mpi::Slots packed_, received_;
   MPI_Comm messages_, control_;
@@ -462,7 +474,7 @@ class MpiTransport : public Transport {
 
 std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions& options) {
   const auto num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
-  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores, options);
+  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores, ending_, options);
 }
 
 std::int64_t mpi_transport_bytes(std::int32_t num_ranks) {

@@ -3,8 +3,10 @@
 // functions (mpi_stub.cpp).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/transport.h"
@@ -23,6 +25,15 @@ struct MpiTransportOptions {
   std::int64_t most_count = kMostCount;  // of elements in a call of a collective
 };
 
+// For a process that a launcher may end: it asks all to end once one of them has died, and kills
+// them a second later.
+struct EndingOptions {
+  std::function<bool()> is_asked{};  // by a signal; called 20 times a second
+  // A rank has died, and this process was asked to end: there is time to say so and for nothing
+  // else. Called on a thread of the transport, before any call throws the text.
+  std::function<void(const std::string& text)> on_death{};
+};
+
 // One a process, as MPI starts once. Its calls are made under one mutex, from any thread.
 class MpiWorld {
  public:
@@ -38,6 +49,9 @@ class MpiWorld {
   std::int32_t num_slots() const { return num_slots_; }      // of the launcher; 0: it does not say
   const std::string& thread_level() const { return thread_level_; }  // "multiple"
 
+  // For transports that are made afterwards.
+  void set_ending(EndingOptions ending) { ending_ = std::move(ending); }
+
   // All ranks make theirs in the same order. Each is a world of its own: messages and aborts of one
   // do not reach another.
   std::unique_ptr<Transport> make_transport(const MpiTransportOptions& options = {});
@@ -49,6 +63,7 @@ class MpiWorld {
  private:
   std::int32_t rank_ = 0, size_ = 1, num_on_node_ = 1, num_slots_ = 0;
   std::string thread_level_;
+  EndingOptions ending_;
 };
 
 struct MpiProbe {

@@ -413,6 +413,8 @@ struct Trainer::Impl {
     if (saving_step == done_step) return "";  // the error is that of the save
     if (rank_step->has_parts())
       return fmt::format("step {} is not saved, as other ranks hold parts of it, ", done_step);
+    if (rank_step->num_ranks() > 1 && listener.stop_requested())
+      return fmt::format("step {} is not saved, as this process was asked to end, ", done_step);
     if (!is_sound) return fmt::format("the update after step {} had begun, ", done_step);
     if (!states_are_finite(session))
       return fmt::format("step {} left numbers that are not finite and is not saved, ", done_step);

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mpirun anabatic train`: bits of ranks as threads, signals, errors that are told once, ranks that die.
 
-usage: train_ranks.py MPIRUN ANABATIC
+usage: train_ranks.py MPIRUN ANABATIC [--kills NUMBER]    (--kills: that many, at random points, and nothing else)
 """
 import glob
 import json
 import os
+import random
 import re
 import signal
 import struct
@@ -16,6 +17,7 @@ import tempfile
 import time
 
 MPIRUN, ANABATIC = sys.argv[1:3]
+NUM_KILLS = int(sys.argv[4]) if sys.argv[3:4] == ["--kills"] else None
 VOCABULARY = 97
 MODEL = {
     "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": VOCABULARY, "hidden_size": 16,
@@ -136,9 +138,9 @@ def check_resume(folder):
     expect(folder.states("resumed")[0] == "step-00000008", "eight steps", folder.states("resumed")[0])
 
 
-def wait_for_step(process):
+def wait_for_step(process, step=1):
     for line in process.stdout:
-        if line.startswith("step "):
+        if line.startswith(f"step {step}/"):
             return
     expect(False, "a step", process.stderr.read())
 
@@ -147,13 +149,19 @@ def start(command):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def check_signal(folder):
-    process = start(under_mpirun(2, folder.arguments("signal", "--train.steps", "1000000", "--train.log_every", "1")))
+def check_signal(folder, name, send):
+    process = start(under_mpirun(2, folder.arguments(name, "--train.steps", "1000000", "--train.log_every", "1")))
     wait_for_step(process)
-    process.send_signal(signal.SIGUSR1)
+    send(process)
     out, error = process.communicate(timeout=60)
     expect(process.returncode == 0, "a run that saves and ends well", out + error)
-    expect(folder.states("signal")[0] > "step-00000000" and not folder.has_lock("signal"), "a checkpoint", out + error)
+    expect(folder.states(name)[0] > "step-00000000" and not folder.has_lock(name), "a checkpoint", out + error)
+
+
+def terminate_each(process):
+    """As a scheduler does."""
+    for child in children_of(process):
+        os.kill(child, signal.SIGTERM)
 
 
 def check_refusals(folder):
@@ -168,18 +176,37 @@ def children_of(process):
         return [int(child) for child in children.read().split()]
 
 
-def check_death(folder, victim):
-    output = f"death-{victim}"
-    command = folder.arguments(output, "--train.steps", "1000000", "--train.log_every", "1")
-    process = start(under_mpirun(2, command, "--enable-recovery"))
-    wait_for_step(process)
+KILLED_RUN = ("--train.steps", "30", "--train.save_every", "4", "--train.log_every", "1")
+
+
+def check_death(folder, output, victim, step, delay, *options):
+    """A rank dies. Without options the launcher ends the other with SIGTERM, and kills it a second later."""
+    process = start(under_mpirun(2, folder.arguments(output, *KILLED_RUN), *options))
+    wait_for_step(process, step)
     children = children_of(process)
     expect(len(children) == 2, "two processes", str(children))
+    time.sleep(delay)
     os.kill(children[victim], signal.SIGKILL)
     begin = time.monotonic()
     _, error = process.communicate(timeout=60)
-    expect(time.monotonic() - begin < 10, "an end soon", error)
+    expect(time.monotonic() - begin < 5, "an end within five seconds", error)
+    expect(options or process.returncode != 0, "an error", error)
     expect(re.search(rf"error: .*rank {victim} \(.*process {children[victim]}", error), f"rank {victim} to be named", error)
+    expect(error.count("error: ") == 1, "one error", error)
+
+
+def check_deaths(folder, number):
+    """At random points of steps and saves. The survivor goes on to the bits of a run in which nobody died."""
+    train(under_mpirun(2, folder.arguments("alive", *KILLED_RUN)))
+    points = random.Random(5)
+    for kill in range(number):
+        victim, step, delay = kill % 2, points.randint(1, 25), points.uniform(0, 0.05)
+        output = f"death-{kill}"
+        options = ("--enable-recovery",) if kill % 4 == 0 else ()
+        check_death(folder, output, victim, step, delay, *options)
+        train(folder.arguments(output, *KILLED_RUN, "--train.gradient_accumulation_steps", "2"))
+        expect(folder.states(output) == folder.states("alive"), "the bits of a run in which nobody died",
+               f"rank {victim} died after step {step} and {delay:.3f} s")
 
 
 def check_death_in_a_save(folder, victim):
@@ -204,14 +231,18 @@ def main():
     with tempfile.TemporaryDirectory() as path:
         os.environ["XDG_CACHE_HOME"] = f"{path}/cache"
         folder = Folder(path)
+        if NUM_KILLS is not None:
+            check_deaths(folder, NUM_KILLS)
+            return
         check_bits(folder)
         shared = ("--parallel.expert", "2", "--data.validation", f"{path}/train")
         check_methods(folder, check_bits(folder, *shared), *shared)
         check_resume(folder)
-        check_signal(folder)
+        check_signal(folder, "signal", lambda process: process.send_signal(signal.SIGUSR1))
+        check_signal(folder, "terminated", terminate_each)
         check_refusals(folder)
+        check_deaths(folder, 5)
         for victim in (0, 1):
-            check_death(folder, victim)
             check_death_in_a_save(folder, victim)
 
 
