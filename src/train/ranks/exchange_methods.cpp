@@ -48,10 +48,12 @@ MethodPolicy method_policy(const RunConfig& run, bool has_processes) {
   MethodPolicy policy{.reduction = run.parallel.reduction,
                       .exchange = run.parallel.exchange,
                       .refusal = refusal_of(run, has_processes)};
-  if (policy.exchange == "mpi" && !policy.refusal.empty() && num_ranks(run) > 1)
+  if (num_ranks(run) == 1) return policy;
+  if (policy.exchange == "mpi" && !policy.refusal.empty())
     throw Unsupported(fmt::format(
         "[parallel] parallel.exchange: expected auto or ordered, got mpi: {}", policy.refusal));
-  if (policy.refusal.empty()) policy.measured = stored_exchanges();
+  const bool asks = policy.reduction == "fast" || policy.exchange == "auto";
+  if (asks && policy.refusal.empty()) policy.measured = stored_exchanges();
   return policy;
 }
 
