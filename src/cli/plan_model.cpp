@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "comm/methods.h"
+#include "comm/mpi_world.h"
 #include "device/memory.h"
 #include "device/topology.h"
 #include "train/budget.h"
@@ -170,15 +171,23 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   train::MeshLimits limits{.num_experts = model::num_experts(result.config.spec)};
   if (data) limits.num_samples = data->num_samples();
   result.mesh = train::mesh_of(run, limits);
+  // Ranks that are not threads of this process are processes of a launcher.
+  const bool has_mpi = result.mesh.world() > 1 && run.parallel.local_ranks == 1;
+  const std::int64_t mpi_bytes =
+      has_mpi ? comm::expected_mpi_bytes(result.mesh.world(), result.mesh.expert > 1) : 0;
+  process_bytes += mpi_bytes;
   const train::RunConfig own = train::of_one_thread(run, process_bytes);
   const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(own.device.threads));
   const train::Calibration calibration = train::stored_calibration(device);
   result.device = train::with_peaks_of(device, calibration);
   result.price_source = calibration.source;
-  result.available_bytes = device::available_bytes() + process_bytes;
-  plan::Outcome<train::BudgetedRun> budgeted = train::plan_as_asked(
-      own, result.config, result.device, calibration.efficiency,
-      {.process_bytes = process_bytes, .data_bytes = data_bytes, .finds_smallest = finds_smallest});
+  result.available_bytes = device::available_bytes() + process_bytes - mpi_bytes;
+  plan::Outcome<train::BudgetedRun> budgeted =
+      train::plan_as_asked(own, result.config, result.device, calibration.efficiency,
+                           {.process_bytes = process_bytes,
+                            .data_bytes = data_bytes,
+                            .mpi_bytes = mpi_bytes,
+                            .finds_smallest = finds_smallest});
   if (!budgeted) return budgeted.refusal();
   result.plan = std::move(budgeted->plan);
   result.memory = std::move(budgeted->memory);

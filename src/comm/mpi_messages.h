@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <type_traits>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "comm/message.h"
 #include "comm/mpi_calls.h"
 #include "comm/wire.h"
+#include "device/memory.h"
 
 namespace anabatic::comm::mpi {
 
@@ -30,10 +30,11 @@ class Slots {
   };
 
   Slots(std::int64_t count, std::int64_t bytes)
-      : bytes_(bytes), memory_(new std::byte[static_cast<std::size_t>(count * bytes)]) {
-    for (std::int64_t i = 0; i < count; ++i) free_.push_back(memory_.get() + i * bytes);
+      : count_(count), bytes_(bytes), memory_(count * bytes) {
+    for (std::int64_t i = 0; i < count; ++i) free_.push_back(memory_.data() + i * bytes);
   }
 
+  std::int64_t count() const { return count_; }
   std::int64_t bytes() const { return bytes_; }  // of a slot
 
   void ask(Holder& holder, std::int64_t num_wanted) {
@@ -62,8 +63,8 @@ class Slots {
       }
   }
 
-  std::int64_t bytes_;
-  std::unique_ptr<std::byte[]> memory_;  // pages that nobody used take no memory
+  std::int64_t count_, bytes_;
+  device::Memory memory_;
   std::vector<std::byte*> free_;
   Holder *first_ = nullptr, *last_ = nullptr;
 };

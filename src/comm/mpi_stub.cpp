@@ -25,6 +25,6 @@ void mpi_all_reduce(float*, std::int64_t) { refuse_mpi(); }
 void mpi_all_gather(float*, std::int64_t) { refuse_mpi(); }
 void mpi_all_to_all(const float*, float*, std::int64_t) { refuse_mpi(); }
 MpiProbe probe_mpi() { return {.refusal = "built without MPI"}; }
-std::int64_t mpi_transport_bytes(std::int32_t) { return 0; }
+std::int64_t expected_mpi_bytes(std::int32_t, bool) { return 0; }
 
 }  // namespace anabatic::comm

@@ -19,6 +19,7 @@
 #include "comm/mpi_world.h"
 #include "device/clock.h"
 #include "device/denormals.h"
+#include "device/memory.h"
 
 namespace anabatic::comm {
 namespace {
@@ -57,7 +58,7 @@ class MpiTransport : public Transport {
         is_crowded_(is_crowded),
         ending_(std::move(ending)),
         slot_bytes_(slot_bytes(size)),
-        packed_(num_slots(size), slot_bytes_),
+        packed_(options.packs_rows ? num_slots(size) : 0, slot_bytes_),
         received_(num_slots(size), slot_bytes_),
         messages_(mpi::duplicate_world()),
         control_(mpi::duplicate_world()),
@@ -103,6 +104,8 @@ class MpiTransport : public Transport {
     const bool is_late = message.ready.load(std::memory_order_acquire) == 0;
     sending.wire.begins_nanoseconds = is_late ? kLater : message.begins_nanoseconds;
     sending.start(sending.wire);
+    ANABATIC_CHECK(!is_packed || packed_.count() > 0,
+                   "[mpi] {} sends rows by an index without room", to_string(message.header));
     if (is_packed) packed_.ask(sending, sending.count);
     mpi::check(MPI_Isend(&sending.wire, sizeof(Wire), MPI_BYTE, message.peer, kHeaderTag, messages_,
                          &sending.header),
@@ -474,11 +477,16 @@ class MpiTransport : public Transport {
 
 std::unique_ptr<Transport> MpiWorld::make_transport(const MpiTransportOptions& options) {
   const auto num_cores = static_cast<std::int32_t>(std::thread::hardware_concurrency());
-  return std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores, ending_, options);
+  const std::int64_t before = device::current_resident_bytes();
+  auto transport =
+      std::make_unique<MpiTransport>(rank_, size_, num_on_node_ > num_cores, ending_, options);
+  resident_bytes_ += std::max<std::int64_t>(device::current_resident_bytes() - before, 0);
+  return transport;
 }
 
-std::int64_t mpi_transport_bytes(std::int32_t num_ranks) {
-  return 2 * num_slots(num_ranks) * slot_bytes(num_ranks);
+std::int64_t expected_mpi_bytes(std::int32_t num_ranks, bool packs_rows) {
+  constexpr std::int64_t kLibraryBytes = 7 << 20;  // of Open MPI 4.1.4, two ranks on a machine
+  return kLibraryBytes + (packs_rows ? 2 : 1) * num_slots(num_ranks) * slot_bytes(num_ranks);
 }
 
 }  // namespace anabatic::comm

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi_world.h"
 
+#include <algorithm>
 #include <array>
 #include <thread>
 
 #include "base/error.h"
 #include "comm/mpi_calls.h"
+#include "device/memory.h"
 
 namespace anabatic::comm {
 namespace mpi {
@@ -75,6 +77,7 @@ std::string mpi_library() {
 }
 
 MpiWorld::MpiWorld() {
+  const std::int64_t before = device::current_resident_bytes();
   const std::lock_guard lock(mpi::mutex());
   int level = MPI_THREAD_SINGLE;
   mpi::check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level), "MPI_Init_thread");
@@ -96,6 +99,7 @@ MpiWorld::MpiWorld() {
   mpi::check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_UNIVERSE_SIZE, &slots, &is_known),
              "MPI_Comm_get_attr");
   if (is_known != 0 && slots != nullptr) num_slots_ = *slots;
+  resident_bytes_ = std::max<std::int64_t>(device::current_resident_bytes() - before, 0);
 }
 
 bool MpiWorld::finalize() {

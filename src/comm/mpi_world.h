@@ -20,6 +20,7 @@ struct MpiTransportOptions {
   // Ranks whose neighbour in a ring gives no sign of life for so long end all ranks with its name.
   // 0: they do not listen, as where somebody blocks inside MPI.
   double silence_seconds = 3;
+  bool packs_rows = true;  // false: no exchange sends rows by an index, and none has buffers for it
   // This rank's groups for collectives. The n-th ones of all ranks are the world in parts.
   std::vector<std::vector<std::int32_t>> groups{};
   std::int64_t most_count = kMostCount;  // of elements in a call of a collective
@@ -30,7 +31,7 @@ struct MpiTransportOptions {
 struct EndingOptions {
   std::function<bool()> is_asked{};  // by a signal; called 20 times a second
   // A rank has died, and this process was asked to end: there is time to say so and for nothing
-  // else. Called on a thread of the transport, before any call throws the text.
+  // else. Called on any thread, before a call throws the text.
   std::function<void(const std::string& text)> on_death{};
 };
 
@@ -48,6 +49,8 @@ class MpiWorld {
   std::int32_t num_on_node() const { return num_on_node_; }  // ranks that share this machine
   std::int32_t num_slots() const { return num_slots_; }      // of the launcher; 0: it does not say
   const std::string& thread_level() const { return thread_level_; }  // "multiple"
+  // By which this process has grown at the start of MPI and of the transports so far.
+  std::int64_t resident_bytes() const { return resident_bytes_; }
 
   // For transports that are made afterwards.
   void set_ending(EndingOptions ending) { ending_ = std::move(ending); }
@@ -62,6 +65,7 @@ class MpiWorld {
 
  private:
   std::int32_t rank_ = 0, size_ = 1, num_on_node_ = 1, num_slots_ = 0;
+  std::int64_t resident_bytes_ = 0;
   std::string thread_level_;
   EndingOptions ending_;
 };
@@ -75,7 +79,8 @@ struct MpiProbe {
 // called while this process has one thread. Under a launcher all ranks call it.
 MpiProbe probe_mpi();
 
-// Bytes of buffers that the transport of one rank has in addition to those of exchanges.
-std::int64_t mpi_transport_bytes(std::int32_t num_ranks);
+// What MPI will take of a process of so many: the library, as measured, and the buffers that a
+// transport has in addition to those of exchanges.
+std::int64_t expected_mpi_bytes(std::int32_t num_ranks, bool packs_rows = true);
 
 }  // namespace anabatic::comm

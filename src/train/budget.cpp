@@ -25,7 +25,8 @@ constexpr double kRooms[] = {4, 3, 2, 1.5, 1.25};
 MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
                          const BudgetLimits& limits) {
   return account_memory(run, plan.training, plan.evaluation ? &*plan.evaluation : nullptr,
-                        device.num_threads, limits.process_bytes, limits.data_bytes);
+                        device.num_threads, limits.process_bytes, limits.data_bytes,
+                        limits.mpi_bytes);
 }
 
 // Bytes in the unit of memory.budget, which may be that of plain numbers.

@@ -14,6 +14,7 @@ namespace anabatic::train {
 struct BudgetLimits {
   std::int64_t process_bytes = 0;  // resident before the run's programs, states and arenas exist
   std::int64_t data_bytes = 0;     // of these, tokenizer and data
+  std::int64_t mpi_bytes = 0;      // likewise MPI with its buffers
   // What the system has available in addition: the budget if memory.budget is auto. 0: no budget.
   std::int64_t available_bytes = 0;
   bool finds_smallest = true;  // a refusal names the smallest budget, which takes a few more plans

@@ -109,7 +109,8 @@ std::int64_t MemoryAccount::bytes(std::string_view name) const {
 
 MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
                              const lower::Compiled* evaluation, std::int64_t num_threads,
-                             std::int64_t process_bytes, std::int64_t data_bytes) {
+                             std::int64_t process_bytes, std::int64_t data_bytes,
+                             std::int64_t mpi_bytes) {
   MemoryAccount account{.step = plan::make_account(training.graph, training.plan)};
   const auto add = [&](std::string name, std::string what, std::int64_t bytes) {
     if (bytes == 0) return;
@@ -146,8 +147,10 @@ MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& traini
   add("rounding", "blocks and pages", runtime::allocated_bytes(states.list) + arenas - exact);
   add("threads", "stacks", (num_threads + 1 + has_swap) * kBytesAThread);
   add("data and tokenizer", "measured at start", data_bytes);
+  add("MPI", "library and buffers", mpi_bytes);
   if (process_bytes > 0)
-    add("code and libraries", "measured at start", process_bytes - data_bytes + kLateCodeBytes);
+    add("code and libraries", "measured at start",
+        process_bytes - data_bytes - mpi_bytes + kLateCodeBytes);
   return account;
 }
 

@@ -40,10 +40,12 @@ struct MemoryAccount {
 };
 
 // `process_bytes`: resident before the run's programs, states and arenas exist: code, libraries,
-// tokenizer and data. `data_bytes` is the part of the latter two. `evaluation` may be null.
+// tokenizer and data. `data_bytes` is the part of the latter two, `mpi_bytes` that of MPI with its
+// buffers. `evaluation` may be null.
 MemoryAccount account_memory(const RunConfig& run, const lower::Compiled& training,
                              const lower::Compiled* evaluation, std::int64_t num_threads,
-                             std::int64_t process_bytes, std::int64_t data_bytes = 0);
+                             std::int64_t process_bytes, std::int64_t data_bytes = 0,
+                             std::int64_t mpi_bytes = 0);
 
 // Adds what so many more ranks hold in the same process: each its states, arenas and batches.
 void add_other_ranks(MemoryAccount& account, std::int64_t num_ranks);

@@ -62,6 +62,7 @@ RankMetricsLog::RankMetricsLog(const std::filesystem::path& output, std::int32_t
 
 void RankMetricsLog::write(const StepMetrics& m) {
   nlohmann::ordered_json object{{"step", m.step}, {"step_time_s", m.step_time_s}};
+  if (m.peak_memory_bytes > 0) object["peak_memory_bytes"] = m.peak_memory_bytes;
   if (m.comm) add_comm(object, *m.comm);
   lines_.write(object);
 }

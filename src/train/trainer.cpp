@@ -81,6 +81,7 @@ struct Trainer::Impl {
   // Resident before the plan's memory: code, libraries, tokenizer, data. The last two also
   // apart.
   std::int64_t baseline_bytes = 0;
+  std::int64_t mpi_bytes = 0;         // of these, MPI's
   std::int64_t setup_peak_bytes = 0;  // where the system cannot forget the peak before that
   Ranks ranks;
   MethodPolicy methods = ranks.methods();
@@ -137,6 +138,8 @@ struct Trainer::Impl {
     if (!device::reset_peak_resident()) setup_peak_bytes = device::peak_resident_bytes();
     baseline_bytes = device::current_resident_bytes();
     data_bytes = std::min(data_bytes, baseline_bytes);
+    if (world != nullptr)
+      mpi_bytes = std::min(world->resident_bytes(), baseline_bytes - data_bytes);
     bind();
     lead();
     restore();
@@ -160,6 +163,7 @@ struct Trainer::Impl {
                       with_peaks_of(session.device(), calibration), calibration.efficiency,
                       {.process_bytes = baseline_bytes,
                        .data_bytes = data_bytes,
+                       .mpi_bytes = mpi_bytes,
                        .available_bytes = device::available_bytes() / ranks.num_on_node()}));
     device::trim_heap();  // of the plans that were not taken
     keep_methods(planned.plan.training.program);
@@ -247,7 +251,7 @@ struct Trainer::Impl {
   void announce() {
     const lower::Compiled& training = program->compiled;
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
-                            session.team().num_threads(), baseline_bytes, data_bytes);
+                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes);
     add_other_ranks(memory, ranks.num_threads() - 1);
     const Calibration calibration = stored_calibration(session.device());
     const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);

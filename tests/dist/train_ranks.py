@@ -47,11 +47,11 @@ def write_tokens(prefix):
 
 
 class Folder:
-    def __init__(self, path):
+    def __init__(self, path, **fields):
         self.path = path
-        os.mkdir(f"{path}/model")
+        os.makedirs(f"{path}/model")
         with open(f"{path}/model/config.json", "w", encoding="utf-8") as config:
-            json.dump(MODEL, config)
+            json.dump({**MODEL, **fields}, config)
         write_tokens(f"{path}/train")
 
     def arguments(self, output, *more):
@@ -67,6 +67,11 @@ class Folder:
             with open(file, "rb") as states:
                 files[os.path.basename(file)] = states.read()
         return name, files
+
+    def last_metrics(self, output, rank=0):
+        name = f"metrics.rank-{rank}.jsonl" if rank > 0 else "metrics.jsonl"
+        with open(f"{self.path}/{output}/{name}", encoding="utf-8") as lines:
+            return json.loads(lines.readlines()[-1])
 
     def has_lock(self, output):
         return os.path.exists(f"{self.path}/{output}/run.lock")
@@ -136,6 +141,19 @@ def check_resume(folder):
     train(folder.arguments("resumed", "--train.gradient_accumulation_steps", "2", "--train.steps", "4"))
     train(under_mpirun(2, folder.arguments("resumed")))
     expect(folder.states("resumed")[0] == "step-00000008", "eight steps", folder.states("resumed")[0])
+
+
+def check_memory(path):
+    """The predicted peak is within 2 % of the measured one: of each process, and of one with ranks as threads."""
+    folder = Folder(path, vocab_size=20000, hidden_size=128)
+    more = ("--train.precision", "bf16", "--train.steps", "2", "--parallel.expert", "2")
+    train(folder.arguments("threads", "--parallel.local_ranks", "2", "--device.threads", "2", *more))
+    train(under_mpirun(2, folder.arguments("processes", *more)))
+    for output, rank in (("threads", 0), ("processes", 0), ("processes", 1)):
+        planned = folder.last_metrics(output)["planned_memory_bytes"]
+        peak = folder.last_metrics(output, rank)["peak_memory_bytes"]
+        expect(abs(peak - planned) < planned / 50, "the predicted peak within 2 %",
+               f"{output}, rank {rank}: {planned} bytes predicted, {peak} measured")
 
 
 def wait_for_step(process, step=1):
@@ -238,6 +256,7 @@ def main():
         shared = ("--parallel.expert", "2", "--data.validation", f"{path}/train")
         check_methods(folder, check_bits(folder, *shared), *shared)
         check_resume(folder)
+        check_memory(f"{path}/memory")
         check_signal(folder, "signal", lambda process: process.send_signal(signal.SIGUSR1))
         check_signal(folder, "terminated", terminate_each)
         check_refusals(folder)

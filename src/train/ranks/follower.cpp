@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "device/clock.h"
+#include "device/memory.h"
 #include "plan/budget_error.h"
 #include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
@@ -62,6 +63,7 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     if (!run.data.validation.empty())
       data.validation =
           &own_validation.emplace(open_dataset(run.data.validation, run, session.config()));
+    device::reset_peak_resident();  // as the first rank does, before it plans
   }
   std::unique_ptr<BoundProgram> program =
       session.bind(compile(session, agreement.decisions, rank.rank()));
@@ -102,6 +104,7 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
         continue;
       }
       metrics.step_time_s = 1e-9 * static_cast<double>(device::wall_nanoseconds() - begin);
+      if (own) metrics.peak_memory_bytes = device::peak_resident_bytes();
       if (log) log->write(metrics);
       ++step;
     }

@@ -115,8 +115,8 @@ Ranks::Ranks(const RunConfig& run, comm::MpiWorld* world) {
       .num_compute_threads = static_cast<int>(of_one(run, 0).device.threads)};
   std::vector<std::unique_ptr<comm::Transport>> transports;
   if (world != nullptr)
-    transports.push_back(
-        world->make_transport({.groups = collective_groups(mesh_, world->rank())}));
+    transports.push_back(world->make_transport(
+        {.packs_rows = mesh_.expert > 1, .groups = collective_groups(mesh_, world->rank())}));
   else
     transports = comm::local_transports(mesh_.world());
   const std::optional<spec::ClusterSpec> links = emulated_cluster(run);
