@@ -24,20 +24,33 @@ void check_range(const TensorView& state, std::int64_t first, std::int64_t count
                  to_string(*state.type));
 }
 
-// Calls body(i, offset, unit_step) for the elements [first, first + count), i counted from `first`,
-// `offset` their place in memory.
-template <class Body>
-void for_places(const TensorType& type, std::int64_t first, std::int64_t count, Body&& body) {
-  const PanelShape shape = panel_shape(type);
+// The depth of a unit is a constant: a division by it for each element takes longer than the copy.
+template <std::int64_t kUnitDepth, class Body>
+void for_places_in_units(const TensorType& type, std::int64_t first, std::int64_t count,
+                         Body&& body) {
+  PanelShape shape = panel_shape(type);
+  shape.unit_depth = kUnitDepth;
   const bool transposed = type.layout == panels_layout(true);
   const std::int64_t width = type.dim(-1), rows = type.dim(-2);
   for (std::int64_t i = 0; i < count;) {
     const std::int64_t at = first + i, matrix = at / (rows * width), row = at / width % rows;
     const std::int64_t begin = at % width, end = std::min(width, begin + count - i);
     const std::int64_t base = matrix * shape.num_elements();
-    for (std::int64_t column = begin; column < end; ++column, ++i)
-      body(i, base + (transposed ? shape.offset(column, row) : shape.offset(row, column)));
+    if (transposed)
+      for (std::int64_t column = begin; column < end; ++column, ++i)
+        body(i, base + shape.offset(column, row));
+    else
+      for (std::int64_t column = begin; column < end; ++column, ++i)
+        body(i, base + shape.offset(row, column));
   }
+}
+
+// Calls body(i, place) for the elements [first, first + count), i counted from `first`, `place` in
+// memory.
+template <class Body>
+void for_places(const TensorType& type, std::int64_t first, std::int64_t count, Body&& body) {
+  panel_unit_depth(type.dtype) == 2 ? for_places_in_units<2>(type, first, count, body)
+                                    : for_places_in_units<1>(type, first, count, body);
 }
 
 template <class Element>
