@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/philox.h"
+#include "comm/mpi_blocking.h"
 #include "dist/exchange_program.h"
 #include "dist/mpi_ranks.h"
 #include "support/faulty_transport.h"
@@ -203,7 +204,7 @@ TEST_P(MpiRanks, OfDifferentPlansAreReportedOfMpiRows) {
       communicator.begin_step(communicator.rank() % 2 == 0 ? 0xA : 0xB, 4);
       const std::uint32_t number = communicator.post(
           sums.exchange(ExchangeKind::kAllGather, comm::Method::kMpi), sums.workspace());
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      comm::mpi_barrier();
       communicator.await(number);
     });
   };
