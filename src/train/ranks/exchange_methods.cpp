@@ -71,8 +71,9 @@ MethodChoice choose_method(const comm::ExchangeProblem& problem, std::int64_t by
           find_measured(policy.measured, problem.kind, problem.group_size, bytes);
       measured != nullptr)
     return choose_measured(*measured);
-  const bool is_mpi = adds && problem.group_size >= kManyRanks;
-  return {is_mpi ? Method::kMpi : Method::kOrdered, "not measured"};
+  if (adds && problem.group_size >= kManyRanks)
+    return {Method::kMpi, fmt::format("not measured, {} ranks or more", kManyRanks)};
+  return {Method::kOrdered, "not measured"};
 }
 
 std::int64_t choose_methods(runtime::Program& program, const spec::Mesh& mesh,
