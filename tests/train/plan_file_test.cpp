@@ -161,7 +161,7 @@ TEST(PlanFiles, NamesWhatIsWrongInAFile) {
   EXPECT_THAT(error_of(good.substr(0, good.size() / 2)), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of(std::string(100'000, '[')), HasSubstr("expected JSON"));
   EXPECT_THAT(error_of("[]"), HasSubstr("plan.json: expected an object, got []"));
-  EXPECT_THAT(with("\"format\": 8", "\"format\": 6"), HasSubstr("format: expected 8, got 6"));
+  EXPECT_THAT(with("\"format\": 9", "\"format\": 6"), HasSubstr("format: expected 9, got 6"));
   EXPECT_THAT(with("\"decisions\"", "\"decision\""),
               HasSubstr("expected a field `decisions`, got none"));
   EXPECT_THAT(with("\"recompute\": [", "\"recompute\": [7, "),
