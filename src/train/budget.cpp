@@ -239,6 +239,12 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
         "the fastest plan does not fit into the available memory, {}; this one does "
         "(memory.budget: none takes the fastest anyway)",
         format_bytes(asked.memory.budget));
+  const double capacity = result.plan.training.memory.decisions.expert_capacity;
+  if (capacity > 0 && run.parallel.expert_capacity == RunConfig::Parallel::kFitting)
+    result.note += fmt::format(
+        "{}room for {:g} times an even share of the rows that come to experts, as the budget has "
+        "none for the most that can come",
+        result.note.empty() ? "" : "; ", capacity);
   return result;
 }
 

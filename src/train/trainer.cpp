@@ -292,29 +292,49 @@ struct Trainer::Impl {
          .after_norm = [&] { is_sound = program->executor->has_action(spec::Action::kUpdate); }});
   }
 
-  // The same plan with more room for experts, before the step runs again. All ranks do this.
+  // More room for experts, before the step runs again. All ranks plan by what this one tells.
   void make_room(const MoreExpertRoom& more, std::int64_t step) {
     log_warning("[train] {}", more.text);
-    spec::Decisions decisions = program->compiled.memory.decisions;
-    decisions.expert_capacity = more.capacity;
+    lower::Compiled training = plan_with(more.capacity);
     windows->sync();
     windows.reset();
     rank_step.reset();
     program.reset();
-    const Calibration calibration = stored_calibration(session.device());
-    RunPlan plan =
-        plan::value_or_throw(plan_run(ranks.of_one(run, baseline_bytes), session.config(),
-                                      with_peaks_of(session.device(), calibration),
-                                      calibration.efficiency, {.replay = &decisions}));
-    program = session.bind(std::move(plan.training));
+    {
+      StepSums sums(ranks.own(), 1);
+      tell(sums, agreement_of(run, training));
+    }
+    program = session.bind(std::move(training));
+    session.refresh_derived();
     announce();
-    ANABATIC_REQUIRE(run.memory.budget <= 0 || planned_bytes() <= run.memory.budget,
-                     "[memory] memory.budget: expected {} or more, for the rows that come to "
-                     "experts, got {}",
-                     format_bytes(planned_bytes()), format_bytes(run.memory.budget));
     rank_step.emplace(run, session, *program, ranks.own());
     windows.emplace(run.train.output, step, run.train.steps, *program, rank_step->expert_counts());
     (void)rank_step->begin(step, true);
+  }
+
+  // The same plan with more room. Another one where memory.budget has none for it.
+  lower::Compiled plan_with(double expert_capacity) const {
+    const Calibration calibration = stored_calibration(session.device());
+    const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
+    RunConfig asked = ranks.of_one(run, baseline_bytes);
+    asked.parallel.expert_capacity = expert_capacity;
+    spec::Decisions decisions = program->compiled.memory.decisions;
+    decisions.expert_capacity = expert_capacity;
+    RunPlan plan = plan::value_or_throw(
+        plan_run(asked, session.config(), device, calibration.efficiency, {.replay = &decisions}));
+    const auto peak_bytes = [&] {
+      return account_memory(asked, plan.training, evaluator ? &evaluator->compiled() : nullptr,
+                            session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes)
+          .peak_bytes;
+    };
+    if (asked.memory.budget > 0 && peak_bytes() > asked.memory.budget)
+      plan = plan::value_or_throw(plan_as_asked(asked, session.config(), device,
+                                                calibration.efficiency,
+                                                {.process_bytes = baseline_bytes,
+                                                 .data_bytes = data_bytes,
+                                                 .mpi_bytes = mpi_bytes}))
+                 .plan;
+    return std::move(plan.training);
   }
 
   StepMetrics run_step(std::int64_t step) {
@@ -415,7 +435,7 @@ struct Trainer::Impl {
   std::string save_last_good_step() {
     if (done_step < first_step || saved_step == done_step) return "";
     if (saving_step == done_step) return "";  // the error is that of the save
-    if (rank_step->has_parts())
+    if (!rank_step || rank_step->has_parts())
       return fmt::format("step {} is not saved, as other ranks hold parts of it, ", done_step);
     if (rank_step->num_ranks() > 1 && listener.stop_requested())
       return fmt::format("step {} is not saved, as this process was asked to end, ", done_step);

@@ -296,7 +296,7 @@ TEST_F(LeafFault, IsNoneInStepsOfEqualLeaves) {
 
 TEST_F(LeafFault, ALeafThatNobodySums) {
   schedule_.erase(schedule_.begin() + kSum);
-  expect("gradients assigned once: gradients.w: assign in backward 2 overwrites what was added");
+  expect("gradients assigned once: gradients.w: assign in backward 2:3 overwrites what was added");
 }
 
 TEST_F(LeafFault, ALeafThatIsSummedTooEarly) {

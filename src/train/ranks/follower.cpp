@@ -94,12 +94,17 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
       metrics.learning_rate = learning_rate(run.optimizer, step, run.train.steps);
       try {
         steps->run(loader.load_step(step - 1), metrics);
-      } catch (const MoreExpertRoom& more) {  // as the first rank does, which says so
+      } catch (const MoreExpertRoom&) {  // as the first rank does, which says so
         const LogScope quiet(LogSink{});
-        agreement.decisions.expert_capacity = more.capacity;
         steps.reset();
         program.reset();
+        {
+          StepSums sums(rank, 1);
+          agreement = hear(sums);
+        }
         program = session.bind(compile(session, agreement.decisions, rank.rank()));
+        require_same(agreement, program->compiled, rank.rank());
+        session.refresh_derived();
         begin_steps();
         continue;
       }
