@@ -215,14 +215,15 @@ def check_death(folder, output, victim, step, delay, *options):
 
 def check_deaths(folder, number):
     """At random points of steps and saves. The survivor goes on to the bits of a run in which nobody died."""
-    train(under_mpirun(2, folder.arguments("alive", *KILLED_RUN)))
+    alone = (*KILLED_RUN, "--train.gradient_accumulation_steps", "2", "--train.gradient_leaves", "2")
+    train(folder.arguments("alive", *alone))  # the leaves of two ranks
     points = random.Random(5)
     for kill in range(number):
         victim, step, delay = kill % 2, points.randint(1, 25), points.uniform(0, 0.05)
         output = f"death-{kill}"
         options = ("--enable-recovery",) if kill % 4 == 0 else ()
         check_death(folder, output, victim, step, delay, *options)
-        train(folder.arguments(output, *KILLED_RUN, "--train.gradient_accumulation_steps", "2"))
+        train(folder.arguments(output, *alone))
         expect(folder.states(output) == folder.states("alive"), "the bits of a run in which nobody died",
                f"rank {victim} died after step {step} and {delay:.3f} s")
 
