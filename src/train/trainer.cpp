@@ -300,11 +300,11 @@ struct Trainer::Impl {
     windows.reset();
     rank_step.reset();
     program.reset();
+    program = session.bind(std::move(training));
     {
       StepSums sums(ranks.own(), 1);
-      tell(sums, agreement_of(run, training));
+      tell(sums, agreement_of(run, program->compiled));
     }
-    program = session.bind(std::move(training));
     session.refresh_derived();
     announce();
     rank_step.emplace(run, session, *program, ranks.own());

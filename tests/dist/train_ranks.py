@@ -122,10 +122,13 @@ def measured(folder, mpi_share):
 
 
 def check_methods(folder, like, *more):
-    """MPI's own collectives: two terms have one sum, whoever adds them. A resume keeps who it was."""
-    arguments = folder.arguments("methods", "--parallel.exchange", "mpi", "--parallel.reduction", "fast", *more)
+    """MPI's own collectives: two terms have one sum, whoever adds them. A resume keeps who it was. Both begin with too little room for
+    rows of experts, and plan again."""
+    arguments = folder.arguments("methods", "--parallel.exchange", "mpi", "--parallel.reduction", "fast", "--parallel.expert_capacity", "1",
+                                 *more)
     measured(folder, 0.5)
-    train(under_mpirun(2, arguments))
+    text = train(under_mpirun(2, arguments))
+    expect("rows come to the experts of one rank" in text, "a plan with more room", text)
     expect(folder.states("methods") == folder.states(like), "the bits of ordered messages", "others")
     with open(f"{folder.path}/methods/plan.txt", encoding="utf-8") as plan:
         text = plan.read()
