@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mpirun anabatic train`: bits of ranks as threads, signals, errors that are told once, ranks that die.
 
-usage: train_ranks.py MPIRUN ANABATIC [--kills NUMBER | --sanitized]    (--kills: that many, at random points, and nothing else;
-                                                                         --sanitized: memory has a sanitizer's, too)
+usage: train_ranks.py MPIRUN ANABATIC [--kills NUMBER]    (--kills: that many, at random points, and nothing else)
+
+ANABATIC_SANITIZED in the environment: memory has a sanitizer's, too, and is not compared with the plan.
 """
 import glob
 import json
@@ -261,7 +262,7 @@ def main():
         shared = ("--parallel.expert", "2", "--data.validation", f"{path}/train")
         check_methods(folder, check_bits(folder, *shared), *shared)
         check_resume(folder)
-        if "--sanitized" not in sys.argv:
+        if "ANABATIC_SANITIZED" not in os.environ:
             check_memory(f"{path}/memory")
         check_signal(folder, "signal", lambda process: process.send_signal(signal.SIGUSR1))
         check_signal(folder, "terminated", terminate_each)
