@@ -36,7 +36,8 @@ std::int64_t packed_offset(const TensorType& type, std::int64_t i) {
   const std::size_t axes = type.shape.size();
   const std::int64_t rows = type.shape[axes - 2], columns = type.shape[axes - 1];
   const PanelShape shape = panel_shape(type.dtype, rows, columns, is_transposed);
-  const std::int64_t matrix = i / (rows * columns), row = i / columns % rows, column = i % columns;
+  const std::int64_t row_of_all = i / columns, column = i - row_of_all * columns;
+  const std::int64_t matrix = axes == 2 ? 0 : row_of_all / rows, row = row_of_all - matrix * rows;
   return matrix * shape.num_elements() +
          (is_transposed ? shape.offset(column, row) : shape.offset(row, column));
 }

@@ -25,7 +25,7 @@ constexpr std::int64_t panel_unit_depth(DType dtype) {
 
 // A matrix as a right operand, `columns` by `depth`.
 struct PanelShape {
-  std::int64_t columns, depth, unit_depth;
+  std::int64_t columns, depth, unit_depth;  // the last is 1 or 2
 
   std::int64_t num_panels() const { return ceil_div(columns, kPanelColumns); }
   std::int64_t units() const { return ceil_div(depth, unit_depth); }
@@ -34,8 +34,9 @@ struct PanelShape {
   std::int64_t num_elements() const { return num_panels() * panel_elements(); }
   // The position of element (column, k).
   std::int64_t offset(std::int64_t column, std::int64_t k) const {
-    return column / kPanelColumns * panel_elements() +
-           (k / unit_depth * kPanelColumns + column % kPanelColumns) * unit_depth + k % unit_depth;
+    const std::int64_t in_unit = k & (unit_depth - 1);
+    return column / kPanelColumns * panel_elements() + (k - in_unit) * kPanelColumns +
+           column % kPanelColumns * unit_depth + in_unit;
   }
 };
 PanelShape panel_shape(DType dtype, std::int64_t rows, std::int64_t columns, bool transposed);
