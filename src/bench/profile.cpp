@@ -19,7 +19,6 @@
 #include "plan/prices.h"
 #include "runtime/swap/swap_space.h"
 #include "train/budget.h"
-#include "train/calibration.h"
 #include "train/open_dataset.h"
 #include "train/ranks/follower.h"
 #include "train/ranks/planned_exchanges.h"
@@ -200,10 +199,10 @@ std::unique_ptr<train::BoundProgram> bind_program(train::ModelSession& session,
                                   plan::default_efficiency(), {.replay = &*options.decisions})
                       ->training));
   if (run.memory.budget <= 0 && run.memory.plan.empty()) return train::bind_training(session);
-  const train::Calibration calibration = train::stored_calibration(session.device());
   train::BudgetedRun planned = plan::value_or_throw(train::plan_as_asked(
-      run, session.config(), train::with_peaks_of(session.device(), calibration),
-      calibration.efficiency, {.process_bytes = device::current_resident_bytes()}));
+      run, session.config(),
+      train::priced_machine(session.device(),
+                            {.process_bytes = device::current_resident_bytes()})));
   return session.bind(std::move(planned.plan.training));
 }
 

@@ -14,7 +14,6 @@
 #include "device/memory.h"
 #include "device/topology.h"
 #include "train/budget.h"
-#include "train/calibration.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
 #include "train/ranks/ranks.h"
@@ -177,17 +176,16 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
       has_mpi ? comm::expected_mpi_bytes(result.mesh.world(), result.mesh.expert > 1) : 0;
   process_bytes += mpi_bytes;
   const train::RunConfig own = train::of_one_thread(run, process_bytes);
-  const spec::DeviceSpec device = device::describe_cpu(static_cast<int>(own.device.threads));
-  const train::Calibration calibration = train::stored_calibration(device);
-  result.device = train::with_peaks_of(device, calibration);
-  result.price_source = calibration.source;
+  const train::Machine machine =
+      train::priced_machine(device::describe_cpu(static_cast<int>(own.device.threads)),
+                            {.process_bytes = process_bytes,
+                             .data_bytes = data_bytes,
+                             .mpi_bytes = mpi_bytes,
+                             .finds_smallest = finds_smallest});
+  result.device = machine.device;
+  result.price_source = machine.price_source;
   result.available_bytes = device::available_bytes() + process_bytes - mpi_bytes;
-  plan::Outcome<train::BudgetedRun> budgeted =
-      train::plan_as_asked(own, result.config, result.device, calibration.efficiency,
-                           {.process_bytes = process_bytes,
-                            .data_bytes = data_bytes,
-                            .mpi_bytes = mpi_bytes,
-                            .finds_smallest = finds_smallest});
+  plan::Outcome<train::BudgetedRun> budgeted = train::plan_as_asked(own, result.config, machine);
   if (!budgeted) return budgeted.refusal();
   result.plan = std::move(budgeted->plan);
   result.memory = std::move(budgeted->memory);
@@ -207,7 +205,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
       add_note(result, fmt::format("train would refuse: memory.swap_directory has {} free",
                                    format_bytes(place.free_bytes)));
   }
-  result.price = train::price_run(run, result.plan.training, result.device, calibration.efficiency);
+  result.price = train::price_run(run, result.plan.training, result.device, machine.efficiency);
   result.model_flops = model_flops(run, result.config) * result.mesh.data;
   result.run = std::move(run);
   result.planning_seconds = now() - begin;

@@ -22,10 +22,10 @@ constexpr double kStep = 0.02;
 // Room for rows that come to experts, in even shares, the largest first.
 constexpr double kRooms[] = {4, 3, 2, 1.5, 1.25};
 
-MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const spec::DeviceSpec& device,
-                         const BudgetLimits& limits) {
+MemoryAccount account_of(const RunConfig& run, const RunPlan& plan, const Machine& machine) {
+  const BudgetLimits& limits = machine.limits;
   return account_memory(run, plan.training, plan.evaluation ? &*plan.evaluation : nullptr,
-                        device.num_threads, limits.process_bytes, limits.data_bytes,
+                        machine.device.num_threads, limits.process_bytes, limits.data_bytes,
                         limits.mpi_bytes);
 }
 
@@ -120,9 +120,9 @@ namespace {
 
 // A budget that will hardly do, by the leanest plan of the step alone.
 std::int64_t lean_guess(const RunConfig& run, const model::ModelConfig& config,
-                        const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                        std::int64_t beside_step) {
-  const plan::Outcome<RunPlan> lean = plan_run(run, config, device, efficiency, {.bytes = 1});
+                        const Machine& machine, std::int64_t beside_step) {
+  const plan::Outcome<RunPlan> lean =
+      plan_run(run, config, machine.device, machine.efficiency, {.bytes = 1});
   return beside_step + (lean ? lean->training.plan.peak_bytes() : lean.refusal().smallest_bytes);
 }
 
@@ -135,9 +135,8 @@ std::string budget_text(const RunConfig& run, bool is_auto) {
 
 // The refusal of a plan, in terms of the whole process.
 plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
-                         const spec::DeviceSpec& device, const plan::OpEfficiency& efficiency,
-                         const BudgetLimits& limits, bool is_auto, const plan::Refusal& refusal) {
-  if (!limits.finds_smallest)
+                         const Machine& machine, bool is_auto, const plan::Refusal& refusal) {
+  if (!machine.limits.finds_smallest)
     return {.reason = fmt::format("[memory] memory.budget: expected one that some plan fits, {}",
                                   budget_text(run, is_auto)),
             .smallest_bytes = refusal.smallest_bytes,
@@ -145,21 +144,21 @@ plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
             .unit = run.memory.budget_unit};
   RunConfig trial = quiet(run);
   trial.memory.budget = 0;
-  const RunPlan whole = *plan_run(trial, config, device, efficiency);
-  const MemoryAccount account = account_of(trial, whole, device, limits);
+  const RunPlan whole = *plan_run(trial, config, machine.device, machine.efficiency);
+  const MemoryAccount account = account_of(trial, whole, machine);
   if (trial.memory.optimizer_state == "auto" &&
       find_swap_place(run).free_bytes < account.bytes("optimizer state"))
     trial.memory.optimizer_state = "resident";  // no budget has the disk hold it
   const auto holds = [&](std::int64_t budget) {
     trial.memory.budget = budget;
-    return bool(
-        plan_within_budget(trial, config, device, efficiency, limits.process_bytes, &whole));
+    return bool(plan_within_budget(trial, config, machine.device, machine.efficiency,
+                                   machine.limits.process_bytes, &whole));
   };
   const int num_nodes = static_cast<int>(whole.training.graph.nodes.size());
   const int most_trials = std::clamp(kTriedNodes / num_nodes, kFewestTrials, kMostTrials);
   const auto may_try = [=](int trials) { return trials < most_trials; };
   const SmallestBudget smallest =
-      search_smallest_budget(lean_guess(trial, config, device, efficiency, account.beside_step()),
+      search_smallest_budget(lean_guess(trial, config, machine, account.beside_step()),
                              account.peak_bytes, may_try, holds);
   return {.reason = fmt::format("[memory] memory.budget: this run needs {}{}, {}",
                                 text_that_holds(run, smallest.bytes, holds),
@@ -170,14 +169,13 @@ plan::Refusal refusal_of(const RunConfig& run, const model::ModelConfig& config,
 }
 
 plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig& config,
-                                  const spec::DeviceSpec& device,
-                                  const plan::OpEfficiency& efficiency, std::int64_t budget,
-                                  const BudgetLimits& limits) {
+                                  const Machine& machine, std::int64_t budget) {
   const PlanFile file = read_plan_file(run.memory.plan);
-  require_same_step(file, step_identity(run, config, device), run.memory.plan);
+  require_same_step(file, step_identity(run, config, machine.device), run.memory.plan);
   BudgetedRun result{.note = fmt::format("choices of {}", run.memory.plan)};
-  result.plan = *plan_run(run, config, device, efficiency, {.replay = &file.decisions});
-  result.memory = account_of(run, result.plan, device, limits);
+  result.plan =
+      *plan_run(run, config, machine.device, machine.efficiency, {.replay = &file.decisions});
+  result.memory = account_of(run, result.plan, machine);
   require_same_tiers(file, result.plan.training, run.memory.plan);
   if (budget > 0 && result.memory.peak_bytes > budget)
     return plan::Refusal{
@@ -197,11 +195,10 @@ plan::Outcome<BudgetedRun> replay(const RunConfig& run, const model::ModelConfig
 // Where experts are shared and the budget has no room for the most rows that can come: as much room
 // as it has without another choice, else the least, with what other choices it takes.
 plan::Outcome<RunPlan> plan_with_room(RunConfig run, const model::ModelConfig& config,
-                                      const spec::DeviceSpec& device,
-                                      const plan::OpEfficiency& efficiency,
-                                      const BudgetLimits& limits) {
+                                      const Machine& machine) {
   const auto plan_now = [&] {
-    return plan_within_budget(run, config, device, efficiency, limits.process_bytes);
+    return plan_within_budget(run, config, machine.device, machine.efficiency,
+                              machine.limits.process_bytes);
   };
   plan::Outcome<RunPlan> plan = plan_now();
   const bool is_whole = plan && plan->step_bytes == 0;
@@ -217,23 +214,21 @@ plan::Outcome<RunPlan> plan_with_room(RunConfig run, const model::ModelConfig& c
 }
 
 plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::ModelConfig& config,
-                                        const spec::DeviceSpec& device,
-                                        const plan::OpEfficiency& efficiency,
-                                        const BudgetLimits& limits) {
+                                        const Machine& machine) {
   RunConfig asked = quiet(run);
   const bool is_auto = run.memory.budget == RunConfig::Memory::kAvailable;
   // Nothing may say how much there is; then the sum would not fit.
   constexpr std::int64_t kLargest = std::int64_t{1} << 60;
   if (is_auto)
-    asked.memory.budget = limits.available_bytes > 0 && limits.available_bytes < kLargest
-                              ? limits.available_bytes + limits.process_bytes
-                              : 0;
-  if (!run.memory.plan.empty())
-    return replay(asked, config, device, efficiency, asked.memory.budget, limits);
-  plan::Outcome<RunPlan> plan = plan_with_room(asked, config, device, efficiency, limits);
-  if (!plan) return refusal_of(asked, config, device, efficiency, limits, is_auto, plan.refusal());
+    asked.memory.budget =
+        machine.limits.available_bytes > 0 && machine.limits.available_bytes < kLargest
+            ? machine.limits.available_bytes + machine.limits.process_bytes
+            : 0;
+  if (!run.memory.plan.empty()) return replay(asked, config, machine, asked.memory.budget);
+  plan::Outcome<RunPlan> plan = plan_with_room(asked, config, machine);
+  if (!plan) return refusal_of(asked, config, machine, is_auto, plan.refusal());
   BudgetedRun result{.plan = *std::move(plan)};
-  result.memory = account_of(asked, result.plan, device, limits);
+  result.memory = account_of(asked, result.plan, machine);
   if (is_auto && result.plan.step_bytes > 0)
     result.note = fmt::format(
         "the fastest plan does not fit into the available memory, {}; this one does "
@@ -251,13 +246,11 @@ plan::Outcome<BudgetedRun> plan_quietly(const RunConfig& run, const model::Model
 }  // namespace
 
 plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
-                                         const spec::DeviceSpec& device,
-                                         const plan::OpEfficiency& efficiency,
-                                         const BudgetLimits& limits) {
-  plan::Outcome<BudgetedRun> result = plan_quietly(run, config, device, efficiency, limits);
+                                         const Machine& machine) {
+  plan::Outcome<BudgetedRun> result = plan_quietly(run, config, machine);
   // Dumps are of what was chosen, not of what was tried on the way: of its replay.
   if (result && (!run.compiler.dump.empty() || run.compiler.explain_dispatch))
-    (void)plan_run(run, config, device, efficiency,
+    (void)plan_run(run, config, machine.device, machine.efficiency,
                    {.replay = &result->plan.training.memory.decisions});
   return result;
 }

@@ -6,19 +6,11 @@
 #include <string>
 
 #include "plan/outcome.h"
+#include "train/machine.h"
 #include "train/memory_account.h"
 #include "train/run_plan.h"
 
 namespace anabatic::train {
-
-struct BudgetLimits {
-  std::int64_t process_bytes = 0;  // resident before the run's programs, states and arenas exist
-  std::int64_t data_bytes = 0;     // of these, tokenizer and data
-  std::int64_t mpi_bytes = 0;      // likewise MPI with its buffers
-  // What the system has available in addition: the budget if memory.budget is auto. 0: no budget.
-  std::int64_t available_bytes = 0;
-  bool finds_smallest = true;  // a refusal names the smallest budget, which takes a few more plans
-};
 
 struct BudgetedRun {
   RunPlan plan;
@@ -30,9 +22,7 @@ struct BudgetedRun {
 
 // A refusal if nothing fits the budget; InvalidArgument if memory.plan is for another step.
 plan::Outcome<BudgetedRun> plan_as_asked(const RunConfig& run, const model::ModelConfig& config,
-                                         const spec::DeviceSpec& device,
-                                         const plan::OpEfficiency& efficiency,
-                                         const BudgetLimits& limits);
+                                         const Machine& machine);
 
 struct SmallestBudget {
   std::int64_t bytes = 0;   // `holds` was true for it

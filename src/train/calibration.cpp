@@ -9,7 +9,7 @@
 
 #include "base/environment.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_node.h"
 #include "base/text.h"
 
 namespace anabatic::train {
@@ -49,6 +49,23 @@ fs::path calibration_file(const spec::DeviceSpec& device) {
                      XXH3_64bits(fingerprint.data(), fingerprint.size()));
 }
 
+OrderedJson to_json(const plan::OpEfficiency& efficiency) {
+  return {{"shares", efficiency.share_of_roof},
+          {"fixed_seconds", efficiency.fixed_seconds},
+          {"fixed_weight_bytes", efficiency.fixed_weight_bytes}};
+}
+
+plan::OpEfficiency read_efficiency(const JsonNode& from) {
+  plan::OpEfficiency result = plan::default_efficiency();
+  for (const auto& [name, least, most, list] :
+       {std::tuple{"shares", kLeastShare, kMostShare, &result.share_of_roof},
+        std::tuple{"fixed_seconds", 0.0, kMostFixedSeconds, &result.fixed_seconds},
+        std::tuple{"fixed_weight_bytes", 0.0, kMostWeightBytes, &result.fixed_weight_bytes}})
+    for (const auto& [key, number] : from.at(name).members())
+      (*list)[key] = number.as_number(least, most);
+  return result;
+}
+
 Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& device) {
   std::error_code error;
   if (file.empty() || !fs::exists(file, error))
@@ -59,36 +76,22 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
   } catch (const Error&) {
     return defaults(fmt::format("cannot read {}", file.string()));
   }
-  if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string() ||
-      !json.contains("shares") || !json["shares"].is_object() || json["shares"].empty())
+  if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string())
     return defaults(fmt::format("{} is no calibration", file.string()));
   if (json["machine"].get<std::string>() != machine_fingerprint(device))
     return defaults(fmt::format("{} is of another machine or format", file.string()));
-  Calibration result{.efficiency = plan::default_efficiency(),
-                     .fp32_flops_per_second = positive(json, "fp32_flops_per_second"),
+  Calibration result{.fp32_flops_per_second = positive(json, "fp32_flops_per_second"),
                      .bf16_flops_per_second = positive(json, "bf16_flops_per_second"),
                      .copy_bytes_per_second = positive(json, "copy_bytes_per_second"),
                      .source = "calibrated on this machine"};
-  for (const auto& [key, value] : json["shares"].items()) {
-    const double share = value.is_number() ? value.get<double>() : 0;
-    if (!(share >= kLeastShare && share <= kMostShare) || result.fp32_flops_per_second == 0 ||
-        result.bf16_flops_per_second == 0 || result.copy_bytes_per_second == 0)
-      return defaults(fmt::format("{} is no calibration", file.string()));
-    result.efficiency.share_of_roof[key] = share;
+  try {
+    result.efficiency = read_efficiency(JsonNode(json, ""));
+  } catch (const Error& wrong) {
+    return defaults(fmt::format("{} is no calibration: {}", file.string(), wrong.what()));
   }
-  for (const auto& [name, most, list] :
-       {std::tuple{"fixed_seconds", kMostFixedSeconds, &result.efficiency.fixed_seconds},
-        std::tuple{"fixed_weight_bytes", kMostWeightBytes,
-                   &result.efficiency.fixed_weight_bytes}}) {
-    if (!json.contains(name) || !json[name].is_object())
-      return defaults(fmt::format("{} is no calibration", file.string()));
-    for (const auto& [key, value] : json[name].items()) {
-      const double number = value.is_number() ? value.get<double>() : -1;
-      if (!(number >= 0 && number <= most))
-        return defaults(fmt::format("{} is no calibration", file.string()));
-      (*list)[key] = number;
-    }
-  }
+  if (result.efficiency.share_of_roof.empty() || result.fp32_flops_per_second == 0 ||
+      result.bf16_flops_per_second == 0 || result.copy_bytes_per_second == 0)
+    return defaults(fmt::format("{} is no calibration", file.string()));
   return result;
 }
 
@@ -102,19 +105,11 @@ Calibration stored_calibration(const spec::DeviceSpec& device) {
 
 void write_calibration(const fs::path& file, const Calibration& calibration,
                        const spec::DeviceSpec& device) {
-  OrderedJson shares = OrderedJson::object();
-  for (const auto& [key, share] : calibration.efficiency.share_of_roof) shares[key] = share;
-  OrderedJson fixed = OrderedJson::object();
-  for (const auto& [key, seconds] : calibration.efficiency.fixed_seconds) fixed[key] = seconds;
-  OrderedJson weights = OrderedJson::object();
-  for (const auto& [key, bytes] : calibration.efficiency.fixed_weight_bytes) weights[key] = bytes;
-  const OrderedJson json{{"machine", machine_fingerprint(device)},
-                         {"fp32_flops_per_second", calibration.fp32_flops_per_second},
-                         {"bf16_flops_per_second", calibration.bf16_flops_per_second},
-                         {"copy_bytes_per_second", calibration.copy_bytes_per_second},
-                         {"shares", std::move(shares)},
-                         {"fixed_seconds", std::move(fixed)},
-                         {"fixed_weight_bytes", std::move(weights)}};
+  OrderedJson json{{"machine", machine_fingerprint(device)},
+                   {"fp32_flops_per_second", calibration.fp32_flops_per_second},
+                   {"bf16_flops_per_second", calibration.bf16_flops_per_second},
+                   {"copy_bytes_per_second", calibration.copy_bytes_per_second}};
+  json.update(to_json(calibration.efficiency));
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error)

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "base/json.h"
+#include "base/json_node.h"
 #include "plan/prices.h"
 #include "spec/device_spec.h"
 
@@ -23,6 +25,10 @@ std::string machine_fingerprint(const spec::DeviceSpec& device);
 // $XDG_CACHE_HOME/anabatic/calibration-HASH.json, under ~/.cache without the variable; empty when
 // neither is known.
 std::filesystem::path calibration_file(const spec::DeviceSpec& device);
+
+// The measured shares and times: members of an object. InvalidArgument naming the member.
+OrderedJson to_json(const plan::OpEfficiency& efficiency);
+plan::OpEfficiency read_efficiency(const JsonNode& from);
 
 // Never throws: without a file, or with one that is corrupt or of another machine, returns the
 // default shares with the reason in `source`.

@@ -16,7 +16,6 @@
 #include "runtime/swap/swap_space.h"
 #include "train/api/plan_summary.h"
 #include "train/budget.h"
-#include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/preflight.h"
@@ -24,11 +23,13 @@
 #include "train/checkpoint/run_start.h"
 #include "train/convert/run_manifest.h"
 #include "train/expert_balance.h"
+#include "train/machine.h"
 #include "train/memory_account.h"
 #include "train/metrics.h"
 #include "train/nonfinite.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/ranks/agreed_machine.h"
 #include "train/ranks/follower.h"
 #include "train/ranks/planned_exchanges.h"
 #include "train/ranks/rank_step.h"
@@ -105,6 +106,7 @@ struct Trainer::Impl {
   std::int64_t saving_step = -1;  // that a save was begun of
   bool is_sound = true;           // are the states those of done_step?
   MemoryAccount memory;
+  Machine machine;  // that all ranks plan for
   plan::StepPrice price;
   std::vector<double> step_seconds;  // of the last kTimedSteps
   ExpertHistory expert_history;
@@ -157,14 +159,9 @@ struct Trainer::Impl {
 
   // Plans with the prices of `anabatic plan`, so that both choose alike.
   void bind() {
-    const Calibration calibration = stored_calibration(session.device());
+    machine = agreed_machine();
     BudgetedRun planned = plan::value_or_throw(
-        plan_as_asked(ranks.of_one(run, baseline_bytes), session.config(),
-                      with_peaks_of(session.device(), calibration), calibration.efficiency,
-                      {.process_bytes = baseline_bytes,
-                       .data_bytes = data_bytes,
-                       .mpi_bytes = mpi_bytes,
-                       .available_bytes = device::available_bytes() / ranks.num_on_node()}));
+        plan_as_asked(ranks.of_one(run, baseline_bytes), session.config(), machine));
     device::trim_heap();  // of the plans that were not taken
     keep_methods(planned.plan.training.program);
     session.set_methods(methods);
@@ -174,6 +171,18 @@ struct Trainer::Impl {
     if (const auto* swap = session.store().swap())
       say("disk: {}, {}", format_bytes(swap->file_bytes()), swap->describe());
     if (validation) evaluator = std::make_unique<Evaluator>(session, *validation);
+  }
+
+  // Ranks that are threads share this one.
+  Machine agreed_machine() {
+    Machine own = priced_machine(
+        session.device(), {.process_bytes = baseline_bytes,
+                           .data_bytes = data_bytes,
+                           .mpi_bytes = mpi_bytes,
+                           .available_bytes = device::available_bytes() / ranks.num_on_node()});
+    if (ranks.num_threads() > 1 || run.parallel.local_ranks == 1) return own;
+    StepSums sums(ranks.own(), 1);
+    return agree_on_machine(sums, std::move(own));
   }
 
   // Sums keep the methods of the checkpoint, for the sake of their bits.
@@ -253,10 +262,8 @@ struct Trainer::Impl {
     memory = account_memory(run, training, evaluator ? &evaluator->compiled() : nullptr,
                             session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes);
     add_other_ranks(memory, ranks.num_threads() - 1);
-    const Calibration calibration = stored_calibration(session.device());
-    const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
-    price = price_run(run, training, device, calibration.efficiency);
-    PlanSummary summary = summarize(run, training, memory, price, calibration.source);
+    price = price_run(run, training, machine.device, machine.efficiency);
+    PlanSummary summary = summarize(run, training, memory, price, machine.price_source);
     const std::filesystem::path file = std::filesystem::path(run.train.output) / "plan.txt";
     const spec::Mesh& mesh = ranks.own().mesh;
     write_file_atomically(
@@ -277,8 +284,8 @@ struct Trainer::Impl {
          .planned_peak_bytes = planned_bytes(),
          .memory = memory,
          .price = price,
-         .segment_seconds = price_segments(run, training, device, calibration.efficiency),
-         .price_source = calibration.source});
+         .segment_seconds = price_segments(run, training, machine.device, machine.efficiency),
+         .price_source = machine.price_source});
   }
 
   std::int64_t planned_bytes() const { return std::max(setup_peak_bytes, memory.peak_bytes); }
@@ -314,26 +321,19 @@ struct Trainer::Impl {
 
   // The same plan with more room. Another one where memory.budget has none for it.
   lower::Compiled plan_with(double expert_capacity) const {
-    const Calibration calibration = stored_calibration(session.device());
-    const spec::DeviceSpec device = with_peaks_of(session.device(), calibration);
     RunConfig asked = ranks.of_one(run, baseline_bytes);
     asked.parallel.expert_capacity = expert_capacity;
     spec::Decisions decisions = program->compiled.memory.decisions;
     decisions.expert_capacity = expert_capacity;
-    RunPlan plan = plan::value_or_throw(
-        plan_run(asked, session.config(), device, calibration.efficiency, {.replay = &decisions}));
+    RunPlan plan = plan::value_or_throw(plan_run(asked, session.config(), machine.device,
+                                                 machine.efficiency, {.replay = &decisions}));
     const auto peak_bytes = [&] {
       return account_memory(asked, plan.training, evaluator ? &evaluator->compiled() : nullptr,
                             session.team().num_threads(), baseline_bytes, data_bytes, mpi_bytes)
           .peak_bytes;
     };
     if (asked.memory.budget > 0 && peak_bytes() > asked.memory.budget)
-      plan = plan::value_or_throw(plan_as_asked(asked, session.config(), device,
-                                                calibration.efficiency,
-                                                {.process_bytes = baseline_bytes,
-                                                 .data_bytes = data_bytes,
-                                                 .mpi_bytes = mpi_bytes}))
-                 .plan;
+      plan = plan::value_or_throw(plan_as_asked(asked, session.config(), machine)).plan;
     return std::move(plan.training);
   }
 

@@ -22,6 +22,7 @@
 #include "support/tiny_run.h"
 #include "train/objective/run_model.h"
 #include "train/open_dataset.h"
+#include "train/ranks/agreed_machine.h"
 #include "train/ranks/agreement.h"
 #include "train/ranks/rank_step.h"
 #include "train/ranks/ranks.h"
@@ -68,6 +69,87 @@ RunConfig run_of(const TemporaryDirectory& folder, const Form& form) {
   run.parallel.expert = form.expert;
   run.parallel.optimizer = form.optimizer;
   return run;
+}
+
+// --- What the plan goes by ---
+
+Machine machine_of(double flops, double share, double fixed, std::int64_t process_bytes,
+                   std::int64_t available_bytes) {
+  Machine machine{.device = device::describe_cpu(1),
+                  .price_source = "its own",
+                  .limits = {.process_bytes = process_bytes, .available_bytes = available_bytes}};
+  machine.device.fp32_flops_per_second = flops;
+  machine.device.bf16_flops_per_second = 2 * flops;
+  machine.device.copy_bytes_per_second = flops / 10;
+  machine.efficiency.share_of_roof = {{"linear bf16", share}};
+  machine.efficiency.fixed_seconds = {{"linear bf16", fixed}};
+  machine.efficiency.fixed_weight_bytes = {{"linear bf16", 1e6 * fixed}};
+  return machine;
+}
+
+Machine agreed_by_first(const std::vector<Machine>& machines) {
+  const TemporaryDirectory folder;
+  const auto num_ranks = static_cast<std::int64_t>(machines.size());
+  const RunConfig run = run_of(folder, {.ranks = num_ranks});
+  Ranks ranks(run);
+  Machine result;
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < num_ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const Machine& own = machines[static_cast<std::size_t>(rank)];
+      StepSums sums(ranks.of_thread(rank), 1);
+      const Machine agreed = agree_on_machine(sums, own);
+      if (rank == 0)
+        result = agreed;
+      else
+        EXPECT_EQ(to_text(agreed), to_text(own));
+    });
+  for (std::thread& thread : threads) thread.join();
+  ranks.done();
+  return result;
+}
+
+TEST(RankMachines, TheSlowestAndTheFewestBytesAreTheFirstRanks) {
+  const Machine first = machine_of(4e10, 0.5, 2e-6, 100, 9000);
+  const Machine agreed = agreed_by_first({first, machine_of(3e10, 0.75, 1e-6, 300, 8000),
+                                          machine_of(5e10, 0.25, 5e-6, 200, 7000),
+                                          machine_of(6e10, 1, 1e-6, 50, 9500)});
+  EXPECT_EQ(agreed.device.fp32_flops_per_second, 3e10);
+  EXPECT_EQ(agreed.device.bf16_flops_per_second, 6e10);
+  EXPECT_EQ(agreed.device.copy_bytes_per_second, 3e9);
+  EXPECT_EQ(agreed.device.model, first.device.model);
+  EXPECT_EQ(agreed.device.num_threads, first.device.num_threads);
+  EXPECT_EQ(agreed.efficiency.share_of_roof.at("linear bf16"), 0.25);
+  EXPECT_EQ(agreed.efficiency.fixed_seconds.at("linear bf16"), 5e-6);
+  EXPECT_EQ(agreed.efficiency.fixed_weight_bytes.at("linear bf16"), 5);
+  EXPECT_EQ(agreed.limits.process_bytes, 300);
+  EXPECT_EQ(agreed.limits.available_bytes, 7000);
+  EXPECT_EQ(agreed.price_source, "the slowest of 4 ranks' machines");
+}
+
+TEST(RankMachines, PricesOfEqualMachinesAreTheFirstRanksOwn) {
+  const Machine agreed = agreed_by_first(
+      {machine_of(4e10, 0.5, 2e-6, 100, 900), machine_of(4e10, 0.5, 2e-6, 120, 800)});
+  EXPECT_EQ(agreed.price_source, "its own");
+  EXPECT_EQ(agreed.limits.process_bytes, 120);
+  EXPECT_EQ(agreed.limits.available_bytes, 800);
+}
+
+TEST(RankMachines, AnUnmeasuredOneTakesTheSharesOfTheOther) {
+  Machine unmeasured = machine_of(4e10, 0.5, 2e-6, 0, 0);
+  unmeasured.efficiency = plan::default_efficiency();
+  const Machine agreed = agreed_by_first({unmeasured, machine_of(4e10, 0.5, 2e-6, 0, 0)});
+  EXPECT_EQ(agreed.efficiency.share_of_roof.at("linear bf16"), 0.5);
+  EXPECT_EQ(agreed.efficiency.fixed_weight_bytes.at("linear bf16"), 2);
+}
+
+TEST(RankMachines, ATextThatIsNoneNamesRankAndMember) {
+  EXPECT_THAT([] { (void)read_machine("{}", 3); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("machine of rank 3")));
+  std::string text = to_text(machine_of(4e10, 0.5, 2e-6, 100, 900));
+  text.replace(text.find("900"), 3, "-90");
+  EXPECT_THAT([&] { (void)read_machine(text, 1); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("available_bytes")));
 }
 
 // --- Memory ---

@@ -32,8 +32,10 @@ RunConfig wide_run(const std::filesystem::path& folder) {
 
 plan::Outcome<BudgetedRun> try_plan(const RunConfig& run, BudgetLimits limits) {
   limits.process_bytes = kProcess;
-  return plan_as_asked(run, model::load_config(run.model.path), device::describe_cpu(2),
-                       plan::default_efficiency(), limits);
+  return plan_as_asked(run, model::load_config(run.model.path),
+                       {.device = device::describe_cpu(2),
+                        .efficiency = plan::default_efficiency(),
+                        .limits = limits});
 }
 
 BudgetedRun plan(const RunConfig& run, BudgetLimits limits) {

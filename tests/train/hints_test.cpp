@@ -28,9 +28,11 @@ using ::testing::Not;
 constexpr const char* kWide = "\"hidden_size\": 64, \"intermediate_size\": 48";
 
 BudgetedRun plan(const RunConfig& run) {
-  return *plan_as_asked(run, model::load_config(run.model.path), device::describe_cpu(2),
-                        plan::default_efficiency(),
-                        {.process_bytes = std::int64_t{8} << 20, .finds_smallest = false});
+  return *plan_as_asked(
+      run, model::load_config(run.model.path),
+      {.device = device::describe_cpu(2),
+       .efficiency = plan::default_efficiency(),
+       .limits = {.process_bytes = std::int64_t{8} << 20, .finds_smallest = false}});
 }
 
 std::vector<std::string> on_disk(const RunConfig& run) {

@@ -92,9 +92,7 @@ class Snapshot {
     const std::clock_t begin = std::clock();
     std::int64_t peak = 0;
     std::string text;
-    const plan::Outcome<BudgetedRun> planned =
-        plan_as_asked(run, config_, device_, plan::default_efficiency(),
-                      {.process_bytes = kProcess, .available_bytes = available});
+    const plan::Outcome<BudgetedRun> planned = plan_as_asked(run, config_, machine(available));
     if (planned) {
       peak = planned->memory.peak_bytes;
       text = describe(run, *planned);
@@ -107,6 +105,12 @@ class Snapshot {
     std::fflush(stdout);
     write_file_atomically(folder_ / (name + ".txt"), text);
     return peak;
+  }
+
+  Machine machine(std::int64_t available = 0) const {
+    return {.device = device_,
+            .efficiency = plan::default_efficiency(),
+            .limits = {.process_bytes = kProcess, .available_bytes = available}};
   }
 
   std::string describe(const RunConfig& run, const BudgetedRun& planned) const {
@@ -132,8 +136,7 @@ class Snapshot {
     write_file_atomically(file, to_json(make_plan_file(run, config_, device_, planned.plan.training,
                                                        planned.memory, 0)));
     run.memory.plan = file.string();
-    const BudgetedRun again = *plan_as_asked(run, config_, device_, plan::default_efficiency(),
-                                             {.process_bytes = kProcess});
+    const BudgetedRun again = *plan_as_asked(run, config_, machine());
     std::filesystem::remove(file);
     return fmt::format("replayed {}\n", plan_hash(again.plan.training));
   }

@@ -6,7 +6,6 @@
 #include "plan/budget_error.h"
 #include "train/api/plan_summary.h"
 #include "train/budget.h"
-#include "train/calibration.h"
 #include "train/objective/run_model.h"
 #include "train/ranks/ranks.h"
 
@@ -23,17 +22,15 @@ PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
   train::require_supported_by_ranks(run);
   train::require_supported_by_ranks(run, config);
   const train::RunConfig own = train::of_one_thread(run, process_bytes);
-  const spec::DeviceSpec described = device::describe_cpu(static_cast<int>(own.device.threads));
-  const train::Calibration calibration = train::stored_calibration(described);
-  const spec::DeviceSpec device = train::with_peaks_of(described, calibration);
-  plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(
-      own, config, device, calibration.efficiency, {.process_bytes = process_bytes});
+  const train::Machine machine = train::priced_machine(
+      device::describe_cpu(static_cast<int>(own.device.threads)), {.process_bytes = process_bytes});
+  plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(own, config, machine);
   if (!planned) return plan::to_public(planned.refusal());
   train::add_other_ranks(planned->memory, run.parallel.local_ranks - 1);
   const lower::Compiled& training = planned->plan.training;
-  const plan::StepPrice price = train::price_run(run, training, device, calibration.efficiency);
+  const plan::StepPrice price = train::price_run(run, training, machine.device, machine.efficiency);
   return PlannedStep{
-      .summary = train::summarize(run, training, planned->memory, price, calibration.source),
+      .summary = train::summarize(run, training, planned->memory, price, machine.price_source),
       .choices = train::planned_choices(training),
       .disk_bytes = training.plan.disk_bytes};
 }

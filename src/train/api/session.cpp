@@ -12,7 +12,6 @@
 #include "train/api/plan_summary.h"
 #include "train/api/step_data.h"
 #include "train/budget.h"
-#include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
@@ -85,14 +84,15 @@ struct Session::Impl {
     const std::int64_t process_bytes = device::current_resident_bytes();
     RunConfig asked = run;
     asked.data.validation = {"evaluate()"};  // whose program's memory is part of the plan
-    const train::Calibration calibration = train::stored_calibration(model->device());
-    const spec::DeviceSpec device = train::with_peaks_of(model->device(), calibration);
-    train::BudgetedRun planned = plan::value_or_throw(train::plan_as_asked(
-        asked, model->config(), device, calibration.efficiency,
-        {.process_bytes = process_bytes, .available_bytes = device::available_bytes()}));
-    plan = train::summarize(run, planned.plan.training, planned.memory,
-                            price_run(run, planned.plan.training, device, calibration.efficiency),
-                            calibration.source);
+    const train::Machine machine = train::priced_machine(
+        model->device(),
+        {.process_bytes = process_bytes, .available_bytes = device::available_bytes()});
+    train::BudgetedRun planned =
+        plan::value_or_throw(train::plan_as_asked(asked, model->config(), machine));
+    plan =
+        train::summarize(run, planned.plan.training, planned.memory,
+                         price_run(run, planned.plan.training, machine.device, machine.efficiency),
+                         machine.price_source);
     program = model->bind(std::move(planned.plan.training));
     experts = train::ExpertCounts(*program);
   }

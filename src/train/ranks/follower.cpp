@@ -11,10 +11,10 @@
 #include "device/clock.h"
 #include "device/memory.h"
 #include "plan/budget_error.h"
-#include "train/calibration.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/metrics.h"
 #include "train/open_dataset.h"
+#include "train/ranks/agreed_machine.h"
 #include "train/ranks/rank_step.h"
 #include "train/run_plan.h"
 #include "train/schedule.h"
@@ -28,10 +28,9 @@ lower::Compiled compile(const ModelSession& session, const spec::Decisions& deci
   RunConfig run = session.run();
   run.data.validation.clear();  // the evaluator compiles its own program
   run.compiler.dump.clear();
-  const Calibration calibration = stored_calibration(session.device());
-  return plan::value_or_throw(
-             plan_run(run, session.config(), with_peaks_of(session.device(), calibration),
-                      calibration.efficiency, {.replay = &decisions, .rank = rank}))
+  const Machine machine = priced_machine(session.device());
+  return plan::value_or_throw(plan_run(run, session.config(), machine.device, machine.efficiency,
+                                       {.replay = &decisions, .rank = rank}))
       .training;
 }
 
@@ -46,17 +45,8 @@ struct Data {
 
 void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
                   Data data, const std::function<bool()>& stop_requested) {
-  Agreement agreement;
-  {
-    StepSums sums(rank, 1);
-    agreement = hear(sums);
-  }
   std::optional<LogScope> silence(std::in_place, LogSink{});  // the first rank says as much
-  require_same(agreement, run, rank.rank());
   ModelSession session(ranks.of_one(run, 0), false, {}, rank);
-  MethodPolicy methods = ranks.methods();
-  methods.measured = agreement.measured;
-  session.set_methods(std::move(methods));
   std::optional<io::Dataset> own, own_validation;
   if (data.train == nullptr) {
     data.train = &own.emplace(open_dataset(run.data.train, run, session.config()));
@@ -64,7 +54,21 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
       data.validation =
           &own_validation.emplace(open_dataset(run.data.validation, run, session.config()));
     device::reset_peak_resident();  // as the first rank does, before it plans
+    StepSums sums(rank, 1);
+    (void)agree_on_machine(
+        sums, priced_machine(session.device(),
+                             {.process_bytes = device::current_resident_bytes(),
+                              .available_bytes = device::available_bytes() / ranks.num_on_node()}));
   }
+  Agreement agreement;
+  {
+    StepSums sums(rank, 1);
+    agreement = hear(sums);
+  }
+  require_same(agreement, run, rank.rank());
+  MethodPolicy methods = ranks.methods();
+  methods.measured = agreement.measured;
+  session.set_methods(std::move(methods));
   std::unique_ptr<BoundProgram> program =
       session.bind(compile(session, agreement.decisions, rank.rank()));
   require_same(agreement, program->compiled, rank.rank());
