@@ -24,6 +24,7 @@
 #include "train/open_dataset.h"
 #include "train/ranks/agreed_machine.h"
 #include "train/ranks/agreement.h"
+#include "train/ranks/planned_exchanges.h"
 #include "train/ranks/rank_step.h"
 #include "train/ranks/ranks.h"
 #include "train/ranks/run_mesh.h"
@@ -153,6 +154,99 @@ TEST(RankMachines, ATextThatIsNoneNamesRankAndMember) {
 }
 
 // --- Memory ---
+
+// Bytes of the states of each parameter, by kind. A packing in place of the parameter counts as it.
+struct StateBytes {
+  std::int64_t parameter = 0, second_packing = 0, optimizer = 0;
+  bool operator==(const StateBytes&) const = default;
+};
+
+std::map<std::string, StateBytes> bytes_of_states(const RunConfig& run,
+                                                  const model::ModelConfig& config,
+                                                  std::int32_t rank) {
+  const lower::Compiled training =
+      plan_run(run, config, device::describe_cpu(1), plan::default_efficiency(), {.rank = rank})
+          ->training;
+  std::map<std::string, StateBytes> bytes;
+  for (const runtime::StateSlot& state : training.program.states) {
+    const spec::StatePart& part = state.part;
+    StateBytes& of = bytes[std::string(text(spec::has_owner(part.role) ? part.owner : state.name))];
+    const std::int64_t size = element_bytes(state.type);
+    if (part.role == spec::StateRole::kPackingTransposed)
+      of.second_packing += size;
+    else if (part.kind() == spec::StateKind::kOptimizer)
+      of.optimizer += size;
+    else
+      of.parameter += size;
+  }
+  return bytes;
+}
+
+// In bf16 with upper and lower 16 bits and moments in f32 a parameter takes 2 + (2 + 8) / d bytes,
+// and 2 more where it is packed twice. d: the ranks over which it is whole, which share its
+// optimizer's state. Those of fewer than 64 Ki elements are on all ranks alike. No dimension pads a
+// panel.
+TEST(RankMemory, OfStatesIsTheClosedForm) {
+  constexpr std::int64_t kFewest = 64 << 10;
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(),
+                           R"("hidden_size": 128, "intermediate_size": 512, "vocab_size": 1024)");
+  run.train.precision = "bf16";
+  const model::ModelConfig config = load_run_model(run);
+  const std::map<std::string, StateBytes> whole = bytes_of_states(run, config, 0);
+  for (const auto& [ranks, expert] : {std::pair{1, 1}, {2, 1}, {4, 1}, {2, 2}, {4, 2}, {4, 4}}) {
+    run.parallel.local_ranks = ranks;
+    run.parallel.expert = expert;
+    for (std::int32_t rank = 0; rank < ranks; ++rank) {
+      int num_large = 0;
+      for (const auto& [name, bytes] : bytes_of_states(run, config, rank)) {
+        SCOPED_TRACE(fmt::format("{}: rank {} of {}, expert {}", name, rank, ranks, expert));
+        const bool is_expert = name.find("experts") != std::string::npos;
+        const StateBytes& alone = whole.at(name);
+        // Norms and routers are small, f32 or padded, and as they are on one rank.
+        if (alone.parameter / 2 < kFewest) {
+          EXPECT_EQ(bytes, alone);
+          continue;
+        }
+        const std::int64_t elements = alone.parameter / 2 / (is_expert ? expert : 1);
+        const std::int64_t sharers = is_expert ? ranks / expert : ranks;
+        ++num_large;
+        EXPECT_EQ(bytes.parameter, 2 * elements);
+        EXPECT_EQ(bytes.optimizer, (2 + 8) * elements / sharers);
+        EXPECT_EQ(bytes.second_packing, alone.second_packing == 0 ? 0 : 2 * elements);
+      }
+      EXPECT_GE(num_large, 6);
+    }
+  }
+}
+
+// A rank sends (d - 1) / d of each large gradient in f32, and as much of the updated parameter in
+// bf16.
+TEST(RankTraffic, OfGradientsAndParametersIsTheClosedForm) {
+  constexpr std::int64_t kFewest = 64 << 10;
+  const TemporaryDirectory folder;
+  RunConfig run = tiny_run(folder.path(),
+                           R"("hidden_size": 128, "intermediate_size": 512, "vocab_size": 1024)");
+  run.train.precision = "bf16";
+  const model::ModelConfig config = load_run_model(run);
+  std::int64_t large = 0;
+  for (const auto& [name, bytes] : bytes_of_states(run, config, 0))
+    if (bytes.parameter / 2 >= kFewest) large += bytes.parameter / 2;
+  for (const std::int64_t ranks : {2, 4}) {
+    run.parallel.local_ranks = ranks;
+    const lower::Compiled training =
+        plan_run(run, config, device::describe_cpu(1), plan::default_efficiency())->training;
+    std::int64_t sent_gradients = 0, sent_parameters = 0;
+    for (const PlannedExchange& exchange : planned_exchanges(training, mesh_of(run), 1)) {
+      if (exchange.kind == comm::ExchangeKind::kReduceScatter)
+        sent_gradients += exchange.count * exchange.sent_bytes;
+      if (exchange.kind == comm::ExchangeKind::kAllGather)
+        sent_parameters += exchange.count * exchange.sent_bytes;
+    }
+    EXPECT_EQ(sent_gradients, 4 * large * (ranks - 1) / ranks) << ranks << " ranks";
+    EXPECT_EQ(sent_parameters, 2 * large * (ranks - 1) / ranks) << ranks << " ranks";
+  }
+}
 
 // One rank's steps, as train/ranks/follower.h takes them. Calls before_step(step) on all ranks.
 void run_steps(const Ranks& ranks, const RunConfig& run, const runtime::RankContext& rank,
