@@ -18,6 +18,7 @@
 #include "train/budget.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_directory.h"
+#include "train/checkpoint/kept_batch.h"
 #include "train/checkpoint/preflight.h"
 #include "train/checkpoint/run_lock.h"
 #include "train/checkpoint/run_start.h"
@@ -76,7 +77,9 @@ void require_keys(const RunConfig& run) {
 }  // namespace
 
 struct Trainer::Impl {
-  RunConfig run;
+  KeptBatch kept;
+  const std::int64_t asked_accumulation;  // before that
+  RunConfig& run = kept.run;
   RunListener& listener;
   std::optional<RunLock> lock;  // until the run ends
   // Resident before the plan's memory: code, libraries, tokenizer, data. The last two also
@@ -115,7 +118,8 @@ struct Trainer::Impl {
 
   Impl(const RunConfig& config, RunListener& events, runtime::swap::DeviceWrapper wrap_swap,
        comm::MpiWorld* world)
-      : run((require_keys(config), with_training_precision(config))),
+      : kept((require_keys(config), keep_batch(with_training_precision(config)))),
+        asked_accumulation(config.train.gradient_accumulation_steps),
         listener(events),
         lock(std::in_place, run.train.output),
         ranks(run, world),
@@ -216,7 +220,8 @@ struct Trainer::Impl {
     if (!lock->former_owner().empty())
       say("took {} over from {}, which ended without releasing it", run.train.output,
           lock->former_owner());
-    for (const std::string& message : begun.messages) say("{}", message);
+    for (const auto* messages : {&kept.messages, &begun.messages})
+      for (const std::string& message : *messages) say("{}", message);
     return begun;
   }
 
@@ -401,6 +406,8 @@ struct Trainer::Impl {
   CheckpointProgress progress_of(std::int64_t step) const {
     CheckpointProgress progress{
         .step = step, .seed = run.train.seed, .run = start.run, .contents = start.contents};
+    if (asked_accumulation != run.train.gradient_accumulation_steps)
+      progress.asked_accumulation = asked_accumulation;
     if (run.parallel.reduction == "fast") progress.measured = to_json(methods.measured);
     return progress;
   }

@@ -76,6 +76,12 @@ std::string refusal_of(RunConfig run) {
   return "it was taken, or refused for another reason";
 }
 
+class Messages : public RunListener {
+ public:
+  void on_message(Severity, const std::string& message) override { text += message + "\n"; }
+  std::string text;
+};
+
 class Forms : public ::testing::TestWithParam<std::string> {};
 
 RunConfig with_form(RunConfig run, const std::string& form) {
@@ -138,6 +144,39 @@ std::vector<double> losses_of(const RunConfig& run) {
 
 void expect_close(double loss, double want, DType dtype) {
   EXPECT_LE(std::abs(loss - want), anabatic::testing::loss_tolerance(want, dtype));
+}
+
+// Label slow, as all of this suite.
+TEST(ManyRanks, ComputeForTwentyStepsWhatOneRankDoes) {
+  const TemporaryDirectory folder;
+  for (const char* form : {"fp32", "bf16", "bf16 moments", "int8 moments"}) {
+    const auto outcome = [&](std::int64_t ranks) {
+      RunConfig run = with_form(run_of(folder, ranks, 8 / ranks), form);
+      run.train.output += form;
+      run.fusions.off.clear();
+      run.train.steps = 20;
+      run.train.gradient_leaves = 8;
+      return outcome_of(run);
+    };
+    const Outcome one = outcome(1);
+    for (const std::int64_t ranks : {2, 4, 8})
+      EXPECT_EQ(outcome(ranks), one) << form << ", " << ranks << " ranks";
+  }
+}
+
+TEST(ManyRanks, ShareExpertsForTwentySteps) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 8, 1);
+  run.train.steps = 20;
+  const std::vector<double> whole = losses_of(run);
+  for (const std::int64_t expert : {2, 4}) {
+    run.train.output += fmt::format("-experts-{}", expert);
+    run.parallel.expert = expert;
+    const std::vector<double> shared = losses_of(run);
+    ASSERT_EQ(shared.size(), whole.size());
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      expect_close(shared[i], whole[i], DType::kFloat32);
+  }
 }
 
 TEST(Ranks, UpdatesInTheBackwardOfAsManyLeavesAreEqualToo) {
@@ -348,13 +387,39 @@ TEST(Ranks, GoOnFromACheckpointOfAnyNumber) {
   run.train.gradient_accumulation_steps = 2;
   EXPECT_EQ(outcome_of(run), whole);
   go_back_to(run.train.output, 4);
+  run.train.gradient_accumulation_steps = 3;
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              AllOf(HasSubstr("parallel.local_ranks: the checkpoint has 2, this run 1"),
+                    HasSubstr("has 2 micro-batches: train.gradient_accumulation_steps: 2 keeps")));
+  run.parallel.local_ranks = 3;
   run.train.gradient_accumulation_steps = 1;
-  try {
-    Trainer{run};
-    FAIL() << "a step of another number of samples was taken";
-  } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("parallel.local_ranks: the checkpoint has 2, this run 1"));
-  }
+  EXPECT_THAT(refusal_of<InvalidArgument>(run),
+              HasSubstr("has 2 micro-batches: parallel.local_ranks: 2 with "
+                        "train.gradient_accumulation_steps: 1 keeps them"));
+}
+
+// Nobody edits the config, however often the number of ranks changes.
+TEST(Ranks, KeepTheBatchOfTheirCheckpoint) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_of(folder, 4, 1);
+  run.train.steps = 8;
+  run.train.save_every = 2;
+  run.train.keep_last = 0;
+  const Outcome whole = outcome_of(run);
+  go_back_to(run.train.output, 2);
+  run.parallel.local_ranks = 1;
+  Messages messages;
+  Trainer(run, messages).train();
+  EXPECT_THAT(messages.text, AllOf(HasSubstr("train.gradient_accumulation_steps is 4 instead of 1: "
+                                             "1 ranks go on with the 4 micro-batches a step"),
+                                   HasSubstr("train.gradient_leaves is 4")));
+  go_back_to(run.train.output, 4);
+  Trainer(run).train();
+  go_back_to(run.train.output, 6);
+  run.parallel.local_ranks = 2;
+  const Outcome resumed = outcome_of(run);
+  EXPECT_EQ(resumed.lines, whole.lines);
+  EXPECT_TRUE(resumed.checkpoint == whole.checkpoint);
 }
 
 TEST(Ranks, TheErrorOfOneEndsAllAndIsToldOnce) {

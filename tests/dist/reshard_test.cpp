@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "base/text.h"
 #include "support/file_size_limit.h"
 #include "support/tiny_run.h"
+#include "support/tolerance.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/state_files.h"
@@ -28,8 +30,11 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
+using anabatic::testing::checkpoint_bytes;
 using anabatic::testing::FileSizeLimit;
 using anabatic::testing::flip_bit;
+using anabatic::testing::go_back_to;
+using anabatic::testing::json_lines;
 using anabatic::testing::TemporaryDirectory;
 using anabatic::testing::tiny_run;
 using anabatic::testing::training_state;
@@ -148,6 +153,73 @@ TEST(Reshard, ALayoutReadsWhatAnotherOneWrote) {
   expect_the_same_through({{4, 2}, {1, 1}, {4, 4}, {2, 2}, {4, 1}}, "bf16", "fp32");
   expect_the_same_through({{4, 1}, {2, 2}}, "fp32", "bf16");
   expect_the_same_through({{3, 1}, {1, 1}}, "bf16", "int8");
+}
+
+// --- 20 more steps ---
+
+constexpr std::int64_t kSavedStep = 4, kLastStep = kSavedStep + 20;
+
+struct Outcome {
+  std::string checkpoint;
+  std::vector<double> losses;  // of the steps after kSavedStep
+};
+
+Outcome outcome_of(const RunConfig& run) {
+  Outcome outcome{checkpoint_bytes(Trainer(run).train().checkpoint), {}};
+  for (const Json& line : json_lines(fs::path(run.train.output) / "metrics.jsonl"))
+    if (line["step"].get<std::int64_t>() > kSavedStep)
+      outcome.losses.push_back(line["loss"].get<double>());
+  return outcome;
+}
+
+// A run of one layout, and what becomes of its fourth step in others. Nobody changes another key:
+// each keeps the micro-batches of a step.
+void expect_steps_to_go_on(Layout saved, const std::vector<Layout>& others,
+                           const std::string& precision) {
+  const TemporaryDirectory folder;
+  RunConfig run = with(run_in(folder, precision), saved);
+  run.train.gradient_accumulation_steps = 4 / saved.first;
+  run.train.steps = kLastStep;
+  run.train.save_every = kSavedStep;
+  run.train.keep_last = 0;
+  const Outcome whole = outcome_of(run);
+  ASSERT_EQ(std::ssize(whole.losses), kLastStep - kSavedStep);
+  go_back_to(run.train.output, kSavedStep);
+  for (const Layout& layout : others) {
+    SCOPED_TRACE(fmt::format("{}: {} ranks, expert {}, then {} ranks, expert {}", precision,
+                             saved.first, saved.second, layout.first, layout.second));
+    RunConfig resumed = with(run, layout);
+    resumed.train.output =
+        folder.path() / fmt::format("resumed-{}-{}", layout.first, layout.second);
+    fs::copy(run.train.output, resumed.train.output, fs::copy_options::recursive);
+    const Outcome outcome = outcome_of(resumed);
+    ASSERT_EQ(outcome.losses.size(), whole.losses.size());
+    // One rank's sums have the order of more ranks; those of more have not that of one.
+    const bool keeps_order = layout == saved || (saved.second == 1 && layout.second == 1 &&
+                                                 saved.first % layout.first == 0);
+    if (keeps_order) {
+      EXPECT_EQ(outcome.losses, whole.losses);
+      EXPECT_TRUE(outcome.checkpoint == whole.checkpoint);
+      continue;
+    }
+    const DType dtype = precision == "fp32" ? DType::kFloat32 : DType::kBFloat16;
+    for (std::size_t i = 0; i < whole.losses.size(); ++i)
+      EXPECT_LE(std::abs(outcome.losses[i] - whole.losses[i]),
+                anabatic::testing::loss_tolerance(whole.losses[i], dtype))
+          << "step " << kSavedStep + 1 + static_cast<std::int64_t>(i);
+  }
+}
+
+// Label slow.
+TEST(EveryPair, OfLayoutsGoesOnForTwentySteps) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const Layout& saved : kLayouts)
+      expect_steps_to_go_on(saved, {std::begin(kLayouts), std::end(kLayouts)}, precision);
+}
+
+TEST(Reshard, ALayoutGoesOnWithWhatAnotherOneSaved) {
+  expect_steps_to_go_on({4, 1}, {{1, 1}}, "bf16");
+  expect_steps_to_go_on({2, 2}, {{2, 2}, {4, 4}}, "fp32");
 }
 
 class Boxes : public ::testing::Test {

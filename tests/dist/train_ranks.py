@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mpirun anabatic train`: bits of ranks as threads, signals, errors that are told once, ranks that die.
 
-usage: train_ranks.py MPIRUN ANABATIC [--kills NUMBER]    (--kills: that many, at random points, and nothing else)
+usage: train_ranks.py MPIRUN ANABATIC [--kills NUMBER | --ranks NUMBER]
+--kills: that many, at random points, and nothing else; --ranks: bits, methods and resume of so many, and nothing else
 
 ANABATIC_SANITIZED in the environment: memory has a sanitizer's, too, and is not compared with the plan.
 """
@@ -20,6 +21,7 @@ import time
 
 MPIRUN, ANABATIC = sys.argv[1:3]
 NUM_KILLS = int(sys.argv[4]) if sys.argv[3:4] == ["--kills"] else None
+NUM_RANKS = int(sys.argv[4]) if sys.argv[3:4] == ["--ranks"] else 2
 VOCABULARY = 97
 MODEL = {
     "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": VOCABULARY, "hidden_size": 16,
@@ -101,8 +103,9 @@ def train(command):
 
 def check_bits(folder, *more):
     name = "-".join(("bits", *more[1::2]))
-    train(folder.arguments(f"{name}-threads", "--parallel.local_ranks", "2", "--device.threads", "2", *more))
-    text = train(under_mpirun(2, folder.arguments(f"{name}-processes", *more)))
+    ranks = str(NUM_RANKS)
+    train(folder.arguments(f"{name}-threads", "--parallel.local_ranks", ranks, "--device.threads", ranks, *more))
+    text = train(under_mpirun(NUM_RANKS, folder.arguments(f"{name}-processes", *more)))
     expect(text.count("trained steps 1 to 8") == 1, "one console", text)
     expect(folder.states(f"{name}-processes") == folder.states(f"{name}-threads"), "the bits of ranks as threads", text)
     return f"{name}-processes"
@@ -111,7 +114,7 @@ def check_bits(folder, *more):
 def measured(folder, mpi_share):
     """As if MPI's own collectives took such a share of the time of ordered messages."""
     if not os.path.isdir(f"{os.environ['XDG_CACHE_HOME']}/anabatic"):
-        train(under_mpirun(2, [ANABATIC, "bench", "exchange", "--mib", "1", "--rounds", "1"]))
+        train(under_mpirun(NUM_RANKS, [ANABATIC, "bench", "exchange", "--mib", "1", "--rounds", "1"]))
     (name,) = [name for name in os.listdir(f"{os.environ['XDG_CACHE_HOME']}/anabatic") if name.startswith("exchanges-")]
     path = f"{os.environ['XDG_CACHE_HOME']}/anabatic/{name}"
     with open(path, encoding="utf-8") as file:
@@ -123,29 +126,38 @@ def measured(folder, mpi_share):
 
 
 def check_methods(folder, like, *more):
-    """MPI's own collectives: two terms have one sum, whoever adds them. A resume keeps who it was. Both begin with too little room for
-    rows of experts, and plan again."""
-    arguments = folder.arguments("methods", "--parallel.exchange", "mpi", "--parallel.reduction", "fast", "--parallel.expert_capacity", "1",
-                                 *more)
+    """MPI's own collectives: two terms have one sum, whoever adds them, and more repeat theirs. A resume keeps who it was. All begin with
+    too little room for rows of experts, and plan again."""
+
+    def arguments(output):
+        return folder.arguments(output, "--parallel.exchange", "mpi", "--parallel.reduction", "fast", "--parallel.expert_capacity", "1",
+                                *more)
+
     measured(folder, 0.5)
-    text = train(under_mpirun(2, arguments))
+    text = train(under_mpirun(NUM_RANKS, arguments("methods")))
     expect("rows come to the experts of one rank" in text, "a plan with more room", text)
-    expect(folder.states("methods") == folder.states(like), "the bits of ordered messages", "others")
+    if NUM_RANKS > 2:
+        like = "methods-again"
+        train(under_mpirun(NUM_RANKS, arguments(like)))
+    expect(folder.states("methods") == folder.states(like), f"the bits of {like}", "others")
     with open(f"{folder.path}/methods/plan.txt", encoding="utf-8") as plan:
         text = plan.read()
     for row in ("all_reduce .*; mpi: measured, 2.00 x", "exchange_rows .*; mpi: parallel.exchange: mpi"):
         expect(re.search(row, text), row, text)
     measured(folder, 2)
-    text = train(under_mpirun(2, [*arguments, "--train.steps", "9"]))
+    text = train(under_mpirun(NUM_RANKS, [*arguments("methods"), "--train.steps", "9"]))
     expect("keep the method of the checkpoint" in text, "methods that stay", text)
 
 
 def check_resume(folder):
-    """Two processes go on from four steps of one rank, with as many samples a step."""
-    train(folder.arguments("whole", "--parallel.local_ranks", "2"))
-    train(folder.arguments("resumed", "--train.gradient_accumulation_steps", "2", "--train.steps", "4"))
-    train(under_mpirun(2, folder.arguments("resumed")))
-    expect(folder.states("resumed")[0] == "step-00000008", "eight steps", folder.states("resumed")[0])
+    """One rank goes on from four steps of several processes, and these from six of it, with as many samples a step and equal bits."""
+    constant = ("--optimizer.schedule", "constant")
+    train(under_mpirun(NUM_RANKS, folder.arguments("whole", *constant)))
+    train(under_mpirun(NUM_RANKS, folder.arguments("resumed", "--train.steps", "4", *constant)))
+    text = train(folder.arguments("resumed", "--train.steps", "6", *constant))
+    expect(f"train.gradient_accumulation_steps is {NUM_RANKS} instead of 1" in text, "as many samples a step", text)
+    train(under_mpirun(NUM_RANKS, folder.arguments("resumed", *constant)))
+    expect(folder.states("resumed") == folder.states("whole"), "the bits of a run that never stopped", folder.states("resumed")[0])
 
 
 def check_memory(path):
@@ -259,9 +271,11 @@ def main():
             check_deaths(folder, NUM_KILLS)
             return
         check_bits(folder)
-        shared = ("--parallel.expert", "2", "--data.validation", f"{path}/train")
+        shared = ("--parallel.expert", str(NUM_RANKS), "--data.validation", f"{path}/train")
         check_methods(folder, check_bits(folder, *shared), *shared)
         check_resume(folder)
+        if NUM_RANKS != 2:
+            return
         if "ANABATIC_SANITIZED" not in os.environ:
             check_memory(f"{path}/memory")
         check_signal(folder, "signal", lambda process: process.send_signal(signal.SIGUSR1))

@@ -34,6 +34,7 @@ void write_progress(const std::filesystem::path& checkpoint, const CheckpointPro
       {"contents", progress.contents}};
   if (!progress.boxes.empty()) json["tensors"] = to_json(progress.boxes);
   if (!progress.measured.is_null()) json["measured_exchanges"] = progress.measured;
+  if (progress.asked_accumulation) json["asked_accumulation"] = *progress.asked_accumulation;
   write_file_atomically(checkpoint / kProgressFile, dump_json(json, 2) + "\n");
 }
 
@@ -62,6 +63,9 @@ CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
       .contents = json["contents"],
       .boxes = is_of_ranks ? read_boxes(JsonNode(json, kProgressFile).at("tensors")) : BoxMap(),
       .measured = json.value("measured_exchanges", Json())};
+  if (json.contains("asked_accumulation"))
+    progress.asked_accumulation =
+        JsonNode(json, kProgressFile).at("asked_accumulation").as_integer(1);
   ANABATIC_REQUIRE(checkpoint.filename() == checkpoint_name(progress.step),
                    "{} is of step {}, but the directory's name says otherwise", kProgressFile,
                    progress.step);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "base/json.h"
@@ -28,6 +29,9 @@ struct CheckpointProgress {
   BoxMap boxes{};  // of several ranks; empty: kStatesFile has all tensors whole
   // What methods of exchanges went by (train/ranks); null: all add in order.
   Json measured{};
+  // train.gradient_accumulation_steps as the config had it, where the run took another number
+  // (train/checkpoint/kept_batch.h).
+  std::optional<std::int64_t> asked_accumulation{};
 };
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress);

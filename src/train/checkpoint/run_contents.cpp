@@ -12,8 +12,8 @@
 #include "io/gguf.h"
 #include "io/tokenizer/gguf/gguf_tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
+#include "train/checkpoint/kept_batch.h"
 #include "train/model_session.h"
-#include "train/ranks/run_mesh.h"
 #include "train/tokenize.h"
 
 namespace anabatic::train {
@@ -183,6 +183,21 @@ const std::set<std::string, std::less<>>& binding_keys() {
   return keys;
 }
 
+// What keeps the micro-batches of a step on so many ranks.
+std::string settings_for(std::int64_t micro_batches, std::int64_t ranks) {
+  if (micro_batches % ranks == 0)
+    return fmt::format("train.gradient_accumulation_steps: {} keeps them", micro_batches / ranks);
+  std::int64_t fewer = ranks, more = ranks;
+  while (micro_batches % fewer != 0) --fewer;
+  while (more < micro_batches && micro_batches % more != 0) ++more;
+  const auto setting = [&](std::int64_t count) {
+    return fmt::format("parallel.local_ranks: {} with train.gradient_accumulation_steps: {}", count,
+                       micro_batches / count);
+  };
+  return more > micro_batches ? fmt::format("{} keeps them", setting(fewer))
+                              : fmt::format("{} keeps them, or {}", setting(fewer), setting(more));
+}
+
 // Settings whose change is reported: those of the optimizer and its schedule.
 bool is_remarkable(const std::string& key) {
   return key == "train.steps" || key.starts_with("optimizer.");
@@ -217,10 +232,8 @@ ContentsChange compare_contents(const Json& saved, const Json& now) {
 
 ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
   ContentsChange change;
-  const auto micro_batches = [](const RunConfig& run) {  // of a step, on all ranks
-    return run.train.gradient_accumulation_steps * run.parallel.local_ranks;
-  };
-  const bool has_its_steps = micro_batches(saved) == micro_batches(now);
+  const std::int64_t micro_batches = micro_batches_of_step(saved);
+  const bool has_its_steps = micro_batches == micro_batches_of_step(now);
   const std::set<std::string, std::less<>> factors{"train.gradient_accumulation_steps",
                                                    "parallel.local_ranks"};
   for (const ConfigKey& key : config_keys()) {
@@ -238,21 +251,14 @@ ContentsChange compare_keys(const RunConfig& saved, const RunConfig& now) {
           fmt::format("{} is {} from here on; the checkpoint has {}", key.name, after, before));
     }
   }
-  const auto data_ranks = [](const RunConfig& run) {
-    const RunConfig::Parallel& axes = run.parallel;
-    return std::max<std::int64_t>(num_ranks(run) / (axes.tensor * axes.context * axes.pipeline), 1);
-  };
-  const auto leaves_of = [&](const RunConfig& run) {
-    return run.train.gradient_leaves == RunConfig::Train::kOneADataRank ? data_ranks(run)
-                                                                        : run.train.gradient_leaves;
-  };
-  const std::int64_t leaves = leaves_of(saved);
-  if (leaves != leaves_of(now))
+  if (!has_its_steps && saved.parallel.local_ranks != now.parallel.local_ranks)
+    change.maths += fmt::format("\n  a step there has {} micro-batches: {}", micro_batches,
+                                settings_for(micro_batches, now.parallel.local_ranks));
+  if (gradient_leaves(saved) != gradient_leaves(now))
     change.remarks.push_back(
-        fmt::format("gradients add up in another order from here on{}",
-                    leaves % data_ranks(now) == 0
-                        ? fmt::format("; train.gradient_leaves: {} keeps the checkpoint's", leaves)
-                        : ""));
+        fmt::format("gradients add up in another order from here on, of {} leaves instead of {} "
+                    "(train.gradient_leaves)",
+                    gradient_leaves(now), gradient_leaves(saved)));
   return change;
 }
 

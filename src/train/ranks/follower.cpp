@@ -12,6 +12,7 @@
 #include "device/memory.h"
 #include "plan/budget_error.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/kept_batch.h"
 #include "train/metrics.h"
 #include "train/open_dataset.h"
 #include "train/ranks/agreed_machine.h"
@@ -138,7 +139,7 @@ void follow_or_abort(const Ranks& ranks, const RunConfig& run, const runtime::Ra
 
 void follow(const RunConfig& run, comm::MpiWorld& world,
             const std::function<bool()>& stop_requested) {
-  const RunConfig trained = with_training_precision(run);
+  const RunConfig trained = keep_batch(with_training_precision(run)).run;
   Ranks ranks(trained, &world);
   follow_or_abort(ranks, trained, ranks.own(), {}, stop_requested);
   ranks.done();
