@@ -125,6 +125,21 @@ TEST(Engine, EvaluatesAndGeneratesWhatAnInterruptedRunHasTrained) {
   EXPECT_EQ(engine.generate("ab"), saved.generate("ab"));
 }
 
+// Each rank has half of the experts while it trains.
+TEST(Engine, EvaluatesAndGeneratesWhatRanksTrained) {
+  const TemporaryDirectory folder;
+  const std::string yaml = yaml_of(folder, run_in(folder, "bf16"));
+  Engine engine({{"parallel.local_ranks", {"2"}}, {"parallel.expert", {"2"}}}, yaml);
+  const std::string before = engine.generate("ab");
+  const TrainSummary summary = engine.train();
+  Engine saved({{"model.path", {summary.checkpoint}}, {"model.init", {"pretrained"}}}, yaml);
+  ASSERT_TRUE(summary.before && summary.after);
+  EXPECT_LT(summary.after->loss, summary.before->loss);
+  EXPECT_EQ(engine.evaluate().loss, saved.evaluate().loss);
+  EXPECT_EQ(engine.generate("ab"), saved.generate("ab"));
+  EXPECT_NE(engine.generate("ab"), before);
+}
+
 TEST(Engine, EvaluatesAndGeneratesWithStatesOnDisk) {
   const TemporaryDirectory folder;
   RunConfig run = run_in(folder, "bf16");

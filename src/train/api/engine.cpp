@@ -13,14 +13,28 @@ struct Engine::Impl {
   train::RunConfig run;
   RunListener silence;
   RunListener* listener;  // never null
-  // The model of evaluate() and generate(): the trained one, or model.path as loaded by the first
-  // of them; none before that.
+  // The model of evaluate() and generate(): the trained one, or that of `alone` as loaded by the
+  // first of them; none before that.
   std::unique_ptr<train::ModelSession> session;
+  // One rank of the run, whose parts of a model others share while they train.
+  train::RunConfig alone;
 
   Impl(const Settings& settings, const std::string& yaml_file, RunListener* wanted)
       : listener(wanted != nullptr ? wanted : &silence) {
     const LogScope scope(to_listener());
-    run = train::load_run_config(yaml_file, {settings.begin(), settings.end()});
+    run = alone = train::load_run_config(yaml_file, {settings.begin(), settings.end()});
+    alone.parallel = {};
+    alone.train.gradient_leaves = train::RunConfig::Train::kOneADataRank;
+  }
+
+  // Takes what was trained: a rank's parts of a model are read again as a whole.
+  void take(train::Trainer& trainer, const std::string& checkpoint) {
+    if (run.parallel.local_ranks == 1) {
+      session = trainer.take_session();
+      return;
+    }
+    alone.model.path = checkpoint;
+    alone.model.init = "pretrained";
   }
 
   LogSink to_listener() {
@@ -33,7 +47,7 @@ struct Engine::Impl {
   template <class Body>
   auto with_session(Body&& body) {
     const LogScope scope(to_listener());
-    if (!session) session = std::make_unique<train::ModelSession>(run, false);
+    if (!session) session = std::make_unique<train::ModelSession>(alone, false);
     try {
       return body(*session);
     } catch (...) {
@@ -53,9 +67,10 @@ Engine::Engine(Engine&&) noexcept = default;
 TrainSummary Engine::train() {
   const LogScope scope(impl_->to_listener());
   impl_->session.reset();  // two models need not fit into memory
+  impl_->alone.model = impl_->run.model;
   train::Trainer trainer(impl_->run, *impl_->listener);
   const train::TrainResult result = trainer.train();
-  impl_->session = trainer.take_session();
+  impl_->take(trainer, result.checkpoint.string());
   return {.step = result.step,
           .interrupted = result.interrupted,
           .loss = result.loss,
