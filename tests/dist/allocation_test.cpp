@@ -2,17 +2,15 @@
 // Exchanges take nothing from the heap, on any rank, helper threads included.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <link.h>
 
-#include <array>
 #include <barrier>
 #include <cstdint>
-#include <string_view>
 
 #include "comm/paced_transport.h"
 #include "dist/exchange_program.h"
 #include "dist/mpi_ranks.h"
 #include "support/counted_allocations.h"
+#include "support/own_code.h"
 
 namespace anabatic::testing {
 namespace {
@@ -68,38 +66,6 @@ TEST(ExchangeAllocations, AreNone) {
 }
 
 #ifndef ANABATIC_IS_SANITIZED
-// Where the code of this program and of the C++ library lies. Whatever else calls malloc belongs to
-// MPI.
-struct Range {
-  std::uintptr_t first, end;
-};
-std::array<Range, 8> own_code{};
-std::size_t num_own_code = 0;
-
-bool is_own(const void* caller) {
-  const auto address = reinterpret_cast<std::uintptr_t>(caller);
-  for (std::size_t i = 0; i < num_own_code; ++i)
-    if (address >= own_code[i].first && address < own_code[i].end) return true;
-  return false;
-}
-
-void find_own_code() {
-  num_own_code = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* object, std::size_t, void*) {
-        const std::string_view name = object->dlpi_name;  // empty: the program
-        if (!name.empty() && name.find("libstdc++") == std::string_view::npos) return 0;
-        for (int i = 0; i < object->dlpi_phnum; ++i) {
-          const auto& part = object->dlpi_phdr[i];
-          if (part.p_type != PT_LOAD || (part.p_flags & PF_X) == 0) continue;
-          const std::uintptr_t first = object->dlpi_addr + part.p_vaddr;
-          own_code.at(num_own_code++) = {first, first + part.p_memsz};
-        }
-        return 0;
-      },
-      nullptr);
-}
-
 class MpiAllocations : public ::testing::TestWithParam<comm::MpiWorld*> {};
 
 // The first round finds how many messages are under way at once.

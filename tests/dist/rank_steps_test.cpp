@@ -14,10 +14,12 @@
 
 #include "base/error.h"
 #include "device/topology.h"
+#include "dist/mpi_ranks.h"
 #include "io/data/loader.h"
 #include "runtime/verify_schedule.h"
 #include "spec/shards.h"
 #include "support/counted_allocations.h"
+#include "support/own_code.h"
 #include "support/test_config.h"
 #include "support/tiny_run.h"
 #include "train/objective/run_model.h"
@@ -304,6 +306,41 @@ TEST(RankSteps, TakeNothingFromTheHeap) {
     EXPECT_EQ(allocations_of_steps(run_of(folder, form)), 0) << to_string(form);
   EXPECT_EQ(allocations_of_steps(run_of(folder, {.ranks = 1})), 0);
 }
+
+#ifndef ANABATIC_IS_SANITIZED
+class ProcessSteps : public ::testing::TestWithParam<comm::MpiWorld*> {};
+
+// Ours take nothing, helper threads included. MPI's are printed: its progress may take some.
+TEST_P(ProcessSteps, TakeNothingOfOursFromTheHeap) {
+  constexpr std::int64_t kWarm = 3, kSteps = 8;
+  anabatic::testing::find_own_code();
+  const TemporaryDirectory folder;
+  for (const std::int64_t expert : {1, GetParam()->size()})
+    for (const char* exchange : {"ordered", "mpi"}) {
+      RunConfig run = run_of(folder, {.ranks = GetParam()->size(), .expert = expert});
+      run.parallel.exchange = exchange;
+      run.parallel.reduction = exchange == std::string("mpi") ? "fast" : "ordered";
+      Ranks ranks(run, GetParam());
+      long own = -1, begin = 0;
+      const auto before_step = [&](std::int64_t step) {
+        if (step == kWarm + 1) {
+          counts_caller = anabatic::testing::is_own;
+          begin = num_allocations;
+        }
+        if (step == kSteps + 1) {
+          own = num_allocations - begin;
+          counts_caller = nullptr;
+        }
+      };
+      run_steps(ranks, run, ranks.own(), kSteps, before_step);
+      ranks.done();
+      EXPECT_EQ(own, 0) << "expert " << expert << ", exchange " << exchange;
+    }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ProcessSteps);
+INSTANTIATE_TEST_SUITE_P(World, ProcessSteps, ::testing::ValuesIn(anabatic::testing::mpi_worlds()));
+#endif
 
 // --- Sums ---
 
