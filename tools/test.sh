@@ -73,6 +73,7 @@ cmake --build build/asan -j "$jobs"
 run_tests asan build/asan -LE 'slow|parity'
 
 if [ "$all" = "--all" ]; then
+  run_tests asan_ranks build/asan -R '^train_ranks_test$'
   stage "clang-tidy"
   sh tools/lint --tidy
   stage "slow tests"
