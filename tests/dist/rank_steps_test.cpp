@@ -184,6 +184,15 @@ std::map<std::string, StateBytes> bytes_of_states(const RunConfig& run,
   return bytes;
 }
 
+// By all passes, whatever the test config leaves out.
+RunConfig run_of_closed_forms(const TemporaryDirectory& folder) {
+  RunConfig run = tiny_run(folder.path(),
+                           R"("hidden_size": 128, "intermediate_size": 512, "vocab_size": 1024)");
+  run.compiler.disable_passes.clear();
+  run.train.precision = "bf16";
+  return run;
+}
+
 // In bf16 with upper and lower 16 bits and moments in f32 a parameter takes 2 + (2 + 8) / d bytes,
 // and 2 more where it is packed twice. d: the ranks over which it is whole, which share its
 // optimizer's state. Those of fewer than 64 Ki elements are on all ranks alike. No dimension pads a
@@ -191,9 +200,7 @@ std::map<std::string, StateBytes> bytes_of_states(const RunConfig& run,
 TEST(RankMemory, OfStatesIsTheClosedForm) {
   constexpr std::int64_t kFewest = 64 << 10;
   const TemporaryDirectory folder;
-  RunConfig run = tiny_run(folder.path(),
-                           R"("hidden_size": 128, "intermediate_size": 512, "vocab_size": 1024)");
-  run.train.precision = "bf16";
+  RunConfig run = run_of_closed_forms(folder);
   const model::ModelConfig config = load_run_model(run);
   const std::map<std::string, StateBytes> whole = bytes_of_states(run, config, 0);
   for (const auto& [ranks, expert] : {std::pair{1, 1}, {2, 1}, {4, 1}, {2, 2}, {4, 2}, {4, 4}}) {
@@ -227,9 +234,7 @@ TEST(RankMemory, OfStatesIsTheClosedForm) {
 TEST(RankTraffic, OfGradientsAndParametersIsTheClosedForm) {
   constexpr std::int64_t kFewest = 64 << 10;
   const TemporaryDirectory folder;
-  RunConfig run = tiny_run(folder.path(),
-                           R"("hidden_size": 128, "intermediate_size": 512, "vocab_size": 1024)");
-  run.train.precision = "bf16";
+  RunConfig run = run_of_closed_forms(folder);
   const model::ModelConfig config = load_run_model(run);
   std::int64_t large = 0;
   for (const auto& [name, bytes] : bytes_of_states(run, config, 0))
