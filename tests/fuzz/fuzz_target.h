@@ -83,4 +83,14 @@ class MemoryFile {
   int descriptor_;
 };
 
+// The same of a file with these bytes: read(path).
+template <class Read, class Check>
+int read_file_or_refuse(const std::uint8_t* data, std::size_t size, Read&& read, Check&& check) {
+  static MemoryFile file;
+  const std::string_view bytes = view(data, size);
+  file.write(bytes);
+  return read_or_refuse(
+      bytes, [&] { return read(file.path()); }, check);
+}
+
 }  // namespace anabatic::fuzz

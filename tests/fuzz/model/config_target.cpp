@@ -21,15 +21,9 @@ model::ModelConfig load(const std::string& path) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static fuzz::MemoryFile file;
-  const std::string_view json = fuzz::view(data, size);
-  file.write(json);
-  return fuzz::read_or_refuse(
-      json, [] { return load(file.path()); },
-      [](const model::ModelConfig& config) {
-        fuzz::require(config.counts.total > 0, "parameters");
-        fuzz::require(config.counts.active <= config.counts.total, "no more active parameters");
-        if (config.spec.layers.size() <= 8)
-          ir::verify(model::build_graph(config, {.num_tokens = 3}));
-      });
+  return fuzz::read_file_or_refuse(data, size, load, [](const model::ModelConfig& config) {
+    fuzz::require(config.counts.total > 0, "parameters");
+    fuzz::require(config.counts.active <= config.counts.total, "no more active parameters");
+    if (config.spec.layers.size() <= 8) ir::verify(model::build_graph(config, {.num_tokens = 3}));
+  });
 }

@@ -23,9 +23,5 @@ void check(const train::PlanFile& plan) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static fuzz::MemoryFile file;
-  const std::string_view json = fuzz::view(data, size);
-  file.write(json);
-  return fuzz::read_or_refuse(
-      json, [] { return train::read_plan_file(file.path()); }, check);
+  return fuzz::read_file_or_refuse(data, size, train::read_plan_file, check);
 }

@@ -9,7 +9,7 @@ using namespace anabatic;
 
 namespace {
 
-std::vector<train::StrategySize> read(const std::string& path) {
+std::vector<train::StrategySize> read_sizes(const std::string& path) {
   std::vector<std::string> problems;
   std::vector<train::StrategySize> sizes = train::read_strategy(path, problems);
   std::string all;
@@ -33,9 +33,5 @@ void check(const std::vector<train::StrategySize>& sizes) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static fuzz::MemoryFile file;
-  const std::string_view json = fuzz::view(data, size);
-  file.write(json);
-  return fuzz::read_or_refuse(
-      json, [] { return read(file.path()); }, check);
+  return fuzz::read_file_or_refuse(data, size, read_sizes, check);
 }
