@@ -17,7 +17,7 @@ std::vector<TensorType> sum_of(const Check& check, std::string_view first, std::
   return {*sum.type};
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_accumulate(ir::Types inputs, const spec::Attributes& attributes) {
   return sum_of(Check("accumulate", inputs, attributes), "before", "contribution");
 }
 
@@ -34,7 +34,7 @@ ir::Cost cost_of_leaves(ir::Types inputs, ir::Types outputs, const spec::Attribu
 }
 
 // Never a kernel call: the contributions' writers do the additions.
-ir::Cost cost(ir::Types, ir::Types, const spec::Attributes&) { return {}; }
+ir::Cost accumulate_cost(ir::Types, ir::Types, const spec::Attributes&) { return {}; }
 
 }  // namespace
 
@@ -43,8 +43,8 @@ const ir::OpSchema kAccumulate{
     .min_inputs = 2,
     .max_inputs = -1,
     .signature = "(before f32 any, c0 like before, c1, ...) -> after like before",
-    .infer = infer,
-    .cost = cost,
+    .infer = infer_accumulate,
+    .cost = accumulate_cost,
     .must_alias = ir::always<0>};
 
 const ir::OpSchema kSumLeaves{

@@ -22,8 +22,8 @@ using Keys = std::initializer_list<std::string_view>;
 constexpr const char* kOperandNames[] = {"gate", "up"};
 
 // Checks of an op with the attribute `activation`.
-Check checked(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
-              Keys required = {}, Keys optional = {}) {
+Check checked_activation(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+                         Keys required = {}, Keys optional = {}) {
   std::vector<std::string_view> all_required{"activation"}, all_optional{"alpha", "limit"};
   all_required.insert(all_required.end(), required);
   all_optional.insert(all_optional.end(), optional);
@@ -40,18 +40,18 @@ void check_slots(const Check& check, const Operand& row_map, const Operand& weig
 }
 
 // The operands of the activation from input `first` on, all of one type.
-Operand check_operands(const Check& check, int first, int count) {
+Operand check_activated(const Check& check, int first, int count) {
   const Operand gate = check.floating(first, kOperandNames[0], 2);
   for (int i = 1; i < count; ++i)
     check.same_type(check.floating(first + i, kOperandNames[i], 2), gate);
   return gate;
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check = checked("activation", inputs, attributes);
+std::vector<TensorType> infer_activation(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check = checked_activation("activation", inputs, attributes);
   const int count = num_operands(spec::activation_of(attributes));
   if (check.num_inputs() < count) check_num_inputs(check, count);
-  const Operand gate = check_operands(check, 0, count);
+  const Operand gate = check_activated(check, 0, count);
   if (check.num_inputs() == count) return {*gate.type};
   if (check.num_inputs() == count + 1) check.fail("expected weights with row_map, got none");
   check_num_inputs(check, count + 2);
@@ -62,17 +62,18 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {*gate.type};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check = checked("activation_gradient", inputs, attributes);
+std::vector<TensorType> infer_activation_gradient(ir::Types inputs,
+                                                  const spec::Attributes& attributes) {
+  const Check check = checked_activation("activation_gradient", inputs, attributes);
   const int count = num_operands(spec::activation_of(attributes));
   check_num_inputs(check, count + 1);
-  const Operand gate = check_operands(check, 0, count);
+  const Operand gate = check_activated(check, 0, count);
   check.same_type(check.floating(count, "dy", 2), gate);
   return std::vector<TensorType>(static_cast<std::size_t>(count), *gate.type);
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients activation_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                  OutputGradients of_outputs) {
   const auto count = static_cast<std::size_t>(num_operands(spec::activation_of(node.attributes)));
   ANABATIC_CHECK(node.inputs.size() == count,
                  "[activation] rows times weights have no gradient here");
@@ -83,14 +84,6 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   const auto d = builder.add("activation_gradient", std::move(inputs), node.attributes);
   std::copy(d.begin(), d.end(), gradients.begin());
   return gradients;
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 5);
-}
-
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 11);
 }
 
 // Both weights [N,K] or [E,N,K] fit x; gives the first.
@@ -137,13 +130,13 @@ std::vector<TensorType> infer_product(std::string_view op, ir::Types inputs,
   if (kGrouped) inputs = checked_without_biases(op, inputs, attributes);
   const Check check = [&] {
     if constexpr (kGrouped && kKeeps == Keeps::kInt8)
-      return checked(op, inputs, attributes, {"block"}, {"bias", "top_k"});
+      return checked_activation(op, inputs, attributes, {"block"}, {"bias", "top_k"});
     else if constexpr (kKeeps == Keeps::kInt8)
-      return checked(op, inputs, attributes, {"block"});
+      return checked_activation(op, inputs, attributes, {"block"});
     else if constexpr (kGrouped)
-      return checked(op, inputs, attributes, {}, {"bias", "top_k"});
+      return checked_activation(op, inputs, attributes, {}, {"bias", "top_k"});
     else
-      return checked(op, inputs, attributes);
+      return checked_activation(op, inputs, attributes);
   }();
   const spec::ActivationInputs at = spec::activation_inputs(attributes);
   const TensorType type = kGrouped ? infer_grouped(check, at) : infer_dense(check, at);
@@ -165,7 +158,7 @@ TensorType check_gradient(const Check& check, const spec::ActivationGradientInpu
   check.same_dim(dy, 1, weight, ndim - 2);
   if (at.is_grouped) check.size(check.i32(at.offsets(), "offsets", 1), 0, weight.size(0) + 1);
   if (!check.is_quantized(at.operand(0))) {
-    const Operand gate = check_operands(check, at.operand(0), at.num_operands);
+    const Operand gate = check_activated(check, at.operand(0), at.num_operands);
     check.same_dtype(dy, gate);
     check.same_dim(gate, 1, weight, ndim - 1);
     return *gate.type;
@@ -183,9 +176,10 @@ enum class Form { kDense, kGrouped, kWeighted };
 template <Form kForm>
 std::vector<TensorType> infer_product_gradient(std::string_view op, ir::Types inputs,
                                                const spec::Attributes& attributes) {
-  const Check check = kForm == Form::kDense
-                          ? checked(op, inputs, attributes, {}, {"with_activation"})
-                          : checked(op, inputs, attributes, {}, {"slices", "with_activation"});
+  const Check check =
+      kForm == Form::kDense
+          ? checked_activation(op, inputs, attributes, {}, {"with_activation"})
+          : checked_activation(op, inputs, attributes, {}, {"slices", "with_activation"});
   const spec::ActivationGradientInputs at =
       spec::activation_gradient_inputs(attributes, kForm != Form::kDense);
   check_num_inputs(check, kForm == Form::kWeighted ? at.row_weights() + 1 : at.row_map());
@@ -237,9 +231,9 @@ const ir::OpSchema kActivation{.name = "activation",
                                .signature =
                                    "(gate [R,F], up? [R,F], row_map? i32[R], weights? "
                                    "f32[T,k]) -> like gate",
-                               .infer = infer,
-                               .gradient = gradient,
-                               .cost = cost,
+                               .infer = infer_activation,
+                               .gradient = activation_gradient,
+                               .cost = cost_an_element<5>,
                                .may_alias = ir::always<0>};
 
 const ir::OpSchema kActivationGradient{
@@ -248,8 +242,8 @@ const ir::OpSchema kActivationGradient{
     .max_inputs = 3,
     .num_outputs = ir::kAnyNumber,
     .signature = "(gate [R,F], up? [R,F], dy [R,F]) -> dgate, dup?",
-    .infer = infer_gradient,
-    .cost = gradient_cost,
+    .infer = infer_activation_gradient,
+    .cost = cost_an_element<11>,
     .may_alias = aliases<0>};
 
 const ir::OpSchema kLinearActivation{

@@ -10,7 +10,7 @@
 namespace anabatic::ops {
 namespace {
 
-void check_inputs(const Check& check) {
+void check_attention_inputs(const Check& check) {
   const Operand q = check.floating(0, "q", 2), k = check.floating(1, "k", 2),
                 v = check.floating(2, "v", 2);
   const Operand begin = check.i32(3, "key_begin", 1), end = check.i32(4, "key_end", 1);
@@ -48,19 +48,20 @@ TensorType lse_type(ir::Types inputs, const spec::Attributes& attributes) {
 // Input 5 of attention, where it is there.
 constexpr std::size_t kSinks = 5;
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_attention(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("attention", inputs, attributes,
                     {"num_heads", "num_kv_heads", "scale", "window"});
-  check_inputs(check);
+  check_attention_inputs(check);
   if (inputs.size() > kSinks)
     check.size(check.wide(kSinks, "sinks", 1), 0, spec::get_int(attributes, "num_heads"));
   return {out_type(inputs, attributes), lse_type(inputs, attributes)};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_attention_gradient(ir::Types inputs,
+                                                 const spec::Attributes& attributes) {
   const Check check("attention_gradient", inputs, attributes,
                     {"num_heads", "num_kv_heads", "scale", "window"}, {"slices", "with_delta"});
-  check_inputs(check);
+  check_attention_inputs(check);
   check.slices();
   const TensorType want_out = out_type(inputs, attributes), want_lse = lse_type(inputs, attributes);
   const Operand expected_out{.name = "the output of attention", .type = &want_out},
@@ -81,8 +82,8 @@ std::vector<TensorType> infer_sinks_gradient(ir::Types inputs, const spec::Attri
   return {*sinks.type};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients attention_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                 OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
   const bool has_sinks = node.inputs.size() > kSinks;
@@ -109,13 +110,14 @@ std::int64_t estimated_pairs(ir::Types inputs, const spec::Attributes& attribute
 }
 
 // Two products a pair: with Dqk and with Dv.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+ir::Cost attention_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
   const std::int64_t widths = inputs[0].dim(1) + outputs[0].dim(1);
   return streaming_cost(inputs, outputs, product({2, widths, estimated_pairs(inputs, attributes)}));
 }
 
 // Five products a pair: scores again, dq and dk with Dqk; dv and the gradient of weights with Dv.
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+ir::Cost attention_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                 const spec::Attributes& attributes) {
   const std::int64_t widths = 3 * inputs[0].dim(1) + 2 * inputs[5].dim(1);
   return streaming_cost(inputs, outputs, product({2, widths, estimated_pairs(inputs, attributes)}));
 }
@@ -135,9 +137,9 @@ const ir::OpSchema kAttention{
     .signature =
         "(q [T,Hq*Dqk], k [S,Hkv*Dqk], v [S,Hkv*Dv], key_begin i32[T], key_end i32[T], "
         "sinks? f32[Hq]) -> out [T,Hq*Dv], lse f32[T,Hq]",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_attention,
+    .gradient = attention_gradient,
+    .cost = attention_cost};
 
 const ir::OpSchema kAttentionGradient{
     .name = "attention_gradient",
@@ -145,8 +147,8 @@ const ir::OpSchema kAttentionGradient{
     .max_inputs = 8,
     .num_outputs = ir::kAnyNumber,
     .signature = "(q, k, v, key_begin, key_end, out, lse, dout) -> dq, dk, dv, delta? f32[T,Hq]",
-    .infer = infer_gradient,
-    .cost = gradient_cost,
+    .infer = infer_attention_gradient,
+    .cost = attention_gradient_cost,
     .most_slices = [](ir::Types, const spec::Attributes& attributes) {
       return spec::get_int(attributes, "num_kv_heads");
     }};

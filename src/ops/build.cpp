@@ -54,6 +54,16 @@ ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flop
   return streaming_cost(inputs, outputs, product({outputs[0].num_elements(), flops_per_element}));
 }
 
+ir::Cost copy_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return streaming_cost(inputs, outputs, 0);
+}
+
+ir::Cost gather_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return {.flops = 0,
+          .bytes_read = outputs[0].num_bytes() + inputs[1].num_bytes(),
+          .bytes_written = outputs[0].num_bytes()};
+}
+
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes&) { return inputs[1].dim(0); }
 
 }  // namespace anabatic::ops

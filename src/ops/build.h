@@ -42,6 +42,16 @@ ir::Cost streaming_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops)
 // As above with `flops_per_element` of the first output.
 ir::Cost elementwise_cost(ir::Types inputs, ir::Types outputs, std::int64_t flops_per_element);
 
+// Cost functions of schemas: of an op that only moves what it reads, ...
+ir::Cost copy_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&);
+// ... of one that picks rows of input 0 by the indices of input 1 and reads those alone, ...
+ir::Cost gather_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&);
+// ... and of one with so many flops for each element of its first output.
+template <std::int64_t kFlops>
+ir::Cost cost_an_element(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+  return elementwise_cost(inputs, outputs, kFlops);
+}
+
 // The number of experts in the stack of weights that is input 1.
 std::int64_t num_experts(ir::Types inputs, const spec::Attributes& attributes);
 

@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_cache_write(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("cache_write", inputs, attributes);
   const Operand cache = check.floating(0, "cache", 2), rows = check.floating(1, "rows", 2),
                 first = check.i32(2, "first", 1);
@@ -22,7 +22,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {*cache.type};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types, const spec::Attributes&) {
+ir::Cost cache_write_cost(ir::Types inputs, ir::Types, const spec::Attributes&) {
   return {.flops = 0, .bytes_read = inputs[1].num_bytes(), .bytes_written = inputs[1].num_bytes()};
 }
 
@@ -33,8 +33,8 @@ const ir::OpSchema kCacheWrite{
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(cache [C,W], rows [T,W], first i32[1]) -> cache like cache",
-    .infer = infer,
-    .cost = cost,
+    .infer = infer_cache_write,
+    .cost = cache_write_cost,
     .must_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

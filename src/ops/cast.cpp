@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_cast(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("cast", inputs, attributes, {"dtype", "rounding"});
   const Operand x = check.floating(0, "x");
   const std::string& rounding = check.string("rounding");
@@ -18,14 +18,10 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {with_dtype(*x.type, check.dtype("dtype"))};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients cast_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                            OutputGradients of_outputs) {
   if (!of_outputs[0]) return {std::nullopt};
   return {cast_to(builder, *of_outputs[0], builder.type(node.inputs[0]).dtype)};
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
 }
 
 std::vector<TensorType> infer_quantize(ir::Types inputs, const spec::Attributes& attributes) {
@@ -49,10 +45,6 @@ ir::Cost cost_quantize(ir::Types inputs, ir::Types outputs, const spec::Attribut
   return streaming_cost(inputs, outputs, product({3, inputs[0].num_elements()}));
 }
 
-ir::Cost cost_dequantize(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 1);
-}
-
 }  // namespace
 
 TensorType in_int8(const TensorType& x, std::int64_t block) {
@@ -65,9 +57,9 @@ const ir::OpSchema kCast{.name = "cast",
                          .min_inputs = 1,
                          .max_inputs = 1,
                          .signature = "(x any) -> any, of the attribute's dtype",
-                         .infer = infer,
-                         .gradient = gradient,
-                         .cost = cost};
+                         .infer = infer_cast,
+                         .gradient = cast_gradient,
+                         .cost = copy_cost};
 
 const ir::OpSchema kQuantize{.name = "quantize",
                              .min_inputs = 1,
@@ -83,13 +75,13 @@ const ir::OpSchema kDequantize{.name = "dequantize",
                                    "(x i8_bf16_1xBLOCK[rows,width]) -> [rows,width], of the "
                                    "attribute's dtype",
                                .infer = infer_dequantize,
-                               .cost = cost_dequantize};
+                               .cost = cost_an_element<1>};
 
 const ir::OpSchema kReload{.name = "reload",
                            .min_inputs = 1,
                            .max_inputs = 1,
                            .signature = "(x float) -> as x",
                            .infer = infer_reload,
-                           .cost = cost};
+                           .cost = copy_cost};
 
 }  // namespace anabatic::ops

@@ -7,15 +7,11 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_clip_factor(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("clip_factor", inputs, attributes, {"max_norm"});
   const Operand norm = check.wide(0, "norm", 0);
   check.non_negative("max_norm");
   return {*norm.type};
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 3);
 }
 
 }  // namespace
@@ -24,7 +20,7 @@ const ir::OpSchema kClipFactor{.name = "clip_factor",
                                .min_inputs = 1,
                                .max_inputs = 1,
                                .signature = "(norm f32[]) -> f32[]",
-                               .infer = infer,
-                               .cost = cost};
+                               .infer = infer_clip_factor,
+                               .cost = cost_an_element<3>};
 
 }  // namespace anabatic::ops

@@ -12,7 +12,7 @@ void check_padding(const Check& check, const spec::Attributes& attributes) {
   if (attributes.find("padding") != attributes.end()) check.non_negative_int("padding");
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_embedding(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("embedding", inputs, attributes, {}, {"padding"});
   check_padding(check, attributes);
   const Operand table = check.floating(0, "table", 2), indices = check.i32(1, "indices", 1);
@@ -20,7 +20,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 // The gradient op cannot know V from its inputs, so the forward node's V travels as an attribute.
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_embedding_gradient(ir::Types inputs,
+                                                 const spec::Attributes& attributes) {
   const Check check("embedding_weight_gradient", inputs, attributes, {"rows"}, {"padding"});
   check_padding(check, attributes);
   const Operand indices = check.i32(0, "indices", 1), dy = check.floating(1, "dy", 2);
@@ -28,8 +29,8 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   return {typed(wide_dtype(dy.dtype()), {check.positive_int("rows"), dy.dim(1)})};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients embedding_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                 OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(2);
   const WeightPhase phase(builder);
   spec::Attributes attributes = node.attributes;
@@ -39,15 +40,8 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
           std::nullopt};
 }
 
-// Reads the gathered rows, not the table.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return {.flops = 0,
-          .bytes_read = outputs[0].num_bytes() + inputs[1].num_bytes(),
-          .bytes_written = outputs[0].num_bytes()};
-}
-
 // Touches at most one row a token.
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost embedding_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return {.flops = inputs[1].num_elements(),
           .bytes_read = inputs[0].num_bytes() + inputs[1].num_bytes(),
           .bytes_written = product({inputs[1].num_elements(), size_bytes(outputs[0].dtype)})};
@@ -59,17 +53,17 @@ const ir::OpSchema kEmbedding{.name = "embedding",
                               .min_inputs = 2,
                               .max_inputs = 2,
                               .signature = "(table [V,H], indices i32[T]) -> [T,H] like table",
-                              .infer = infer,
-                              .gradient = gradient,
-                              .cost = cost};
+                              .infer = infer_embedding,
+                              .gradient = embedding_gradient,
+                              .cost = gather_cost};
 
 const ir::OpSchema kEmbeddingWeightGradient{
     .name = "embedding_weight_gradient",
     .min_inputs = 2,
     .max_inputs = 2,
     .signature = "(indices i32[T], dy [T,H]) -> f32[rows,H]",
-    .infer = infer_gradient,
-    .cost = gradient_cost,
+    .infer = infer_embedding_gradient,
+    .cost = embedding_gradient_cost,
     .can_accumulate = true,
     .writes_all = false};
 

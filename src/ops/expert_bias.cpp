@@ -7,7 +7,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_expert_bias(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("expert_bias", inputs, attributes);
   const Operand x = check.floating(0, "x", 2), bias = check.wide(1, "bias", 2),
                 weights = check.wide(2, "weights", 2), experts = check.i32(3, "experts", 2);
@@ -17,8 +17,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {*x.type};
 }
 
-std::vector<TensorType> infer_router_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
+std::vector<TensorType> infer_expert_bias_router_gradient(ir::Types inputs,
+                                                          const spec::Attributes& attributes) {
   const Check check("expert_bias_router_gradient", inputs, attributes);
   const Operand dy = check.floating(0, "dy", 2), bias = check.wide(1, "bias", 2),
                 experts = check.i32(2, "experts", 2);
@@ -27,8 +27,8 @@ std::vector<TensorType> infer_router_gradient(ir::Types inputs,
   return {with_dtype(*experts.type, bias.dtype())};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
+std::vector<TensorType> infer_expert_bias_weight_gradient(ir::Types inputs,
+                                                          const spec::Attributes& attributes) {
   const Check check("expert_bias_weight_gradient", inputs, attributes, {"num_experts"});
   const Operand dy = check.floating(0, "dy", 2), weights = check.wide(1, "weights", 2),
                 experts = check.i32(2, "experts", 2);
@@ -37,8 +37,8 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   return {typed(weights.dtype(), {check.positive_int("num_experts"), dy.dim(1)})};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients expert_bias_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                   OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
   const ir::ValueId dy = *of_outputs[0], bias = node.inputs[1], weights = node.inputs[2],
                     experts = node.inputs[3];
@@ -50,7 +50,7 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
 }
 
 // A multiply-add for each column of each chosen expert; `experts` is the last input of all three.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost expert_bias_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs,
                         product({2, inputs.back().num_elements(), inputs[0].dim(1)}));
 }
@@ -62,9 +62,9 @@ const ir::OpSchema kExpertBias{
     .min_inputs = 4,
     .max_inputs = 4,
     .signature = "(x [T,N], bias f32[E,N], weights f32[T,k], experts i32[T,k]) -> [T,N] like x",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost,
+    .infer = infer_expert_bias,
+    .gradient = expert_bias_gradient,
+    .cost = expert_bias_cost,
     .may_alias = ir::always<0>};
 
 const ir::OpSchema kExpertBiasRouterGradient{
@@ -72,16 +72,16 @@ const ir::OpSchema kExpertBiasRouterGradient{
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(dy [T,N], bias f32[E,N], experts i32[T,k]) -> f32[T,k]",
-    .infer = infer_router_gradient,
-    .cost = cost};
+    .infer = infer_expert_bias_router_gradient,
+    .cost = expert_bias_cost};
 
 const ir::OpSchema kExpertBiasWeightGradient{
     .name = "expert_bias_weight_gradient",
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(dy [T,N], weights f32[T,k], experts i32[T,k]) -> f32[E,N]",
-    .infer = infer_weight_gradient,
-    .cost = cost,
+    .infer = infer_expert_bias_weight_gradient,
+    .cost = expert_bias_cost,
     .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -18,7 +18,7 @@ void check_offsets(const Check& check, const Operand& offsets, const Operand& we
 
 constexpr int kRowMap = 3;
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_grouped_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("grouped_linear", checked_without_biases("grouped_linear", inputs, attributes),
                     attributes, {}, {"bias", "top_k"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 3);
@@ -29,7 +29,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(x.dtype(), {check.gathered_rows(x, kRowMap), weight.dim(1)})};
 }
 
-std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_grouped_linear_input_gradient(ir::Types inputs,
+                                                            const spec::Attributes& attributes) {
   const Check check("grouped_linear_input_gradient", inputs, attributes, {}, {"slices"});
   const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 3);
   check.same_dtype(dy, weight);
@@ -39,7 +40,7 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   return {typed(dy.dtype(), {dy.dim(0), weight.dim(2)})};
 }
 
-std::vector<TensorType> weight_gradient_types(const Check& check) {
+std::vector<TensorType> grouped_linear_weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2),
                 offsets = check.i32(2, "offsets", 1);
   check.same_dtype(x, dy);
@@ -59,23 +60,23 @@ std::vector<TensorType> weight_gradient_types(const Check& check) {
       laid_out(check, typed(wide_dtype(x.dtype()), {offsets.size(0) - 1, dy.dim(1), x.dim(1)}))};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
-  return weight_gradient_types(Check("grouped_linear_weight_gradient", inputs, attributes, {},
-                                     {"gathered", "layout", "top_k"}));
+std::vector<TensorType> infer_grouped_linear_weight_gradient(ir::Types inputs,
+                                                             const spec::Attributes& attributes) {
+  return grouped_linear_weight_gradient_types(Check(
+      "grouped_linear_weight_gradient", inputs, attributes, {}, {"gathered", "layout", "top_k"}));
 }
 
-std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
-                                                      const spec::Attributes& attributes) {
+std::vector<TensorType> infer_grouped_linear_weight_gradient_squares(
+    ir::Types inputs, const spec::Attributes& attributes) {
   std::vector<TensorType> types =
-      weight_gradient_types(Check("grouped_linear_weight_gradient_squares", inputs, attributes, {},
-                                  {"gathered", "layout", "top_k"}));
+      grouped_linear_weight_gradient_types(Check("grouped_linear_weight_gradient_squares", inputs,
+                                                 attributes, {}, {"gathered", "layout", "top_k"}));
   types.push_back(typed(DType::kFloat64, {}));
   return types;
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients grouped_linear_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                      OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
   ANABATIC_CHECK(spec::without_biases(node.inputs, node.attributes).size() == kRowMap,
                  "[grouped_linear] rows are gathered behind differentiate");
@@ -90,12 +91,13 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return gradients;
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost grouped_linear_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs,
                         product({2, outputs[0].dim(0), inputs[1].dim(1), inputs[1].dim(2)}));
 }
 
-ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost grouped_linear_weight_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                             const spec::Attributes&) {
   const std::int64_t rows = std::max(inputs[0].dim(0), inputs[1].dim(0));
   return streaming_cost(inputs, outputs, product({2, rows, inputs[0].dim(1), inputs[1].dim(1)}));
 }
@@ -110,9 +112,9 @@ const ir::OpSchema kGroupedLinear{
     .signature =
         "(x [R,K], weight [E,N,K], offsets i32[E+1], row_map? i32[R], bias? f32[E,N]) -> [R,N] "
         "like x",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_grouped_linear,
+    .gradient = grouped_linear_gradient,
+    .cost = grouped_linear_cost};
 
 const ir::OpSchema kGroupedLinearInputGradient{
     .name = "grouped_linear_input_gradient",
@@ -120,8 +122,8 @@ const ir::OpSchema kGroupedLinearInputGradient{
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(dy [R,N], weight [E,N,K], offsets i32[E+1]) -> [R,K] like dy",
-    .infer = infer_input_gradient,
-    .cost = cost,
+    .infer = infer_grouped_linear_input_gradient,
+    .cost = grouped_linear_cost,
     .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearWeightGradient{
@@ -130,8 +132,8 @@ const ir::OpSchema kGroupedLinearWeightGradient{
     .min_inputs = 3,
     .max_inputs = 4,
     .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K]",
-    .infer = infer_weight_gradient,
-    .cost = weight_gradient_cost,
+    .infer = infer_grouped_linear_weight_gradient,
+    .cost = grouped_linear_weight_gradient_cost,
     .can_accumulate = true};
 
 const ir::OpSchema kGroupedLinearWeightGradientSquares{
@@ -141,8 +143,8 @@ const ir::OpSchema kGroupedLinearWeightGradientSquares{
     .max_inputs = 4,
     .num_outputs = 2,
     .signature = "(x [R,K], dy [R,N], offsets i32[E+1], row_map? i32[R]) -> f32[E,N,K], f64[]",
-    .infer = infer_weight_gradient_squares,
-    .cost = weight_gradient_cost,
+    .infer = infer_grouped_linear_weight_gradient_squares,
+    .cost = grouped_linear_weight_gradient_cost,
     .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_join_heads(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("join_heads", inputs, attributes, {"num_heads"});
   const Operand shared = check.floating(0, "shared", 2), own = check.floating(1, "own", 2);
   check.same_dtype(own, shared);
@@ -19,7 +19,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(own.dtype(), {own.dim(0), product({heads, shared.size(1)}) + own.size(1)})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_join_heads_gradient(ir::Types inputs,
+                                                  const spec::Attributes& attributes) {
   const Check check("join_heads_gradient", inputs, attributes, {"num_heads", "shared"});
   const Operand dy = check.floating(0, "dy", 2);
   const std::int64_t heads = check.positive_int("num_heads"), shared = check.positive_int("shared");
@@ -31,8 +32,8 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
           typed(dy.dtype(), {dy.dim(0), dy.size(1) - product({heads, shared})})};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients join_heads_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                  OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(2);
   const auto d = builder.add("join_heads_gradient", {*of_outputs[0]},
                              {{"num_heads", spec::get_int(node.attributes, "num_heads")},
@@ -40,11 +41,8 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return {d[0], d[1]};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
-}
-
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+ir::Cost join_heads_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                  const spec::Attributes& attributes) {
   return streaming_cost(
       inputs, outputs,
       product({outputs[0].num_elements(), spec::get_int(attributes, "num_heads")}));
@@ -56,9 +54,9 @@ const ir::OpSchema kJoinHeads{.name = "join_heads",
                               .min_inputs = 2,
                               .max_inputs = 2,
                               .signature = "(shared [T,S], own [T,H*N]) -> [T,H*(S+N)] like own",
-                              .infer = infer,
-                              .gradient = gradient,
-                              .cost = cost};
+                              .infer = infer_join_heads,
+                              .gradient = join_heads_gradient,
+                              .cost = copy_cost};
 
 const ir::OpSchema kJoinHeadsGradient{
     .name = "join_heads_gradient",
@@ -66,7 +64,7 @@ const ir::OpSchema kJoinHeadsGradient{
     .max_inputs = 1,
     .num_outputs = 2,
     .signature = "(dy [T,H*(S+N)]) -> dshared [T,S], down [T,H*N] like dy",
-    .infer = infer_gradient,
-    .cost = gradient_cost};
+    .infer = infer_join_heads_gradient,
+    .cost = join_heads_gradient_cost};
 
 }  // namespace anabatic::ops

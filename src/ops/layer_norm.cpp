@@ -8,29 +8,30 @@ namespace anabatic::ops {
 namespace {
 
 // x [T,W] and a parameter of each of its columns.
-Operand check_inputs(const Check& check) {
+Operand check_layer_norm_inputs(const Check& check) {
   const Operand x = check.floating(0, "x", 2);
   check.same_dim(check.wide(1, "weight", 1), 0, x, 1);
   check.non_negative("epsilon");
   return x;
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_layer_norm(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("layer_norm", inputs, attributes, {"epsilon"});
-  const Operand x = check_inputs(check);
+  const Operand x = check_layer_norm_inputs(check);
   check.same_dim(check.wide(2, "bias", 1), 0, x, 1);
   return {inputs[0]};
 }
 
-std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_layer_norm_input_gradient(ir::Types inputs,
+                                                        const spec::Attributes& attributes) {
   const Check check("layer_norm_input_gradient", inputs, attributes, {"epsilon"});
-  const Operand x = check_inputs(check);
+  const Operand x = check_layer_norm_inputs(check);
   check.same_type(check.floating(2, "dy", 2), x);
   return {inputs[0]};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
+std::vector<TensorType> infer_layer_norm_weight_gradient(ir::Types inputs,
+                                                         const spec::Attributes& attributes) {
   const Check check("layer_norm_weight_gradient", inputs, attributes, {"epsilon"});
   const Operand x = check.floating(0, "x", 2);
   check.same_type(check.floating(1, "dy", 2), x);
@@ -39,8 +40,8 @@ std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
   return {of_columns, of_columns};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients layer_norm_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                  OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(3);
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1], dy = *of_outputs[0];
   const ir::ValueId dx =
@@ -50,15 +51,8 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return {dx, of_columns[0], of_columns[1]};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 7);
-}
-
-ir::Cost input_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 15);
-}
-
-ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost layer_norm_weight_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                         const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 9}));
 }
 
@@ -68,17 +62,17 @@ const ir::OpSchema kLayerNorm{.name = "layer_norm",
                               .min_inputs = 3,
                               .max_inputs = 3,
                               .signature = "(x [T,W], weight f32[W], bias f32[W]) -> like x",
-                              .infer = infer,
-                              .gradient = gradient,
-                              .cost = cost};
+                              .infer = infer_layer_norm,
+                              .gradient = layer_norm_gradient,
+                              .cost = cost_an_element<7>};
 
 const ir::OpSchema kLayerNormInputGradient{
     .name = "layer_norm_input_gradient",
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(x [T,W], weight f32[W], dy like x) -> like x",
-    .infer = infer_input_gradient,
-    .cost = input_gradient_cost};
+    .infer = infer_layer_norm_input_gradient,
+    .cost = cost_an_element<15>};
 
 const ir::OpSchema kLayerNormWeightGradient{
     .name = "layer_norm_weight_gradient",
@@ -86,8 +80,8 @@ const ir::OpSchema kLayerNormWeightGradient{
     .max_inputs = 2,
     .num_outputs = 2,
     .signature = "(x [T,W], dy like x) -> dweight f32[W], dbias f32[W]",
-    .infer = infer_weight_gradient,
-    .cost = weight_gradient_cost,
+    .infer = infer_layer_norm_weight_gradient,
+    .cost = layer_norm_weight_gradient_cost,
     .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_linear(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("linear", inputs, attributes, {}, {"output_dtype"});
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(x, weight);
@@ -19,7 +19,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(check.dtype_or("output_dtype", x.dtype()), {x.dim(0), weight.dim(0)})};
 }
 
-std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_linear_input_gradient(ir::Types inputs,
+                                                    const spec::Attributes& attributes) {
   const Check check("linear_input_gradient", inputs, attributes, {"output_dtype"});
   const Operand dy = check.floating(0, "dy", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(dy, weight);
@@ -28,21 +29,22 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
   return {typed(check.dtype("output_dtype"), {dy.dim(0), weight.dim(1)})};
 }
 
-std::vector<TensorType> weight_gradient_types(const Check& check) {
+std::vector<TensorType> linear_weight_gradient_types(const Check& check) {
   const Operand x = check.floating(0, "x", 2), dy = check.floating(1, "dy", 2);
   check.same_dtype(x, dy);
   check.same_dim(x, 0, dy, 0);
   return {laid_out(check, typed(wide_dtype(x.dtype()), {dy.dim(1), x.dim(1)}))};
 }
 
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
-  return weight_gradient_types(Check("linear_weight_gradient", inputs, attributes, {}, {"layout"}));
+std::vector<TensorType> infer_linear_weight_gradient(ir::Types inputs,
+                                                     const spec::Attributes& attributes) {
+  return linear_weight_gradient_types(
+      Check("linear_weight_gradient", inputs, attributes, {}, {"layout"}));
 }
 
-std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
-                                                      const spec::Attributes& attributes) {
-  std::vector<TensorType> types = weight_gradient_types(
+std::vector<TensorType> infer_linear_weight_gradient_squares(ir::Types inputs,
+                                                             const spec::Attributes& attributes) {
+  std::vector<TensorType> types = linear_weight_gradient_types(
       Check("linear_weight_gradient_squares", inputs, attributes, {}, {"layout"}));
   types.push_back(typed(DType::kFloat64, {}));
   return types;
@@ -50,8 +52,8 @@ std::vector<TensorType> infer_weight_gradient_squares(ir::Types inputs,
 
 // Products take operands of one dtype: the gradient of an f32 output of bf16 operands is cast
 // first. The bias takes the gradient as it comes.
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients linear_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                              OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
   const ir::ValueId x = node.inputs[0], weight = node.inputs[1];
   const DType dtype = builder.type(x).dtype;
@@ -65,12 +67,12 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return gradients;
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost linear_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs,
                         product({2, inputs[0].dim(0), inputs[1].dim(0), inputs[1].dim(1)}));
 }
 
-ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost linear_weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs,
                         product({2, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(1)}));
 }
@@ -82,25 +84,25 @@ const ir::OpSchema kLinear{.name = "linear",
                            .min_inputs = 2,
                            .max_inputs = 3,
                            .signature = "(x [T,K], weight [N,K], bias? f32[N]) -> [T,N]",
-                           .infer = infer,
-                           .gradient = gradient,
-                           .cost = cost};
+                           .infer = infer_linear,
+                           .gradient = linear_gradient,
+                           .cost = linear_cost};
 
 const ir::OpSchema kLinearInputGradient{.name = "linear_input_gradient",
                                         .product = spec::find_product("linear_input_gradient"),
                                         .min_inputs = 2,
                                         .max_inputs = 2,
                                         .signature = "(dy [T,N], weight [N,K]) -> [T,K]",
-                                        .infer = infer_input_gradient,
-                                        .cost = cost};
+                                        .infer = infer_linear_input_gradient,
+                                        .cost = linear_cost};
 
 const ir::OpSchema kLinearWeightGradient{.name = "linear_weight_gradient",
                                          .product = spec::find_product("linear_weight_gradient"),
                                          .min_inputs = 2,
                                          .max_inputs = 2,
                                          .signature = "(x [T,K], dy [T,N]) -> f32[N,K]",
-                                         .infer = infer_weight_gradient,
-                                         .cost = weight_gradient_cost,
+                                         .infer = infer_linear_weight_gradient,
+                                         .cost = linear_weight_gradient_cost,
                                          .can_accumulate = true};
 
 const ir::OpSchema kLinearWeightGradientSquares{
@@ -110,8 +112,8 @@ const ir::OpSchema kLinearWeightGradientSquares{
     .max_inputs = 2,
     .num_outputs = 2,
     .signature = "(x [T,K], dy [T,N]) -> f32[N,K], f64[]",
-    .infer = infer_weight_gradient_squares,
-    .cost = weight_gradient_cost,
+    .infer = infer_linear_weight_gradient_squares,
+    .cost = linear_weight_gradient_cost,
     .can_accumulate = true};
 
 }  // namespace anabatic::ops

@@ -35,7 +35,7 @@ void check_weight(const Check& check, const Operand& weight, const Operand& firs
 }
 
 template <bool kGrouped>
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_linear_many(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check(kGrouped ? "grouped_linear_many" : "linear_many", inputs, attributes);
   const Operand x = check.floating(0, "x", 2), first = weight_at<kGrouped>(check, 1);
   std::vector<TensorType> outputs;
@@ -49,7 +49,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 template <bool kGrouped>
-std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_linear_many_input_gradient(ir::Types inputs,
+                                                         const spec::Attributes& attributes) {
   const Check check =
       kGrouped ? Check("grouped_linear_many_input_gradient", inputs, attributes, {}, {"slices"})
                : Check("linear_many_input_gradient", inputs, attributes);
@@ -69,8 +70,8 @@ std::vector<TensorType> infer_input_gradient(ir::Types inputs, const spec::Attri
 }
 
 template <bool kGrouped>
-std::vector<TensorType> infer_weight_gradient(ir::Types inputs,
-                                              const spec::Attributes& attributes) {
+std::vector<TensorType> infer_linear_many_weight_gradient(ir::Types inputs,
+                                                          const spec::Attributes& attributes) {
   const Check check(
       kGrouped ? "grouped_linear_many_weight_gradient" : "linear_many_weight_gradient", inputs,
       attributes);
@@ -95,19 +96,21 @@ std::int64_t flops(const TensorType& x, const TensorType& y) {
   return product({2, x.dim(0), x.dim(1), y.dim(1)});
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost linear_many_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   std::int64_t sum = 0;
   for (const TensorType& y : outputs) sum += flops(inputs[0], y);
   return streaming_cost(inputs, outputs, sum);
 }
 
-ir::Cost input_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost linear_many_input_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                         const spec::Attributes&) {
   std::int64_t sum = 0;
   for (std::size_t i = 0; i + 1 < inputs.size(); i += 2) sum += flops(outputs[0], inputs[i]);
   return streaming_cost(inputs, outputs, sum);
 }
 
-ir::Cost weight_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost linear_many_weight_gradient_cost(ir::Types inputs, ir::Types outputs,
+                                          const spec::Attributes&) {
   std::int64_t sum = 0;
   for (std::size_t i = 1; i <= outputs.size(); ++i) sum += flops(inputs[0], inputs[i]);
   return streaming_cost(inputs, outputs, sum);
@@ -122,8 +125,8 @@ const ir::OpSchema kLinearMany{
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
     .signature = "(x [T,K], weight0 [N0,K], weight1 [N1,K], ...) -> [T,N0], [T,N1], ... like x",
-    .infer = infer<false>,
-    .cost = cost};
+    .infer = infer_linear_many<false>,
+    .cost = linear_many_cost};
 
 const ir::OpSchema kLinearManyInputGradient{
     .name = "linear_many_input_gradient",
@@ -131,8 +134,8 @@ const ir::OpSchema kLinearManyInputGradient{
     .min_inputs = 4,
     .max_inputs = -1,
     .signature = "(dy0 [T,N0], weight0 [N0,K], dy1 [T,N1], weight1 [N1,K], ...) -> [T,K] like dy0",
-    .infer = infer_input_gradient<false>,
-    .cost = input_gradient_cost};
+    .infer = infer_linear_many_input_gradient<false>,
+    .cost = linear_many_input_gradient_cost};
 
 const ir::OpSchema kLinearManyWeightGradient{
     .name = "linear_many_weight_gradient",
@@ -141,8 +144,8 @@ const ir::OpSchema kLinearManyWeightGradient{
     .max_inputs = -1,
     .num_outputs = ir::kAnyNumber,
     .signature = "(x [T,K], dy0 [T,N0], dy1 [T,N1], ...) -> f32[N0,K], f32[N1,K], ...",
-    .infer = infer_weight_gradient<false>,
-    .cost = weight_gradient_cost,
+    .infer = infer_linear_many_weight_gradient<false>,
+    .cost = linear_many_weight_gradient_cost,
     .can_accumulate = true};
 
 const ir::OpSchema kGroupedLinearMany{
@@ -154,8 +157,8 @@ const ir::OpSchema kGroupedLinearMany{
     .signature =
         "(x [R,K], weight0 [E,N0,K], weight1 [E,N1,K], ..., offsets i32[E+1]) -> [R,N0], "
         "[R,N1], ... like x",
-    .infer = infer<true>,
-    .cost = cost};
+    .infer = infer_linear_many<true>,
+    .cost = linear_many_cost};
 
 const ir::OpSchema kGroupedLinearManyInputGradient{
     .name = "grouped_linear_many_input_gradient",
@@ -165,8 +168,8 @@ const ir::OpSchema kGroupedLinearManyInputGradient{
     .signature =
         "(dy0 [R,N0], weight0 [E,N0,K], dy1 [R,N1], weight1 [E,N1,K], ..., offsets "
         "i32[E+1]) -> [R,K] like dy0",
-    .infer = infer_input_gradient<true>,
-    .cost = input_gradient_cost,
+    .infer = infer_linear_many_input_gradient<true>,
+    .cost = linear_many_input_gradient_cost,
     .most_slices = num_experts};
 
 const ir::OpSchema kGroupedLinearManyWeightGradient{
@@ -178,8 +181,8 @@ const ir::OpSchema kGroupedLinearManyWeightGradient{
     .signature =
         "(x [R,K], dy0 [R,N0], dy1 [R,N1], ..., offsets i32[E+1]) -> f32[E,N0,K], "
         "f32[E,N1,K], ...",
-    .infer = infer_weight_gradient<true>,
-    .cost = weight_gradient_cost,
+    .infer = infer_linear_many_weight_gradient<true>,
+    .cost = linear_many_weight_gradient_cost,
     .can_accumulate = true};
 
 }  // namespace anabatic::ops

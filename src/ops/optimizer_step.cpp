@@ -205,7 +205,7 @@ std::vector<TensorType> output_types(const Update& update) {
   return types;
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_optimizer_step(ir::Types inputs, const spec::Attributes& attributes) {
   const OptimizerStep step = spec::optimizer_step_of(attributes);
   const Check check = check_of(step, inputs, attributes);
   const Update update{step, check, inputs};
@@ -219,7 +219,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 // A slice reads and writes its own rows of the whole tensors; a packing is written alone.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+ir::Cost optimizer_step_cost(ir::Types inputs, ir::Types outputs,
+                             const spec::Attributes& attributes) {
   const OptimizerStep step = spec::optimizer_step_of(attributes);
   const std::int64_t flops = spec::row_of(step.rule).flops_an_element;
   if (!step.is_slice) return elementwise_cost(inputs, outputs, flops);
@@ -287,8 +288,8 @@ const ir::OpSchema kOptimizerStep{
         "f32, bf16 or dynamic8_f32_16x16, second_moment, clip_factor f32[], learning_rate f32[], "
         "step i32[], packed_transposed? of a slice) -> parameter, or high, low; first_moment, "
         "second_moment, packed?, packed_transposed?",
-    .infer = infer,
-    .cost = cost,
+    .infer = infer_optimizer_step,
+    .cost = optimizer_step_cost,
     .must_alias = must_alias,
     .form = form};
 

@@ -10,7 +10,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_pack(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("pack", inputs, attributes, {"dtype", "layout"});
   const Operand x = check.floating(0, "x");
   if (x.type->ndim() != 2 && x.type->ndim() != 3)
@@ -25,10 +25,6 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {type};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
-}
-
 }  // namespace
 
 const ir::OpSchema kPack{
@@ -36,7 +32,7 @@ const ir::OpSchema kPack{
     .min_inputs = 1,
     .max_inputs = 1,
     .signature = "(x [N,K] or [E,N,K]) -> like x, of the attributes' dtype and layout",
-    .infer = infer,
-    .cost = cost};
+    .infer = infer_pack,
+    .cost = copy_cost};
 
 }  // namespace anabatic::ops

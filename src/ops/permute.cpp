@@ -10,14 +10,15 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_permute(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("permute", inputs, attributes, {"top_k"});
   const Operand x = check.floating(0, "x", 2), row_map = check.i32(1, "row_map", 1);
   check.size(row_map, 0, product({x.size(0), check.positive_int("top_k")}));
   return {typed(x.dtype(), {row_map.dim(0), x.dim(1)})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_permute_gradient(ir::Types inputs,
+                                               const spec::Attributes& attributes) {
   const Check check("permute_gradient", inputs, attributes, {"top_k"});
   const Operand dy = check.floating(0, "dy", 2), slots = check.i32(1, "slots", 1);
   check.same_dim(slots, 0, dy, 0);
@@ -37,8 +38,8 @@ ir::Gradients gradient_by_inverse(ir::GraphBuilder& builder, const ir::Node& nod
   return {builder.add1(gradient_op, {*of_outputs[0], *inverse}, node.attributes), std::nullopt};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients permute_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                               OutputGradients of_outputs) {
   return gradient_by_inverse(builder, node, of_outputs, "permute_gradient");
 }
 
@@ -47,13 +48,7 @@ ir::Gradients gradient_of_sum(ir::GraphBuilder& builder, const ir::Node& node,
   return gradient_by_inverse(builder, node, of_outputs, "permute");
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return {.flops = 0,
-          .bytes_read = outputs[0].num_bytes() + inputs[1].num_bytes(),
-          .bytes_written = outputs[0].num_bytes()};
-}
-
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost permute_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, inputs[0].num_elements());
 }
 
@@ -76,16 +71,16 @@ const ir::OpSchema kPermute{.name = "permute",
                             .min_inputs = 2,
                             .max_inputs = 2,
                             .signature = "(x [T,H], row_map i32[R]) -> [R,H] like x",
-                            .infer = infer,
-                            .gradient = gradient,
-                            .cost = cost};
+                            .infer = infer_permute,
+                            .gradient = permute_gradient,
+                            .cost = gather_cost};
 
 const ir::OpSchema kPermuteGradient{.name = "permute_gradient",
                                     .min_inputs = 2,
                                     .max_inputs = 2,
                                     .signature = "(dy [R,H], slots i32[R]) -> [T,H] like dy",
-                                    .infer = infer_gradient,
+                                    .infer = infer_permute_gradient,
                                     .gradient = gradient_of_sum,
-                                    .cost = gradient_cost};
+                                    .cost = permute_gradient_cost};
 
 }  // namespace anabatic::ops

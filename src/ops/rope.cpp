@@ -10,7 +10,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_rope(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("rope", inputs, attributes, {"head_dim", "inverse"});
   const Operand x = check.floating(0, "x", 2), table = check.wide(1, "table", 2);
   check.same_dim(table, 0, x, 0);
@@ -66,17 +66,13 @@ std::vector<TensorType> infer_table(ir::Types inputs, const spec::Attributes& at
 }
 
 // The gradient of a rotation is the rotation back.
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients rope_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                            OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(2);
   spec::Attributes attributes = node.attributes;
   attributes["inverse"] = !spec::get_bool(attributes, "inverse");
   return {builder.add1("rope", {*of_outputs[0], node.inputs[1]}, std::move(attributes)),
           std::nullopt};
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 3);
 }
 
 ir::Cost pair_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
@@ -96,9 +92,9 @@ const ir::OpSchema kRope{.name = "rope",
                          .min_inputs = 2,
                          .max_inputs = 2,
                          .signature = "(x [T,H*D], table f32[T,rotary_dim]) -> like x",
-                         .infer = infer,
-                         .gradient = gradient,
-                         .cost = cost,
+                         .infer = infer_rope,
+                         .gradient = rope_gradient,
+                         .cost = cost_an_element<3>,
                          .may_alias = ir::always<0>};
 
 const ir::OpSchema kRopePair{

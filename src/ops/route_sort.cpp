@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kMaxExperts = 0x7FFFFFFF;  // experts are i32
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_route_sort(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("route_sort", inputs, attributes, {"num_experts"});
   const Operand experts = check.i32(0, "experts", 2);
   const std::int64_t num_experts = check.positive_int("num_experts");
@@ -21,10 +21,6 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
           typed(DType::kInt32, {num_experts + 1})};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
-}
-
 }  // namespace
 
 const ir::OpSchema kRouteSort{
@@ -33,7 +29,7 @@ const ir::OpSchema kRouteSort{
     .max_inputs = 1,
     .num_outputs = 3,
     .signature = "(experts i32[T,k]) -> row_map i32[R], slots i32[R], offsets i32[E+1]",
-    .infer = infer,
-    .cost = cost};
+    .infer = infer_route_sort,
+    .cost = copy_cost};
 
 }  // namespace anabatic::ops

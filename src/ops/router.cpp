@@ -16,9 +16,9 @@
 namespace anabatic::ops {
 namespace {
 
-Check checked(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
-              std::initializer_list<std::string_view> required,
-              std::span<const std::string_view> optional) {
+Check checked_router(std::string_view op, ir::Types inputs, const spec::Attributes& attributes,
+                     std::initializer_list<std::string_view> required,
+                     std::span<const std::string_view> optional) {
   return {op, inputs, attributes, std::span(required.begin(), required.size()), optional};
 }
 
@@ -49,9 +49,9 @@ void check_groups(const Check& check, const spec::RouterForm& form, const Operan
                            in_group * form.group_top_k, form.group_top_k, form.top_k));
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check =
-      checked("router", inputs, attributes, {"normalize", "top_k"}, spec::optional_router_keys());
+std::vector<TensorType> infer_router(ir::Types inputs, const spec::Attributes& attributes) {
+  const Check check = checked_router("router", inputs, attributes, {"normalize", "top_k"},
+                                     spec::optional_router_keys());
   const Operand logits = check.wide(0, "logits", 2);
   const std::int64_t top_k = check.positive_int("top_k");
   if (top_k > logits.size(1))
@@ -78,9 +78,10 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
           typed(dtype, {tokens, experts}), typed(dtype, {experts}), typed(dtype, {experts})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
-  const Check check = checked("router_gradient", inputs, attributes, {"normalize"},
-                              spec::optional_router_gradient_keys());
+std::vector<TensorType> infer_router_gradient(ir::Types inputs,
+                                              const spec::Attributes& attributes) {
+  const Check check = checked_router("router_gradient", inputs, attributes, {"normalize"},
+                                     spec::optional_router_gradient_keys());
   check.flag("normalize");
   const spec::RouterForm form = spec::router_of(attributes);
   check_normalization(check, form);
@@ -104,8 +105,8 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
 
 // Gradients come by way of the weights (outputs[0]) and of the probabilities, either each
 // (outputs[2]) or their sums (outputs[4]), which are those of documents only.
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients router_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                              OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "experts");
   require_no_gradient(node, of_outputs, 3, "counts");
   ir::Gradients gradients(node.inputs.size());
@@ -134,13 +135,9 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
 }
 
 // Scores, then one scan of the experts a choice.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
+ir::Cost router_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
   return streaming_cost(
       inputs, outputs, product({inputs[0].num_elements(), 5 + spec::get_int(attributes, "top_k")}));
-}
-
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 6);
 }
 
 }  // namespace
@@ -153,9 +150,9 @@ const ir::OpSchema kRouter{.name = "router",
                                "(logits f32[T,E], bias? f32[E], documents? i32[T]) -> weights "
                                "f32[T,k], experts i32[T,k], probabilities f32[T,E], "
                                "counts f32[E], probability_sums f32[E]",
-                           .infer = infer,
-                           .gradient = gradient,
-                           .cost = cost};
+                           .infer = infer_router,
+                           .gradient = router_gradient,
+                           .cost = router_cost};
 
 const ir::OpSchema kRouterGradient{
     .name = "router_gradient",
@@ -164,7 +161,7 @@ const ir::OpSchema kRouterGradient{
     .signature =
         "(probabilities or logits f32[T,E], experts i32[T,k], weights f32[T,k], dweights f32[T,k], "
         "dprobabilities? f32[E] or f32[T,E], documents? i32[T]) -> dlogits f32[T,E]",
-    .infer = infer_gradient,
-    .cost = gradient_cost};
+    .infer = infer_router_gradient,
+    .cost = cost_an_element<6>};
 
 }  // namespace anabatic::ops

@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_scale(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("scale", inputs, attributes, {"factor"});
   check.number("factor");
   return {*check.floating(0, "x").type};
@@ -29,8 +29,8 @@ std::vector<TensorType> infer_clamp_gradient(ir::Types inputs, const spec::Attri
   return {*x.type};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients scale_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                             OutputGradients of_outputs) {
   if (!of_outputs[0]) return {std::nullopt};
   return {builder.add1("scale", {*of_outputs[0]}, node.attributes)};
 }
@@ -41,16 +41,8 @@ ir::Gradients clamp_gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return {builder.add1("clamp_gradient", {node.inputs[0], *of_outputs[0]}, node.attributes)};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 1);
-}
-
-ir::Cost clamp_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 2);
-}
-
 // x [T,W] and gate [T,1], which are the first inputs of both ops.
-Operand check_operands(const Check& check) {
+Operand check_gated_rows(const Check& check) {
   const Operand x = check.floating(0, "x", 2), gate = check.wide(1, "gate", 2);
   if (gate.dtype() != wide_dtype(x.dtype()))
     check.fail("expected gate to be " + std::string(to_string(wide_dtype(x.dtype()))) + ", got " +
@@ -61,12 +53,12 @@ Operand check_operands(const Check& check) {
 }
 
 std::vector<TensorType> infer_gate(ir::Types inputs, const spec::Attributes& attributes) {
-  return {*check_operands(Check("gate_rows", inputs, attributes)).type};
+  return {*check_gated_rows(Check("gate_rows", inputs, attributes)).type};
 }
 
 std::vector<TensorType> infer_gate_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("gate_rows_gradient", inputs, attributes);
-  const Operand x = check_operands(check);
+  const Operand x = check_gated_rows(check);
   check.same_type(check.floating(2, "dy", 2), x);
   return {*x.type, inputs[1]};
 }
@@ -77,10 +69,6 @@ ir::Gradients gate_gradient(ir::GraphBuilder& builder, const ir::Node& node,
   const auto d =
       builder.add("gate_rows_gradient", {node.inputs[0], node.inputs[1], *of_outputs[0]});
   return {d[0], d[1]};
-}
-
-ir::Cost gate_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 1);
 }
 
 // The product with the sigmoid, and a multiply-add for the gate.
@@ -96,7 +84,7 @@ const ir::OpSchema kClamp{.name = "clamp",
                           .signature = "(x any) -> like x",
                           .infer = infer_clamp,
                           .gradient = clamp_gradient,
-                          .cost = clamp_cost,
+                          .cost = cost_an_element<2>,
                           .may_alias = ir::always<0>};
 
 const ir::OpSchema kClampGradient{.name = "clamp_gradient",
@@ -104,16 +92,16 @@ const ir::OpSchema kClampGradient{.name = "clamp_gradient",
                                   .max_inputs = 2,
                                   .signature = "(x any, dy like x) -> like x",
                                   .infer = infer_clamp_gradient,
-                                  .cost = clamp_cost,
+                                  .cost = cost_an_element<2>,
                                   .may_alias = ir::always<1>};
 
 const ir::OpSchema kScale{.name = "scale",
                           .min_inputs = 1,
                           .max_inputs = 1,
                           .signature = "(x any) -> like x",
-                          .infer = infer,
-                          .gradient = gradient,
-                          .cost = cost,
+                          .infer = infer_scale,
+                          .gradient = scale_gradient,
+                          .cost = cost_an_element<1>,
                           .may_alias = ir::always<0>};
 
 const ir::OpSchema kGateRows{.name = "gate_rows",
@@ -122,7 +110,7 @@ const ir::OpSchema kGateRows{.name = "gate_rows",
                              .signature = "(x [T,W], gate f32[T,1]) -> like x",
                              .infer = infer_gate,
                              .gradient = gate_gradient,
-                             .cost = gate_cost,
+                             .cost = cost_an_element<1>,
                              .may_alias = ir::always<0>};
 
 const ir::OpSchema kGateRowsGradient{.name = "gate_rows_gradient",

@@ -7,7 +7,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_sum_rows(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("sum_rows", inputs, attributes);
   const Operand dy = check.floating(0, "dy", 2);
   const DType dtype = wide_dtype(dy.dtype());
@@ -18,7 +18,7 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(dtype, {offsets.size(0) - 1, dy.dim(1)})};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost sum_rows_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, inputs[0].num_elements());
 }
 
@@ -28,8 +28,8 @@ const ir::OpSchema kSumRows{.name = "sum_rows",
                             .min_inputs = 1,
                             .max_inputs = 2,
                             .signature = "(dy [T,N], offsets? i32[E+1]) -> f32[N] or f32[E,N]",
-                            .infer = infer,
-                            .cost = cost,
+                            .infer = infer_sum_rows,
+                            .cost = sum_rows_cost,
                             .can_accumulate = true};
 
 }  // namespace anabatic::ops

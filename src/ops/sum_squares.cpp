@@ -9,7 +9,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_sum_squares(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("sum_squares", inputs, attributes);
   check.floating(0, "x");
   return {typed(DType::kFloat64, {})};
@@ -35,15 +35,16 @@ std::vector<TensorType> infer_parts(ir::Types inputs, const spec::Attributes& at
 ir::Cost cost_of_parts(ir::Types inputs, ir::Types outputs, const spec::Attributes& attributes) {
   const double share = static_cast<double>(spec::get_int(attributes, "count")) /
                        static_cast<double>(spec::get_int(attributes, "parts"));
-  ir::Cost cost{.bytes_written = outputs[0].num_bytes()};
+  ir::Cost result{.bytes_written = outputs[0].num_bytes()};
   for (const TensorType& input : inputs) {
-    cost.flops += static_cast<std::int64_t>(2 * share * static_cast<double>(input.num_elements()));
-    cost.bytes_read += static_cast<std::int64_t>(share * static_cast<double>(input.num_bytes()));
+    result.flops +=
+        static_cast<std::int64_t>(2 * share * static_cast<double>(input.num_elements()));
+    result.bytes_read += static_cast<std::int64_t>(share * static_cast<double>(input.num_bytes()));
   }
-  return cost;
+  return result;
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost sum_squares_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 2}));
 }
 
@@ -53,8 +54,8 @@ const ir::OpSchema kSumSquares{.name = "sum_squares",
                                .min_inputs = 1,
                                .max_inputs = 1,
                                .signature = "(x any) -> f64[]",
-                               .infer = infer,
-                               .cost = cost};
+                               .infer = infer_sum_squares,
+                               .cost = sum_squares_cost};
 
 const ir::OpSchema kSumSquaresOfParts{.name = "sum_squares_of_parts",
                                       .min_inputs = 1,

@@ -13,14 +13,15 @@ void check_rows(const Check& check, const Operand& y, const Operand& weights,
   check.same_dim(slots, 0, y, 0);
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_unpermute(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("unpermute", inputs, attributes);
   const Operand y = check.floating(0, "y", 2), weights = check.wide(1, "weights", 2);
   check_rows(check, y, weights, check.i32(2, "slots", 1));
   return {typed(y.dtype(), {weights.dim(0), y.dim(1)})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_unpermute_gradient(ir::Types inputs,
+                                                 const spec::Attributes& attributes) {
   const Check check("unpermute_gradient", inputs, attributes);
   const Operand dout = check.floating(0, "dout", 2), y = check.floating(1, "y", 2),
                 weights = check.wide(2, "weights", 2);
@@ -31,19 +32,19 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   return {*y.type, *weights.type};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients unpermute_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                 OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(3);
   const auto d = builder.add("unpermute_gradient",
                              {*of_outputs[0], node.inputs[0], node.inputs[1], node.inputs[2]});
   return {d[0], d[1], std::nullopt};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost unpermute_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 2}));
 }
 
-ir::Cost gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost unpermute_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[1].num_elements(), 3}));
 }
 
@@ -54,9 +55,9 @@ const ir::OpSchema kUnpermute{
     .min_inputs = 3,
     .max_inputs = 3,
     .signature = "(y [R,H], weights f32[T,k], slots i32[R]) -> [T,H] like y",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_unpermute,
+    .gradient = unpermute_gradient,
+    .cost = unpermute_cost};
 
 const ir::OpSchema kUnpermuteGradient{
     .name = "unpermute_gradient",
@@ -66,7 +67,7 @@ const ir::OpSchema kUnpermuteGradient{
     .signature =
         "(dout [T,H], y [R,H], weights f32[T,k], slots i32[R]) -> dy [R,H], dweights "
         "f32[T,k]",
-    .infer = infer_gradient,
-    .cost = gradient_cost};
+    .infer = infer_unpermute_gradient,
+    .cost = unpermute_gradient_cost};
 
 }  // namespace anabatic::ops

@@ -9,30 +9,31 @@
 namespace anabatic::ops {
 namespace {
 
-void check_inputs(const Check& check) {
+void check_cross_entropy_inputs(const Check& check) {
   const Operand logits = check.floating(0, "logits", 2), labels = check.i32(1, "labels", 1);
   check.same_dim(labels, 0, logits, 0);
   check.wide(2, "scale", 0);
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_cross_entropy(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("cross_entropy", inputs, attributes);
-  check_inputs(check);
+  check_cross_entropy_inputs(check);
   const DType dtype = wide_dtype(inputs[0].dtype);
   return {typed(dtype, {}), typed(dtype, {inputs[0].shape[0]})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_cross_entropy_gradient(ir::Types inputs,
+                                                     const spec::Attributes& attributes) {
   const Check check("cross_entropy_gradient", inputs, attributes, {"dtype"});
-  check_inputs(check);
+  check_cross_entropy_inputs(check);
   const Operand logits = check.floating(0, "logits", 2), lse = check.wide(3, "lse", 1);
   check.same_dim(lse, 0, logits, 0);
   check.wide(4, "dloss", 0);
   return {with_dtype(*logits.type, check.dtype("dtype"))};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients cross_entropy_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                     OutputGradients of_outputs) {
   require_no_gradient(node, of_outputs, 1, "lse");
   if (!of_outputs[0]) return ir::Gradients(3);
   const std::string dtype(to_string(builder.type(node.inputs[0]).dtype));
@@ -44,7 +45,7 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
 }
 
 // A maximum, a difference, an exponential and a sum each logit.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost cross_entropy_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 4}));
 }
 
@@ -56,9 +57,9 @@ const ir::OpSchema kCrossEntropy{
     .max_inputs = 3,
     .num_outputs = 2,
     .signature = "(logits [T,V], labels i32[T], scale f32[]) -> loss f32[], lse f32[T]",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_cross_entropy,
+    .gradient = cross_entropy_gradient,
+    .cost = cross_entropy_cost};
 
 const ir::OpSchema kCrossEntropyGradient{
     .name = "cross_entropy_gradient",
@@ -67,8 +68,8 @@ const ir::OpSchema kCrossEntropyGradient{
     .signature =
         "(logits [T,V], labels i32[T], scale f32[], lse f32[T], dloss f32[]) -> dlogits "
         "[T,V]",
-    .infer = infer_gradient,
-    .cost = cost,
+    .infer = infer_cross_entropy_gradient,
+    .cost = cross_entropy_cost,
     .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

@@ -7,7 +7,7 @@
 namespace anabatic::ops {
 namespace {
 
-void check_inputs(const Check& check) {
+void check_head_loss_inputs(const Check& check) {
   const Operand x = check.floating(0, "x", 2), weight = check.floating(1, "weight", 2);
   check.same_dtype(x, weight);
   check.same_dim(x, 1, weight, 1);
@@ -15,14 +15,14 @@ void check_inputs(const Check& check) {
   check.wide(3, "scale", 0);
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
-  check_inputs(Check("head_loss", inputs, attributes));
+std::vector<TensorType> infer_head_loss(ir::Types inputs, const spec::Attributes& attributes) {
+  check_head_loss_inputs(Check("head_loss", inputs, attributes));
   return {typed(wide_dtype(inputs[0].dtype), {})};
 }
 
 std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("head_loss_with_gradient", inputs, attributes, {"dloss"}, {"slices"});
-  check_inputs(check);
+  check_head_loss_inputs(check);
   check.slices();
   check.number("dloss");
   const DType wide = wide_dtype(inputs[0].dtype);
@@ -30,7 +30,7 @@ std::vector<TensorType> infer_with_gradient(ir::Types inputs, const spec::Attrib
 }
 
 // One product a pass over the matrix; every label may count.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, std::int64_t num_products) {
+ir::Cost head_loss_cost(ir::Types inputs, ir::Types outputs, std::int64_t num_products) {
   return streaming_cost(
       inputs, outputs,
       product({2 * num_products, inputs[0].dim(0), inputs[0].dim(1), inputs[1].dim(0)}));
@@ -43,9 +43,9 @@ const ir::OpSchema kHeadLoss{
     .min_inputs = 4,
     .max_inputs = 4,
     .signature = "(x [T,K], weight [V,K], labels i32[T], scale f32[]) -> loss f32[]",
-    .infer = infer,
+    .infer = infer_head_loss,
     .cost = [](ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-      return cost(inputs, outputs, 1);
+      return head_loss_cost(inputs, outputs, 1);
     }};
 
 const ir::OpSchema kHeadLossWithGradient{
@@ -58,7 +58,7 @@ const ir::OpSchema kHeadLossWithGradient{
         "f32[V,K]",
     .infer = infer_with_gradient,
     .cost = [](ir::Types inputs, ir::Types outputs,
-               const spec::Attributes&) { return cost(inputs, outputs, 3); },
+               const spec::Attributes&) { return head_loss_cost(inputs, outputs, 3); },
     .may_alias = ir::always<-1, 0, -1>,
     .can_accumulate = true,
     .most_slices = [](ir::Types inputs, const spec::Attributes&) { return inputs[0].dim(0); }};

@@ -9,7 +9,8 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_load_balancing_loss(ir::Types inputs,
+                                                  const spec::Attributes& attributes) {
   const Check check("load_balancing_loss", inputs, attributes, {"top_k"});
   if (check.num_inputs() % 2 != 1)
     check.fail("expected pairs of counts and sums after the scale, got " +
@@ -22,7 +23,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(first.dtype(), {})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_load_balancing_loss_gradient(ir::Types inputs,
+                                                           const spec::Attributes& attributes) {
   const Check check("load_balancing_loss_gradient", inputs, attributes, {"top_k"});
   check.wide(0, "dloss", 0);
   check.wide(1, "scale", 0);
@@ -33,8 +35,8 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
 }
 
 // Counts are piecewise constant. All sums share one gradient.
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients load_balancing_loss_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                           OutputGradients of_outputs) {
   ir::Gradients gradients(node.inputs.size());
   if (!of_outputs[0]) return gradients;
   std::vector<ir::ValueId> inputs{*of_outputs[0], node.inputs[0]};
@@ -45,7 +47,7 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return gradients;
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost load_balancing_loss_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(
       inputs, outputs,
       product({inputs.back().num_elements(), static_cast<std::int64_t>(inputs.size())}));
@@ -85,10 +87,6 @@ ir::Cost sequence_cost(ir::Types inputs, ir::Types outputs, const spec::Attribut
   return streaming_cost(inputs, outputs, inputs[1].num_elements());
 }
 
-ir::Cost sequence_gradient_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 1);
-}
-
 }  // namespace
 
 const ir::OpSchema kLoadBalancingLoss{
@@ -96,17 +94,17 @@ const ir::OpSchema kLoadBalancingLoss{
     .min_inputs = 3,
     .max_inputs = -1,
     .signature = "(scale f32[], counts0 f32[E], sums0 f32[E], counts1, sums1, ...) -> f32[]",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_load_balancing_loss,
+    .gradient = load_balancing_loss_gradient,
+    .cost = load_balancing_loss_cost};
 
 const ir::OpSchema kLoadBalancingLossGradient{
     .name = "load_balancing_loss_gradient",
     .min_inputs = 3,
     .max_inputs = -1,
     .signature = "(dloss f32[], scale f32[], counts0 f32[E], counts1, ...) -> f32[E]",
-    .infer = infer_gradient,
-    .cost = cost};
+    .infer = infer_load_balancing_loss_gradient,
+    .cost = load_balancing_loss_cost};
 
 const ir::OpSchema kSequenceBalanceLoss{
     .name = "sequence_balance_loss",
@@ -125,6 +123,6 @@ const ir::OpSchema kSequenceBalanceLossGradient{
     .signature =
         "(dloss f32[], scale f32[], experts i32[T,k], documents i32[T]) -> dprobabilities f32[T,E]",
     .infer = infer_sequence_gradient,
-    .cost = sequence_gradient_cost};
+    .cost = cost_an_element<1>};
 
 }  // namespace anabatic::ops

@@ -15,14 +15,15 @@ void require_scaled_rows(const Check& check, int first, const Operand& logits) {
   check.wide(first + 1, "scale", 0);
 }
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_router_z_loss(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("router_z_loss", inputs, attributes);
   const Operand logits = check.wide(0, "logits", 2);
   require_scaled_rows(check, 1, logits);
   return {typed(logits.dtype(), {})};
 }
 
-std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_router_z_loss_gradient(ir::Types inputs,
+                                                     const spec::Attributes& attributes) {
   const Check check("router_z_loss_gradient", inputs, attributes);
   const Operand logits = check.wide(0, "logits", 2);
   check.wide(1, "dloss", 0);
@@ -30,8 +31,8 @@ std::vector<TensorType> infer_gradient(ir::Types inputs, const spec::Attributes&
   return {*logits.type};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients router_z_loss_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                     OutputGradients of_outputs) {
   ir::Gradients gradients(node.inputs.size());
   if (!of_outputs[0]) return gradients;
   std::vector<ir::ValueId> inputs{node.inputs[0], *of_outputs[0]};
@@ -40,7 +41,7 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
   return gradients;
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost router_z_loss_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   return streaming_cost(inputs, outputs, product({inputs[0].num_elements(), 4}));
 }
 
@@ -51,9 +52,9 @@ const ir::OpSchema kRouterZLoss{
     .min_inputs = 1,
     .max_inputs = 3,
     .signature = "(logits f32[T,E], documents? i32[T], scale? f32[]) -> f32[]",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_router_z_loss,
+    .gradient = router_z_loss_gradient,
+    .cost = router_z_loss_cost};
 
 const ir::OpSchema kRouterZLossGradient{.name = "router_z_loss_gradient",
                                         .min_inputs = 2,
@@ -61,8 +62,8 @@ const ir::OpSchema kRouterZLossGradient{.name = "router_z_loss_gradient",
                                         .signature =
                                             "(logits f32[T,E], dloss f32[], documents? "
                                             "i32[T], scale? f32[]) -> f32[T,E]",
-                                        .infer = infer_gradient,
-                                        .cost = cost,
+                                        .infer = infer_router_z_loss_gradient,
+                                        .cost = router_z_loss_cost,
                                         .may_alias = ir::always<0>};
 
 }  // namespace anabatic::ops

@@ -7,7 +7,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_dispatch_map(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("dispatch_map", inputs, attributes, {"member", "rows", "expected"});
   const Operand routes = check.i32(0, "routes", 2);
   const std::int64_t members = routes.size(0), num_experts = routes.size(1) - 1,
@@ -27,10 +27,6 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
           typed(DType::kInt32, {1})};
 }
 
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
-}
-
 }  // namespace
 
 const ir::OpSchema kDispatchMap{
@@ -41,7 +37,7 @@ const ir::OpSchema kDispatchMap{
     .signature =
         "(routes i32[G,E+1]) -> row_map i32[rows], slots i32[rows], offsets i32[E/G+1], "
         "send_counts i32[G], receive_counts i32[G], needed i32[1]",
-    .infer = infer,
-    .cost = cost};
+    .infer = infer_dispatch_map,
+    .cost = copy_cost};
 
 }  // namespace anabatic::ops

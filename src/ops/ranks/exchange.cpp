@@ -43,14 +43,10 @@ std::vector<TensorType> infer_all_gather(ir::Types inputs, const spec::Attribute
 // The gradient of a sum that every rank has is the sum of their gradients. Of parts that each rank
 // has alone it is the part of that sum; and the other way round.
 template <const std::string_view& kDual>
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients exchange_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                OutputGradients of_outputs) {
   if (!of_outputs[0]) return {std::nullopt};
   return {builder.add1(kDual, {*of_outputs[0]}, node.attributes)};
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return elementwise_cost(inputs, outputs, 1);
 }
 
 }  // namespace
@@ -60,8 +56,8 @@ const ir::OpSchema kAllGather{.name = kAllGatherName,
                               .max_inputs = 1,
                               .signature = "(x float or i32) -> as x",
                               .infer = infer_all_gather,
-                              .gradient = gradient<kReduceScatterName>,
-                              .cost = cost,
+                              .gradient = exchange_gradient<kReduceScatterName>,
+                              .cost = cost_an_element<1>,
                               .must_alias = ir::always<0>};
 
 const ir::OpSchema kAllReduce{.name = kAllReduceName,
@@ -69,8 +65,8 @@ const ir::OpSchema kAllReduce{.name = kAllReduceName,
                               .max_inputs = 1,
                               .signature = "(x float) -> as x",
                               .infer = infer_sum<kAllReduceName>,
-                              .gradient = gradient<kAllReduceName>,
-                              .cost = cost,
+                              .gradient = exchange_gradient<kAllReduceName>,
+                              .cost = cost_an_element<1>,
                               .must_alias = ir::always<0>};
 
 const ir::OpSchema kReduceScatter{.name = kReduceScatterName,
@@ -78,8 +74,8 @@ const ir::OpSchema kReduceScatter{.name = kReduceScatterName,
                                   .max_inputs = 1,
                                   .signature = "(x float) -> as x",
                                   .infer = infer_sum<kReduceScatterName>,
-                                  .gradient = gradient<kAllGatherName>,
-                                  .cost = cost,
+                                  .gradient = exchange_gradient<kAllGatherName>,
+                                  .cost = cost_an_element<1>,
                                   .must_alias = ir::always<0>};
 
 void check_group(const Check& check) {

@@ -11,7 +11,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_exchange_rows(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("exchange_rows", inputs, attributes, {"group", "rows"}, {"top_k"});
   check_group(check);
   const Operand x = check.floating_or_i32(0, "x", 2), send = check.i32(1, "send_counts", 1),
@@ -28,8 +28,8 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
 }
 
 // The gradients go back the way that the rows came.
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients exchange_rows_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                                     OutputGradients of_outputs) {
   if (!of_outputs[0]) return ir::Gradients(node.inputs.size());
   ANABATIC_REQUIRE(node.inputs.size() == 3,
                    "[exchange_rows] expected no row_map in a graph to differentiate");
@@ -41,7 +41,7 @@ ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
 }
 
 // It counts the rows that fit on both sides: no type knows the counts.
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
+ir::Cost exchange_rows_cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
   const std::int64_t bytes = std::min(
       inputs.size() == 4 ? outputs[0].num_bytes() : inputs[0].num_bytes(), outputs[0].num_bytes());
   return {.flops = 0, .bytes_read = bytes, .bytes_written = bytes};
@@ -55,8 +55,8 @@ const ir::OpSchema kExchangeRows{
     .max_inputs = 4,
     .signature =
         "(x [N,W], send_counts i32[G], receive_counts i32[G], row_map? i32[S]) -> [rows,W] like x",
-    .infer = infer,
-    .gradient = gradient,
-    .cost = cost};
+    .infer = infer_exchange_rows,
+    .gradient = exchange_rows_gradient,
+    .cost = exchange_rows_cost};
 
 }  // namespace anabatic::ops

@@ -8,7 +8,7 @@
 namespace anabatic::ops {
 namespace {
 
-std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attributes) {
+std::vector<TensorType> infer_reshape(ir::Types inputs, const spec::Attributes& attributes) {
   const Check check("reshape", inputs, attributes, {"width"});
   const Operand x = check.floating_or_i32(0, "x");
   check.row_major(x);
@@ -18,17 +18,13 @@ std::vector<TensorType> infer(ir::Types inputs, const spec::Attributes& attribut
   return {typed(x.dtype(), {size / width, width})};
 }
 
-ir::Gradients gradient(ir::GraphBuilder& builder, const ir::Node& node,
-                       OutputGradients of_outputs) {
+ir::Gradients reshape_gradient(ir::GraphBuilder& builder, const ir::Node& node,
+                               OutputGradients of_outputs) {
   if (!of_outputs[0]) return {std::nullopt};
   const TensorType& x = builder.type(node.inputs[0]);
   ANABATIC_REQUIRE(x.ndim() == 2, "[reshape] expected a matrix to differentiate, got {}",
                    to_string(x));
   return {builder.add1("reshape", {*of_outputs[0]}, {{"width", x.dim(1)}})};
-}
-
-ir::Cost cost(ir::Types inputs, ir::Types outputs, const spec::Attributes&) {
-  return streaming_cost(inputs, outputs, 0);
 }
 
 }  // namespace
@@ -37,8 +33,8 @@ const ir::OpSchema kReshape{.name = "reshape",
                             .min_inputs = 1,
                             .max_inputs = 1,
                             .signature = "(x any) -> [elements / width, width] like x",
-                            .infer = infer,
-                            .gradient = gradient,
-                            .cost = cost};
+                            .infer = infer_reshape,
+                            .gradient = reshape_gradient,
+                            .cost = copy_cost};
 
 }  // namespace anabatic::ops
