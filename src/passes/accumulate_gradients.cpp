@@ -37,7 +37,7 @@ void accumulate(Graph& graph, const PassContext& context, Name parameter, const 
   if (!context.options.with_update) builder.output(after, text(graph.states[state].name));
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool accumulate_gradients(Graph& graph, const PassContext& context) {
   struct Parameter {
     Name name;
     TensorType type;
@@ -62,6 +62,6 @@ const Pass kAccumulateGradients{.name = "accumulate_gradients",
                                 .needs = {"differentiated"},
                                 .establishes = {"gradients_accumulated"},
                                 .required = true,
-                                .run = run};
+                                .run = accumulate_gradients};
 
 }  // namespace anabatic::passes

@@ -34,7 +34,7 @@ const ir::State* gradient_state(const Graph& graph, ValueId after) {
   return nullptr;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool accumulate_in_gemm(Graph& graph, const PassContext& context) {
   ir::GraphBuilder builder(graph, context.find_op);
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -66,6 +66,7 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kAccumulateInGemm{.name = "accumulate_in_gemm", .needs = {"updated"}, .run = run};
+const Pass kAccumulateInGemm{
+    .name = "accumulate_in_gemm", .needs = {"updated"}, .run = accumulate_in_gemm};
 
 }  // namespace anabatic::passes

@@ -157,7 +157,7 @@ class Optimizer {
   ValueId learning_rate_{}, step_{}, clip_factor_{};
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool apply_optimizer(Graph& graph, const PassContext& context) {
   return context.options.with_update && Optimizer(graph, context).run();
 }
 
@@ -167,6 +167,6 @@ const Pass kApplyOptimizer{.name = "apply_optimizer",
                            .needs = {"gradients_accumulated"},
                            .establishes = {"updated"},
                            .required = true,
-                           .run = run};
+                           .run = apply_optimizer};
 
 }  // namespace anabatic::passes

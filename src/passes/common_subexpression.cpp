@@ -101,10 +101,10 @@ class Merger {
   std::map<Key, std::vector<const Node*>> seen_;
 };
 
-bool run(Graph& graph, const PassContext&) { return Merger(graph).run(); }
+bool merge_common_subexpressions(Graph& graph, const PassContext&) { return Merger(graph).run(); }
 
 }  // namespace
 
-const Pass kCommonSubexpression{.name = "common_subexpression", .run = run};
+const Pass kCommonSubexpression{.name = "common_subexpression", .run = merge_common_subexpressions};
 
 }  // namespace anabatic::passes

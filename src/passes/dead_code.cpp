@@ -49,7 +49,7 @@ class Liveness {
   std::vector<ValueId> pending_;
 };
 
-bool run(Graph& graph, const PassContext&) {
+bool remove_dead_code(Graph& graph, const PassContext&) {
   const Liveness live(graph);
   const std::size_t num_nodes = graph.nodes.size();
   ir::keep_nodes(graph, live.nodes());
@@ -58,6 +58,6 @@ bool run(Graph& graph, const PassContext&) {
 
 }  // namespace
 
-const Pass kDeadCode{.name = "dead_code", .run = run};
+const Pass kDeadCode{.name = "dead_code", .run = remove_dead_code};
 
 }  // namespace anabatic::passes

@@ -148,7 +148,7 @@ class Differentiator {
   std::vector<std::vector<ValueId>> contributions_;  // by state: gradients of parameters
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool differentiate(Graph& graph, const PassContext& context) {
   Differentiator(graph, context).run();
   return true;
 }
@@ -163,6 +163,6 @@ const Pass kDifferentiate{.name = "differentiate",
                           .needs = {"precision_chosen"},
                           .establishes = {"differentiated"},
                           .required = true,
-                          .run = run};
+                          .run = differentiate};
 
 }  // namespace anabatic::passes

@@ -19,9 +19,9 @@ using ir::ValueId;
 
 constexpr std::size_t kX = 0, kWeight = 1, kOffsets = 2;
 
-class Fuser {
+class ActivationFuser {
  public:
-  Fuser(Graph& graph, const PassContext& context)
+  ActivationFuser(Graph& graph, const PassContext& context)
       : graph_(graph), context_(context), readers_(graph), keep_(graph.nodes.size(), true) {}
 
   bool run() {
@@ -137,10 +137,13 @@ class Fuser {
   std::vector<bool> keep_;  // by node
 };
 
-bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+bool fuse_activation(Graph& graph, const PassContext& context) {
+  return ActivationFuser(graph, context).run();
+}
 
 }  // namespace
 
-const Pass kFuseActivation{.name = "fuse_activation", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseActivation{
+    .name = "fuse_activation", .needs = {"precision_chosen"}, .run = fuse_activation};
 
 }  // namespace anabatic::passes

@@ -6,14 +6,14 @@
 namespace anabatic::passes {
 namespace {
 
-constexpr std::string_view kSegments[] = {"experts", "mlp"};
+constexpr std::string_view kFeedForwardSegments[] = {"experts", "mlp"};
 
-bool run(ir::Graph& graph, const PassContext& context) {
-  return join_products(graph, context, kSegments);
+bool fuse_gate_up(ir::Graph& graph, const PassContext& context) {
+  return join_products(graph, context, kFeedForwardSegments);
 }
 
 }  // namespace
 
-const Pass kFuseGateUp{.name = "fuse_gate_up", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseGateUp{.name = "fuse_gate_up", .needs = {"precision_chosen"}, .run = fuse_gate_up};
 
 }  // namespace anabatic::passes

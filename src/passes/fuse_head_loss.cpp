@@ -15,9 +15,9 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-class Fuser {
+class HeadLossFuser {
  public:
-  Fuser(Graph& graph, const PassContext& context)
+  HeadLossFuser(Graph& graph, const PassContext& context)
       : graph_(graph),
         context_(context),
         readers_(graph.values.size()),
@@ -154,10 +154,13 @@ class Fuser {
   std::vector<bool> keep_;                    // by node
 };
 
-bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+bool fuse_head_loss(Graph& graph, const PassContext& context) {
+  return HeadLossFuser(graph, context).run();
+}
 
 }  // namespace
 
-const Pass kFuseHeadLoss{.name = "fuse_head_loss", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseHeadLoss{
+    .name = "fuse_head_loss", .needs = {"precision_chosen"}, .run = fuse_head_loss};
 
 }  // namespace anabatic::passes

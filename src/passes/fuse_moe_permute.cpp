@@ -46,7 +46,7 @@ bool may_gather(const Node& node, ValueId rows, ValueId row_map) {
   return num_others(node) <= at || node.inputs[at] == row_map;
 }
 
-bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
+bool fuse_permute(Graph& graph, const Readers& readers, std::size_t permute) {
   const ValueId rows = graph.nodes[permute].outputs[0], x = graph.nodes[permute].inputs[0],
                 row_map = graph.nodes[permute].inputs[1];
   const spec::Attribute top_k = graph.nodes[permute].attributes.at("top_k");
@@ -66,11 +66,11 @@ bool fuse(Graph& graph, const Readers& readers, std::size_t permute) {
   return true;
 }
 
-bool run(Graph& graph, const PassContext&) {
+bool fuse_moe_permute(Graph& graph, const PassContext&) {
   const Readers readers(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op->name != "permute" || !fuse(graph, readers, i)) continue;
+    if (graph.nodes[i].op->name != "permute" || !fuse_permute(graph, readers, i)) continue;
     keep[i] = false;
   }
   return ir::remove_nodes(graph, keep);
@@ -78,6 +78,7 @@ bool run(Graph& graph, const PassContext&) {
 
 }  // namespace
 
-const Pass kFuseMoePermute{.name = "fuse_moe_permute", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseMoePermute{
+    .name = "fuse_moe_permute", .needs = {"precision_chosen"}, .run = fuse_moe_permute};
 
 }  // namespace anabatic::passes

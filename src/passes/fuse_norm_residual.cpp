@@ -13,9 +13,9 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-class Fuser {
+class NormResidualFuser {
  public:
-  Fuser(Graph& graph, const PassContext& context)
+  NormResidualFuser(Graph& graph, const PassContext& context)
       : graph_(graph),
         context_(context),
         num_uses_(graph.values.size(), 0),
@@ -89,11 +89,13 @@ class Fuser {
   std::vector<bool> keep_;     // by node
 };
 
-bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+bool fuse_norm_residual(Graph& graph, const PassContext& context) {
+  return NormResidualFuser(graph, context).run();
+}
 
 }  // namespace
 
 const Pass kFuseNormResidual{
-    .name = "fuse_norm_residual", .needs = {"precision_chosen"}, .run = run};
+    .name = "fuse_norm_residual", .needs = {"precision_chosen"}, .run = fuse_norm_residual};
 
 }  // namespace anabatic::passes

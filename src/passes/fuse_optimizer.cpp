@@ -117,7 +117,7 @@ void fuse_packs(Graph& graph, std::size_t i, const Packings& packings, Packs pac
   }
 }
 
-bool run(Graph& graph, const PassContext&) {
+bool fuse_optimizer(Graph& graph, const PassContext&) {
   const std::map<ValueId, Packings> packings = find_packings(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   bool changed = fuse_slices(graph, packings, keep);
@@ -138,6 +138,6 @@ bool run(Graph& graph, const PassContext&) {
 
 }  // namespace
 
-const Pass kFuseOptimizer{.name = "fuse_optimizer", .needs = {"updated"}, .run = run};
+const Pass kFuseOptimizer{.name = "fuse_optimizer", .needs = {"updated"}, .run = fuse_optimizer};
 
 }  // namespace anabatic::passes

@@ -6,14 +6,14 @@
 namespace anabatic::passes {
 namespace {
 
-constexpr std::string_view kSegments[] = {"attention"};
+constexpr std::string_view kAttentionSegments[] = {"attention"};
 
-bool run(ir::Graph& graph, const PassContext& context) {
-  return join_products(graph, context, kSegments);
+bool fuse_qkv(ir::Graph& graph, const PassContext& context) {
+  return join_products(graph, context, kAttentionSegments);
 }
 
 }  // namespace
 
-const Pass kFuseQkv{.name = "fuse_qkv", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseQkv{.name = "fuse_qkv", .needs = {"precision_chosen"}, .run = fuse_qkv};
 
 }  // namespace anabatic::passes

@@ -15,9 +15,9 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-class Fuser {
+class RopeFuser {
  public:
-  Fuser(Graph& graph, const PassContext& context)
+  RopeFuser(Graph& graph, const PassContext& context)
       : graph_(graph), context_(context), readers_(graph), keep_(graph.nodes.size(), true) {}
 
   bool run() {
@@ -88,10 +88,10 @@ class Fuser {
   std::vector<bool> keep_;  // by node
 };
 
-bool run(Graph& graph, const PassContext& context) { return Fuser(graph, context).run(); }
+bool fuse_rope(Graph& graph, const PassContext& context) { return RopeFuser(graph, context).run(); }
 
 }  // namespace
 
-const Pass kFuseRope{.name = "fuse_rope", .needs = {"precision_chosen"}, .run = run};
+const Pass kFuseRope{.name = "fuse_rope", .needs = {"precision_chosen"}, .run = fuse_rope};
 
 }  // namespace anabatic::passes

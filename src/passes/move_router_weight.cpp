@@ -22,7 +22,7 @@ using ir::NodeId;
 using ir::ValueId;
 
 // The nodes of one layer.
-struct Layer {
+struct WeightedLayer {
   NodeId activation, down, combine;
   ValueId row_map;
   struct Backward {
@@ -40,7 +40,7 @@ class Mover {
     bool changed = false;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (graph_.nodes[i].op->name != "unpermute") continue;
-      const std::optional<Layer> layer = find(NodeId{static_cast<std::uint32_t>(i)});
+      const std::optional<WeightedLayer> layer = find(NodeId{static_cast<std::uint32_t>(i)});
       if (!layer) continue;
       rewrite(*layer);
       changed = true;
@@ -71,17 +71,17 @@ class Mover {
            form->role == spec::ProductRole::kInputGradient;
   }
 
-  std::optional<Layer> find(NodeId combine) const {
+  std::optional<WeightedLayer> find(NodeId combine) const {
     const Node& node = graph_.node(combine);
     const ValueId y = node.inputs[0], weights = node.inputs[1], slots = node.inputs[2];
     if (!is_made_by(y, "grouped_linear") || producer(slots) == ir::kNoNode ||
         !ops::is_row_sort(graph_.node(producer(slots))))
       return std::nullopt;
-    Layer layer{.activation = ir::kNoNode,
-                .down = producer(y),
-                .combine = combine,
-                .row_map = graph_.node(producer(slots)).outputs[0],
-                .backward = std::nullopt};
+    WeightedLayer layer{.activation = ir::kNoNode,
+                        .down = producer(y),
+                        .combine = combine,
+                        .row_map = graph_.node(producer(slots)).outputs[0],
+                        .backward = std::nullopt};
     const Node &sort = graph_.node(producer(slots)), &down = graph_.node(layer.down);
     const ValueId h = down.inputs[0];
     if (slots != sort.outputs[1] || down.inputs.size() != 3 || down.inputs[2] != sort.outputs[2])
@@ -109,7 +109,7 @@ class Mover {
   }
 
   // The product has no weights of rows yet, and these are computed before it, so no cycle arises.
-  bool takes_weights(const Node& product, const Layer& layer, ValueId weights) const {
+  bool takes_weights(const Node& product, const WeightedLayer& layer, ValueId weights) const {
     const std::size_t row_map = row_map_at(product), count = num_others(product);
     if (count > row_map + 1) return false;
     if (count > row_map && product.inputs[row_map] != layer.row_map) return false;
@@ -119,7 +119,7 @@ class Mover {
     return is_ahead(weights) && is_ahead(layer.row_map);
   }
 
-  std::optional<Layer::Backward> find_backward(const Layer& layer) const {
+  std::optional<WeightedLayer::Backward> find_backward(const WeightedLayer& layer) const {
     const Node &forward = graph_.node(layer.combine), &down = graph_.node(layer.down),
                &activation = graph_.node(layer.activation);
     if (ir::product_form(activation)->keeps != spec::KeptProducts::kWhole) return std::nullopt;
@@ -144,7 +144,7 @@ class Mover {
         weight = id;
     }
     if (!gradient || !weight) return std::nullopt;
-    return Layer::Backward{.combine = *combine, .activation = *gradient, .weight = *weight};
+    return WeightedLayer::Backward{.combine = *combine, .activation = *gradient, .weight = *weight};
   }
 
   const ir::OpSchema* find_op(std::string_view name) const {
@@ -153,7 +153,7 @@ class Mover {
     return found;
   }
 
-  void rewrite(const Layer& layer) {
+  void rewrite(const WeightedLayer& layer) {
     Node& combine = graph_.node(layer.combine);
     const ValueId weights = combine.inputs[1];
     const std::int64_t top_k = graph_.value(weights).type.dim(1);
@@ -191,11 +191,13 @@ class Mover {
   std::vector<bool> keep_;  // by node
 };
 
-bool run(Graph& graph, const PassContext& context) { return Mover(graph, context).run(); }
+bool move_router_weight(Graph& graph, const PassContext& context) {
+  return Mover(graph, context).run();
+}
 
 }  // namespace
 
 const Pass kMoveRouterWeight{
-    .name = "move_router_weight", .needs = {"precision_chosen"}, .run = run};
+    .name = "move_router_weight", .needs = {"precision_chosen"}, .run = move_router_weight};
 
 }  // namespace anabatic::passes

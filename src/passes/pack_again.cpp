@@ -36,7 +36,7 @@ bool is_on_disk(const State& packed, const PassOptions& options) {
   return options.on_disk != nullptr && options.on_disk->contains(text(packed.owner));
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool pack_again(Graph& graph, const PassContext& context) {
   const PassOptions& options = context.options;
   std::vector<ValueId> source(graph.values.size(), ir::kNoValue);  // by second packing
   std::erase_if(graph.states, [&](const State& state) {
@@ -72,6 +72,6 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kPackAgain{.name = "pack_again", .needs = {"differentiated"}, .run = run};
+const Pass kPackAgain{.name = "pack_again", .needs = {"differentiated"}, .run = pack_again};
 
 }  // namespace anabatic::passes

@@ -17,7 +17,7 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-constexpr std::size_t kWeight = 1;
+constexpr std::size_t kPackedInput = 1;
 
 // Whether the node's second input is a weight, as itself or transposed.
 bool reads_weight(const Node& node) {
@@ -52,11 +52,11 @@ class Packer {
     const ValueId weight = graph_.states[index].before;
     std::array<std::optional<ValueId>, 2> packed;
     for (Node& node : graph_.nodes) {
-      if (!reads_weight(node) || node.inputs[kWeight] != weight) continue;
+      if (!reads_weight(node) || node.inputs[kPackedInput] != weight) continue;
       const bool transposed = ir::product_form(node)->role == spec::ProductRole::kInputGradient;
       auto& value = packed[transposed ? 1 : 0];
       if (!value) value = packed_state(index, transposed);
-      node.inputs[kWeight] = *value;
+      node.inputs[kPackedInput] = *value;
     }
     return packed[0].has_value() || packed[1].has_value();
   }
@@ -93,10 +93,10 @@ class Packer {
   ir::GraphBuilder builder_;
 };
 
-bool run(Graph& graph, const PassContext& context) { return Packer(graph, context).run(); }
+bool pack_weights(Graph& graph, const PassContext& context) { return Packer(graph, context).run(); }
 
 }  // namespace
 
-const Pass kPackWeights{.name = "pack_weights", .needs = {"precision_chosen"}, .run = run};
+const Pass kPackWeights{.name = "pack_weights", .needs = {"precision_chosen"}, .run = pack_weights};
 
 }  // namespace anabatic::passes

@@ -142,10 +142,13 @@ class Arranger {
   ir::GraphBuilder builder_;
 };
 
-bool run(Graph& graph, const PassContext& context) { return Arranger(graph, context).run(); }
+bool arrange_panel_states(Graph& graph, const PassContext& context) {
+  return Arranger(graph, context).run();
+}
 
 }  // namespace
 
-const Pass kPanelStates{.name = "panel_states", .needs = {"precision_chosen"}, .run = run};
+const Pass kPanelStates{
+    .name = "panel_states", .needs = {"precision_chosen"}, .run = arrange_panel_states};
 
 }  // namespace anabatic::passes

@@ -157,7 +157,7 @@ class ToBf16 {
   bool changed_ = false;
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool choose_precision(Graph& graph, const PassContext& context) {
   switch (context.options.precision) {
     case spec::Precision::kFp32:
       return false;
@@ -170,7 +170,9 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kPrecision{
-    .name = "precision", .establishes = {"precision_chosen"}, .required = true, .run = run};
+const Pass kPrecision{.name = "precision",
+                      .establishes = {"precision_chosen"},
+                      .required = true,
+                      .run = choose_precision};
 
 }  // namespace anabatic::passes

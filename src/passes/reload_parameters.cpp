@@ -39,7 +39,7 @@ ir::Phase phase_of_reload(ir::Phase reader) {
   return is_kept ? reader : ir::Phase::kRecompute;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool reload_parameters(Graph& graph, const PassContext& context) {
   if (context.options.on_disk == nullptr || context.options.on_disk->empty()) return false;
   const std::vector<bool> is_on_disk = parameters_on_disk(graph, context);
   std::vector<Node> nodes = std::exchange(graph.nodes, {});
@@ -64,6 +64,7 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kReloadParameters{.name = "reload_parameters", .required = true, .run = run};
+const Pass kReloadParameters{
+    .name = "reload_parameters", .required = true, .run = reload_parameters};
 
 }  // namespace anabatic::passes

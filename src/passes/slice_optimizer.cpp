@@ -175,7 +175,7 @@ class Slicer {
   std::map<ValueId, ValueId> replaced_;    // updated parameters, by the output of the uncut update
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool slice_optimizer(Graph& graph, const PassContext& context) {
   return context.options.slice_bytes > 0 && context.options.with_update &&
          Slicer(graph, context).run();
 }
@@ -207,6 +207,6 @@ std::vector<SlicedState> sliced_states(const Graph& graph) {
   return result;
 }
 
-const Pass kSliceOptimizer{.name = "slice_optimizer", .needs = {"updated"}, .run = run};
+const Pass kSliceOptimizer{.name = "slice_optimizer", .needs = {"updated"}, .run = slice_optimizer};
 
 }  // namespace anabatic::passes

@@ -97,10 +97,13 @@ class Splitter {
   ir::GraphBuilder builder_;
 };
 
-bool run(Graph& graph, const PassContext& context) { return Splitter(graph, context).run(); }
+bool split_parameters(Graph& graph, const PassContext& context) {
+  return Splitter(graph, context).run();
+}
 
 }  // namespace
 
-const Pass kSplitParameters{.name = "split_parameters", .needs = {"precision_chosen"}, .run = run};
+const Pass kSplitParameters{
+    .name = "split_parameters", .needs = {"precision_chosen"}, .run = split_parameters};
 
 }  // namespace anabatic::passes

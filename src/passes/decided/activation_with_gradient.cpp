@@ -28,7 +28,7 @@ bool makes(const Node& gradient, const Node& activation) {
          spec::activation_of(gradient.attributes) == spec::activation_of(activation.attributes);
 }
 
-bool run(Graph& graph, const PassContext&) {
+bool join_activation_with_gradient(Graph& graph, const PassContext&) {
   std::vector<NodeId> gradient_of(graph.values.size(), ir::kNoNode);  // by gate
   std::vector<bool> has_other_readers(graph.values.size(), false);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -62,6 +62,6 @@ bool run(Graph& graph, const PassContext&) {
 const Pass kActivationWithGradient{.name = "activation_with_gradient",
                                    .needs = {"differentiated"},
                                    .of_decisions = true,
-                                   .run = run};
+                                   .run = join_activation_with_gradient};
 
 }  // namespace anabatic::passes

@@ -11,7 +11,7 @@
 namespace anabatic::passes {
 namespace {
 
-bool run(ir::Graph& graph, const PassContext& context) {
+bool drop_kept_products(ir::Graph& graph, const PassContext& context) {
   const Readers readers(graph);
   bool is_changed = false;
   for (ir::Node& node : graph.nodes) {
@@ -31,7 +31,9 @@ bool run(ir::Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kDropKeptProducts{
-    .name = "drop_kept_products", .needs = {"differentiated"}, .of_decisions = true, .run = run};
+const Pass kDropKeptProducts{.name = "drop_kept_products",
+                             .needs = {"differentiated"},
+                             .of_decisions = true,
+                             .run = drop_kept_products};
 
 }  // namespace anabatic::passes

@@ -24,7 +24,7 @@ std::optional<NodeId> quantize_of(const Graph& graph, const Readers& readers, Va
   return reader;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool quantize_in_product(Graph& graph, const PassContext& context) {
   const Readers readers(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -60,7 +60,9 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kQuantizeInProduct{
-    .name = "quantize_in_product", .needs = {"differentiated"}, .of_decisions = true, .run = run};
+const Pass kQuantizeInProduct{.name = "quantize_in_product",
+                              .needs = {"differentiated"},
+                              .of_decisions = true,
+                              .run = quantize_in_product};
 
 }  // namespace anabatic::passes

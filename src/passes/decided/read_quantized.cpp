@@ -16,7 +16,7 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-bool run(Graph& graph, const PassContext&) {
+bool read_quantized(Graph& graph, const PassContext&) {
   const Readers readers(graph);
   const NodeId first = analysis::first_activation_gradient(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
@@ -43,7 +43,9 @@ bool run(Graph& graph, const PassContext&) {
 
 }  // namespace
 
-const Pass kReadQuantized{
-    .name = "read_quantized", .needs = {"differentiated"}, .of_decisions = true, .run = run};
+const Pass kReadQuantized{.name = "read_quantized",
+                          .needs = {"differentiated"},
+                          .of_decisions = true,
+                          .run = read_quantized};
 
 }  // namespace anabatic::passes

@@ -111,7 +111,7 @@ class Rewriter {
   std::vector<ValueId> waiting_;  // by forward value: its saved form
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool recompute(Graph& graph, const PassContext& context) {
   const analysis::Rebuilder rebuilder(graph);
   const analysis::Treatments treatments =
       treatments_of(graph, rebuilder, *context.options.decisions);
@@ -128,6 +128,6 @@ const Pass kRecompute{.name = "recompute",
                       .needs = {"differentiated"},
                       .required = true,
                       .of_decisions = true,
-                      .run = run};
+                      .run = recompute};
 
 }  // namespace anabatic::passes

@@ -7,7 +7,7 @@
 namespace anabatic::passes {
 namespace {
 
-bool run(ir::Graph& graph, const PassContext& context) {
+bool slice_calls(ir::Graph& graph, const PassContext& context) {
   std::vector<bool> keep(graph.nodes.size(), true);
   bool is_changed = false;
   for (const analysis::SliceableKind& kind : analysis::sliceable_kinds(graph)) {
@@ -29,6 +29,6 @@ const Pass kSliceCalls{.name = "slice_calls",
                        .needs = {"differentiated"},
                        .required = true,
                        .of_decisions = true,
-                       .run = run};
+                       .run = slice_calls};
 
 }  // namespace anabatic::passes

@@ -27,7 +27,7 @@ bool sends(const Node& node, ValueId rows) {
   return node.op->name == "exchange_rows" && node.inputs.size() == 3 && node.inputs[0] == rows;
 }
 
-bool fuse(Graph& graph, const Readers& readers, const Node& copy) {
+bool fuse_row_copy(Graph& graph, const Readers& readers, const Node& copy) {
   const ValueId rows = copy.outputs[0];
   if (readers.is_wanted(rows) || readers.of(rows).empty()) return false;
   if (!std::ranges::all_of(readers.of(rows),
@@ -42,17 +42,17 @@ bool fuse(Graph& graph, const Readers& readers, const Node& copy) {
   return true;
 }
 
-bool run(Graph& graph, const PassContext&) {
+bool fuse_exchange_rows(Graph& graph, const PassContext&) {
   const Readers readers(graph);
   std::vector<bool> keep(graph.nodes.size(), true);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i)
-    keep[i] = !copies_rows(graph.nodes[i]) || !fuse(graph, readers, graph.nodes[i]);
+    keep[i] = !copies_rows(graph.nodes[i]) || !fuse_row_copy(graph, readers, graph.nodes[i]);
   return ir::remove_nodes(graph, keep);
 }
 
 }  // namespace
 
 const Pass kFuseExchangeRows{
-    .name = "fuse_exchange_rows", .needs = {"precision_chosen"}, .run = run};
+    .name = "fuse_exchange_rows", .needs = {"precision_chosen"}, .run = fuse_exchange_rows};
 
 }  // namespace anabatic::passes

@@ -28,7 +28,7 @@ ValueId reduce(Graph& graph, const PassContext& context, ValueId gradient, spec:
   return sum;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool reduce_gradients(Graph& graph, const PassContext& context) {
   if (!context.options.with_update) return false;
   bool changed = false;
   for (ir::State& state : graph.states) {
@@ -45,6 +45,6 @@ bool run(Graph& graph, const PassContext& context) {
 }  // namespace
 
 const Pass kReduceGradients{
-    .name = "reduce_gradients", .needs = {"updated"}, .required = true, .run = run};
+    .name = "reduce_gradients", .needs = {"updated"}, .required = true, .run = reduce_gradients};
 
 }  // namespace anabatic::passes

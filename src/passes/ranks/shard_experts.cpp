@@ -22,7 +22,7 @@ using ir::NodeId;
 using ir::ValueId;
 
 // What one layer has besides its nodes, once its tokens are sorted.
-struct Layer {
+struct SortedTokens {
   ValueId weights{};  // of the router
   std::int64_t top_k = 1, num_rows = 0;
   std::int64_t room = 0;  // for received rows
@@ -32,9 +32,9 @@ struct Layer {
   ValueId received_weights{};
 };
 
-class Sharder {
+class ExpertSharder {
  public:
-  Sharder(Graph& graph, const PassContext& context)
+  ExpertSharder(Graph& graph, const PassContext& context)
       : graph_(graph),
         mesh_(context.options.mesh),
         member_(spec::coordinates_of(mesh_, context.options.rank)[spec::Axis::kExpert]),
@@ -82,12 +82,12 @@ class Sharder {
       const TensorType& chosen = graph_.value(sort.inputs[0]).type;
       const std::int64_t most = std::min(chosen.dim(1), local) * chosen.dim(0) * mesh_.expert,
                          room = room_for(chosen.num_elements(), most);
-      Layer layer{.weights = weights_of(sort),
-                  .top_k = chosen.dim(1),
-                  .num_rows = chosen.num_elements(),
-                  .room = room,
-                  .is_always_enough = room == most,
-                  .slots = sort.outputs[1]};
+      SortedTokens layer{.weights = weights_of(sort),
+                         .top_k = chosen.dim(1),
+                         .num_rows = chosen.num_elements(),
+                         .room = room,
+                         .is_always_enough = room == most,
+                         .slots = sort.outputs[1]};
       layer_of_value_[sort.outputs[0]] = layer_of_value_[sort.outputs[1]] =
           layer_of_value_[sort.outputs[2]] = i;
       layers_.emplace(i, layer);
@@ -152,7 +152,7 @@ class Sharder {
       append(std::move(node));
       return dispatch(sorted, layers_.at(place));
     }
-    const Layer* layer = layer_that_sorts(inputs);
+    const SortedTokens* layer = layer_that_sorts(inputs);
     if (layer == nullptr) return append(std::move(node));
     if (op == "permute") return send(std::move(node), *layer);
     if (op == "unpermute") return combine(node, *layer);
@@ -160,7 +160,7 @@ class Sharder {
   }
 
   // The layer whose sort gives one of the values.
-  const Layer* layer_that_sorts(const std::vector<ValueId>& values) const {
+  const SortedTokens* layer_that_sorts(const std::vector<ValueId>& values) const {
     for (const ValueId value : values)
       if (const auto found = layer_of_value_.find(value); found != layer_of_value_.end())
         return &layers_.at(found->second);
@@ -194,7 +194,7 @@ class Sharder {
   }
 
   // `sorted`: row map, slots, offsets.
-  void dispatch(const std::vector<ValueId>& sorted, Layer& layer) {
+  void dispatch(const std::vector<ValueId>& sorted, SortedTokens& layer) {
     const ValueId offsets =
         builder_.add1("reshape", {sorted[2]}, {{"width", graph_.value(sorted[2]).type.dim(0)}});
     // Each member gets the one row of every other.
@@ -217,7 +217,7 @@ class Sharder {
   }
 
   // The rows of tokens in the order of local experts, in place of `permute`.
-  void send(Node permute, const Layer& layer) {
+  void send(Node permute, const SortedTokens& layer) {
     const ValueId sent = permute.outputs[0];
     const Name name = std::exchange(graph_.value(sent).name, Name{});
     append(std::move(permute));
@@ -228,7 +228,7 @@ class Sharder {
   }
 
   // In place of `unpermute`.
-  void combine(const Node& unpermute, const Layer& layer) {
+  void combine(const Node& unpermute, const SortedTokens& layer) {
     const ValueId output = unpermute.outputs[0];
     const Name name = std::exchange(graph_.value(output).name, Name{});
     const ValueId rows = builder_.add1(
@@ -244,18 +244,18 @@ class Sharder {
   double capacity_;
   Readers readers_;
   ir::GraphBuilder builder_;
-  std::map<std::size_t, Layer> layers_;            // by the place of the sort among the old nodes
+  std::map<std::size_t, SortedTokens> layers_;     // by the place of the sort among the old nodes
   std::map<ValueId, std::size_t> layer_of_value_;  // of the sort's outputs
   std::map<ValueId, ValueId> now_;
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool shard_experts(Graph& graph, const PassContext& context) {
   if (context.options.mesh.expert == 1) return false;
-  return Sharder(graph, context).run();
+  return ExpertSharder(graph, context).run();
 }
 
 }  // namespace
 
-const Pass kShardExperts{.name = "shard_experts", .required = true, .run = run};
+const Pass kShardExperts{.name = "shard_experts", .required = true, .run = shard_experts};
 
 }  // namespace anabatic::passes

@@ -23,9 +23,9 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-class Sharder {
+class OptimizerSharder {
  public:
-  Sharder(Graph& graph, const PassContext& context)
+  OptimizerSharder(Graph& graph, const PassContext& context)
       : graph_(graph),
         builder_(graph, context.find_op),
         mesh_(context.options.mesh),
@@ -196,10 +196,10 @@ class Sharder {
   std::vector<NodeId> removed_;
 };
 
-bool run(Graph& graph, const PassContext& context) {
+bool shard_optimizer(Graph& graph, const PassContext& context) {
   const PassOptions& options = context.options;
   return options.with_update && options.mesh.data * options.leaves > 1 &&
-         Sharder(graph, context).run();
+         OptimizerSharder(graph, context).run();
 }
 
 }  // namespace
@@ -218,6 +218,6 @@ std::vector<Name> names_of_sums(const Graph& graph, std::string_view output) {
 }
 
 const Pass kShardOptimizer{
-    .name = "shard_optimizer", .needs = {"updated"}, .required = true, .run = run};
+    .name = "shard_optimizer", .needs = {"updated"}, .required = true, .run = shard_optimizer};
 
 }  // namespace anabatic::passes

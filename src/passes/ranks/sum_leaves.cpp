@@ -35,7 +35,7 @@ ValueId sum(Graph& graph, const PassContext& context, const ir::State& gradient)
   return sum;
 }
 
-bool run(Graph& graph, const PassContext& context) {
+bool sum_leaves(Graph& graph, const PassContext& context) {
   if (!context.options.with_update || context.options.leaves == 1) return false;
   const std::size_t num_states = graph.states.size();
   for (std::size_t i = 0; i < num_states; ++i) {
@@ -48,6 +48,7 @@ bool run(Graph& graph, const PassContext& context) {
 
 }  // namespace
 
-const Pass kSumLeaves{.name = "sum_leaves", .needs = {"updated"}, .required = true, .run = run};
+const Pass kSumLeaves{
+    .name = "sum_leaves", .needs = {"updated"}, .required = true, .run = sum_leaves};
 
 }  // namespace anabatic::passes
