@@ -76,7 +76,7 @@ int run_exchanges(const Invocation& invocation) {
   return 0;
 }
 
-int run(const Invocation& invocation) {
+int run_bench(const Invocation& invocation) {
   if (invocation.positionals.at(0) == bench::kExchangeKind) return run_exchanges(invocation);
   const train::RunConfig config =
       train::with_training_precision(train::load_run_config("", invocation.overrides));
@@ -136,7 +136,7 @@ const Verb& bench_verb() {
                          "KIND",
                          options(),
                          true,
-                         run};
+                         run_bench};
   return verb;
 }
 

@@ -77,7 +77,7 @@ void print_tensors(const char* label, const std::vector<train::ManifestTensor>& 
                  train::num_elements(tensors));
 }
 
-int run(const Invocation& invocation) {
+int run_convert(const Invocation& invocation) {
   const std::string& destination = invocation.positionals.at(1);
   const train::Manifest manifest = train::convert(
       train::model_path_of(invocation.positionals.at(0)), destination, options_of(invocation));
@@ -143,7 +143,7 @@ const Verb& convert_verb() {
         .help = "do not load both models to compare their logits",
         .is_flag = true}},
       false,
-      run};
+      run_convert};
   return verb;
 }
 

@@ -84,7 +84,7 @@ std::string mpi_of(const device::CpuLimits& limits) {
   return fmt::format("on   {}, thread level {}; {}", library, probe.thread_level, slots);
 }
 
-int run(const Invocation& invocation) {
+int run_doctor(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   const device::CpuLimits limits = device::cpu_limits();
   const std::string mpi = mpi_of(limits);
@@ -113,8 +113,9 @@ int run(const Invocation& invocation) {
 }  // namespace
 
 const Verb& doctor_verb() {
-  static const Verb verb{
-      "doctor", "what this machine has, which features are on or off, and why", "", {}, true, run};
+  static const Verb verb{"doctor", "what this machine has, which features are on or off, and why",
+                         "",       {},
+                         true,     run_doctor};
   return verb;
 }
 

@@ -10,7 +10,7 @@
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
+int run_evaluate(const Invocation& invocation) {
   const train::Evaluation result =
       train::evaluate(train::load_run_config("", invocation.overrides));
   if (invocation.has("--json")) {
@@ -39,7 +39,7 @@ const Verb& evaluate_verb() {
   static const Verb verb{
       "evaluate", "loss and perplexity of a model on held-out data",
       "",         {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
-      true,       run};
+      true,       run_evaluate};
   return verb;
 }
 

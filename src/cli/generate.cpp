@@ -7,7 +7,7 @@
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
+int run_generate(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   train::generate_text(config, invocation.value("--prompt"), [](const std::string& text) {
     write_output(text);
@@ -22,7 +22,7 @@ const Verb& generate_verb() {
   static const Verb verb{
       "generate", "continue a prompt; standard output gets only the continuation",
       "",         {{.name = "--prompt", .help = "the text to continue", .required = true}},
-      true,       run};
+      true,       run_generate};
   return verb;
 }
 

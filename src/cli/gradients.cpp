@@ -7,7 +7,7 @@
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
+int run_gradients(const Invocation& invocation) {
   train::Overrides overrides = invocation.overrides;
   overrides["model.path"] = invocation.positionals;
   if (invocation.has("--precision"))
@@ -33,7 +33,7 @@ const Verb& gradients_verb() {
        {.name = "--output", .help = "safetensors file to write", .required = true},
        {.name = "--precision", .help = "fp32 or bf16 (default: that of the weights)"}},
       true,
-      run};
+      run_gradients};
   return verb;
 }
 

@@ -144,7 +144,7 @@ std::string keys_markdown() {
 
 namespace {
 
-int run(const Invocation& invocation) {
+int run_help(const Invocation& invocation) {
   const bool has_verb = !invocation.positionals.empty();
   ANABATIC_REQUIRE(!invocation.has("--markdown") || !has_verb,
                    "[help] expected a verb or --markdown, got both");
@@ -164,7 +164,7 @@ const Verb& help_verb() {
                            .help = "Print every key as Markdown: docs/reference/keys.md.",
                            .is_flag = true}},
                          false,
-                         run};
+                         run_help};
   return verb;
 }
 

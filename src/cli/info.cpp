@@ -47,7 +47,7 @@ int describe_unknown(const model::ConfigDiagnosis& diagnosis, bool as_json) {
   return kNotReadable;
 }
 
-OrderedJson to_json(const ModelFacts& facts) {
+OrderedJson info_json(const ModelFacts& facts) {
   OrderedJson json;
   if (const auto& weights = facts.weights) {
     json["weights"] = {{"format", weights->format},
@@ -141,7 +141,7 @@ void print_sizes(const model::ModelConfig& config, double flops, double context)
                           format_bytes(18 * counts.total)));
 }
 
-OrderedJson to_json(const model::ModelConfig& config, double flops, double context) {
+OrderedJson info_json(const model::ModelConfig& config, double flops, double context) {
   const model::ModelCounts& counts = config.counts;
   const LayerKinds kinds = layer_kinds(config.spec);
   return {{"model_type", config.model_type},
@@ -161,7 +161,7 @@ OrderedJson to_json(const model::ModelConfig& config, double flops, double conte
             {"latent_attention", kinds.latent}}}};
 }
 
-int run(const Invocation& invocation) {
+int run_info(const Invocation& invocation) {
   const std::string path = train::model_path_of(invocation.positionals.at(0));
   const bool as_json = invocation.has("--json");
   if (const model::ConfigDiagnosis diagnosis = model::diagnose_config(path);
@@ -175,8 +175,8 @@ int run(const Invocation& invocation) {
       model::training_flops(config, 1, [&](std::int64_t) { return (context + 1) / 2; });
   const ModelFacts facts = facts_of(path, config);
   if (as_json) {
-    OrderedJson json = to_json(config, flops, context);
-    json.update(to_json(facts));
+    OrderedJson json = info_json(config, flops, context);
+    json.update(info_json(facts));
     print_output("{}\n", dump_json(json));
   } else {
     print_sizes(config, flops, context);
@@ -191,7 +191,7 @@ const Verb& info_verb() {
   static const Verb verb{
       "info",      "what a model directory or GGUF file holds, and what keeps it from being read",
       "MODEL_DIR", {{.name = "--json", .help = "print one JSON object", .is_flag = true}},
-      false,       run};
+      false,       run_info};
   return verb;
 }
 

@@ -142,7 +142,7 @@ PlainArguments plain_arguments(std::vector<std::string> arguments) {
   return plain;
 }
 
-int run(int argc, char** argv) {
+int run_command_line(int argc, char** argv) {
   if (argc < 2) {
     print_output("{}", overview());
     return 0;
@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
   anabatic::set_log_sink(anabatic::cli::print_message);
   std::signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the write
   try {
-    const int exit_code = anabatic::cli::run(argc, argv);
+    const int exit_code = anabatic::cli::run_command_line(argc, argv);
     anabatic::cli::finish_output();
     return exit_code;
   } catch (const anabatic::InvalidArgument& error) {

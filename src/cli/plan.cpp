@@ -63,7 +63,7 @@ bool print_other_settings(const Invocation& invocation, const train::RunConfig& 
   return true;
 }
 
-int run(const Invocation& invocation) {
+int run_plan(const Invocation& invocation) {
   if (invocation.has("--offsets")) return plan_offsets(invocation);
   const std::vector<std::string> compared = compared_files(invocation);
   if (compared.size() == 2) {
@@ -144,7 +144,7 @@ const Verb& plan_verb() {
         .help = "with --offsets: print the seconds it took to standard error",
         .is_flag = true}},
       true,
-      run};
+      run_plan};
   return verb;
 }
 

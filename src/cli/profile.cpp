@@ -11,7 +11,7 @@
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
+int run_profile(const Invocation& invocation) {
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
   bench::ProfileOptions options;
   options.num_steps = invocation.integer("--steps", options.num_steps);
@@ -38,7 +38,7 @@ const Verb& profile_verb() {
        {.name = "--trace", .help = "write a trace for Perfetto to this FILE.json.gz"},
        {.name = "--json", .help = "print one JSON object", .is_flag = true}},
       true,
-      run};
+      run_profile};
   return verb;
 }
 

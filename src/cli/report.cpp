@@ -8,7 +8,7 @@
 namespace anabatic::cli {
 namespace {
 
-int run(const Invocation& invocation) {
+int run_report(const Invocation& invocation) {
   const std::vector<std::filesystem::path> runs(invocation.positionals.begin(),
                                                 invocation.positionals.end());
   const std::filesystem::path output = invocation.has("--output")
@@ -31,7 +31,7 @@ const Verb& report_verb() {
                            .help = "the file to write (default: report.html in the first RUN)",
                            .value = "FILE"}},
                          false,
-                         run};
+                         run_report};
   return verb;
 }
 

@@ -94,7 +94,7 @@ int write_token_files(const Invocation& invocation, const train::RunConfig& conf
   return 0;
 }
 
-int run(const Invocation& invocation) {
+int run_tokenize(const Invocation& invocation) {
   const train::RunConfig config = train::load_run_config("", invocation.overrides);
   const int modes = invocation.has("--train") + invocation.has("--ids") + invocation.has("--input");
   ANABATIC_REQUIRE(modes == 1, "[tokenize] expected one of --input, --ids and --train, got {}",
@@ -129,7 +129,7 @@ const Verb& tokenize_verb() {
         .is_list = true},
        {.name = "--vocab_size", .help = "vocabulary size of the tokenizer to train"}},
       true,
-      run};
+      run_tokenize};
   return verb;
 }
 

@@ -115,7 +115,7 @@ int follow_first(const train::RunConfig& config, comm::MpiWorld& world) {
   }
 }
 
-int run(const Invocation& invocation) {
+int run_train(const Invocation& invocation) {
   const std::unique_ptr<comm::MpiWorld> world = start_ranks();
   const std::string file = invocation.positionals.empty() ? "" : invocation.positionals[0];
   train::RunConfig config = train::load_run_config(file, invocation.overrides);
@@ -137,7 +137,7 @@ int run(const Invocation& invocation) {
 }  // namespace
 
 const Verb& train_verb() {
-  static const Verb verb{"train", "train a model on text", "CONFIG.yaml?", {}, true, run};
+  static const Verb verb{"train", "train a model on text", "CONFIG.yaml?", {}, true, run_train};
   return verb;
 }
 
