@@ -19,7 +19,7 @@ namespace anabatic::plan {
 // A span of positions in the order forward ++ backward ++ update.
 using analysis::Lifetime;
 
-inline constexpr std::int64_t kAlignmentBytes = 64;  // of every offset
+using spec::kAlignmentBytes;
 
 struct PlannedBuffer {  // bytes that one value or several aliases occupy
   ir::ValueId value{};  // the one of the lowest id

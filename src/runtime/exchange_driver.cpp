@@ -7,12 +7,11 @@
 
 #include "base/error.h"
 #include "base/rounding.h"
+#include "spec/execution.h"
 #include "spec/shards.h"
 
 namespace anabatic::runtime {
 namespace {
-
-constexpr std::int64_t kAlignmentBytes = 64;
 
 // Stored elements of each member's part.
 std::vector<std::int64_t> elements_of(const TensorType& type, std::int64_t num_members) {
@@ -26,9 +25,10 @@ std::vector<std::int64_t> elements_of(const TensorType& type, std::int64_t num_m
 
 // Whole cache lines where all parts consist of them.
 std::int64_t row_bytes_of(const std::vector<std::int64_t>& elements, std::int64_t element_bytes) {
-  const bool is_whole = std::ranges::all_of(
-      elements, [&](std::int64_t count) { return count * element_bytes % kAlignmentBytes == 0; });
-  return is_whole ? kAlignmentBytes : element_bytes;
+  const bool is_whole = std::ranges::all_of(elements, [&](std::int64_t count) {
+    return count * element_bytes % spec::kAlignmentBytes == 0;
+  });
+  return is_whole ? spec::kAlignmentBytes : element_bytes;
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ ExchangeDriver::ExchangeDriver(const Program& program, const RankContext& rank,
     bound.exchange.counts = bound.counts;
     bound.exchange.send_counts = bound.send_counts;
     bound.workspace_offset = workspace_bytes;
-    bound.workspace_bytes =
-        round_up(comm::workspace_bytes(std::ssize(bound.group), exchange.method), kAlignmentBytes);
+    bound.workspace_bytes = round_up(
+        comm::workspace_bytes(std::ssize(bound.group), exchange.method), spec::kAlignmentBytes);
     workspace_bytes += bound.workspace_bytes;
   }
   workspace_ = device::Memory(workspace_bytes);

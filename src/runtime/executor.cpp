@@ -11,11 +11,11 @@
 #include "device/memory.h"
 #include "device/thread_team.h"
 #include "runtime/swap/window_driver.h"
+#include "spec/execution.h"
 
 namespace anabatic::runtime {
 namespace {
 
-constexpr std::int64_t kAlignmentBytes = 64;
 constexpr int kPoison = 0xFF;
 
 bool overlap(const TensorView& a, const TensorView& b) {
@@ -79,7 +79,7 @@ struct Executor::Impl {
   TensorView resolve(const Operand& operand) const {
     const std::int64_t bytes = operand.type.num_bytes();
     const auto at = [&](const device::Memory& memory) -> std::byte* {
-      ANABATIC_CHECK(operand.offset >= 0 && operand.offset % kAlignmentBytes == 0 &&
+      ANABATIC_CHECK(operand.offset >= 0 && operand.offset % spec::kAlignmentBytes == 0 &&
                          operand.offset + bytes <= memory.bytes(),
                      "[executor] {} at {} does not lie in an arena of {} bytes",
                      to_string(operand.type), operand.offset, memory.bytes());
@@ -114,7 +114,7 @@ struct Executor::Impl {
     for (const Call& call : program.calls) {
       num_views += call.inputs.size() + call.outputs.size();
       num_outputs += call.outputs.size();
-      prepared_bytes += round_up(std::ssize(call.prepared), kAlignmentBytes);
+      prepared_bytes += round_up(std::ssize(call.prepared), spec::kAlignmentBytes);
     }
     bound.reserve(program.calls.size());
     views.reserve(num_views);
@@ -140,7 +140,8 @@ struct Executor::Impl {
                    "[executor] {}: {} modes, {} outputs", call.label, call.adds.size(),
                    call.outputs.size());
     const device::Memory& arena = call.workspace_arena == Arena::kGradient ? gradient : frame;
-    ANABATIC_CHECK(call.workspace_offset >= 0 && call.workspace_offset % kAlignmentBytes == 0 &&
+    ANABATIC_CHECK(call.workspace_offset >= 0 &&
+                       call.workspace_offset % spec::kAlignmentBytes == 0 &&
                        call.workspace_offset + call.workspace_bytes <= arena.bytes(),
                    "[executor] {}: workspace [{}, +{}) in an arena of {} bytes", call.label,
                    call.workspace_offset, call.workspace_bytes, arena.bytes());
@@ -148,7 +149,7 @@ struct Executor::Impl {
     if (!call.prepared.empty()) {
       prepared_data =
           std::memcpy(prepared.data() + prepared_used, call.prepared.data(), call.prepared.size());
-      prepared_used += round_up(std::ssize(call.prepared), kAlignmentBytes);
+      prepared_used += round_up(std::ssize(call.prepared), spec::kAlignmentBytes);
     }
     kernels::Arguments arguments{
         .inputs = resolve_all(call.inputs),

@@ -9,12 +9,12 @@
 #include "base/rounding.h"
 #include "device/memory.h"
 #include "runtime/swap/swap_space.h"
+#include "spec/execution.h"
 
 namespace anabatic::runtime {
 namespace {
 
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
-constexpr std::int64_t kAlignmentBytes = 64;
 constexpr std::int64_t kPageBytes = 4096;
 
 // Small states share blocks; a large one has its own.
@@ -45,7 +45,7 @@ struct StateStore::Impl {
   std::vector<std::span<std::byte>> holes;  // that removed states leave in shared blocks
 
   std::byte* allocate(std::int64_t bytes) {
-    bytes = round_up(bytes, kAlignmentBytes);
+    bytes = round_up(bytes, spec::kAlignmentBytes);
     if (has_own_block(bytes)) return blocks.emplace_back(bytes).data();
     const auto size = static_cast<std::size_t>(bytes);
     for (std::span<std::byte>& hole : holes) {
@@ -66,7 +66,7 @@ struct StateStore::Impl {
   }
 
   void release(std::byte* data, std::int64_t bytes) {
-    bytes = round_up(bytes, kAlignmentBytes);
+    bytes = round_up(bytes, spec::kAlignmentBytes);
     if (!has_own_block(bytes)) {
       holes.push_back({data, static_cast<std::size_t>(bytes)});
       return;
@@ -189,7 +189,7 @@ std::int64_t allocated_bytes(std::span<const std::int64_t> state_bytes) {
   std::int64_t total = 0, free_bytes = 0;
   bool has_block = false;
   for (const std::int64_t size : state_bytes) {
-    const std::int64_t bytes = round_up(size, kAlignmentBytes);
+    const std::int64_t bytes = round_up(size, spec::kAlignmentBytes);
     if (has_own_block(bytes)) {
       total += round_up(bytes, kPageBytes);
       continue;

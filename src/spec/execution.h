@@ -15,4 +15,6 @@ std::string_view to_string(Action action);
 // to update. Input: batch and step inputs.
 enum class Arena : std::uint8_t { kPersistent, kFrame, kGradient, kInput };
 
+inline constexpr std::int64_t kAlignmentBytes = 64;  // of every offset in an arena
+
 }  // namespace anabatic::spec
