@@ -95,7 +95,7 @@ ActivationPoint swiglu_clamped(double gate, double up, const Activation& activat
 
 constexpr double kSiluCurvature = 0.5, kGeluCurvature = 0.8;
 
-constexpr std::array<ActivationRow, 9> kRows{{
+constexpr std::array<ActivationRow, 9> kActivationRows{{
     {"swiglu", ActivationKind::kSwiglu, true, kSiluCurvature, gated<plain_silu>},
     {"swiglu_clamped", ActivationKind::kSwigluClamped, true, 2 * kSiluCurvature, swiglu_clamped},
     {"geglu", ActivationKind::kGeglu, true, kGeluCurvature, gated<gelu>},
@@ -107,23 +107,23 @@ constexpr std::array<ActivationRow, 9> kRows{{
     {"relu2", ActivationKind::kRelu2, false, 2, gated<relu2>},
 }};
 
-constexpr std::string_view kKeys[] = {"activation", "alpha", "limit"};
+constexpr std::string_view kActivationKeys[] = {"activation", "alpha", "limit"};
 
 }  // namespace
 
-std::span<const ActivationRow> activation_rows() { return kRows; }
+std::span<const ActivationRow> activation_rows() { return kActivationRows; }
 
 const ActivationRow& row_of(const Activation& activation) {
-  return kRows.at(static_cast<std::size_t>(activation.kind));
+  return kActivationRows.at(static_cast<std::size_t>(activation.kind));
 }
 
 Activation activation_of(const Attributes& attributes) {
   const std::string& name = get_string(attributes, "activation");
-  const auto found = std::find_if(kRows.begin(), kRows.end(),
+  const auto found = std::find_if(kActivationRows.begin(), kActivationRows.end(),
                                   [&](const ActivationRow& row) { return row.name == name; });
-  if (found == kRows.end()) {
+  if (found == kActivationRows.end()) {
     std::vector<std::string_view> names;
-    for (const ActivationRow& row : kRows) names.push_back(row.name);
+    for (const ActivationRow& row : kActivationRows) names.push_back(row.name);
     throw InvalidArgument(
         fmt::format("[activation] expected one of {}, got '{}'", fmt::join(names, ", "), name));
   }
@@ -143,12 +143,12 @@ Attributes to_attributes(const Activation& activation) {
 }
 
 void copy_activation(const Attributes& from, Attributes& to) {
-  for (const std::string_view key : kKeys)
+  for (const std::string_view key : kActivationKeys)
     if (const auto found = from.find(key); found != from.end()) to[found->first] = found->second;
 }
 
 void remove_activation(Attributes& attributes) {
-  for (const std::string_view key : kKeys)
+  for (const std::string_view key : kActivationKeys)
     if (const auto found = attributes.find(key); found != attributes.end()) attributes.erase(found);
 }
 

@@ -16,7 +16,7 @@ constexpr Words kScores{"softmax", "sigmoid"}, kGroupScores{"max", "top2"},
     kBarred{"excluded", "zero"};
 
 // What a weight follows from, then what only the choice does.
-constexpr std::array<std::string_view, 9> kKeys{
+constexpr std::array<std::string_view, 9> kRouterKeys{
     "epsilon", "floor", "scale", "score", "barred", "bias", "group_score", "group_top_k", "groups"};
 constexpr std::size_t kGradientKeys = 4;
 
@@ -76,9 +76,9 @@ Attributes to_attributes(const RouterForm& form) {
   return attributes;
 }
 
-std::span<const std::string_view> optional_router_keys() { return kKeys; }
+std::span<const std::string_view> optional_router_keys() { return kRouterKeys; }
 std::span<const std::string_view> optional_router_gradient_keys() {
-  return std::span(kKeys).first(kGradientKeys);
+  return std::span(kRouterKeys).first(kGradientKeys);
 }
 
 }  // namespace anabatic::spec

@@ -16,7 +16,7 @@ struct RoleRow {
   std::string_view prefix, suffix;
 };
 
-constexpr std::array<RoleRow, kStateRoles.size()> kRows{{
+constexpr std::array<RoleRow, kStateRoles.size()> kRoleRows{{
     {StateRole::kParameter, "parameter", StateKind::kParameter, "", ""},
     {StateRole::kUpper, "upper", StateKind::kParameter, "", ""},
     {StateRole::kLower, "lower", StateKind::kOptimizer, "low.", ""},
@@ -35,16 +35,17 @@ constexpr std::array<RoleRow, kStateRoles.size()> kRows{{
 }};
 
 constexpr bool is_in_order() {
-  for (std::size_t i = 0; i < kRows.size(); ++i)
-    if (kRows[i].role != kStateRoles[i] || kRows[i].role != static_cast<StateRole>(i)) return false;
+  for (std::size_t i = 0; i < kRoleRows.size(); ++i)
+    if (kRoleRows[i].role != kStateRoles[i] || kRoleRows[i].role != static_cast<StateRole>(i))
+      return false;
   return true;
 }
 static_assert(is_in_order());
 
 const RoleRow& row_of(StateRole role) {
-  ANABATIC_CHECK(static_cast<std::size_t>(role) < kRows.size(), "[state role] unknown code {}",
+  ANABATIC_CHECK(static_cast<std::size_t>(role) < kRoleRows.size(), "[state role] unknown code {}",
                  static_cast<int>(role));
-  return kRows[static_cast<std::size_t>(role)];
+  return kRoleRows[static_cast<std::size_t>(role)];
 }
 
 }  // namespace
