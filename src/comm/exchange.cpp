@@ -7,13 +7,9 @@
 #include "base/error.h"
 
 namespace anabatic::comm {
-namespace {
-
-std::int64_t sum(std::span<const std::int64_t> counts) {
+std::int64_t total_of(std::span<const std::int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
-
-}  // namespace
 
 std::string_view to_string(ExchangeKind kind) {
   switch (kind) {
@@ -38,7 +34,7 @@ bool adds(ExchangeKind kind) {
 }
 
 std::int64_t sent_bytes(const Exchange& exchange, std::size_t member) {
-  const std::int64_t own = exchange.counts[member], of_others = sum(exchange.counts) - own;
+  const std::int64_t own = exchange.counts[member], of_others = total_of(exchange.counts) - own;
   const std::int64_t to_others = std::ssize(exchange.group) - 1;
   switch (exchange.kind) {
     case ExchangeKind::kAllGather:
@@ -46,7 +42,7 @@ std::int64_t sent_bytes(const Exchange& exchange, std::size_t member) {
     case ExchangeKind::kSend:
       return exchange.row_bytes * to_others * own;
     case ExchangeKind::kExchangeRows:
-      return exchange.row_bytes * (sum(exchange.send_counts) - exchange.send_counts[member]);
+      return exchange.row_bytes * (total_of(exchange.send_counts) - exchange.send_counts[member]);
     case ExchangeKind::kReduceScatter:
       return exchange.row_bytes * of_others;
     case ExchangeKind::kAllReduce:  // terms, and sums
@@ -56,7 +52,7 @@ std::int64_t sent_bytes(const Exchange& exchange, std::size_t member) {
 }
 
 std::int64_t received_bytes(const Exchange& exchange, std::size_t member) {
-  const std::int64_t own = exchange.counts[member], of_others = sum(exchange.counts) - own;
+  const std::int64_t own = exchange.counts[member], of_others = total_of(exchange.counts) - own;
   const std::int64_t from_others = std::ssize(exchange.group) - 1;
   switch (exchange.kind) {
     case ExchangeKind::kAllGather:

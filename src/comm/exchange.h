@@ -24,6 +24,8 @@ inline constexpr std::uint32_t kNumExchangeKinds = 6;
 std::string_view to_string(ExchangeKind kind);  // "all_gather"
 bool adds(ExchangeKind kind);                   // whether it sums
 
+std::int64_t total_of(std::span<const std::int64_t> counts);
+
 // Who moves the bytes, and adds (methods.h).
 enum class Method : std::uint8_t { kOrdered, kMpi };
 

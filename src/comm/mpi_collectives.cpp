@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <numeric>
 
 #include "base/error.h"
 #include "comm/booking.h"
@@ -15,10 +14,6 @@ namespace {
 
 // A link may be as slow as this: so long the library may have something to do at every look.
 constexpr std::int64_t kNanosecondsAByte = 10;
-
-std::int64_t sum(std::span<const std::int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
 
 MPI_Datatype sum_type(DType dtype) {
   if (dtype == DType::kFloat64) return MPI_DOUBLE;
@@ -150,7 +145,7 @@ void MpiCollectives::all_reduce(const Exchange& exchange, MPI_Comm communicator,
                                 Calls& calls) const {
   const std::int64_t element = size_bytes(exchange.dtype);
   for_each_cut(
-      sum(exchange.counts) * exchange.row_bytes / element, most_count_,
+      total_of(exchange.counts) * exchange.row_bytes / element, most_count_,
       [&](std::int64_t first, int count) {
         std::byte* output = exchange.output + first * element;
         check(MPI_Iallreduce(input_of(exchange.input + first * element, output), output, count,
@@ -162,9 +157,9 @@ void MpiCollectives::all_reduce(const Exchange& exchange, MPI_Comm communicator,
 void MpiCollectives::reduce_scatter(const Exchange& exchange, std::size_t me, MPI_Comm communicator,
                                     Calls& calls) const {
   const std::int64_t element = size_bytes(exchange.dtype), width = exchange.row_bytes / element;
-  const std::byte* own = exchange.input + exchange.row_bytes * sum(exchange.counts.first(me));
+  const std::byte* own = exchange.input + exchange.row_bytes * total_of(exchange.counts.first(me));
   const bool is_in_place = exchange.output == own;
-  if (sum(exchange.counts) * width <= most_count_) {
+  if (total_of(exchange.counts) * width <= most_count_) {
     fill(exchange.counts, width, calls.counts, calls.places);
     // MPI puts a sum in place to the front of the buffer.
     auto* front = const_cast<std::byte*>(exchange.input);
@@ -196,9 +191,9 @@ void MpiCollectives::reduce_scatter(const Exchange& exchange, std::size_t me, MP
 void MpiCollectives::gather(const Exchange& exchange, std::size_t me, MPI_Comm communicator,
                             Calls& calls) {
   const MPI_Datatype type = row_type(exchange.row_bytes);
-  const std::int64_t before = exchange.row_bytes * sum(exchange.counts.first(me));
+  const std::int64_t before = exchange.row_bytes * total_of(exchange.counts.first(me));
   std::byte* own = exchange.output == nullptr ? nullptr : exchange.output + before;
-  if (exchange.kind == ExchangeKind::kAllGather && sum(exchange.counts) <= most_count_) {
+  if (exchange.kind == ExchangeKind::kAllGather && total_of(exchange.counts) <= most_count_) {
     fill(exchange.counts, 1, calls.counts, calls.places);
     check(MPI_Iallgatherv(input_of(exchange.input, own), calls.counts[me], type, exchange.output,
                           calls.counts.data(), calls.places.data(), type, communicator,
@@ -222,9 +217,10 @@ void MpiCollectives::gather(const Exchange& exchange, std::size_t me, MPI_Comm c
 }
 
 void MpiCollectives::exchange_rows(const Exchange& exchange, MPI_Comm communicator, Calls& calls) {
-  ANABATIC_CHECK(sum(exchange.send_counts) <= kMostCount && sum(exchange.counts) <= kMostCount,
-                 "[mpi] {}: {} rows to send, {} to receive", exchange.label,
-                 sum(exchange.send_counts), sum(exchange.counts));
+  ANABATIC_CHECK(
+      total_of(exchange.send_counts) <= kMostCount && total_of(exchange.counts) <= kMostCount,
+      "[mpi] {}: {} rows to send, {} to receive", exchange.label, total_of(exchange.send_counts),
+      total_of(exchange.counts));
   const MPI_Datatype type = row_type(exchange.row_bytes);
   fill(exchange.send_counts, 1, calls.send_counts, calls.send_places);
   fill(exchange.counts, 1, calls.counts, calls.places);

@@ -43,7 +43,7 @@ constexpr auto kWatchPeriod = std::chrono::milliseconds(50);
 
 int tag_of(std::int64_t place) { return 1 + static_cast<int>(place % kNumTags); }
 
-struct Channel {  // with one peer
+struct PeerChannel {  // with one peer
   std::int64_t num_sent = 0, num_received = 0, num_matched = 0;
   Wire wire;  // of the next message from it
   MPI_Request header = MPI_REQUEST_NULL;
@@ -234,7 +234,7 @@ class MpiTransport : public Transport {
     return header.kind == ExchangeKind::kReduceScatter || header.kind == ExchangeKind::kAllReduce;
   }
 
-  Channel& channel(std::int32_t peer) { return channels_[static_cast<std::size_t>(peer)]; }
+  PeerChannel& channel(std::int32_t peer) { return channels_[static_cast<std::size_t>(peer)]; }
 
   // The rest is under MPI's mutex.
 
@@ -245,14 +245,14 @@ class MpiTransport : public Transport {
   }
 
   void await_header(std::int32_t peer) {
-    Channel& from = channel(peer);
+    PeerChannel& from = channel(peer);
     mpi::check(
         MPI_Irecv(&from.wire, sizeof(Wire), MPI_BYTE, peer, kHeaderTag, messages_, &from.header),
         "MPI_Irecv");
   }
 
   bool match(Incoming& message, Receiving& receiving) {
-    Channel& from = channel(message.peer);
+    PeerChannel& from = channel(message.peer);
     if (message.place != from.num_matched || !ends(from.header)) return false;
     check_wire(from.wire, message, rank(),
                message.to_is_free ? std::numeric_limits<int>::max() : slot_bytes_);
@@ -327,7 +327,7 @@ class MpiTransport : public Transport {
       visit(receiving->begins);
       for (MPI_Request& request : receiving->requests) visit(request);
     }
-    for (Channel& each : channels_) visit(each.header);
+    for (PeerChannel& each : channels_) visit(each.header);
     visit(abort_request_);
     if (heartbeat_) heartbeat_->for_each_receive(visit);
   }
@@ -451,7 +451,7 @@ class MpiTransport : public Transport {
   mpi::Slots packed_, received_;
   MPI_Comm messages_, control_;
   mpi::MpiCollectives collectives_;
-  std::vector<Channel> channels_;  // by peer
+  std::vector<PeerChannel> channels_;  // by peer
   mpi::List<Sending> sends_;
   mpi::List<Receiving> receives_;
   Sending* next_send_ = nullptr;  // whose turn it is; null: the first one's
