@@ -11,7 +11,7 @@
 namespace anabatic::plan {
 namespace {
 
-constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kNoOffset = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMaxPairs = std::int64_t{1}
                                    << 27;  // of item and section: 512 MiB of indices
 constexpr std::int64_t kStepsPerLook = std::int64_t{1} << 22;  // at the clock
@@ -295,14 +295,14 @@ bool CanonicalSearch::place(std::int32_t item) {
 // The item does not lie at its lowest offset, so it lies on an item that is yet to be placed.
 bool CanonicalSearch::forbid(std::int32_t item) {
   const Item& forbidden = items_[at(item)];
-  std::int64_t lower = kNever;
+  std::int64_t lower = kNoOffset;
   for (std::int32_t s = forbidden.first; s < forbidden.last; ++s) {
     steps_ += static_cast<std::int64_t>(sections_[at(s)].items.size());
     for (std::int32_t i : sections_[at(s)].items)
       if (!is_placed_[at(i)] && i != item)
         lower = std::min(lower, lower_[at(i)] + items_[at(i)].bytes);
   }
-  if (lower == kNever) return false;
+  if (lower == kNoOffset) return false;
   for (std::int32_t i = item; i >= 0; i = items_[at(i)].twin_after) {
     if (lower_[at(i)] < lower) set_lower(i, lower);
     lower += forbidden.bytes;
@@ -319,7 +319,7 @@ bool CanonicalSearch::propagate() {
     Section& section = sections_[at(s)];
     section.is_queued = false;
     if (!fits || section.num_left == 0) continue;
-    std::int64_t lowest = kNever;
+    std::int64_t lowest = kNoOffset;
     for (std::int32_t i : section.items)
       if (!is_placed_[at(i)]) lowest = std::min(lowest, lower_[at(i)]);
     if (lowest > section.floor) set_floor(s, lowest);

@@ -10,43 +10,43 @@
 namespace anabatic::plan {
 namespace {
 
-struct Row {
+struct WayRow {
   Way way;
   std::string_view word;
   std::optional<spec::SavedForm> form;
 };
-constexpr Row kRows[] = {{Way::kAgain, "recompute", spec::SavedForm::kWhole},
-                         {Way::kBFloat16, "bf16", spec::SavedForm::kBFloat16},
-                         {Way::kInt8, "int8", spec::SavedForm::kInt8},
-                         {Way::kDisk, "disk", spec::SavedForm::kDisk},
-                         {Way::kSlices, "slices", std::nullopt}};
+constexpr WayRow kWayRows[] = {{Way::kAgain, "recompute", spec::SavedForm::kWhole},
+                               {Way::kBFloat16, "bf16", spec::SavedForm::kBFloat16},
+                               {Way::kInt8, "int8", spec::SavedForm::kInt8},
+                               {Way::kDisk, "disk", spec::SavedForm::kDisk},
+                               {Way::kSlices, "slices", std::nullopt}};
 
 template <class Key>
-const Row* find(Key Row::*member, const Key& key) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows),
-                                [&](const Row& other) { return other.*member == key; });
-  return row == std::end(kRows) ? nullptr : row;
+const WayRow* find(Key WayRow::*member, const Key& key) {
+  const auto row = std::find_if(std::begin(kWayRows), std::end(kWayRows),
+                                [&](const WayRow& other) { return other.*member == key; });
+  return row == std::end(kWayRows) ? nullptr : row;
 }
 
 template <class Key>
-const Row& row_of(Key Row::*member, const Key& key) {
-  const Row* row = find(member, key);
+const WayRow& row_of(Key WayRow::*member, const Key& key) {
+  const WayRow* row = find(member, key);
   ANABATIC_CHECK(row != nullptr, "[choice] expected a way of the table");
   return *row;
 }
 
 }  // namespace
 
-std::string_view to_string(Way way) { return row_of(&Row::way, way).word; }
+std::string_view to_string(Way way) { return row_of(&WayRow::way, way).word; }
 
 std::optional<Way> way_of(std::string_view word) {
-  const Row* row = find(&Row::word, word);
+  const WayRow* row = find(&WayRow::word, word);
   return row == nullptr ? std::nullopt : std::optional(row->way);
 }
 
-Way way_of(spec::SavedForm form) { return row_of(&Row::form, std::optional(form)).way; }
+Way way_of(spec::SavedForm form) { return row_of(&WayRow::form, std::optional(form)).way; }
 
-spec::SavedForm form_of(Way way) { return row_of(&Row::way, way).form.value(); }
+spec::SavedForm form_of(Way way) { return row_of(&WayRow::way, way).form.value(); }
 
 std::string ChoiceId::label() const {
   switch (way) {

@@ -12,7 +12,7 @@
 namespace anabatic::plan {
 namespace {
 
-using Row = std::array<std::int64_t, kNumUses>;
+using BytesByUse = std::array<std::int64_t, kNumUses>;
 
 constexpr double kLeft = 90, kTop = 60, kWidth = 800, kHeight = 380, kLegend = 210;
 constexpr std::size_t kMostColumns = 800;
@@ -101,11 +101,11 @@ class Picture {
   // Each column keeps its fullest call.
   void shrink(std::size_t length) {
     const std::size_t columns = std::min(length, kMostColumns);
-    std::vector<Row> kept;
+    std::vector<BytesByUse> kept;
     for (std::size_t c = 0; c < columns; ++c) {
       const auto begin = rows_.begin() + static_cast<std::ptrdiff_t>(c * length / columns);
       const auto end = rows_.begin() + static_cast<std::ptrdiff_t>((c + 1) * length / columns);
-      kept.push_back(*std::min_element(begin, end, [](const Row& a, const Row& b) {
+      kept.push_back(*std::min_element(begin, end, [](const BytesByUse& a, const BytesByUse& b) {
         return a[static_cast<std::size_t>(Use::kSlack)] < b[static_cast<std::size_t>(Use::kSlack)];
       }));
     }
@@ -146,7 +146,7 @@ class Picture {
   // Most bytes of a use at any call.
   std::int64_t account_uses(Use use) const {
     std::int64_t most = 0;
-    for (const Row& row : rows_) most = std::max(most, row[static_cast<std::size_t>(use)]);
+    for (const BytesByUse& row : rows_) most = std::max(most, row[static_cast<std::size_t>(use)]);
     return most;
   }
 
@@ -218,7 +218,7 @@ class Picture {
 
   const Plan& plan_;
   Account account_;
-  std::vector<Row> rows_;
+  std::vector<BytesByUse> rows_;
   std::size_t num_calls_ = 0;
   double most_ = 1;
 };

@@ -13,9 +13,6 @@
 namespace anabatic::plan {
 namespace {
 
-#define ANABATIC_RULE(condition, rule, ...) \
-  ANABATIC_CHECK(condition, "[plan verifier] " rule ": {}", ::fmt::format(__VA_ARGS__))
-
 constexpr std::int64_t kGarbage = -1;
 
 // Which value each span of bytes holds.

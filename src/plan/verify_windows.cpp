@@ -8,9 +8,6 @@
 
 namespace anabatic::plan {
 
-#define ANABATIC_RULE(condition, rule, ...) \
-  ANABATIC_CHECK(condition, "[plan verifier] " rule ": {}", ::fmt::format(__VA_ARGS__))
-
 WindowVerifier::WindowVerifier(const ir::Graph& graph, const Plan& plan)
     : graph_(graph),
       plan_(plan),

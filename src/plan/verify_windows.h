@@ -4,8 +4,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/error.h"
 #include "ir/graph.h"
 #include "plan/plan.h"
+
+// A check of the plan's verifier.
+#define ANABATIC_RULE(condition, rule, ...) \
+  ANABATIC_CHECK(condition, "[plan verifier] " rule ": {}", ::fmt::format(__VA_ARGS__))
 
 namespace anabatic::plan {
 
