@@ -32,7 +32,7 @@ constexpr std::int64_t kFirstShares = 32;
 constexpr int kMostFirstAttempts = 5;
 
 // Plans that look whether what is left then holds some choices after all.
-constexpr int kMostReturns = 4;
+constexpr int kMostReturnedChoices = 4;
 
 // Choices, at most that many, whose bytes fit between the plan's peak and the budget.
 std::vector<plan::PricedChoice> room_for(const plan::MemoryDecider& decider,
@@ -59,7 +59,7 @@ void keep_again(const Candidate& candidate, const plan::MemoryDecider& decider,
   if (candidate.options().memory.replay) return;
   const std::int64_t budget = candidate.budget_bytes();
   std::size_t most = step.memory.choices.size();
-  for (int tries = 0; tries < kMostReturns; ++tries) {
+  for (int tries = 0; tries < kMostReturnedChoices; ++tries) {
     const std::vector<plan::PricedChoice> choices = room_for(decider, budget, step, most);
     if (choices.empty()) return;
     PlannedStep fewer =

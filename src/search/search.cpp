@@ -19,7 +19,7 @@ namespace anabatic::search {
 namespace {
 
 // Plans that look whether what is left then holds some moments after all.
-constexpr int kMostReturns = 4;
+constexpr int kMostReturnedMoments = 4;
 // Plans that look how many parameters may stay in memory, and how many windows pay.
 constexpr int kMostShares = 4, kMostDoublings = 8;
 // More windows are taken while a step becomes this much shorter by twice as many.
@@ -256,7 +256,7 @@ class Search {
   PlannedStep with_moments(PlannedStep best) {
     StatePlaces places = places_of(best.memory.decisions);
     const std::int64_t budget = budget_bytes(options_, places);
-    for (int tries = 0; tries < kMostReturns; ++tries) {
+    for (int tries = 0; tries < kMostReturnedMoments; ++tries) {
       const std::int64_t room = budget - best.plan.peak_bytes();
       if (room < options_.disk.slice_bytes) break;
       places.resident_bytes = best.memory.decisions.resident_bytes + room;
