@@ -64,6 +64,8 @@ class MappedFile {
 // pages around them that the system maps along with a page that is read: they count as resident
 // from then on. A later read fetches them again.
 void release_pages(std::span<const std::byte> mapped, std::span<const std::byte> whole);
+// Fewer bytes are not worth the call.
+inline constexpr std::size_t kLeastReleased = std::size_t{1} << 16;
 
 // Replaces `to`, which may be there.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -17,7 +17,7 @@ namespace anabatic::model {
 namespace {
 
 // Keys of an architecture that say nothing about the maths.
-constexpr std::string_view kHarmless[] = {"tensor_data_layout", "rope.scaling.finetuned"};
+constexpr std::string_view kHarmlessKeys[] = {"tensor_data_layout", "rope.scaling.finetuned"};
 
 // The shortest decimal that is this f32: 1e-05, where the double next to it has sixteen digits.
 double shortest(double value) {
@@ -266,7 +266,7 @@ class ConfigWriter {
     for (const auto& [name, value] : metadata_.entries()) {
       if (!name.starts_with(begin) || known_.contains(name)) continue;
       const std::string_view rest = name.substr(begin.size());
-      if (std::ranges::find(kHarmless, rest) == std::end(kHarmless))
+      if (std::ranges::find(kHarmlessKeys, rest) == std::end(kHarmlessKeys))
         unsupported(rest, "has no place in a config.json of this model");
     }
   }

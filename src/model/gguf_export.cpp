@@ -20,7 +20,8 @@ namespace anabatic::model {
 namespace {
 
 constexpr float kLargestHalf = 65504.0f;
-constexpr std::int64_t kBlock = std::int64_t{1} << 16;  // a multiple of every block's elements
+constexpr std::int64_t kWrittenElements = std::int64_t{1}
+                                          << 16;  // a multiple of every block's elements
 
 const io::BlockType& type_named(std::string_view name) { return *io::find_block_type(name); }
 
@@ -67,8 +68,8 @@ void make_blocks(const FileTensor& tensor, const io::BlockType& type, const Stat
   const std::int64_t total = tensor.num_elements();
   std::vector<float> values;
   std::vector<std::byte> bytes;
-  for (std::int64_t done = 0; done < total; done += kBlock) {
-    values.resize(static_cast<std::size_t>(std::min(kBlock, total - done)));
+  for (std::int64_t done = 0; done < total; done += kWrittenElements) {
+    values.resize(static_cast<std::size_t>(std::min(kWrittenElements, total - done)));
     read_elements(tensor, done, values, read);
     to_blocks(tensor, type, values, bytes);
     take(bytes);

@@ -14,8 +14,6 @@
 namespace anabatic::model {
 namespace {
 
-// Fewer bytes are not worth a call of the system.
-constexpr std::size_t kLeastReleased = std::size_t{1} << 16;
 constexpr std::int64_t kMostElements = 256;  // of a block
 
 bool has_pairs(const io::GgufFiles& files) {
@@ -112,7 +110,7 @@ void GgufSource::read_tensor(const io::GgufTensor& tensor, std::int64_t first,
     if (skipped == 0 && whole > 0) {
       const auto data = blocks(first, whole);
       io::dequantise(type, data, values.first(count));
-      if (data.size() >= kLeastReleased) files_.release(data);
+      if (data.size() >= io::kLeastReleased) files_.release(data);
     } else {  // a part of a block
       std::array<float, kMostElements> block;
       io::dequantise(type, blocks(first - skipped, 1),

@@ -9,7 +9,8 @@
 namespace anabatic::model {
 namespace {
 
-constexpr std::int64_t kBlock = std::int64_t{1} << 18;  // a multiple of every block's elements
+constexpr std::int64_t kReadElements = std::int64_t{1}
+                                       << 18;  // a multiple of every block's elements
 
 ImportedTensor imported(const io::GgufFiles& files, const io::GgufTensor& tensor,
                         FileTensor where) {
@@ -28,8 +29,8 @@ WeightMap import_gguf(const ModelConfig& config, const std::filesystem::path& fi
     const io::GgufTensor& entry = *source.files().find(tensor.name);
     for_runs(tensor, [&](std::string_view state, std::int64_t in_state, std::int64_t at,
                          std::int64_t count) {
-      for (std::int64_t done = 0; done < count; done += kBlock) {
-        values.resize(static_cast<std::size_t>(std::min(kBlock, count - done)));
+      for (std::int64_t done = 0; done < count; done += kReadElements) {
+        values.resize(static_cast<std::size_t>(std::min(kReadElements, count - done)));
         source.read_tensor(entry, at + done, values);
         write(state, in_state + done, values);
       }

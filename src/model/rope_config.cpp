@@ -11,11 +11,11 @@
 namespace anabatic::model {
 namespace {
 
-constexpr double kLargest = 1e30;
+constexpr double kLargestFactor = 1e30;
 
 // The factor extends a context, so below 1 it has no meaning; transformers only warns.
 void read_factor(ConfigReader& reader, spec::Rope& rope, bool is_required) {
-  const auto factor = reader.optional_number("factor", 1.0, kLargest);
+  const auto factor = reader.optional_number("factor", 1.0, kLargestFactor);
   if (factor) rope.factor = *factor;
   if (!factor && is_required && !reader.has("factor"))
     reader.invalid("factor",
@@ -23,8 +23,8 @@ void read_factor(ConfigReader& reader, spec::Rope& rope, bool is_required) {
 }
 
 void read_llama3(ConfigReader& reader, spec::Rope& rope) {
-  const auto low = reader.optional_number("low_freq_factor", 1e-30, kLargest);
-  const auto high = reader.optional_number("high_freq_factor", 1e-30, kLargest);
+  const auto low = reader.optional_number("low_freq_factor", 1e-30, kLargestFactor);
+  const auto high = reader.optional_number("high_freq_factor", 1e-30, kLargestFactor);
   if (!reader.has("low_freq_factor"))
     reader.invalid("low_freq_factor", "expected a number, got none");
   if (!reader.has("high_freq_factor"))
@@ -39,9 +39,10 @@ void read_llama3(ConfigReader& reader, spec::Rope& rope) {
 
 // As in transformers, 0 and null both mean the default.
 void read_yarn(ConfigReader& reader, spec::Rope& rope) {
-  rope.attention_factor = reader.optional_number("attention_factor", 0.0, kLargest).value_or(-1.0);
+  rope.attention_factor =
+      reader.optional_number("attention_factor", 0.0, kLargestFactor).value_or(-1.0);
   const auto truthy = [&](const char* key, double fallback) {
-    const double value = reader.optional_number(key, 0.0, kLargest).value_or(0.0);
+    const double value = reader.optional_number(key, 0.0, kLargestFactor).value_or(0.0);
     return value == 0.0 ? fallback : value;
   };
   rope.beta_fast = truthy("beta_fast", 32.0);
@@ -58,7 +59,7 @@ void read_variant(ConfigReader& reader, spec::Rope& rope,
   const std::string& variant = rope.variant;
   if (variant == "default") return;
   // Latent attention scales by it under every variant.
-  rope.mscale_all_dim = reader.optional_number("mscale_all_dim", 0.0, kLargest).value_or(0.0);
+  rope.mscale_all_dim = reader.optional_number("mscale_all_dim", 0.0, kLargestFactor).value_or(0.0);
   if (variant == "linear" || variant == "dynamic") return read_factor(reader, rope, true);
   const auto own = reader.optional_integer("original_max_position_embeddings", std::nullopt,
                                            {1, Limits::kPositions});
@@ -77,7 +78,7 @@ void read_variant(ConfigReader& reader, spec::Rope& rope,
 // With an alpha other than 0, `dynamic` is a larger base, whatever the length of a text. Other
 // types ignore it.
 void read_alpha(ConfigReader& reader, spec::Rope& rope) {
-  const double alpha = reader.optional_number("alpha", 0.0, kLargest).value_or(0.0);
+  const double alpha = reader.optional_number("alpha", 0.0, kLargestFactor).value_or(0.0);
   if (rope.variant != "dynamic" || alpha == 0) return;
   const auto dim = static_cast<double>(rope.rotary_dim);
   if (rope.rotary_dim > 2) rope.theta *= std::pow(alpha, dim / (dim - 2));
@@ -121,7 +122,7 @@ spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
                      const FamilyDefaults& defaults) {
   spec::Rope rope{.max_position = fields.max_position_embeddings};
   constexpr double kSmallest = std::numeric_limits<double>::min();
-  rope.theta = reader.number("rope_theta", defaults.rope_theta, kSmallest, kLargest);
+  rope.theta = reader.number("rope_theta", defaults.rope_theta, kSmallest, kLargestFactor);
   const double part = read_rotated_part(reader, defaults, defaults.partial_rotary_factor);
   const auto outer_original = reader.optional_integer("original_max_position_embeddings",
                                                       std::nullopt, {1, Limits::kPositions});
@@ -132,7 +133,7 @@ spec::Rope read_rope(ConfigReader& reader, const CommonFields& fields,
   }
 
   ConfigReader nested(*object);
-  rope.theta = nested.optional_number("rope_theta", kSmallest, kLargest).value_or(rope.theta);
+  rope.theta = nested.optional_number("rope_theta", kSmallest, kLargestFactor).value_or(rope.theta);
   rope.rotary_dim =
       rotated_columns(nested, fields.head_dim, read_rotated_part(nested, defaults, part));
   const std::string old_name = nested.string("type", "default");

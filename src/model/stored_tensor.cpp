@@ -26,8 +26,6 @@ std::string with_ending(std::string_view name, std::string_view from, std::strin
   return fmt::format("{}{}", name.substr(0, name.size() - from.size()), to);
 }
 
-std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
-
 bool holds_weights(const io::TensorEntry& entry) {
   return entry.dtype && is_weight_dtype(*entry.dtype);
 }
@@ -187,6 +185,8 @@ void read_fp8(const StoredTensor& stored, std::int64_t first, std::span<float> v
 }
 
 }  // namespace
+
+std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ",")); }
 
 bool names_blocks(std::string_view tensor) { return tensor.ends_with(kBlocks); }
 std::string scales_name(std::string_view tensor) { return with_ending(tensor, kBlocks, kScales); }

@@ -35,6 +35,8 @@ struct StoredTensor {
   std::span<const std::byte> bytes_of(std::int64_t first, std::int64_t count) const;
 };
 
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "[2,3]"
+
 // Looked up but not checked: a member is null where the files lack it.
 StoredTensor find_stored(const io::SafetensorsDirectory& files, const std::string& name);
 // What keeps it from being a tensor of weights of this shape, a line each.

@@ -61,13 +61,6 @@ void tell_unused(const std::filesystem::path& directory, const std::vector<std::
            std::ssize(names) > kMost ? ", ..." : "");
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape)
-    text += fmt::format("{}{}", text.size() > 1 ? "," : "", size);
-  return text + "]";
-}
-
 // Collects "NAME: expected ..., got ..." lines, at most a hundred: a checkpoint of another model
 // has thousands.
 class Problems {

@@ -9,12 +9,6 @@
 #include "model/weight_files.h"
 
 namespace anabatic::model {
-namespace {
-
-// Fewer bytes are not worth a call of the system.
-constexpr std::size_t kLeastReleased = std::size_t{1} << 16;
-
-}  // namespace
 
 WeightSource::WeightSource(const ModelConfig& config, const std::filesystem::path& directory)
     : files_(io::SafetensorsDirectory::open(directory)),
@@ -72,7 +66,7 @@ void WeightSource::read_part(const Part& part, std::int64_t first, std::span<flo
     const std::int64_t begin = part.at + first;
     stored.read(begin, values);
     const auto bytes = stored.bytes_of(begin, static_cast<std::int64_t>(values.size()));
-    if (bytes.size() >= kLeastReleased) files_.release(bytes);
+    if (bytes.size() >= io::kLeastReleased) files_.release(bytes);
     return;
   }
   while (!values.empty()) {

@@ -22,7 +22,7 @@
 namespace anabatic::model {
 namespace {
 
-constexpr std::int64_t kBlock = std::int64_t{1} << 16;  // stays in a cache
+constexpr std::int64_t kCachedElements = std::int64_t{1} << 16;  // stays in a cache
 
 DType saved_dtype(const FileTensor& tensor, SaveDType dtype) {
   return dtype == SaveDType::kFloat32 ? DType::kFloat32 : tensor.dtype;
@@ -114,7 +114,7 @@ void write_elements(const FileTensor& tensor, std::int64_t first, std::span<floa
 
 // What is converted at a time: a block, or a matrix of a tensor that is transposed.
 std::int64_t elements_at_once(const FileTensor& tensor) {
-  return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kBlock;
+  return tensor.is_transposed ? tensor.shape.back() * *(tensor.shape.end() - 2) : kCachedElements;
 }
 
 // Reads blocks and releases their pages, so that little memory is needed in addition to the states.

@@ -8,7 +8,7 @@
 namespace anabatic::model {
 namespace {
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields, bool has_biases) {
+Moe read_ernie_moe(ConfigReader& reader, const CommonFields& fields, bool has_biases) {
   const Range experts{1, Limits::kExperts};
   Moe moe{.activation = fields.activation};
   moe.num_experts = read_either(reader, "moe_num_experts", "num_experts", 64, experts);
@@ -34,7 +34,7 @@ struct SparseLayers {
   }
 };
 
-SparseLayers read_sparse(ConfigReader& reader, const CommonFields& fields) {
+SparseLayers read_sparse_layers(ConfigReader& reader, const CommonFields& fields) {
   const Range any{-1, Limits::kPositions};
   SparseLayers sparse{};
   sparse.first = reader.integer("moe_layer_start_index", 1, any);
@@ -58,8 +58,8 @@ void read_ernie4_5_moe(ConfigReader& reader, const CommonFields& fields, ModelCo
   // All products have one but those of routers and their experts.
   const bool has_biases = reader.has("use_bias") && reader.boolean("use_bias", false);
   attention.qkv_bias = attention.output_bias = mlp.bias = config.spec.head.bias = has_biases;
-  const Moe moe = read_moe(reader, fields, has_biases);
-  const SparseLayers sparse = read_sparse(reader, fields);
+  const Moe moe = read_ernie_moe(reader, fields, has_biases);
+  const SparseLayers sparse = read_sparse_layers(reader, fields);
   config.has_balance_loss = true;
   config.output_router_logits = reader.boolean("output_router_logits", false);
   config.router_aux_loss_coef = reader.number("router_aux_loss_coef", 0.001, 0.0, 1e6);

@@ -10,7 +10,7 @@ namespace anabatic::model {
 namespace {
 
 // Whether each layer has experts: all but the first, where no mlp_layer_types says so.
-std::vector<bool> read_sparse(ConfigReader& reader, const CommonFields& fields) {
+std::vector<bool> read_layer_types(ConfigReader& reader, const CommonFields& fields) {
   const auto num_layers = static_cast<std::size_t>(fields.num_hidden_layers);
   std::vector<bool> is_sparse(num_layers, true);
   is_sparse[0] = false;
@@ -40,7 +40,7 @@ void read_glm4_moe_lite(ConfigReader& reader, const CommonFields& fields, ModelC
   const Moe moe = read_biased_experts(
       reader, fields, {.num_experts = 64, .top_k = 4, .width = 1536, .router = router}, 1);
   reader.know({"output_router_logits"});  // the model has no loss of routers
-  for (const bool is_sparse : read_sparse(reader, fields))
+  for (const bool is_sparse : read_layer_types(reader, fields))
     config.spec.layers.push_back(
         {.attention = attention,
          .feed_forward = is_sparse ? FeedForward(moe) : FeedForward(fields.mlp())});

@@ -11,7 +11,7 @@
 namespace anabatic::model {
 namespace {
 
-constexpr double kSmallest = std::numeric_limits<float>::min(), kLargest = 1e30;
+constexpr double kSmallestLimit = std::numeric_limits<float>::min(), kLargestLimit = 1e30;
 
 // What transformers takes where a config describes no rope. The base may still be there.
 void read_default_rope(ConfigReader& reader, spec::Rope& rope) {
@@ -26,11 +26,11 @@ spec::Activation read_clamped_swiglu(ConfigReader& reader, const CommonFields& f
   if (fields.activation.kind != spec::ActivationKind::kSwiglu)
     reader.unsupported("hidden_act", "expected silu, transformers ignores it");
   return {.kind = spec::ActivationKind::kSwigluClamped,
-          .alpha = reader.number("swiglu_alpha", 1.702, kSmallest, kLargest),
-          .limit = reader.number("swiglu_limit", 7.0, kSmallest, kLargest)};
+          .alpha = reader.number("swiglu_alpha", 1.702, kSmallestLimit, kLargestLimit),
+          .limit = reader.number("swiglu_limit", 7.0, kSmallestLimit, kLargestLimit)};
 }
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
+Moe read_gpt_oss_moe(ConfigReader& reader, const CommonFields& fields, ModelConfig& config) {
   Moe moe = read_experts(reader, fields, config, "num_local_experts", "num_experts",
                          {.num_experts = 128, .top_k = 4, .width = fields.intermediate_size});
   require_experts(reader, "num_local_experts", moe);
@@ -80,7 +80,7 @@ void read_gpt_oss(ConfigReader& reader, const CommonFields& fields, ModelConfig&
   Gqa attention = fields.attention();
   attention.qkv_bias = attention.output_bias = reader.boolean("attention_bias", true);
   attention.has_sinks = true;
-  const Moe moe = read_moe(reader, fields, config);
+  const Moe moe = read_gpt_oss_moe(reader, fields, config);
   for (const std::int64_t window : read_windows(reader, fields)) {
     attention.window = window;
     config.spec.layers.push_back({.attention = attention, .feed_forward = moe});

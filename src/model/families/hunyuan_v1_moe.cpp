@@ -52,7 +52,7 @@ void refuse_other_models(ConfigReader& reader, const CommonFields& fields) {
       {"n_group", "topk_group", "cla_share_factor", "eod_token_id", "output_router_logits"});
 }
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
+Moe read_hunyuan_moe(ConfigReader& reader, const CommonFields& fields) {
   const Range experts{1, Limits::kExperts};
   Moe moe{.width = fields.intermediate_size, .activation = fields.activation};
   const auto either = [&](const char* key, const char* other_key) {
@@ -86,7 +86,7 @@ void read_hunyuan_v1_moe(ConfigReader& reader, const CommonFields& fields, Model
   read_attention_bias(reader, attention);
   attention.qk_norm = QkNorm::kHead;
   attention.norms_after_rope = true;
-  const Moe moe = read_moe(reader, fields);
+  const Moe moe = read_hunyuan_moe(reader, fields);
   refuse_other_models(reader, fields);
   for (std::int64_t i = 0; i < fields.num_hidden_layers; ++i)
     config.spec.layers.push_back({.attention = attention, .feed_forward = moe});

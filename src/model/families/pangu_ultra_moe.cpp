@@ -13,7 +13,7 @@ constexpr LatentKeys kKeys{.q_rank = "attention_q_lora_dim",
                            .nope_dim = "attention_qk_dim",
                            .v_dim = "attention_v_dim"};
 
-Moe read_moe(ConfigReader& reader, const CommonFields& fields) {
+Moe read_pangu_moe(ConfigReader& reader, const CommonFields& fields) {
   const Range experts{1, Limits::kExperts};
   Moe moe{.activation = fields.activation};
   moe.num_experts = reader.integer("num_routed_experts", 256, experts);
@@ -48,7 +48,7 @@ void read_pangu_ultra_moe(ConfigReader& reader, const CommonFields& fields, Mode
   const Mla attention =
       read_latent_attention(reader, fields, config.spec.rope,
                             {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .v_dim = 128}, kKeys);
-  const Moe moe = read_moe(reader, fields);
+  const Moe moe = read_pangu_moe(reader, fields);
   const bool has_two_norms = reader.boolean("sandwich_norm", false);
   const NormPlacement norms = has_two_norms ? NormPlacement::kBoth : NormPlacement::kBefore;
   const std::int64_t num_dense = reader.integer("num_dense_layers", 3, {0, Limits::kLayers});
