@@ -18,9 +18,14 @@
 
 namespace anabatic::io {
 
-using namespace tokenizer;
-
 namespace {
+
+using tokenizer::append_utf8;
+using tokenizer::byte_symbol;
+using tokenizer::count_words;
+using tokenizer::FlatMap;
+using tokenizer::kMaxId;
+using tokenizer::MergeTable;
 
 // Pair counts are kept up to date as words are rewritten; the queue holds each pair with the words
 // where it came up, its count possibly outdated, which shows when it is taken.
@@ -179,18 +184,18 @@ class Trainer {
 
 std::string quoted(const std::string& text) { return dump_json(nlohmann::json(text)); }
 
-std::string added_token(const std::string& content, std::string_view id) {
+std::string special_token(const std::string& content, std::string_view id) {
   return fmt::format(R"({{{}"content": {}, "single_word": false, "lstrip": false, )"
                      R"("rstrip": false, "normalized": false, "special": true}})",
                      id, quoted(content));
 }
 
-std::string tokenizer_json(const TrainOptions& options, const TrainedBpe& trained) {
+std::string trained_json(const TrainOptions& options, const TrainedBpe& trained) {
   std::string json = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n";
   json += "  \"added_tokens\": [";
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {
     json += i == 0 ? "\n    " : ",\n    ";
-    json += added_token(options.special_tokens[i], fmt::format("\"id\": {}, ", i));
+    json += special_token(options.special_tokens[i], fmt::format("\"id\": {}, ", i));
   }
   constexpr std::string_view kByteLevel =
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
@@ -225,7 +230,7 @@ std::string tokenizer_config(const TrainOptions& options) {
   json += "  \"added_tokens_decoder\": {";
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i)
     json += fmt::format("{}\n    \"{}\": {}", i == 0 ? "" : ",", i,
-                        added_token(options.special_tokens[i], ""));
+                        special_token(options.special_tokens[i], ""));
   return json +
          "\n  },\n  \"clean_up_tokenization_spaces\": false,\n"
          "  \"model_max_length\": 1000000000000000019884624838656\n}\n";
@@ -269,7 +274,7 @@ void write_tokenizer(const TrainOptions& options, const TrainedBpe& trained,
                      const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "tokenizer_config.json", tokenizer_config(options));
-  write_file_atomically(folder / "tokenizer.json", tokenizer_json(options, trained));
+  write_file_atomically(folder / "tokenizer.json", trained_json(options, trained));
 }
 
 }  // namespace anabatic::io

@@ -13,7 +13,6 @@ namespace anabatic::io::tokenizer {
 namespace {
 
 constexpr int kFirstNewClass = 1 << 16;
-constexpr OnigCodePoint kLatin1End = 0x100;
 
 // Letters whose other case is new since Unicode 14, upper case first.
 struct CasePair {

@@ -14,6 +14,8 @@ struct CodeRange {
 };
 using CodeRanges = std::vector<CodeRange>;
 
+inline constexpr char32_t kLatin1End = 0x100;
+
 OnigEncoding onig_encoding();
 
 // The characters of an Oniguruma class number; empty for an unknown one.

@@ -16,7 +16,6 @@ using Kind = RegexNode::Kind;
 using Preference = RegexNode::Preference;
 
 constexpr int kMaxRepeats = 1000;
-constexpr char32_t kLatin1End = 0x100;
 constexpr char32_t kSurrogates = 0xD800;
 constexpr char32_t kSurrogatesEnd = 0xE000;
 

@@ -10,6 +10,7 @@
 #include "io/proto/sentencepiece.pb.h"
 #include "io/tokenizer/json_fields.h"
 #include "io/tokenizer/normalizer.h"
+#include "io/tokenizer/regex.h"
 #include "io/tokenizer/tokenizer.h"
 #include "io/tokenizer/tokenizer_file.h"
 #include "io/tokenizer/unicode.h"
@@ -19,7 +20,6 @@ namespace {
 
 using Piece = proto::SentencePieceModel::Piece;
 
-constexpr std::string_view kSpaceMark = "\u2581";
 // A merge is looked for at every place of a piece.
 constexpr std::size_t kLongestPiece_bytes = 1024;
 
@@ -49,9 +49,9 @@ std::string escaped(std::string_view text) {
   return pattern;
 }
 
-class Converter {
+class SentencePieceConverter {
  public:
-  Converter(std::string_view bytes, std::string_view name)
+  SentencePieceConverter(std::string_view bytes, std::string_view name)
       : place_(fmt::format("[tokenizer] {}", name)) {
     const bool is_read =
         bytes.size() <= static_cast<std::size_t>(std::numeric_limits<int>::max()) &&
@@ -279,7 +279,7 @@ class Converter {
 }  // namespace
 
 Json convert_sentencepiece(std::string_view bytes, std::string_view name, bool adds_bos) {
-  return Converter(bytes, name).convert(adds_bos);
+  return SentencePieceConverter(bytes, name).convert(adds_bos);
 }
 
 }  // namespace anabatic::io::tokenizer

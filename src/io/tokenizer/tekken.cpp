@@ -44,9 +44,9 @@ std::string symbols_of(std::string_view bytes) {
   return symbols;
 }
 
-class Converter {
+class TekkenConverter {
  public:
-  explicit Converter(const JsonNode& root) : root_(root), config_(root.at("config")) {
+  explicit TekkenConverter(const JsonNode& root) : root_(root), config_(root.at("config")) {
     num_special_ = config_.at("default_num_special_tokens").as_integer(0, kMaxId);
     const JsonNode size = config_.at("default_vocab_size");
     num_tokens_ = size.as_integer(num_special_, kMaxId) - num_special_;
@@ -171,7 +171,7 @@ class Converter {
 }  // namespace
 
 Json convert_tekken(const Json& tekken, const std::string& place) {
-  return Converter(JsonNode(tekken, place)).convert();
+  return TekkenConverter(JsonNode(tekken, place)).convert();
 }
 
 }  // namespace anabatic::io::tokenizer

@@ -20,9 +20,26 @@
 
 namespace anabatic::io {
 
-using namespace tokenizer;  // the parts, in their own namespace as their names are general
-
 namespace {
+
+using tokenizer::AddedVocabulary;
+using tokenizer::CutScratch;
+using tokenizer::Decoders;
+using tokenizer::load_decoders;
+using tokenizer::load_model;
+using tokenizer::load_normalizers;
+using tokenizer::load_post_processor;
+using tokenizer::Model;
+using tokenizer::NextStage;
+using tokenizer::Normalizers;
+using tokenizer::parse_document;
+using tokenizer::PostProcessor;
+using tokenizer::PreTokenizers;
+using tokenizer::read_document;
+using tokenizer::Start;
+using tokenizer::TextPart;
+using tokenizer::warn_of_unknown_fields;
+using tokenizer::WordScratch;
 
 constexpr std::size_t kMaxKeptSymbols = 1 << 22;
 

@@ -16,9 +16,18 @@
 
 namespace anabatic::io {
 
-using namespace tokenizer;
-
 namespace {
+
+using tokenizer::added_token;
+using tokenizer::begin_with;
+using tokenizer::convert_sentencepiece;
+using tokenizer::empty_document;
+using tokenizer::find_gguf_pre;
+using tokenizer::gguf_pre_names;
+using tokenizer::GgufPre;
+using tokenizer::GgufTokenType;
+using tokenizer::kMaxId;
+using tokenizer::parse_document;
 
 constexpr std::string_view kWholeKey = "tokenizer.huggingface.json";
 constexpr std::string_view kTemplateKey = "tokenizer.chat_template";

@@ -14,9 +14,19 @@
 
 namespace anabatic::io {
 
-using namespace tokenizer;
-
 namespace {
+
+using tokenizer::convert_sentencepiece;
+using tokenizer::find_gguf_pre;
+using tokenizer::gguf_pre_names;
+using tokenizer::GgufPre;
+using tokenizer::GgufTokenType;
+using tokenizer::id_of;
+using tokenizer::kDigitPattern;
+using tokenizer::kGpt2Pattern;
+using tokenizer::kMaxDepth;
+using tokenizer::parse_document;
+using tokenizer::type_of;
 
 constexpr std::string_view kSpace = "\u2581";
 
