@@ -99,4 +99,12 @@ std::size_t ByteSource::read(std::span<std::byte> bytes) {
   return done;
 }
 
+std::size_t append_part(ByteSource& source, std::string& buffer) {
+  const std::size_t held = buffer.size();
+  buffer.resize(held + kPartBytes);
+  const std::size_t count = source.read(std::as_writable_bytes(std::span(buffer).subspan(held)));
+  buffer.resize(held + count);
+  return count;
+}
+
 }  // namespace anabatic::io

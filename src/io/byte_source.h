@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "io/file.h"
 
@@ -36,5 +37,9 @@ class ByteSource {
   std::int64_t offset_ = 0;
   std::unique_ptr<Inflater> inflater_;
 };
+
+// Appends the next part, of kPartBytes unless the end comes first; returns its bytes.
+inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;
+std::size_t append_part(ByteSource& source, std::string& buffer);
 
 }  // namespace anabatic::io

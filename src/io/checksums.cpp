@@ -16,17 +16,17 @@
 namespace anabatic::io {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kChecksumsFormat = 1;
 constexpr const char* kHash = "xxh3_64";
-constexpr std::int64_t kMostManifestBytes = std::int64_t{1} << 30;
-constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostChecksumsBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kSummedBytes = std::int64_t{1} << 20;
 constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // as in safetensors.cpp
 
 void add_range(Checksum& sum, const File& file, std::int64_t begin, std::int64_t count) {
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(count, kReadBytes)));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(count, kSummedBytes)));
   for (std::int64_t done = 0; done < count;) {
     const auto part = std::span(buffer).first(
-        static_cast<std::size_t>(std::min(count - done, static_cast<std::int64_t>(kReadBytes))));
+        static_cast<std::size_t>(std::min(count - done, static_cast<std::int64_t>(kSummedBytes))));
     file.read_at(begin + done, part);
     sum.add(part);
     done += static_cast<std::int64_t>(part.size());
@@ -128,16 +128,18 @@ std::string to_text(const ChecksumManifest& manifest) {
       static_cast<OrderedJson::object_t::Container&>(members).emplace_back(tensor,
                                                                            hexadecimal(sum));
   }
-  const OrderedJson json{{"format", kFormat}, {"hash", kHash}, {"files", std::move(files)}};
+  const OrderedJson json{
+      {"format", kChecksumsFormat}, {"hash", kHash}, {"files", std::move(files)}};
   return dump_json(json, 1) + "\n";
 }
 
 ChecksumManifest parse_checksums(std::string_view text, std::string_view place) {
   const Json json = try_parse_json(text);
-  ANABATIC_REQUIRE(
-      json.is_object() && json.contains("files") && json["files"].is_object() &&
-          json.value("format", Json()) == kFormat && json.value("hash", Json()) == kHash,
-      "[checksums] expected an object of format {} with {} of files in {}", kFormat, kHash, place);
+  ANABATIC_REQUIRE(json.is_object() && json.contains("files") && json["files"].is_object() &&
+                       json.value("format", Json()) == kChecksumsFormat &&
+                       json.value("hash", Json()) == kHash,
+                   "[checksums] expected an object of format {} with {} of files in {}",
+                   kChecksumsFormat, kHash, place);
   ChecksumManifest manifest;
   for (const auto& [name, of_file] : json["files"].items()) {
     ANABATIC_REQUIRE(
@@ -165,7 +167,7 @@ std::optional<ChecksumManifest> read_checksums(const std::filesystem::path& dire
   const std::filesystem::path file = directory / kChecksumsFile;
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return std::nullopt;
-  return parse_checksums(read_file(file, kMostManifestBytes), file.string());
+  return parse_checksums(read_file(file, kMostChecksumsBytes), file.string());
 }
 
 std::vector<std::string> damage_of(const std::filesystem::path& path, const FileChecksums& written,

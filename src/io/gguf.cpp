@@ -17,7 +17,6 @@ namespace anabatic::io {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr std::uint32_t kMaxDimensions = 4;
 constexpr std::int64_t kMaxAlignment = std::int64_t{1} << 30;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;  // so that sums of two fit 63 bits
 
@@ -217,9 +216,9 @@ GgufTensor read_tensor(Reader& reader, std::uint64_t number, std::vector<std::st
   reader.name(name);
   tensor.name = name;
   const auto num_dimensions = reader.number<std::uint32_t>("a count of dimensions");
-  ANABATIC_REQUIRE(num_dimensions <= kMaxDimensions,
+  ANABATIC_REQUIRE(num_dimensions <= kMaxGgufDimensions,
                    "[gguf] {}: {}: expected at most {} dimensions, got {}", reader.file(),
-                   reader.place(), kMaxDimensions, num_dimensions);
+                   reader.place(), kMaxGgufDimensions, num_dimensions);
   for (std::uint32_t i = 0; i < num_dimensions; ++i) {
     const auto size = reader.number<std::uint64_t>("a dimension");
     ANABATIC_REQUIRE(size <= kMaxBytes, "[gguf] {}: {}: expected a size below 2^62, got {}",

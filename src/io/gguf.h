@@ -19,6 +19,8 @@
 
 namespace anabatic::io {
 
+inline constexpr std::uint32_t kMaxGgufDimensions = 4;
+
 enum class GgufType : std::uint32_t {
   kUInt8,
   kInt8,

@@ -13,8 +13,6 @@
 namespace anabatic::io {
 namespace {
 
-constexpr std::size_t kMaxDimensions = 4;
-
 template <class T>
 void append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
@@ -63,9 +61,9 @@ void require_integer(bool fits, std::string_view key, GgufType type, std::int64_
 }
 
 std::int64_t checked_bytes(const GgufTensorInfo& info) {
-  ANABATIC_REQUIRE(info.shape.size() <= kMaxDimensions,
+  ANABATIC_REQUIRE(info.shape.size() <= kMaxGgufDimensions,
                    "[gguf] tensor {}: expected at most {} dimensions, got {}", info.name,
-                   kMaxDimensions, info.shape);
+                   kMaxGgufDimensions, info.shape);
   const std::int64_t row = info.shape.empty() ? 1 : info.shape.back();
   ANABATIC_REQUIRE(row >= 0 && row % info.type->elements == 0,
                    "[gguf] tensor {}: expected rows of whole blocks of {} elements of {}, got {}",

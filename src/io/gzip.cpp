@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of one call of zlib
 
-[[noreturn]] void fail(const std::filesystem::path& file) {
+[[noreturn]] void refuse_to_write(const std::filesystem::path& file) {
   throw ResourceError(fmt::format("[gzip] {}: cannot be written: {}", file.string(),
                                   errno != 0 ? std::strerror(errno) : "zlib failed"));
 }
@@ -38,7 +38,7 @@ GzipWriter::GzipWriter(const std::filesystem::path& file) : target_(replaceable_
   std::error_code ignored;
   std::filesystem::remove(file_.path(), ignored);
   errno = error;
-  fail(target_);
+  refuse_to_write(target_);
 }
 
 GzipWriter::~GzipWriter() {
@@ -54,7 +54,7 @@ void GzipWriter::write(std::string_view text) {
     errno = 0;
     if (gzwrite(static_cast<gzFile>(stream_), piece.data(), static_cast<unsigned>(piece.size())) <=
         0)
-      fail(target_);
+      refuse_to_write(target_);
     text.remove_prefix(piece.size());
   }
 }
@@ -64,7 +64,7 @@ void GzipWriter::close() {
   errno = 0;
   const int status = gzclose(static_cast<gzFile>(stream_));
   stream_ = nullptr;
-  if (status != Z_OK) fail(target_);
+  if (status != Z_OK) refuse_to_write(target_);
   file_.sync();
   const std::filesystem::path partial = file_.path();
   rename_file(partial, target_);

@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kBlockTokens = std::int64_t{1} << 18;
 constexpr std::int64_t kKeptBytes = std::int64_t{4} << 20;  // smaller files are read again faster
 constexpr std::string_view kKeptFormat = "anabatic id range 1";
 
@@ -118,12 +117,12 @@ void keep(const fs::path& path, const IdRange& range) {
   }
 }
 
-[[noreturn]] void fail(const TokenFile& file, std::int64_t vocab_size) {
+[[noreturn]] void refuse_ids(const TokenFile& file, std::int64_t vocab_size) {
   const IndexedFile& tokens = file.tokens;
   std::vector<std::int64_t> ids;
-  std::vector<std::byte> raw(kBlockTokens * sizeof(std::int64_t));
-  for (std::int64_t begin = 0; begin < tokens.num_tokens(); begin += kBlockTokens) {
-    ids.resize(static_cast<std::size_t>(std::min(kBlockTokens, tokens.num_tokens() - begin)));
+  std::vector<std::byte> raw(kRangeTokens * sizeof(std::int64_t));
+  for (std::int64_t begin = 0; begin < tokens.num_tokens(); begin += kRangeTokens) {
+    ids.resize(static_cast<std::size_t>(std::min(kRangeTokens, tokens.num_tokens() - begin)));
     tokens.read(begin, ids, raw);
     const auto bad =
         std::ranges::find_if(ids, [&](std::int64_t id) { return id < 0 || id >= vocab_size; });
@@ -175,20 +174,20 @@ std::int64_t check_ids(std::span<const TokenFile> files, std::int64_t vocab_size
       continue;
     }
     ++num_read;
-    for (std::int64_t begin = 0; begin < tokens.num_tokens(); begin += kBlockTokens)
+    for (std::int64_t begin = 0; begin < tokens.num_tokens(); begin += kRangeTokens)
       blocks.push_back({f, begin, {}});
   }
   parallel_tasks(std::ssize(blocks), threads, [&](std::int64_t b) {
     Block& block = blocks[static_cast<std::size_t>(b)];
     const IndexedFile& tokens = files[block.file].tokens;
     block.range =
-        id_range(tokens, block.begin, std::min(kBlockTokens, tokens.num_tokens() - block.begin));
+        id_range(tokens, block.begin, std::min(kRangeTokens, tokens.num_tokens() - block.begin));
   });
   for (const Block& block : blocks) ranges[block.file] = join(ranges[block.file], block.range);
   for (std::size_t f = 0; f < files.size(); ++f) {
     if (!kept[f].empty()) keep(kept[f], ranges[f]);
     if (ranges[f].min <= ranges[f].max && (ranges[f].min < 0 || ranges[f].max >= vocab_size))
-      fail(files[f], vocab_size);
+      refuse_ids(files[f], vocab_size);
   }
   return num_read;
 }

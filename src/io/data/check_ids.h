@@ -20,6 +20,8 @@ namespace anabatic::io {
 std::int64_t check_ids(std::span<const TokenFile> files, std::int64_t vocab_size, int threads,
                        const std::function<std::filesystem::path()>& cache);
 
+// Tokens of which one task finds the range of ids.
+inline constexpr std::int64_t kRangeTokens = std::int64_t{1} << 18;
 // The range of ids [begin, begin + count) of a file; min > max if there are none.
 IdRange id_range(const IndexedFile& file, std::int64_t begin, std::int64_t count);
 

@@ -10,8 +10,6 @@
 namespace anabatic::io {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-
 const utf8proc_uint8_t* bytes_of(std::string_view text) {
   return reinterpret_cast<const utf8proc_uint8_t*>(text.data());
 }
@@ -36,7 +34,7 @@ utf8proc_int32_t code_point_before(std::string_view text, std::size_t position) 
   return -1;
 }
 
-bool is_space(utf8proc_int32_t code) {
+bool is_unicode_space(utf8proc_int32_t code) {
   if ((code >= 0x09 && code <= 0x0D) || code == 0x85) return true;
   const utf8proc_category_t category = utf8proc_category(code);
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
@@ -52,7 +50,7 @@ bool is_letter_or_number(utf8proc_int32_t code) {
 // `place` > 0 follows a newline.
 bool is_safe(std::string_view text, std::size_t place) {
   const utf8proc_int32_t before = code_point_before(text, place - 1);
-  if (before < 0 || is_space(before)) return false;
+  if (before < 0 || is_unicode_space(before)) return false;
   const utf8proc_int32_t after = code_point_at(text, place);
   return after >= 0 && is_letter_or_number(after);
 }
@@ -89,13 +87,7 @@ std::optional<std::size_t> next_chunk(std::string_view window, std::int64_t wind
   return at_end ? std::optional(window.size()) : std::nullopt;
 }
 
-bool TextChunkReader::fill() {
-  const std::size_t held = buffer_.size();
-  buffer_.resize(held + kReadBytes);
-  const std::size_t count = source_.read(std::as_writable_bytes(std::span(buffer_).subspan(held)));
-  buffer_.resize(held + count);
-  return count == kReadBytes;
-}
+bool TextChunkReader::fill() { return append_part(source_, buffer_) == kPartBytes; }
 
 bool TextChunkReader::next(std::string& chunk) {
   if (done_) return false;

@@ -20,7 +20,7 @@ constexpr std::int64_t kEndBytes = std::int64_t{64} << 10;   // of head and tail
 constexpr std::int64_t kSampleBytes = 4096;
 constexpr std::int64_t kSamples = 256;
 constexpr std::int64_t kBlockBytes = std::int64_t{4} << 20;  // part of the definition of the hash
-constexpr std::int64_t kReadBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kHashedBytes = std::int64_t{1} << 20;
 
 class Hash {
  public:
@@ -30,7 +30,7 @@ class Hash {
     XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
   }
   void add(const File& file, std::int64_t begin, std::int64_t count) {
-    buffer_.resize(static_cast<std::size_t>(std::min(count, kReadBytes)));
+    buffer_.resize(static_cast<std::size_t>(std::min(count, kHashedBytes)));
     for (std::int64_t done = 0; done < count;) {
       const auto part = std::span(buffer_).first(static_cast<std::size_t>(
           std::min<std::int64_t>(count - done, static_cast<std::int64_t>(buffer_.size()))));

@@ -37,12 +37,6 @@ std::vector<std::byte> read_entries(const PairPool::Pin& pin, std::int64_t array
   return bytes;
 }
 
-std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
-  std::filesystem::path path = prefix;
-  path += suffix;
-  return path;
-}
-
 TokenType checked_type(std::uint8_t code, const std::filesystem::path& path) {
   switch (code) {
     case 1:
@@ -67,6 +61,12 @@ void widen(std::span<const std::byte> raw, std::span<std::int64_t> ids) {
 }
 
 }  // namespace
+
+std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix) {
+  std::filesystem::path path = prefix;
+  path += suffix;
+  return path;
+}
 
 std::int64_t size_bytes(TokenType type) {
   switch (type) {

@@ -37,6 +37,9 @@ struct IndexedPaths {
   std::filesystem::path bin, idx;
 };
 
+// PREFIX.bin for PREFIX and ".bin".
+std::filesystem::path with_suffix(const std::filesystem::path& prefix, const char* suffix);
+
 // The pair that PREFIX, PREFIX.bin or PREFIX.idx names, with suffixes in any case; none where one
 // of both is missing, or where PREFIX itself is a file.
 std::optional<IndexedPaths> indexed_pair(const std::filesystem::path& path);

@@ -9,10 +9,6 @@
 namespace anabatic::io {
 namespace {
 
-std::filesystem::path with_suffix(std::filesystem::path prefix, const char* suffix) {
-  return prefix += suffix;
-}
-
 template <class T>
 void narrow(std::span<const std::int32_t> ids, std::vector<std::byte>& out) {
   for (const std::int32_t id : ids) {

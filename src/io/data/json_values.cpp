@@ -9,19 +9,11 @@
 namespace anabatic::io {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Appends up to kReadBytes; returns how many.
-std::size_t append_from(ByteSource& source, std::string& buffer) {
-  const std::size_t held = buffer.size();
-  buffer.resize(held + kReadBytes);
-  const std::size_t count = source.read(std::as_writable_bytes(std::span(buffer).subspan(held)));
-  buffer.resize(held + count);
-  return count;
+bool is_json_space(char byte) {
+  return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
 }
-
-bool is_space(char byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r'; }
 
 std::string fields_of(const Json& object) {
   constexpr int kMost = 8;
@@ -49,7 +41,7 @@ bool LineReader::next(std::string_view& line) {
     ANABATIC_REQUIRE(static_cast<std::int64_t>(searched) <= max_bytes_,
                      "[data] {}:{}: expected a line of at most {} bytes, got more",
                      source_.path().string(), line_number_ + 1, max_bytes_);
-    at_end_ = append_from(source_, buffer_) < kReadBytes;
+    at_end_ = append_part(source_, buffer_) < kPartBytes;
   }
   if (newline == std::string::npos && position_ == buffer_.size()) return false;
   const std::size_t end = newline == std::string::npos ? buffer_.size() : newline;
@@ -76,8 +68,8 @@ bool JsonValueReader::fill() {
   if (at_end_) return false;
   buffer_.erase(0, position_);
   position_ = 0;
-  const std::size_t count = append_from(source_, buffer_);
-  at_end_ = count < kReadBytes;
+  const std::size_t count = append_part(source_, buffer_);
+  at_end_ = count < kPartBytes;
   return count > 0;
 }
 
@@ -85,7 +77,7 @@ void JsonValueReader::advance() { line_ += buffer_[position_++] == '\n' ? 1 : 0;
 
 int JsonValueReader::peek() {
   while (true) {
-    while (position_ < buffer_.size() && is_space(buffer_[position_])) advance();
+    while (position_ < buffer_.size() && is_json_space(buffer_[position_])) advance();
     if (position_ < buffer_.size()) return static_cast<unsigned char>(buffer_[position_]);
     if (!fill()) return -1;
   }
@@ -108,7 +100,7 @@ std::size_t JsonValueReader::value_size() {
       if (byte == '"') is_in_string = false;
       if (byte == '"' && depth == 0) return at + 1;
     } else if (is_scalar) {
-      if (is_space(byte) || byte == ',' || byte == ']' || byte == '}')
+      if (is_json_space(byte) || byte == ',' || byte == ']' || byte == '}')
         return std::max<std::size_t>(at, 1);
     } else if (byte == '"') {
       is_in_string = true;

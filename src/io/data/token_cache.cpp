@@ -25,9 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;  // of keys and entries
-constexpr std::int64_t kBlockTokens = std::int64_t{1} << 18;
-constexpr std::int64_t kMostManifestBytes = std::int64_t{1} << 16;
+constexpr int kCacheFormat = 1;  // of keys and entries
+constexpr std::int64_t kMostEntryBytes = std::int64_t{1} << 16;
 
 // Held while an entry is made; the file goes with it. Whoever waited finds the name gone, or of
 // another file, and tries again.
@@ -65,7 +64,7 @@ fs::path bin_of(const fs::path& entry) { return entry / "tokens.bin"; }
 fs::path idx_of(const fs::path& entry) { return entry / "tokens.idx"; }
 
 std::string manifest_of(const fs::path& entry, const IdRange& ids, int threads) {
-  OrderedJson json{{"format", kFormat},
+  OrderedJson json{{"format", kCacheFormat},
                    {"bin", content_hash(bin_of(entry), threads)},
                    {"idx", content_hash(idx_of(entry), threads)},
                    {"smallest_id", ids.min},
@@ -79,7 +78,7 @@ std::optional<CachedTokens> load(const fs::path& entry, int threads) {
   std::error_code error;
   if (!fs::is_directory(entry, error)) return std::nullopt;
   try {
-    const std::string text = read_file(entry / "manifest.json", kMostManifestBytes);
+    const std::string text = read_file(entry / "manifest.json", kMostEntryBytes);
     const Json json = try_parse_json(text);
     if (!json.is_object()) return std::nullopt;
     const IdRange ids{json.value("smallest_id", std::int64_t{0}),
@@ -95,11 +94,11 @@ std::optional<CachedTokens> load(const fs::path& entry, int threads) {
 
 IdRange range_of(const IndexedFile& tokens, int threads) {
   std::vector<IdRange> ranges(
-      static_cast<std::size_t>(ceil_div(tokens.num_tokens(), kBlockTokens)));
+      static_cast<std::size_t>(ceil_div(tokens.num_tokens(), kRangeTokens)));
   parallel_tasks(std::ssize(ranges), threads, [&](std::int64_t block) {
-    const std::int64_t begin = block * kBlockTokens;
+    const std::int64_t begin = block * kRangeTokens;
     ranges[static_cast<std::size_t>(block)] =
-        id_range(tokens, begin, std::min(kBlockTokens, tokens.num_tokens() - begin));
+        id_range(tokens, begin, std::min(kRangeTokens, tokens.num_tokens() - begin));
   });
   IdRange all;
   for (const IdRange& range : ranges)
@@ -131,7 +130,7 @@ std::string TokenCacheKey::hash() const {
   // Every field of TokenizeOptions that changes ids.
   return content_hash(fmt::format(
       "{}\ncontent {}\nformat {}\ntokenizer {}\nvocabulary {}\nbefore {}\nbehind {}\nfield {}\n",
-      kFormat, content, to_string(format), tokenizer, options.vocab_size,
+      kCacheFormat, content, to_string(format), tokenizer, options.vocab_size,
       fmt::join(options.ends.prefix, " "), fmt::join(options.ends.suffix, " "),
       options.json_field));
 }
