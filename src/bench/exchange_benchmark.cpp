@@ -30,8 +30,8 @@ using comm::ExchangeKind;
 using comm::Method;
 
 constexpr std::array<std::int64_t, 3> kMib{1, 16, 64};
-constexpr std::array kKinds{ExchangeKind::kReduceScatter, ExchangeKind::kAllGather,
-                            ExchangeKind::kAllReduce, ExchangeKind::kExchangeRows};
+constexpr std::array kExchangeKinds{ExchangeKind::kReduceScatter, ExchangeKind::kAllGather,
+                                    ExchangeKind::kAllReduce, ExchangeKind::kExchangeRows};
 constexpr std::int64_t kTimedBytes = 16 << 20;  // small exchanges repeat until so much has moved
 constexpr std::int64_t kCopyBytes = 64 << 20;
 constexpr std::int64_t kMostRanks = 64;
@@ -85,7 +85,7 @@ class Rank {
       if (is_counted) copies.push_back(copy_rate);
       for (std::size_t i = 0; i < result.rows.size(); ++i) {
         const ExchangeRow& row = result.rows[i];
-        const ExchangeKind kind = kKinds[i % kKinds.size()];
+        const ExchangeKind kind = kExchangeKinds[i % kExchangeKinds.size()];
         const std::int64_t count = elements_a_rank(row.bytes);
         if (!is_counted && result.is_checked) {
           check(kind, Method::kOrdered, count);
@@ -216,7 +216,7 @@ std::vector<ExchangeRow> rows_of(std::int64_t num_ranks, std::int64_t mib) {
   for (const std::int64_t each : kMib) {
     const std::int64_t bytes = (mib > 0 ? mib : each) << 20;
     const double part = static_cast<double>(bytes) / n;
-    for (const ExchangeKind kind : kKinds) {
+    for (const ExchangeKind kind : kExchangeKinds) {
       const double parts = kind == ExchangeKind::kReduceScatter ? n + 1
                            : kind == ExchangeKind::kAllGather   ? 2 * (n - 1)
                            : kind == ExchangeKind::kAllReduce   ? 3 * n - 1
@@ -243,7 +243,7 @@ void run_processes(comm::MpiWorld& world, std::int64_t most_bytes, ExchangeResul
 void keep(const ExchangeResult& result) {
   std::vector<train::MeasuredExchange> measured;
   for (std::size_t i = 0; i < result.rows.size(); ++i)
-    measured.push_back({.kind = kKinds[i % kKinds.size()],
+    measured.push_back({.kind = kExchangeKinds[i % kExchangeKinds.size()],
                         .num_ranks = result.num_ranks,
                         .bytes = result.rows[i].bytes,
                         .ordered_seconds = result.rows[i].seconds,

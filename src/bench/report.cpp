@@ -71,7 +71,7 @@ std::string exchanges_to_string(const Profile& profile) {
 }
 
 // "83.1%", or "-" where the share means nothing.
-std::string share(double amount, double value) {
+std::string share_text(double amount, double value) {
   return amount > 0 ? fmt::format("{:.1f}%", 100 * value) : "-";
 }
 
@@ -124,8 +124,8 @@ std::string to_table(const Result& result) {
   for (const PartResult& part : result.parts)
     out += fmt::format(
         "{:<16} {:>10.4f} {:>10.1f} {:>8} {:>9.2f} {:>8}\n", part.part.name, 1e3 * part.seconds,
-        1e-9 * part.part.flops / part.seconds, share(part.part.flops, part.peak_share),
-        1e-9 * part.part.bytes / part.seconds, share(part.part.bytes, part.copy_share));
+        1e-9 * part.part.flops / part.seconds, share_text(part.part.flops, part.peak_share),
+        1e-9 * part.part.bytes / part.seconds, share_text(part.part.bytes, part.copy_share));
   return out;
 }
 

@@ -31,7 +31,7 @@ OrderedJson rows_json(const std::vector<ProfileRow>& rows, double step_seconds) 
   return list;
 }
 
-OrderedJson share(double amount, double value) {
+OrderedJson share_json(double amount, double value) {
   return amount > 0 ? OrderedJson(value) : OrderedJson();
 }
 
@@ -97,8 +97,8 @@ std::string to_json(const Result& result) {
                      {"seconds", part.seconds},
                      {"flops", part.part.flops},
                      {"bytes", part.part.bytes},
-                     {"peak_share", share(part.part.flops, part.peak_share)},
-                     {"copy_share", share(part.part.bytes, part.copy_share)}});
+                     {"peak_share", share_json(part.part.flops, part.peak_share)},
+                     {"copy_share", share_json(part.part.bytes, part.copy_share)}});
   OrderedJson check;
   for (const Check& one : result.checks)
     check = {{"tensor", one.tensor},

@@ -12,8 +12,8 @@ namespace anabatic::bench {
 namespace {
 
 // `ref` takes about 2 ns for each FLOP.
-constexpr double kCheckFlops = 2e9;
-constexpr std::int64_t kMostTokens = 64;
+constexpr double kStepCheckFlops = 2e9;
+constexpr std::int64_t kMostStepTokens = 64;
 
 train::RunConfig step_config(train::RunConfig run, Settings& settings) {
   ANABATIC_REQUIRE(!run.model.path.empty(), "[bench] step: expected --model.path DIR, got none");
@@ -77,9 +77,10 @@ class StepBenchmark final : public Benchmark {
     run.train.gradient_accumulation_steps = run.train.micro_batch_size = 1;
     const double flops_a_token =
         model::training_flops(session_.config(), 1, [](std::int64_t) { return 1.0; });
-    run.data.sequence_length = std::min(
-        run.data.sequence_length, std::clamp(static_cast<std::int64_t>(kCheckFlops / flops_a_token),
-                                             std::int64_t{2}, kMostTokens));
+    run.data.sequence_length =
+        std::min(run.data.sequence_length,
+                 std::clamp(static_cast<std::int64_t>(kStepCheckFlops / flops_a_token),
+                            std::int64_t{2}, kMostStepTokens));
     const Gradients got(run, ""), want(run, "ref");
     Comparison comparison(
         relative_bound(want.program->compiled.graph,
