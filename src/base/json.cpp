@@ -2,6 +2,7 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -117,6 +118,12 @@ Json parse_json_object(std::string_view text, std::string_view place) {
   ANABATIC_REQUIRE(json.is_object(), "{}: expected a JSON object, got {}", place,
                    show_json_briefly(json));
   return json;
+}
+
+double positive_number(const Json& object, const char* key) {
+  if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return 0;
+  const double value = object[key].get<double>();
+  return std::isfinite(value) && value > 0 ? value : 0;
 }
 
 Json try_parse_json(std::string_view text) {

@@ -26,6 +26,9 @@ Json parse_json_object(std::string_view text, std::string_view place);
 // is_discarded() when `text` is not JSON.
 Json try_parse_json(std::string_view text);
 
+// A finite number above 0 that an object has under this key; 0 where it has none.
+double positive_number(const Json& object, const char* key);
+
 // Visits the members of an object one after the other, in the order of the text. Only one of them
 // is in memory at a time.
 struct MemberVisitor {

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
-#include <cmath>
 #include <tuple>
 
 #include "base/environment.h"
@@ -17,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 5;
-constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
+constexpr int kCalibrationFormat = 5;
+constexpr std::int64_t kMostCalibrationBytes = std::int64_t{1} << 20;
 // Beyond: not a measurement.
 constexpr double kLeastShare = 1e-4, kMostShare = 100, kMostFixedSeconds = 10,
                  kMostWeightBytes = 1e12;
@@ -27,17 +26,11 @@ Calibration defaults(const std::string& reason) {
   return {.efficiency = plan::default_efficiency(), .source = "default shares: " + reason};
 }
 
-double positive(const Json& object, const char* key) {
-  if (!object.is_object() || !object.contains(key) || !object[key].is_number()) return 0;
-  const double value = object[key].get<double>();
-  return std::isfinite(value) && value > 0 ? value : 0;
-}
-
 }  // namespace
 
 std::string machine_fingerprint(const spec::DeviceSpec& device) {
   return fmt::format("{} | {} threads | {} | format {}", device.model, device.num_threads,
-                     fmt::join(device.instruction_sets, "+"), kFormat);
+                     fmt::join(device.instruction_sets, "+"), kCalibrationFormat);
 }
 
 fs::path calibration_file(const spec::DeviceSpec& device) {
@@ -72,7 +65,7 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
     return defaults("this machine is not calibrated (anabatic plan --calibrate)");
   Json json;
   try {
-    json = try_parse_json(read_file(file, kMostFileBytes));
+    json = try_parse_json(read_file(file, kMostCalibrationBytes));
   } catch (const Error&) {
     return defaults(fmt::format("cannot read {}", file.string()));
   }
@@ -80,9 +73,9 @@ Calibration read_calibration(const fs::path& file, const spec::DeviceSpec& devic
     return defaults(fmt::format("{} is no calibration", file.string()));
   if (json["machine"].get<std::string>() != machine_fingerprint(device))
     return defaults(fmt::format("{} is of another machine or format", file.string()));
-  Calibration result{.fp32_flops_per_second = positive(json, "fp32_flops_per_second"),
-                     .bf16_flops_per_second = positive(json, "bf16_flops_per_second"),
-                     .copy_bytes_per_second = positive(json, "copy_bytes_per_second"),
+  Calibration result{.fp32_flops_per_second = positive_number(json, "fp32_flops_per_second"),
+                     .bf16_flops_per_second = positive_number(json, "bf16_flops_per_second"),
+                     .copy_bytes_per_second = positive_number(json, "copy_bytes_per_second"),
                      .source = "calibrated on this machine"};
   try {
     result.efficiency = read_efficiency(JsonNode(json, ""));

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "device/cpu_limits.h"
 #include "device/memory.h"
 #include "io/cache_directory.h"
 #include "io/data/check_ids.h"
@@ -43,11 +42,6 @@ io::DataFormat format_of(const RunConfig& run) {
 bool are_text(const std::vector<std::string>& files) {
   return !std::ranges::all_of(
       files, [](const std::string& file) { return io::indexed_pair(file).has_value(); });
-}
-
-int num_threads(const RunConfig& run) {
-  if (run.device.threads > 0) return static_cast<int>(run.device.threads);
-  return device::cpu_limits().num_threads();
 }
 
 // Logs the format detected for each file; one line for each format if there are many files.
@@ -96,7 +90,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
                      directory.string(), tokenizer->vocabulary_size(), config.spec.vocab_size);
     callback = tokenize_callback(*tokenizer);
     options = tokenize_options(
-        *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads(run));
+        *tokenizer, special_tokens_of(run, &*tokenizer, config.eos_token_ids), num_threads_of(run));
     const auto file = io::find_tokenizer_file(directory);
     ANABATIC_CHECK(file.has_value(), "[data] {} lost its tokenizer", directory.string());
     fingerprint =
@@ -109,7 +103,7 @@ io::Dataset open_dataset(const std::vector<std::string>& files, const RunConfig&
   std::vector<io::TokenFile> token_files =
       io::open_token_files(sources, callback, options, cache, fingerprint);
   log_sources(token_files);
-  io::check_ids(token_files, config.spec.vocab_size, num_threads(run), [&] {
+  io::check_ids(token_files, config.spec.vocab_size, num_threads_of(run), [&] {
     if (cache == nullptr && run.data.cache != "none") cache = cache_of(run);
     return cache == nullptr || cache->is_temporary() ? fs::path() : cache->path();
   });

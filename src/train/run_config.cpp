@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/cpu_limits.h"
 #include "passes/pipelines.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/config/config_key.h"
@@ -525,6 +526,11 @@ std::optional<bool> parse_boolean(std::string_view text) {
   if (lower == "true" || lower == "1" || lower == "yes" || lower == "on") return true;
   if (lower == "false" || lower == "0" || lower == "no" || lower == "off") return false;
   return std::nullopt;
+}
+
+int num_threads_of(const RunConfig& config) {
+  return config.device.threads > 0 ? static_cast<int>(config.device.threads)
+                                   : device::cpu_limits().num_threads();
 }
 
 bool uses_bf16(const RunConfig& config) { return config.train.precision != "fp32"; }

@@ -154,6 +154,9 @@ RunConfig load_run_config(const std::filesystem::path& file, const Overrides& ov
 // Checks that need more than one key; returns every problem.
 std::vector<std::string> problems_of(const RunConfig& config);
 
+// device.threads, or of all cores that this process may use.
+int num_threads_of(const RunConfig& config);
+
 // Whether it computes in bf16. With train.precision auto, a training step does.
 bool uses_bf16(const RunConfig& config);
 // Replaces train.precision: auto by its meaning for a training step.

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 
 #include "base/environment.h"
@@ -22,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostFileBytes = 4096;
+constexpr std::int64_t kMostSpeedBytes = 4096;
 constexpr std::int64_t kProbeBytes = std::int64_t{64} << 20;
 constexpr long kMemoryFileSystem = 0x01021994;  // TMPFS_MAGIC of linux/magic.h
 
@@ -43,20 +42,14 @@ fs::path speed_file(const fs::path& directory) {
   return fs::path(cache) / "anabatic" / fmt::format("disk-{:x}.json", status.st_dev);
 }
 
-double positive(const Json& json, const char* key) {
-  if (!json.is_object() || !json.contains(key) || !json[key].is_number()) return 0;
-  const double value = json[key].get<double>();
-  return std::isfinite(value) && value > 0 ? value : 0;
-}
-
 DiskMeasurement read_speed(const fs::path& directory) {
   const fs::path file = speed_file(directory);
   std::error_code error;
   if (file.empty() || !fs::exists(file, error))
     return {.source = "default speed: this disk is not measured"};
-  const Json json = try_parse_json(read_file(file, kMostFileBytes));
-  const plan::DiskSpeed speed{positive(json, "read_bytes_per_second"),
-                              positive(json, "written_bytes_per_second")};
+  const Json json = try_parse_json(read_file(file, kMostSpeedBytes));
+  const plan::DiskSpeed speed{positive_number(json, "read_bytes_per_second"),
+                              positive_number(json, "written_bytes_per_second")};
   if (speed.read_bytes_per_second == 0 || speed.written_bytes_per_second == 0)
     return {.source = fmt::format("default speed: {} is no measurement", file.string())};
   return {speed, "measured", true};

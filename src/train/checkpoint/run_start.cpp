@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "device/cpu_limits.h"
 #include "train/checkpoint/checkpoint_directory.h"
 #include "train/checkpoint/checkpoint_search.h"
 #include "train/checkpoint/run_contents.h"
@@ -17,11 +16,6 @@ namespace anabatic::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-int num_threads(const RunConfig& run) {
-  return run.device.threads > 0 ? static_cast<int>(run.device.threads)
-                                : device::cpu_limits().num_threads();
-}
 
 // Logs are of one run each; what an earlier one wrote stays readable.
 void set_logs_aside(const fs::path& output, std::vector<std::string>& messages) {
@@ -96,7 +90,8 @@ RunStart begin_run(const RunConfig& run) {
     begin_afresh(run, start);
     return start;
   }
-  CheckpointSearch search = find_newest_checkpoint(output, CheckpointDepth::kAll, num_threads(run));
+  CheckpointSearch search =
+      find_newest_checkpoint(output, CheckpointDepth::kAll, num_threads_of(run));
   if (!search.newest) {
     ANABATIC_REQUIRE(!search.holds_any,
                      "[checkpoint] expected a whole checkpoint in {} to resume from, found none; "
