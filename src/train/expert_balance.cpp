@@ -10,8 +10,8 @@
 namespace anabatic::train {
 namespace {
 
-constexpr const char* kPrefix = "expert_load.";
-constexpr std::size_t kMostNamed = 8;  // experts in one warning
+constexpr const char* kLoadPrefix = "expert_load.";
+constexpr std::size_t kMostNamedExperts = 8;  // experts in one warning
 
 double share_of(std::int64_t count, std::int64_t sum, std::size_t num_experts) {
   return sum > 0 ? static_cast<double>(count) * static_cast<double>(num_experts) /
@@ -29,7 +29,8 @@ std::int64_t sum_of(std::span<const std::int64_t> counts) {
 
 ExpertCounts::ExpertCounts(std::vector<std::int64_t> layers, std::size_t num_experts)
     : layers_(std::move(layers)), values_(layers_.size() * num_experts) {
-  for (const std::int64_t layer : layers_) outputs_.push_back(fmt::format("{}{}", kPrefix, layer));
+  for (const std::int64_t layer : layers_)
+    outputs_.push_back(fmt::format("{}{}", kLoadPrefix, layer));
 }
 
 ExpertCounts::ExpertCounts(const BoundProgram& program) {
@@ -38,8 +39,8 @@ ExpertCounts::ExpertCounts(const BoundProgram& program) {
   for (const ir::ValueId id : program.compiled.graph.outputs) {
     const ir::Value& value = program.compiled.graph.value(id);
     const std::string name(text(value.name));
-    if (!name.starts_with(kPrefix)) continue;
-    layers.push_back(std::stoll(name.substr(std::string_view(kPrefix).size())));
+    if (!name.starts_with(kLoadPrefix)) continue;
+    layers.push_back(std::stoll(name.substr(std::string_view(kLoadPrefix).size())));
     num_experts = static_cast<std::size_t>(value.type.num_elements());
   }
   *this = ExpertCounts(std::move(layers), num_experts);
@@ -105,13 +106,14 @@ std::string ExpertHistory::take_warning() {
       const double share = share_of(counts[e], sum, counts.size());
       if (sum == 0 || share >= kStarvedShare) continue;
       if (!named_.insert({sums_.layer(i), static_cast<std::int64_t>(e)}).second) continue;
-      if (++num_starved <= kMostNamed)
+      if (++num_starved <= kMostNamedExperts)
         names += fmt::format("{}expert {} of layer {} ({:.1f} %)", num_starved > 1 ? ", " : "", e,
                              sums_.layer(i), 100 * share);
     }
   }
   if (num_starved == 0) return "";
-  if (num_starved > kMostNamed) names += fmt::format(" and {} more", num_starved - kMostNamed);
+  if (num_starved > kMostNamedExperts)
+    names += fmt::format(" and {} more", num_starved - kMostNamedExperts);
   return fmt::format(
       "[train] in the last {} steps under {:.0f} % of an even share of the tokens went to {}; an "
       "expert without tokens learns nothing (train.balance_loss, train.balance_coef)",
@@ -121,7 +123,7 @@ std::string ExpertHistory::take_warning() {
 std::int64_t ExpertHistory::num_bytes(const ir::Graph& graph) {
   std::int64_t num_experts = 0;
   for (const ir::ValueId id : graph.outputs)
-    if (text(graph.value(id).name).starts_with(kPrefix))
+    if (text(graph.value(id).name).starts_with(kLoadPrefix))
       num_experts += graph.value(id).type.num_elements();
   // The ring, its sums, the step's own and those of a window (train/record).
   return num_experts *

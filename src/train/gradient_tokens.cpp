@@ -28,9 +28,9 @@ std::vector<std::int64_t> to_ints(const io::TensorEntry& entry) {
 }
 
 // The tensors of the file as rows [B*S]; collects what is wrong with them.
-class Reader {
+class TokenReader {
  public:
-  explicit Reader(const std::filesystem::path& path)
+  explicit TokenReader(const std::filesystem::path& path)
       : path_(path), file_(io::SafetensorsDirectory::open(path)) {
     for (const std::string& name : file_.names()) {
       const bool is_known = std::any_of(std::begin(kNames), std::end(kNames),
@@ -102,13 +102,13 @@ class Reader {
   std::string problems_;
 };
 
-struct Rows {
+struct TokenRows {
   std::vector<std::int64_t> ids, labels, mask, positions;
 };
 
-Rows read_rows(const Reader& reader) {
+TokenRows read_rows(const TokenReader& reader) {
   const std::int64_t count = reader.batch() * reader.length();
-  Rows rows{.ids = reader.values("input_ids"), .labels = reader.values("labels")};
+  TokenRows rows{.ids = reader.values("input_ids"), .labels = reader.values("labels")};
   rows.mask.assign(static_cast<std::size_t>(count), 1);
   if (reader.has("attention_mask")) rows.mask = reader.values("attention_mask");
   if (reader.has("position_ids")) {
@@ -119,7 +119,7 @@ Rows read_rows(const Reader& reader) {
   return rows;
 }
 
-void check_rows(const Rows& rows, std::int64_t vocabulary) {
+void check_rows(const TokenRows& rows, std::int64_t vocabulary) {
   constexpr std::int64_t kMaxPosition = std::numeric_limits<std::int32_t>::max();
   for (std::size_t i = 0; i < rows.ids.size(); ++i) {
     const std::int64_t label = rows.labels[i];
@@ -142,7 +142,7 @@ void check_rows(const Rows& rows, std::int64_t vocabulary) {
 }
 
 // A table of positions has a row for each.
-void check_positions(const Rows& rows, std::int64_t learned_positions) {
+void check_positions(const TokenRows& rows, std::int64_t learned_positions) {
   for (std::size_t i = 0; i < rows.mask.size(); ++i)
     ANABATIC_REQUIRE(rows.mask[i] == 0 || rows.positions[i] < learned_positions,
                      "[gradients] position_ids[{}]: expected a position below the model's {}, got "
@@ -151,7 +151,7 @@ void check_positions(const Rows& rows, std::int64_t learned_positions) {
 }
 
 // A window counts rows of the file, and padding is left out of the micro-batch.
-void check_no_holes(const Rows& rows, std::int64_t length) {
+void check_no_holes(const TokenRows& rows, std::int64_t length) {
   bool has_token = false, has_hole = false;
   for (std::size_t i = 0; i < rows.mask.size(); ++i) {
     if (static_cast<std::int64_t>(i) % length == 0) has_token = has_hole = false;
@@ -165,7 +165,7 @@ void check_no_holes(const Rows& rows, std::int64_t length) {
 }
 
 // The angles of a dynamic rope depend on the largest position of all, padding among them.
-void check_largest_position(const Rows& rows) {
+void check_largest_position(const TokenRows& rows) {
   std::int64_t of_tokens = -1;
   for (std::size_t i = 0; i < rows.mask.size(); ++i)
     if (rows.mask[i] == 1) of_tokens = std::max(of_tokens, rows.positions[i]);
@@ -180,8 +180,8 @@ void check_largest_position(const Rows& rows) {
 
 GradientTokens read_gradient_tokens(const std::filesystem::path& path,
                                     const model::ModelConfig& config) {
-  const Reader reader(path);
-  const Rows rows = read_rows(reader);
+  const TokenReader reader(path);
+  const TokenRows rows = read_rows(reader);
   check_rows(rows, config.spec.vocab_size);
   if (config.spec.learned_positions > 0) check_positions(rows, config.spec.learned_positions);
   if (config.counts.has_window()) check_no_holes(rows, reader.length());

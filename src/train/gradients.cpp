@@ -20,11 +20,6 @@
 namespace anabatic::train {
 namespace {
 
-template <class T>
-std::span<const std::byte> bytes_of(std::span<const T> values) {
-  return std::as_bytes(values);
-}
-
 // Rows of the micro-batch at their places in [B,S,V]; zeroes where padding is.
 std::vector<float> placed(const GradientTokens& given, const float* rows, std::int64_t width) {
   std::vector<float> all(static_cast<std::size_t>(given.batch * given.length * width));
@@ -93,14 +88,14 @@ void write_gradients(const RunConfig& run, const std::filesystem::path& tokens,
   for (const auto& tensor : tensors)
     infos.push_back({"grad." + tensor.name, DType::kFloat32, tensor.shape});
   io::SafetensorsWriter writer = io::SafetensorsWriter::single_file(output, infos);
-  writer.write("loss", bytes_of(std::span<const float>(&loss, 1)));
-  writer.write("logits", bytes_of(std::span<const float>(kept)));
+  writer.write("loss", std::as_bytes(std::span<const float>(&loss, 1)));
+  writer.write("logits", std::as_bytes(std::span<const float>(kept)));
   const auto read = [&](std::string_view state, std::int64_t first, std::span<float> part) {
     std::copy_n(gradient_of(state).begin() + first, part.size(), part.begin());
   };
   for (const auto& tensor : tensors)
     model::read_in_file_order(tensor, read, [&](std::span<const float> values) {
-      writer.write("grad." + tensor.name, bytes_of(values));
+      writer.write("grad." + tensor.name, std::as_bytes(values));
     });
   writer.finish();
 }

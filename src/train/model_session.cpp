@@ -29,10 +29,6 @@
 namespace anabatic::train {
 namespace {
 
-std::span<const std::byte> bytes_of(std::span<const std::int32_t> values) {
-  return std::as_bytes(values);
-}
-
 void fill(runtime::Executor& executor, std::string_view name, std::span<const std::byte> bytes) {
   const std::span<std::byte> input = executor.input(name);
   ANABATIC_CHECK(input.size() == bytes.size(), "[session] input {} holds {} bytes, got {}", name,
@@ -124,7 +120,7 @@ lower::CompileOptions compile_options(const RunConfig& run,
 }
 
 void BoundProgram::set(std::string_view input, std::span<const std::int32_t> values) {
-  if (executor->has_input(input)) fill(*executor, input, bytes_of(values));
+  if (executor->has_input(input)) fill(*executor, input, std::as_bytes(values));
 }
 
 void BoundProgram::set_scalar(std::string_view input, float value) {

@@ -16,8 +16,8 @@
 namespace anabatic::train {
 namespace {
 
-constexpr int kFormat = 9;
-constexpr std::int64_t kMostFileBytes = std::int64_t{64} << 20;
+constexpr int kPlanFormat = 9;
+constexpr std::int64_t kMostPlanBytes = std::int64_t{64} << 20;
 
 // Keys of the run config that change which values there are, how large they are, or where they are.
 constexpr const char* kStepKeys[] = {"data.sequence_length",
@@ -197,7 +197,7 @@ OrderedJson to_json(const plan::PricedChoice& choice) {
 
 namespace {
 
-OrderedJson to_json(const spec::MicroBatchDecisions& decisions) {
+OrderedJson micro_batch_json(const spec::MicroBatchDecisions& decisions) {
   OrderedJson saved_as = OrderedJson::object(), slices = OrderedJson::object();
   for (const auto& [key, form] : decisions.saved_as)
     saved_as[key] = plan::to_string(plan::way_of(form));
@@ -229,9 +229,8 @@ plan::PricedChoice read_choice(const JsonNode& from) {
 }  // namespace
 
 OrderedJson to_json(const spec::Decisions& decisions) {
-  OrderedJson json = to_json(static_cast<const spec::MicroBatchDecisions&>(decisions)),
-              offloads = OrderedJson::object();
-  if (decisions.first) json["first_micro_batch"] = to_json(*decisions.first);
+  OrderedJson json = micro_batch_json(decisions), offloads = OrderedJson::object();
+  if (decisions.first) json["first_micro_batch"] = micro_batch_json(*decisions.first);
   for (const auto& [key, span] : decisions.offloads)
     offloads[key] = {{"written_by", span.written_by}, {"read_at", span.read_at}};
   json.update({{"offloads", std::move(offloads)},
@@ -274,7 +273,7 @@ std::string to_json(const PlanFile& plan) {
   for (const plan::PricedChoice& choice : plan.choices) choices.push_back(to_json(choice));
   for (const MemoryRow& row : plan.rows)
     rows.push_back({{"name", row.name}, {"what", row.what}, {"bytes", row.bytes}});
-  const OrderedJson json{{"format", kFormat},
+  const OrderedJson json{{"format", kPlanFormat},
                          {"step", std::move(step)},
                          {"decisions", std::move(decisions)},
                          {"predicted",
@@ -289,13 +288,13 @@ std::string to_json(const PlanFile& plan) {
 }
 
 PlanFile read_plan_file(const std::filesystem::path& file) {
-  const Json json = try_parse_json(read_file(file, kMostFileBytes));
+  const Json json = try_parse_json(read_file(file, kMostPlanBytes));
   const std::string place = fmt::format("[plan file] {}", file.string());
   ANABATIC_REQUIRE(!json.is_discarded(),
                    "{}: expected JSON as `anabatic plan --save` writes it, got other text", place);
   const JsonNode top(json, place);
-  if (const JsonNode format = top.at("format"); format.as_integer() != kFormat)
-    format.refuse(fmt::format("{}", kFormat));
+  if (const JsonNode format = top.at("format"); format.as_integer() != kPlanFormat)
+    format.refuse(fmt::format("{}", kPlanFormat));
   PlanFile plan;
   for (const auto& [name, value] : top.at("step").members())
     plan.step.emplace_back(name, value.as_string());

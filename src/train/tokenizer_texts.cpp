@@ -12,9 +12,9 @@
 namespace anabatic::train {
 namespace {
 
-class Texts {
+class TextStream {
  public:
-  explicit Texts(std::vector<io::DataFile> files) : files_(std::move(files)) {}
+  explicit TextStream(std::vector<io::DataFile> files) : files_(std::move(files)) {}
 
   bool next(std::string& text) {
     while (true) {
@@ -73,7 +73,7 @@ class Texts {
 }  // namespace
 
 io::NextText texts_of(std::vector<io::DataFile> files) {
-  return [texts = std::make_shared<Texts>(std::move(files))](std::string& text) {
+  return [texts = std::make_shared<TextStream>(std::move(files))](std::string& text) {
     return texts->next(text);
   };
 }

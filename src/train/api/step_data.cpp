@@ -42,9 +42,9 @@ void check(const Sequence& sequence, std::size_t number, const StepShape& shape)
 }
 
 // The rows of one sequence in a micro-batch, from `first` on.
-class Rows {
+class BatchRows {
  public:
-  Rows(io::MicroBatch& batch, std::int64_t first) : batch_(batch), first_(first) {}
+  BatchRows(io::MicroBatch& batch, std::int64_t first) : batch_(batch), first_(first) {}
 
   void fill(const Sequence& sequence) {
     const std::int64_t whole[] = {static_cast<std::int64_t>(sequence.tokens.size())};
@@ -96,7 +96,7 @@ io::MicroBatch make_micro_batch(std::span<const Sequence> sequences, const StepS
                       &batch.key_end, &batch.documents})
     array->resize(rows);
   for (std::int64_t i = 0; i < shape.micro_batch_size; ++i) {
-    Rows part(batch, i * shape.sequence_length);
+    BatchRows part(batch, i * shape.sequence_length);
     const auto place = static_cast<std::size_t>(i);
     const bool is_given = place < sequences.size();
     if (is_given) part.fill(sequences[place]);

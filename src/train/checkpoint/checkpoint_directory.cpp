@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTemporary = "incomplete-checkpoint";
 constexpr const char* kReplaced = "replaced-checkpoint";
-constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kStepPrefix = "step-";
 constexpr std::size_t kDigits = 8;  // at least
 
 void sync_path(const fs::path& path) {
@@ -128,7 +128,7 @@ bool is_left_by_a_writer(const fs::path& path) {
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
-  return fmt::format("{}{:0{}}", kPrefix, step, kDigits);
+  return fmt::format("{}{:0{}}", kStepPrefix, step, kDigits);
 }
 
 std::vector<NamedCheckpoint> named_checkpoints(const fs::path& output) {
@@ -138,12 +138,12 @@ std::vector<NamedCheckpoint> named_checkpoints(const fs::path& output) {
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     std::error_code ignored;
-    if (!name.starts_with(kPrefix) || name.size() < kPrefix.size() + kDigits ||
+    if (!name.starts_with(kStepPrefix) || name.size() < kStepPrefix.size() + kDigits ||
         !entry->is_directory(ignored))
       continue;
     std::int64_t step = 0;
     const char* last = name.data() + name.size();
-    const auto [stop, problem] = std::from_chars(name.data() + kPrefix.size(), last, step);
+    const auto [stop, problem] = std::from_chars(name.data() + kStepPrefix.size(), last, step);
     if (problem == std::errc{} && stop == last && step >= 0 && checkpoint_name(step) == name)
       found.push_back({step, entry->path()});
   }

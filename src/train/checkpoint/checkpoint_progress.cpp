@@ -12,8 +12,8 @@ namespace anabatic::train {
 namespace {
 
 // 1: without checksums, contents and run; 2: of one rank; 3: with the boxes of several.
-constexpr int kFormat = 2, kFormatOfRanks = 3;
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
+constexpr int kProgressFormat = 2, kFormatOfRanks = 3;
+constexpr std::int64_t kMostProgressBytes = std::int64_t{1} << 26;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ RunIdentity new_run_identity() {
 
 void write_progress(const std::filesystem::path& checkpoint, const CheckpointProgress& progress) {
   OrderedJson json{
-      {"format", progress.boxes.empty() ? kFormat : kFormatOfRanks},
+      {"format", progress.boxes.empty() ? kProgressFormat : kFormatOfRanks},
       {"step", progress.step},
       {"seed", progress.seed},
       {"run", {{"id", progress.run.id}, {"started", progress.run.started_milliseconds}}},
@@ -41,17 +41,17 @@ void write_progress(const std::filesystem::path& checkpoint, const CheckpointPro
 CheckpointProgress read_progress(const std::filesystem::path& checkpoint) {
   const std::filesystem::path file = checkpoint / kProgressFile;
   ANABATIC_REQUIRE(std::filesystem::exists(file), "{} is missing", kProgressFile);
-  const Json json = try_parse_json(read_file(file, kMostBytes));
+  const Json json = try_parse_json(read_file(file, kMostProgressBytes));
   const auto is_integer = [](const Json& object, const char* key) {
     return object.is_object() && object.contains(key) && object[key].is_number_integer();
   };
   ANABATIC_REQUIRE(is_integer(json, "format") && is_integer(json, "step"),
                    "expected an object with format and step in {}", kProgressFile);
   const bool is_of_ranks = json["format"] == kFormatOfRanks;
-  ANABATIC_REQUIRE(is_of_ranks || json["format"] == kFormat,
+  ANABATIC_REQUIRE(is_of_ranks || json["format"] == kProgressFormat,
                    "{}: expected format {} or {}, found {}; another version of anabatic wrote it, "
                    "and only its weights can be used, as model.path",
-                   kProgressFile, kFormat, kFormatOfRanks, show_json(json["format"]));
+                   kProgressFile, kProgressFormat, kFormatOfRanks, show_json(json["format"]));
   const Json run = json.value("run", Json());
   ANABATIC_REQUIRE(is_integer(json, "seed") && is_integer(run, "started") && run.contains("id") &&
                        run["id"].is_string() && json.contains("contents"),

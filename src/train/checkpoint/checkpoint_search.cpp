@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostNamed = 3;  // of the problems of one checkpoint
+constexpr std::size_t kMostNamedProblems = 3;  // of the problems of one checkpoint
 
 // Files that a resume does not read, and that a user may change on purpose.
 bool is_companion(const std::string& name) {
@@ -26,10 +26,10 @@ bool is_companion(const std::string& name) {
 
 std::string joined(const std::vector<std::string>& problems) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(problems.size(), kMostNamed); ++i)
+  for (std::size_t i = 0; i < std::min(problems.size(), kMostNamedProblems); ++i)
     text += (i > 0 ? "; " : "") + problems[i];
-  if (problems.size() > kMostNamed)
-    text += fmt::format("; and {} more", problems.size() - kMostNamed);
+  if (problems.size() > kMostNamedProblems)
+    text += fmt::format("; and {} more", problems.size() - kMostNamedProblems);
   return text;
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kLargestFile = std::int64_t{1} << 26;
+constexpr std::int64_t kLargestModelFile = std::int64_t{1} << 26;
 
 // Files that may have to be changed, in the order in which they are read.
 constexpr const char* kChangeable[] = {"config.json", "generation_config.json",
@@ -119,7 +119,7 @@ ModelFiles::ModelFiles(const RunConfig& run, const model::ModelConfig& config)
     if (!is_in_keys && !fs::exists(file)) continue;
     files_.push_back({name, is_in_keys                       ? tokenizer_config
                             : is_config && io::is_gguf(file) ? model::config_text(file)
-                                                             : read_file(file, kLargestFile)});
+                                                             : read_file(file, kLargestModelFile)});
     if (is_config) files_.back().text = model::without_quantization(files_.back().text);
     if (is_config && !run.model.keep_mtp && !config.mtp_layers.empty())
       files_.back().text = model::without_mtp(files_.back().text);
@@ -199,7 +199,7 @@ std::string contradictions_in(const fs::path& directory, const model::WeightMap&
                               model::SaveDType dtype, const io::SpecialTokens& special) {
   std::string wrong;
   const auto read = [&](const char* name) {
-    return fs::exists(directory / name) ? parse_json(read_file(directory / name, kLargestFile))
+    return fs::exists(directory / name) ? parse_json(read_file(directory / name, kLargestModelFile))
                                         : Json::object();
   };
   const Json config = read("config.json");

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;  // of a JSON file
+constexpr std::int64_t kMostJsonBytes = std::int64_t{1} << 26;  // of a JSON file
 
 // Fields of config.json without effect on the maths: those of libraries, and the files' dtype.
 const std::set<std::string, std::less<>>& fields_without_maths() {
@@ -45,7 +45,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tekken.json", "tok
 Json read_object(const fs::path& file) {
   std::error_code ignored;
   if (!fs::is_regular_file(file, ignored)) return Json::object();
-  Json json = try_parse_json(read_file(file, kMostBytes));
+  Json json = try_parse_json(read_file(file, kMostJsonBytes));
   return json.is_object() ? std::move(json) : Json::object();
 }
 

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "run.lock";
-constexpr std::size_t kMostBytes = 4096;
+constexpr std::size_t kMostLockBytes = 4096;
 constexpr int kMostReplacements = 100;
 
 std::string host_name() {
@@ -38,7 +38,7 @@ std::string host_name() {
 
 // "process 12 on HOST since 2026-11-26 04:39:18 UTC"; empty for an empty file.
 std::string read_owner(int descriptor) {
-  std::string text(kMostBytes, '\0');
+  std::string text(kMostLockBytes, '\0');
   const ssize_t count = ::pread(descriptor, text.data(), text.size(), 0);
   text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
   if (text.empty()) return "";

@@ -15,26 +15,28 @@
 namespace anabatic::train {
 namespace {
 
-struct Name {
+struct SizeKey {
   std::string_view name, key;
 };
-constexpr std::array kSizes{
-    Name{"data_parallel", "parallel.data"},     Name{"tensor_parallel", "parallel.tensor"},
-    Name{"model_parallel", "parallel.tensor"},  Name{"pipeline_parallel", "parallel.pipeline"},
-    Name{"expert_parallel", "parallel.expert"}, Name{"context_parallel", "parallel.context"}};
+constexpr std::array kSizes{SizeKey{"data_parallel", "parallel.data"},
+                            SizeKey{"tensor_parallel", "parallel.tensor"},
+                            SizeKey{"model_parallel", "parallel.tensor"},
+                            SizeKey{"pipeline_parallel", "parallel.pipeline"},
+                            SizeKey{"expert_parallel", "parallel.expert"},
+                            SizeKey{"context_parallel", "parallel.context"}};
 constexpr std::string_view kMode = "tensor_parallel_mode";
 constexpr std::string_view kRowSplit = "row_split";
 
-class Reader {
+class StrategyReader {
  public:
-  Reader(const std::filesystem::path& file, std::vector<std::string>& problems)
+  StrategyReader(const std::filesystem::path& file, std::vector<std::string>& problems)
       : file_(file.string()), problems_(problems) {}
 
   void add(const std::string& name, const Json& value) {
     if (std::ranges::count(seen_, name) != 0) return refuse(name + ": given twice");
     seen_.push_back(name);
     const JsonNode node(value, file_, name);
-    const auto known = std::ranges::find(kSizes, name, &Name::name);
+    const auto known = std::ranges::find(kSizes, name, &SizeKey::name);
     try {
       if (known != kSizes.end())
         add_size({name, std::string(known->key), node.as_integer(1, kMostRanks)});
@@ -71,7 +73,7 @@ class Reader {
 
   static std::string unknown(const std::string& name) {
     std::vector<std::string> names{std::string(kMode)};
-    for (const Name& size : kSizes) names.emplace_back(size.name);
+    for (const SizeKey& size : kSizes) names.emplace_back(size.name);
     const auto nearest = nearest_word(name, names);
     return nearest ? fmt::format("{}: unknown key; did you mean {}?", name, *nearest)
                    : fmt::format("{}: unknown key", name);
@@ -88,7 +90,7 @@ std::vector<StrategySize> read_strategy(const std::filesystem::path& file,
                                         std::vector<std::string>& problems) {
   constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
   constexpr int kMostDeep = 16;
-  Reader reader(file, problems);
+  StrategyReader reader(file, problems);
   try {
     const bool is_object = visit_members(
         read_file(file, kMostBytes), kMostDeep,

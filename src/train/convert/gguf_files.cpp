@@ -13,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kLargestFile = std::int64_t{1} << 26;
+constexpr std::int64_t kLargestTextFile = std::int64_t{1} << 26;
 
 // The one that is taken where a directory has several.
 std::string chat_template_of(const fs::path& directory, const Json& config) {
   if (fs::exists(directory / "chat_template.jinja"))
-    return read_file(directory / "chat_template.jinja", kLargestFile);
+    return read_file(directory / "chat_template.jinja", kLargestTextFile);
   const Json found = config.value("chat_template", Json());
   if (found.is_string()) return found.get<std::string>();
   if (found.is_array())
@@ -56,7 +56,7 @@ void add_from_directory(const fs::path& directory, const fs::path& file,
       {.directory = directory, .tokenizer = &tokenizer, .default_eos = config.eos_token_ids});
   const fs::path config_file = directory / "tokenizer_config.json";
   const Json own = fs::exists(config_file)
-                       ? parse_json_object(read_file(config_file, kLargestFile),
+                       ? parse_json_object(read_file(config_file, kLargestTextFile),
                                            fmt::format("[convert] {}", config_file.string()))
                        : Json::object();
   const io::GgufTokenizerFields fields{

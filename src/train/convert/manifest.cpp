@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;
-constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
+constexpr int kManifestFormat = 1;
+constexpr std::int64_t kLargestManifest = std::int64_t{1} << 30;
 
 std::string op_of(const model::FileTensor& tensor, const model::WeightPiece& piece,
                   bool is_quantised, Direction direction) {
@@ -39,7 +39,7 @@ ManifestTensor describe_entry(const io::TensorEntry& entry) {
   return {entry.name, entry.dtype_name, entry.shape, 0, {}};
 }
 
-OrderedJson to_json(const ManifestTensor& tensor) {
+OrderedJson tensor_json(const ManifestTensor& tensor) {
   OrderedJson json{{"name", tensor.name},
                    {"dtype", tensor.dtype},
                    {"shape", tensor.shape},
@@ -58,8 +58,8 @@ void append_member(std::string& text, std::string_view name,
                    const std::vector<ManifestTensor>& tensors) {
   text += fmt::format(",\n \"{}\": [", name);
   for (const ManifestTensor& tensor : tensors)
-    text +=
-        fmt::format("{}\n  {}", &tensor == &tensors.front() ? "" : ",", dump_json(to_json(tensor)));
+    text += fmt::format("{}\n  {}", &tensor == &tensors.front() ? "" : ",",
+                        dump_json(tensor_json(tensor)));
   text += tensors.empty() ? "]" : "\n ]";
 }
 
@@ -96,12 +96,13 @@ std::vector<ManifestTensor> parse_tensors(const JsonNode& node) {
 }
 
 // The names of ManifestKind, in its order. A manifest without one is of a conversion.
-constexpr std::string_view kKinds[] = {"conversion", "import", "checkpoint"};
+constexpr std::string_view kManifestKinds[] = {"conversion", "import", "checkpoint"};
 
 ManifestKind parse_kind(const JsonNode& node) {
-  const auto* found = std::ranges::find(kKinds, node.as_string());
-  if (found == std::end(kKinds)) node.refuse(fmt::format("one of {}", fmt::join(kKinds, ", ")));
-  return static_cast<ManifestKind>(found - std::begin(kKinds));
+  const auto* found = std::ranges::find(kManifestKinds, node.as_string());
+  if (found == std::end(kManifestKinds))
+    node.refuse(fmt::format("one of {}", fmt::join(kManifestKinds, ", ")));
+  return static_cast<ManifestKind>(found - std::begin(kManifestKinds));
 }
 
 bool are_equal(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -242,8 +243,8 @@ void write_manifest(const fs::path& directory, const Manifest& manifest) {
 }
 
 void write_manifest_file(const fs::path& file, const Manifest& manifest) {
-  OrderedJson json{{"format", kFormat},
-                   {"kind", kKinds[static_cast<std::size_t>(manifest.kind)]},
+  OrderedJson json{{"format", kManifestFormat},
+                   {"kind", kManifestKinds[static_cast<std::size_t>(manifest.kind)]},
                    {"written_by", fmt::format("anabatic {}", kVersion)},
                    {"source", manifest.source},
                    {"elements",
@@ -273,10 +274,10 @@ Manifest read_manifest(const fs::path& model) {
                    "[manifest] {}: expected {}, which convert and train write, found none",
                    model.string(), file.filename().string());
   const std::string place = fmt::format("[manifest] {}", file.string());
-  const Json json = parse_json_object(read_file(file, kLargestFile), place);
+  const Json json = parse_json_object(read_file(file, kLargestManifest), place);
   const JsonNode top(json, place);
-  if (const JsonNode format = top.at("format"); format.as_integer() != kFormat)
-    format.refuse(std::to_string(kFormat));
+  if (const JsonNode format = top.at("format"); format.as_integer() != kManifestFormat)
+    format.refuse(std::to_string(kManifestFormat));
   const auto kind = top.find("kind");
   Manifest manifest{.kind = kind ? parse_kind(*kind) : ManifestKind::kConversion,
                     .source = top.at("source").as_string(),

@@ -24,15 +24,15 @@ namespace fs = std::filesystem;
 
 using comm::ExchangeKind;
 
-constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostMeasuredBytes = std::int64_t{1} << 20;
 constexpr double kLeastSeconds = 1e-9, kMostSeconds = 1e6;
-constexpr std::array kKinds{ExchangeKind::kAllGather, ExchangeKind::kBroadcast,
-                            ExchangeKind::kSend,      ExchangeKind::kReduceScatter,
-                            ExchangeKind::kAllReduce, ExchangeKind::kExchangeRows};
+constexpr std::array kMeasuredKinds{ExchangeKind::kAllGather, ExchangeKind::kBroadcast,
+                                    ExchangeKind::kSend,      ExchangeKind::kReduceScatter,
+                                    ExchangeKind::kAllReduce, ExchangeKind::kExchangeRows};
 
 ExchangeKind read_kind(const JsonNode& from) {
   const std::string name = from.as_string();
-  for (const ExchangeKind kind : kKinds)
+  for (const ExchangeKind kind : kMeasuredKinds)
     if (to_string(kind) == name) return kind;
   from.refuse("a kind of exchange");
 }
@@ -103,7 +103,7 @@ std::vector<MeasuredExchange> stored_exchanges() {
     const fs::path file = exchanges_file();
     std::error_code error;
     if (file.empty() || !fs::exists(file, error)) return {};
-    const Json json = try_parse_json(read_file(file, kMostFileBytes));
+    const Json json = try_parse_json(read_file(file, kMostMeasuredBytes));
     const JsonNode top(json, file.string());
     if (top.at("machine").as_string() != machine()) return {};
     return read_measured(top.at("measured"));

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPlace = "[ranks] what the ranks tell each other of a save";
+constexpr std::string_view kSavePlace = "[ranks] what the ranks tell each other of a save";
 
 // This rank's file, written by a thread of its own: weights are read meanwhile.
 std::future<io::ChecksumManifest> write_own(const StepSums& sums, ModelSession& session,
@@ -39,15 +39,15 @@ io::ChecksumManifest lead_save(StepSums& sums, ModelSession& session, const fs::
   }
   files.merge(own.get());
   for (std::int32_t rank = 1; rank < sums.num_ranks(); ++rank)
-    files.merge(io::parse_checksums(sums.bring_text(rank, {}), kPlace));
+    files.merge(io::parse_checksums(sums.bring_text(rank, {}), kSavePlace));
   return files;
 }
 
 void join_save(StepSums& sums, ModelSession& session) {
   std::string text;
   sums.broadcast(text);
-  const Json json = parse_json_object(text, kPlace);
-  const JsonNode top(json, std::string(kPlace));
+  const Json json = parse_json_object(text, kSavePlace);
+  const JsonNode top(json, std::string(kSavePlace));
   const fs::path directory = top.at("directory").as_string();
   const BoxMap boxes = read_boxes(top.at("tensors"));
   std::future<io::ChecksumManifest> own = write_own(sums, session, directory, boxes);

@@ -21,7 +21,7 @@ namespace {
 
 using UseBytes = std::array<std::int64_t, plan::kNumUses>;
 
-constexpr int kFormat = 1;
+constexpr int kRecordFormat = 1;
 constexpr std::size_t kMostColumns = 240;  // of the timeline
 
 std::int64_t now_milliseconds() {
@@ -135,7 +135,7 @@ void write_run_record(const std::filesystem::path& output, const ModelSession& s
                       const lower::Compiled& training, const RunRecord& record) {
   const RunConfig& run = session.run();
   const OrderedJson json{
-      {"format", kFormat},
+      {"format", kRecordFormat},
       {"id", record.run.id},
       {"started_milliseconds", record.run.started_milliseconds},
       {"process_started_milliseconds", now_milliseconds()},

@@ -15,7 +15,7 @@ std::filesystem::path kept_file(const std::filesystem::path& output, std::int64_
 }
 
 // Tokens of each expert, by layer.
-OrderedJson to_json(const ExpertCounts& counts) {
+OrderedJson counts_json(const ExpertCounts& counts) {
   OrderedJson json = OrderedJson::object();
   for (std::size_t i = 0; i < counts.num_layers(); ++i) {
     OrderedJson layer = OrderedJson::array();
@@ -94,7 +94,7 @@ void WindowsLog::sync() {
 
 void WindowsLog::write(std::int64_t step) {
   OrderedJson line{{"step", step}, {"first_step", begin_}};
-  if (!sums_.empty()) line["experts"] = to_json(sums_);
+  if (!sums_.empty()) line["experts"] = counts_json(sums_);
   if (watched_step_ > 0) {
     line["time"] = time_json(watch_, watched_step_);
     if (!watch_.looks().empty()) line["memory"] = memory_json(watch_, watched_step_);
