@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/ranks/dispatch_map.h"
 
+#include <fmt/core.h>
+
 #include "ops/build.h"
 #include "ops/check.h"
 

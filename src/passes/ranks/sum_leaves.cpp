@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/ranks/sum_leaves.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
