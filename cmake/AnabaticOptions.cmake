@@ -10,6 +10,10 @@ target_include_directories(
 # -ffp-contract=off: a multiply and an add are fused only where the source says so, hence equal bits from every compiler.
 target_compile_options(
   anabatic_options INTERFACE $<BUILD_INTERFACE:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers;-Wno-restrict;-ffp-contract=off>)
+# In a unity build (CMAKE_UNITY_BUILD of the presets) a few sources of a library are one, so names in their anonymous namespaces
+# differ. What is included there is no header: a class with a member of an anonymous namespace's type is well.
+target_compile_options(anabatic_options
+                       INTERFACE $<BUILD_INTERFACE:$<$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>:-Wno-subobject-linkage>>)
 if(ANABATIC_WERROR)
   target_compile_options(anabatic_options INTERFACE $<BUILD_INTERFACE:-Werror>)
 endif()
@@ -46,6 +50,7 @@ function(anabatic_headers target)
   add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/precompiled/${target}.cpp)
   target_link_libraries(${target} PRIVATE anabatic_options fmt::fmt Threads::Threads)
   anabatic_fit_for_sharing(${target})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   target_precompile_headers(
     ${target}
     PRIVATE
