@@ -30,13 +30,16 @@ struct Feature {
 
 constexpr Feature kFeatures[] = {{"avx2", "256-bit fp32 kernels"},
                                  {"avx512f", "512-bit fp32 kernels"},
-                                 {"avx512_bf16", "bf16 products at twice the fp32 rate"}};
+                                 {"avx512_bf16", "bf16 products at twice the fp32 rate"},
+                                 {"amx_bf16", "bf16 products in tile registers"}};
 
 std::string why(const spec::DeviceSpec& spec, const Feature& feature) {
   if (spec.has(feature.instruction_set)) return fmt::format("on   {}", feature.gives);
   const std::string limit = environment::max_isa();
   if (!limit.empty()) return fmt::format("off  ANABATIC_MAX_ISA={} (or the CPU lacks it)", limit);
-  return "off  this CPU lacks it";
+  const bool is_amx = std::string_view(feature.instruction_set) == "amx_bf16";
+  return is_amx ? "off  this CPU lacks it, or the system keeps it from programs (Linux before 5.16)"
+                : "off  this CPU lacks it";
 }
 
 // Describes the directory where a run would put its scratch file: the current one by default.

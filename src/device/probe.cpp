@@ -40,6 +40,7 @@ Loop fp32_loop(const spec::DeviceSpec& spec) {
 
 Loop bf16_loop(const spec::DeviceSpec& spec) {
 #if defined(__x86_64__)
+  if (spec.has("amx_bf16")) return bf16_loop_amx;
   if (spec.has("avx512_bf16")) return bf16_loop_avx512;
 #endif
   return fp32_loop(spec);

@@ -13,7 +13,7 @@ class ThreadTeam;
 struct ProbeResult {
   double fp32_flops_per_second =
       0;  // register-resident fused multiply-adds of the widest vectors, all threads
-  double bf16_flops_per_second = 0;  // VDPBF16PS where there is one, else the fp32 rate
+  double bf16_flops_per_second = 0;  // of AMX, else VDPBF16PS, else the fp32 rate
   double copy_bytes_per_second = 0;  // read + written bytes of a copy larger than the last cache
 };
 
@@ -48,5 +48,6 @@ double fp32_loop_portable(long rounds);
 double fp32_loop_avx2(long rounds);
 double fp32_loop_avx512(long rounds);
 double bf16_loop_avx512(long rounds);
+double bf16_loop_amx(long rounds);
 
 }  // namespace anabatic::device

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/environment.h"
+#include "device/amx.h"
 #include "device/cpu_limits.h"
 #include "device/probe.h"
 #include "device/thread_team.h"
@@ -37,6 +38,8 @@ std::vector<std::string> instruction_sets() {
   if (avx2) found.emplace_back("avx2");
   if (avx512) found.emplace_back("avx512f");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) found.emplace_back("avx512_bf16");
+  if (!found.empty() && found.back() == "avx512_bf16" && may_use_amx())
+    found.emplace_back("amx_bf16");
 #endif
   const std::string limit = environment::max_isa();
   if (limit == "portable") return {};

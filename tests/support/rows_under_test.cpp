@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/rows_under_test.h"
 
+#include "device/amx.h"
+
 namespace anabatic::testing {
 
 // The compiler's probe wants its names as literals.
@@ -15,6 +17,7 @@ std::vector<std::string> instruction_sets() {
   if (__builtin_cpu_supports("avx512dq")) sets.push_back("avx512dq");
   if (__builtin_cpu_supports("avx512vl")) sets.push_back("avx512vl");
   if (__builtin_cpu_supports("avx512bf16")) sets.push_back("avx512_bf16");
+  if (device::may_use_amx()) sets.push_back("amx_bf16");
 #endif
   return sets;
 }

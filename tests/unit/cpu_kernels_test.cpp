@@ -146,7 +146,8 @@ std::vector<float> computed(const GemmEngine& engine, const Case& c, const Opera
 std::vector<const GemmEngine*> engines() {
   const spec::DeviceSpec device{.instruction_sets = testing::instruction_sets()};
   std::vector<const GemmEngine*> found;
-  for (const GemmEngine* engine : {gemm_avx512_bf16(), gemm_avx512(), gemm_avx2(), gemm_portable()})
+  for (const GemmEngine* engine :
+       {gemm_amx_bf16(), gemm_avx512_bf16(), gemm_avx512(), gemm_avx2(), gemm_portable()})
     if (usable(engine, device)) found.push_back(engine);
   return found;
 }
@@ -236,17 +237,27 @@ TEST(GemmEngine, SumsFurtherProductsBeforeItRounds) {
 }
 
 // The sum of a block's terms as the engine forms it: from zero, in ascending order, each product
-// added with one rounding where the instruction set has that; of a bf16 pair the odd one first.
+// added with one rounding where the instruction set has that; of a bf16 pair the odd one first. AMX
+// sums the even and the odd ones of 32 terms apart.
 float sum_of_block(const GemmEngine& engine, const Operand& a, const Operand& b, Int row,
                    Int column, Int begin, Int end, Int depth, Int columns) {
   const std::string_view isa = engine.isa != nullptr ? engine.isa : "portable";
   float sum = 0;
-  const auto add = [&](Int k) {
+  const auto add_to = [&](float& to, Int k) {
     if (k >= end) return;
     const float left = a.values[static_cast<std::size_t>(row * depth + k)],
                 right = b.values[static_cast<std::size_t>(k * columns + column)];
-    sum = isa == "portable" ? sum + left * right : std::fma(left, right, sum);
+    to = isa == "portable" ? to + left * right : std::fma(left, right, to);
   };
+  if (isa == "amx_bf16") {
+    for (Int k = begin; k < end; k += 32) {
+      float even = 0, odd = 0;
+      for (Int pair = k; pair < k + 32; pair += 2) add_to(even, pair), add_to(odd, pair + 1);
+      sum += even + odd;
+    }
+    return sum;
+  }
+  const auto add = [&](Int k) { add_to(sum, k); };
   for (Int k = begin; k < end; k += 2) {
     add(isa == "avx512_bf16" ? k + 1 : k);
     add(isa == "avx512_bf16" ? k : k + 1);

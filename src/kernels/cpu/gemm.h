@@ -105,6 +105,7 @@ const GemmEngine* gemm_portable();
 const GemmEngine* gemm_avx2();
 const GemmEngine* gemm_avx512();
 const GemmEngine* gemm_avx512_bf16();
+const GemmEngine* gemm_amx_bf16();
 
 // Whether `engine` was built and `device` can run it.
 bool usable(const GemmEngine* engine, const spec::DeviceSpec& device);

@@ -9,7 +9,7 @@ namespace anabatic::kernels::cpu {
 namespace {
 
 // A unit is a pair of bf16 along the depth; VDPBF16PS adds both products, the odd one first.
-struct Avx512Bf16 {
+struct Avx512Bf16 : PairWords {
   using Unit = std::uint32_t;
   using Vector = __m512;
   using Packed = __m512i;
@@ -26,17 +26,6 @@ struct Avx512Bf16 {
   }
   static Vector load_sums(const float* from) { return _mm512_loadu_ps(from); }
   static void store_sums(float* to, Vector value) { _mm512_storeu_ps(to, value); }
-
-  static void stream(float* to, const float* from) { stream_words(to, from); }
-  static void end_stream() { _mm_sfence(); }
-  // As kernels::cpu::narrow has it, but for denormal sums, which no product has here.
-  static void narrow(std::uint16_t* to, const float* from) {
-    const __m256bh words = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));
-    __builtin_memcpy(to, &words, sizeof words);
-  }
-  static void transpose(void* to, const std::byte* from, Int stride) {
-    transpose_words(to, from, stride);
-  }
 };
 
 constexpr GemmEngine kEngine{

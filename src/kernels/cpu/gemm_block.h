@@ -28,6 +28,17 @@ using FewFloats = float __attribute__((vector_size(4 * kFew)));
 using Doubles = double __attribute__((vector_size(8 * kFew)));
 inline Doubles widen(FewFloats x) { return __builtin_convertvector(x, Doubles); }
 
+// Isa::Tiles where the processor has registers of whole tiles, else nothing.
+template <class Isa>
+struct TilesOf {
+  struct type {};
+};
+template <class Isa>
+requires requires { typename Isa::Tiles; }
+struct TilesOf<Isa> {
+  using type = typename Isa::Tiles;
+};
+
 template <class Isa>
 struct GemmBlock {
   using Unit = typename Isa::Unit;  // of A
@@ -37,6 +48,8 @@ struct GemmBlock {
   static constexpr Int kTilePanels = kTileColumns / kPanel;
   static constexpr int kPanelVectors = static_cast<int>(kPanel / kLanes);
   using A = PackA<Unit, kRows>;
+  // Isa::Tiles multiplies in place of `tile`. It reads A row by row, whichever way A is stored.
+  static constexpr bool kHasTiles = requires { typename Isa::Tiles; };
 
   struct Step {
     const Gemm& gemm;
@@ -179,12 +192,12 @@ struct GemmBlock {
     return tile_of<std::uint32_t, kInterleaved>(rows, vectors);
   }
 
-  static bool interleaves(const Gemm& gemm) { return gemm.a.column_stride != 1; }
+  static bool is_gradient(const Gemm& gemm) { return gemm.a.column_stride != 1; }
   static constexpr Int unit_depth(DType b) { return b == DType::kFloat32 ? 1 : 2; }
 
   // Blocks of the depth fill an L1-sized panel and a row of units.
   static constexpr Int packed_depth(const Gemm& gemm) {
-    return interleaves(gemm)                 ? Isa::kGradientDepth
+    return is_gradient(gemm)                 ? Isa::kGradientDepth
            : gemm.b.dtype == DType::kFloat32 ? Isa::kFloatDepth
                                              : Isa::kPairDepth;
   }
@@ -199,7 +212,7 @@ struct GemmBlock {
   static constexpr Int kGradientParts = 8;
 
   static Blocking blocking(const Gemm& gemm) {
-    if (interleaves(gemm))
+    if (is_gradient(gemm))
       return {.rows = kGradientParts * gradient_rows(),
               .columns = Isa::kGradientColumns,
               .row_step = kRows,
@@ -220,15 +233,16 @@ struct GemmBlock {
   static Workspace workspace(const Gemm& gemm, std::byte* base) {
     const Blocking most = blocking(gemm);
     const Int longest =
-        interleaves(gemm) ? Isa::kGradientDepth : larger(Isa::kFloatDepth, Isa::kPairDepth);
+        is_gradient(gemm) ? Isa::kGradientDepth : larger(Isa::kFloatDepth, Isa::kPairDepth);
     Int deepest = gemm.depth;
     for (Int p = 0; p < gemm.num_further; ++p) deepest = larger(deepest, gemm.further[p].depth);
     const Int depth = smaller(longest, round_up(larger<Int>(deepest, 1), 2));
     const Int rows = smaller(most.rows, round_up(gemm.rows, kRows));
     const Int columns = smaller(most.columns, round_up(gemm.columns, kPanel));
-    const Int a_units = interleaves(gemm) ? smaller(rows, gradient_rows()) / kRows *
-                                                A::tile_stride(A::units_of(depth))
-                                          : rows * A::kRowStride;
+    const Int part_rows = is_gradient(gemm) ? smaller(rows, gradient_rows()) : rows;
+    const Int a_units = is_gradient(gemm) && !kHasTiles
+                            ? part_rows / kRows * A::tile_stride(A::units_of(depth))
+                            : part_rows * A::kRowStride;
     const Int a_bytes = round_up(a_units * 4 + 64, 64);
     const Int b_bytes = gemm.b.is_packed ? 0 : columns * depth * 4 / unit_depth(gemm.b.dtype);
     const bool has_partial = gemm.c_dtype != DType::kFloat32 &&
@@ -390,16 +404,23 @@ struct GemmBlock {
   static void copy_a(const Step& step, Unit* to) {
     const Matrix& a = step.gemm.a;
     const Int i = step.row_begin, rows = step.row_end - i;
+    if constexpr (kHasTiles) {
+      if (is_gradient(step.gemm))
+        Isa::copy_columns(to, A::kRowStride, a, i, rows, step.k0, step.depth);
+      else
+        A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
+      return;
+    }
     if constexpr (__is_same(Unit, float)) {
       if (a.dtype == DType::kFloat32) {
-        if (interleaves(step.gemm))
+        if (is_gradient(step.gemm))
           A::template interleaved<float>(to, a, i, rows, step.k0, step.depth);
         else
           A::template by_rows<float>(to, a, i, rows, step.k0, step.depth);
         return;
       }
     }
-    if (interleaves(step.gemm))
+    if (is_gradient(step.gemm))
       A::template interleaved<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
     else
       A::template by_rows<std::uint16_t>(to, a, i, rows, step.k0, step.depth);
@@ -409,7 +430,7 @@ struct GemmBlock {
   static const Unit* a_in_place(const Step& step) {
     const Matrix& a = step.gemm.a;
     constexpr DType kOperand = __is_same(Unit, float) ? DType::kFloat32 : DType::kBFloat16;
-    if (interleaves(step.gemm) || a.index.data != nullptr || a.dtype != kOperand ||
+    if (is_gradient(step.gemm) || a.index.data != nullptr || a.dtype != kOperand ||
         a.row_stride != A::kRowStride * A::kUnitDepth || step.depth % 2 != 0)
       return nullptr;
     return reinterpret_cast<const Unit*>(a.data) + step.row_begin * A::kRowStride +
@@ -418,17 +439,19 @@ struct GemmBlock {
 
   // Multiplies the units of A with every panel of the block; its rows are split as evenly as
   // possible.
-  template <bool kInterleaved>
+  template <bool kGradient>
   static void multiply(const Step& step, const Unit* a, const std::byte* panels, Int panel_bytes) {
     const Block& block = step.block;
     const Int rows = step.row_end - step.row_begin;
     const Int tiles = ceil_div(rows, kRows);
-    const Int a_units = A::units_of(step.depth);
+    constexpr bool kInterleaved = kGradient && !kHasTiles;
+    [[maybe_unused]] const Int a_units = A::units_of(step.depth);
     const Int sum_units = sum_terms(step.gemm) / unit_depth(step.gemm.b.dtype);
     // B's lanes beyond its last column are zero, and so become those of C's panels.
     const Int column_end =
         step.gemm.c_in_panels ? round_up(block.column_end, kPanel) : block.column_end;
     alignas(64) float sums[kRows * kTileColumns];
+    [[maybe_unused]] typename TilesOf<Isa>::type registers;
     for (Int j = block.column_begin; j < column_end; j += kTileColumns) {
       const Int columns = smaller(kTileColumns, column_end - j);
       const std::byte* b = panels + (j - block.column_begin) / kPanel * panel_bytes;
@@ -439,7 +462,7 @@ struct GemmBlock {
       Int i = 0;
       for (Int t = 0; t < tiles; ++t) {
         const Int count =
-            kInterleaved ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
+            kGradient ? smaller(kRows, rows - i) : rows / tiles + (t < rows % tiles ? 1 : 0);
         const Int next = i + count;
         const bool reads_next = next < rows && continues(step);
         if (step.last && next < rows && !reads_next && !streams(step))
@@ -456,13 +479,17 @@ struct GemmBlock {
         set(call.next, reads_next ? sums_in_c(step.gemm, step.row_begin + next, j) : nullptr,
             step.gemm.c_stride, step.gemm.c_panel_stride);
         place_sums(step, step.row_begin + i, j, is_whole, count, columns, sums, call);
-        tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(call);
+        if constexpr (kHasTiles)
+          registers.multiply(call, count, vectors);
+        else
+          tile_of<kInterleaved>(step.gemm.b.dtype, count, vectors)(call);
         if (step.last && step.gemm.squares != nullptr)
           squares_of(step.gemm, step.row_begin + i, j) = sum_squares(call.to, count, columns);
         if (call.to.data == sums) finish(step, step.row_begin + i, j, count, columns, sums);
         i += count;
       }
     }
+    if constexpr (kHasTiles) registers.release();
   }
 
   static void compute(const Gemm& gemm, const Block& block, std::byte* base) {
@@ -483,7 +510,7 @@ struct GemmBlock {
                           bool is_first, bool is_last) {
     const Int depth_of_b = unit_depth(gemm.b.dtype);
     const Int longest = packed_depth(gemm);
-    const Int part_rows = interleaves(gemm) ? gradient_rows() : blocking(gemm).rows;
+    const Int part_rows = is_gradient(gemm) ? gradient_rows() : blocking(gemm).rows;
     Int k0 = 0;
     do {
       const Int depth = smaller(longest, gemm.depth - k0);
@@ -514,7 +541,7 @@ struct GemmBlock {
           if (!gemm.repeats_a || !step.first || !step.last) copy_a(step, space.a);
           a = space.a;
         }
-        if (interleaves(gemm))
+        if (is_gradient(gemm))
           multiply<true>(step, a, panels, panel_bytes);
         else
           multiply<false>(step, a, panels, panel_bytes);

@@ -191,7 +191,7 @@ template <Engine E>
 Support LinearRows<E>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
-  if (E == Engine::kAvx512Bf16) {
+  if (takes_bf16_alone(E)) {
     if (problem.inputs[0].dtype != DType::kBFloat16 || problem.inputs[1].dtype != DType::kBFloat16)
       return no(form_of(problem).role == spec::ProductRole::kWeightGradient
                     ? "expected bf16 x and dy"
@@ -222,6 +222,7 @@ void LinearRows<E>::weight_gradient_squares(const Arguments& arguments) {
   run_weight_gradient_squares(*engine_of(E), arguments);
 }
 
+template struct LinearRows<Engine::kAmxBf16>;
 template struct LinearRows<Engine::kAvx512Bf16>;
 template struct LinearRows<Engine::kAvx512>;
 template struct LinearRows<Engine::kAvx2>;

@@ -436,6 +436,7 @@ void LinearActivationRows<kEngine, kStage>::gradient(const Arguments& args) {
 }
 
 #ifdef ANABATIC_CPU_X86
+template struct LinearActivationRows<gemm_amx_bf16, &avx512_bf16::kActivationStage>;
 template struct LinearActivationRows<gemm_avx512_bf16, &avx512_bf16::kActivationStage>;
 template struct LinearActivationRows<gemm_avx512, &avx512::kActivationStage>;
 template struct LinearActivationRows<gemm_avx2, &avx2::kActivationStage>;

@@ -197,7 +197,7 @@ template <Engine E>
 Support LinearManyRows<E>::supports(const spec::Problem& problem) {
   if (problem.attributes->contains("slices")) return no("cut into slices");
   if (Support types = supports_linear_types(problem); !types) return types;
-  if (E == Engine::kAvx512Bf16)
+  if (takes_bf16_alone(E))
     for (const TensorType& type : problem.inputs)
       if (type.dtype == DType::kFloat32) return no("expected bf16 operands");
   return supports_engine(E, problem);
@@ -221,6 +221,7 @@ void LinearManyRows<E>::weight_gradient(const Arguments& arguments) {
   run<Form::kWeightGradient>(*engine_of(E), arguments);
 }
 
+template struct LinearManyRows<Engine::kAmxBf16>;
 template struct LinearManyRows<Engine::kAvx512Bf16>;
 template struct LinearManyRows<Engine::kAvx512>;
 template struct LinearManyRows<Engine::kAvx2>;

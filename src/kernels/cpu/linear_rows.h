@@ -11,11 +11,13 @@
 namespace anabatic::kernels::cpu {
 
 // In the order of preference.
-enum class Engine { kAvx512Bf16, kAvx512, kAvx2, kPortable };
+enum class Engine { kAmxBf16, kAvx512Bf16, kAvx512, kAvx2, kPortable };
 
 // The engine, or null where it was not built.
 inline const GemmEngine* engine_of(Engine engine) {
   switch (engine) {
+    case Engine::kAmxBf16:
+      return gemm_amx_bf16();
     case Engine::kAvx512Bf16:
       return gemm_avx512_bf16();
     case Engine::kAvx512:
@@ -26,6 +28,10 @@ inline const GemmEngine* engine_of(Engine engine) {
       return gemm_portable();
   }
   return nullptr;
+}
+
+constexpr bool takes_bf16_alone(Engine engine) {
+  return engine == Engine::kAmxBf16 || engine == Engine::kAvx512Bf16;
 }
 
 template <Engine E>

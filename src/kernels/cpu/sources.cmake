@@ -26,6 +26,7 @@ set(cpu_sources
     cpu/call.cpp
     cpu/copies.cpp
     cpu/gemm.cpp
+    cpu/gemm_amx_bf16.cpp
     cpu/gemm_avx2.cpp
     cpu/gemm_avx512.cpp
     cpu/gemm_avx512_bf16.cpp
@@ -57,6 +58,8 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       -Wno-maybe-uninitialized
       -Wno-uninitialized)
   set(cpu_flags_avx512_bf16 ${cpu_flags_avx512} -mavx512bf16)
+  set(cpu_flags_amx_bf16 ${cpu_flags_avx512_bf16} -mamx-tile -mamx-bf16)
+  set_source_files_properties(cpu/gemm_amx_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_amx_bf16}")
   set_source_files_properties(cpu/gemm_avx2.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx2}")
   set_source_files_properties(cpu/gemm_avx512.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512}")
   set_source_files_properties(cpu/gemm_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS "${cpu_flags_avx512_bf16}")

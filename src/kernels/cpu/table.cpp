@@ -119,7 +119,7 @@ using Run = decltype(Kernel::run);
 // Rows of an op, best first; those without `op` are not built. A kernel's name is its variant: the
 // full name is "cpu:", op, form and variant.
 struct OpRows {
-  std::array<Kernel, 4> kernels;
+  std::array<Kernel, 5> kernels;
   std::string_view form = "";
 };
 
@@ -172,6 +172,8 @@ struct Parts {
 // consteval, so that without optimization too, nothing refers to parts that are not built.
 consteval Parts parts(Engine engine) {
   const Parts in_order[] = {
+      {cpu::gemm_amx_bf16, &cpu::avx512_bf16::kActivationStage, &cpu::avx512::kHeadStage,
+       cpu::avx512::pack},
       {cpu::gemm_avx512_bf16, &cpu::avx512_bf16::kActivationStage, &cpu::avx512::kHeadStage,
        cpu::avx512::pack},
       {cpu::gemm_avx512, &cpu::avx512::kActivationStage, &cpu::avx512::kHeadStage,
@@ -205,7 +207,8 @@ constexpr OpRows engines(std::string_view op, RunOf run_of, Prepare prepare = cp
     if constexpr (requires { rows.slicing_bytes; }) kernel.slicing_bytes = rows.slicing_bytes;
     return kernel;
   };
-  return {{row("_avx512_bf16", Rows<Engine::kAvx512Bf16>()),
+  return {{row("_amx_bf16", Rows<Engine::kAmxBf16>()),
+           row("_avx512_bf16", Rows<Engine::kAvx512Bf16>()),
            row("_avx512", Rows<Engine::kAvx512>()), row("_avx2", Rows<Engine::kAvx2>()),
            row("_portable", Rows<Engine::kPortable>())}};
 }
@@ -336,7 +339,7 @@ constexpr OpRows kOps[] = {
 };
 
 struct Table {
-  static constexpr std::size_t kMost = 4 * std::size(kOps);
+  static constexpr std::size_t kMost = 5 * std::size(kOps);
   std::array<Kernel, kMost> rows{};
   std::array<std::array<char, 80>, kMost> names{};
   std::size_t size = 0;

@@ -69,5 +69,21 @@ inline void transpose_words(void* to, const std::byte* from, std::int64_t stride
   for (int i = 0; i < 16; ++i) _mm512_store_si512(static_cast<std::byte*>(to) + i * 64, rows[i]);
 }
 
+#ifdef __AVX512BF16__
+// What GEMM engines that multiply pairs of bf16 share.
+struct PairWords {
+  static void stream(float* to, const float* from) { stream_words(to, from); }
+  static void end_stream() { _mm_sfence(); }
+  // As kernels::cpu::narrow has it, but for denormal sums, which no product has here.
+  static void narrow(std::uint16_t* to, const float* from) {
+    const __m256bh words = _mm512_cvtneps_pbh(_mm512_loadu_ps(from));
+    __builtin_memcpy(to, &words, sizeof words);
+  }
+  static void transpose(void* to, const std::byte* from, std::int64_t stride) {
+    transpose_words(to, from, stride);
+  }
+};
+#endif
+
 }  // namespace
 }  // namespace anabatic::kernels::cpu

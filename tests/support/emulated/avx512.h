@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stands before every other line of a kernel source: the AVX-512 that the kernels use, by SIMDe on
-// any x86 with AVX2. GCC lowers the 64-byte vectors of the vector sources itself. Own versions
-// where SIMDe is more lenient than the instruction, or gives other bits.
+// any x86 with AVX2, and the tiles of AMX. GCC lowers the 64-byte vectors of the vector sources
+// itself. Own versions where SIMDe is more lenient than the instruction, or gives other bits.
 #pragma once
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <immintrin.h>
@@ -142,8 +142,75 @@ inline float largest_lane(__m512 x) {
   return largest;
 }
 
+// AMX: eight registers of up to 16 rows of 64 bytes, as the thread has configured them. Beyond rows
+// and bytes of its shape a register is zero.
+struct Tiles {
+  std::uint8_t rows[8] = {};
+  std::uint16_t row_bytes[8] = {};
+  float sums[8][16][16] = {};
+  std::uint32_t pairs[8][16][16] = {};
+};
+inline Tiles& tiles() {
+  static thread_local Tiles of_thread;
+  return of_thread;
+}
+inline void configure_tiles(const void* config) {
+  const auto* bytes = static_cast<const std::uint8_t*>(config);
+  if (bytes[0] != 1) __builtin_trap();
+  tiles() = Tiles();
+  for (int t = 0; t < 8; ++t) {
+    std::memcpy(&tiles().row_bytes[t], bytes + 16 + 2 * t, 2);
+    tiles().rows[t] = bytes[48 + t];
+    if (tiles().rows[t] > 16 || tiles().row_bytes[t] > 64) __builtin_trap();
+  }
+}
+inline int rows_of_tile(int tile) {
+  if (tiles().rows[tile] == 0) __builtin_trap();  // not configured
+  return tiles().rows[tile];
+}
+inline void load_tile(int tile, const void* from, std::int64_t stride) {
+  for (int r = 0; r < rows_of_tile(tile); ++r)
+    std::memcpy(tiles().pairs[tile][r], static_cast<const char*>(from) + r * stride,
+                tiles().row_bytes[tile]);
+}
+inline void store_tile(int tile, void* to, std::int64_t stride) {
+  for (int r = 0; r < rows_of_tile(tile); ++r)
+    std::memcpy(static_cast<char*>(to) + r * stride, tiles().sums[tile][r],
+                tiles().row_bytes[tile]);
+}
+inline void clear_tile(int tile) {
+  (void)rows_of_tile(tile);
+  std::memset(tiles().sums[tile], 0, sizeof tiles().sums[tile]);
+}
+// The even and the odd elements of a row are summed apart, each product added with one rounding.
+inline void dot_tiles(int c, int a, int b) {
+  const auto high = [](std::uint32_t pair) {
+    return __builtin_bit_cast(float, pair & 0xFFFF0000u);
+  };
+  const auto low = [](std::uint32_t pair) { return __builtin_bit_cast(float, pair << 16); };
+  if (rows_of_tile(b) != tiles().row_bytes[a] / 4 || rows_of_tile(c) != rows_of_tile(a))
+    __builtin_trap();
+  for (int r = 0; r < rows_of_tile(a); ++r) {
+    float even[16] = {}, odd[16] = {};
+    for (int k = 0; k < rows_of_tile(b); ++k)
+      for (int n = 0; n < 16; ++n) {
+        const std::uint32_t left = tiles().pairs[a][r][k], right = tiles().pairs[b][k][n];
+        even[n] = __builtin_fmaf(low(left), low(right), even[n]);
+        odd[n] = __builtin_fmaf(high(left), high(right), odd[n]);
+      }
+    for (int n = 0; n < 16; ++n) tiles().sums[c][r][n] += even[n] + odd[n];
+  }
+}
+
 }  // namespace
 }  // namespace anabatic::emulated
+
+#define _tile_dpbf16ps(c, a, b) anabatic::emulated::dot_tiles(c, a, b)
+#define _tile_loadconfig(config) anabatic::emulated::configure_tiles(config)
+#define _tile_loadd(tile, from, stride) anabatic::emulated::load_tile(tile, from, stride)
+#define _tile_release() (anabatic::emulated::tiles() = anabatic::emulated::Tiles())
+#define _tile_stored(tile, to, stride) anabatic::emulated::store_tile(tile, to, stride)
+#define _tile_zero(tile) anabatic::emulated::clear_tile(tile)
 
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtepi32_ps

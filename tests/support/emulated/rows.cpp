@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine with AVX-512 and AVX-512-BF16 alone, for a binary whose rows of those are emulated.
+// A machine with AVX-512, AVX-512-BF16 and AMX alone, for a binary whose rows of those are
+// emulated.
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/gemm.h"
@@ -19,14 +20,17 @@ const auto* const kNeedsAvx2 = ::testing::AddGlobalTestEnvironment(new NeedsAvx2
 TEST(EmulatedRows, HaveTheirEngines) {
   EXPECT_NE(kernels::cpu::gemm_avx512(), nullptr);
   EXPECT_NE(kernels::cpu::gemm_avx512_bf16(), nullptr);
+  EXPECT_NE(kernels::cpu::gemm_amx_bf16(), nullptr);
 }
 
 }  // namespace
 
 std::vector<std::string> instruction_sets() {
-  return {"avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
+  return {"amx_bf16", "avx512_bf16", "avx512bw", "avx512dq", "avx512f", "avx512vl"};
 }
 
-bool is_under_test(std::string_view row) { return row.find("_avx512") != row.npos; }
+bool is_under_test(std::string_view row) {
+  return row.find("_avx512") != row.npos || row.find("_amx") != row.npos;
+}
 
 }  // namespace anabatic::testing

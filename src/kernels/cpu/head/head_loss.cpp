@@ -553,6 +553,7 @@ void HeadLossRows<kEngine, kStage>::run(const Arguments& args) {
 }
 
 #ifdef ANABATIC_CPU_X86
+template struct HeadLossRows<gemm_amx_bf16, &avx512::kHeadStage>;
 template struct HeadLossRows<gemm_avx512_bf16, &avx512::kHeadStage>;
 template struct HeadLossRows<gemm_avx512, &avx512::kHeadStage>;
 template struct HeadLossRows<gemm_avx2, &avx2::kHeadStage>;
