@@ -96,19 +96,25 @@ Machine agreed_by_first(const std::vector<Machine>& machines) {
   const RunConfig run = run_of(folder, {.ranks = num_ranks});
   Ranks ranks(run);
   Machine result;
+  std::exception_ptr refused;  // by the first rank
   std::vector<std::thread> threads;
   for (std::int32_t rank = 0; rank < num_ranks; ++rank)
     threads.emplace_back([&, rank] {
       const Machine& own = machines[static_cast<std::size_t>(rank)];
       StepSums sums(ranks.of_thread(rank), 1);
-      const Machine agreed = agree_on_machine(sums, own);
-      if (rank == 0)
-        result = agreed;
-      else
-        EXPECT_EQ(to_text(agreed), to_text(own));
+      try {
+        const Machine agreed = agree_on_machine(sums, own);
+        if (rank == 0)
+          result = agreed;
+        else
+          EXPECT_EQ(to_text(agreed), to_text(own));
+      } catch (const InvalidArgument&) {
+        refused = std::current_exception();
+      }
     });
   for (std::thread& thread : threads) thread.join();
   ranks.done();
+  if (refused != nullptr) std::rethrow_exception(refused);
   return result;
 }
 
@@ -144,6 +150,29 @@ TEST(RankMachines, AnUnmeasuredOneTakesTheSharesOfTheOther) {
   const Machine agreed = agreed_by_first({unmeasured, machine_of(4e10, 0.5, 2e-6, 0, 0)});
   EXPECT_EQ(agreed.efficiency.share_of_roof.at("linear bf16"), 0.5);
   EXPECT_EQ(agreed.efficiency.fixed_weight_bytes.at("linear bf16"), 2);
+}
+
+TEST(RankMachines, OthersWithOtherKernelsAreRefusedWithTheSetsThatAllHave) {
+  const auto refusal = [](const std::vector<std::string>& first,
+                          const std::vector<std::string>& second) {
+    Machine machines[] = {machine_of(4e10, 0.5, 2e-6, 0, 0), machine_of(4e10, 0.5, 2e-6, 0, 0)};
+    machines[0].device.instruction_sets = first;
+    machines[1].device.instruction_sets = second;
+    try {
+      (void)agreed_by_first({machines[0], machines[1]});
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(
+      refusal({"avx2", "avx512f", "avx512_bf16"}, {"avx2", "avx512f"}),
+      AllOf(HasSubstr("rank 1"), HasSubstr("(avx2, avx512f, avx512_bf16), got avx2, avx512f"),
+            HasSubstr("ANABATIC_MAX_ISA=avx512f")));
+  EXPECT_THAT(refusal({"avx2"}, {"avx2", "avx512f"}), HasSubstr("ANABATIC_MAX_ISA=avx2"));
+  EXPECT_THAT(refusal({}, {"avx2"}),
+              AllOf(HasSubstr("(none)"), HasSubstr("ANABATIC_MAX_ISA=portable")));
+  EXPECT_EQ(refusal({"avx2"}, {"avx2"}), "");
 }
 
 TEST(RankMachines, ATextThatIsNoneNamesRankAndMember) {
