@@ -724,7 +724,8 @@ TEST(AdamW, RoundsMomentsAlikeInEveryLayoutAndWithoutBias) {
 }
 
 TEST(LinearActivationGradient, GivesTheActivationWithItsOwnBits) {
-  const std::map<std::string, std::string> alone_of{{"avx512_bf16", "cpu:activation_avx512"},
+  const std::map<std::string, std::string> alone_of{{"amx_bf16", "cpu:activation_avx512"},
+                                                    {"avx512_bf16", "cpu:activation_avx512"},
                                                     {"avx512", "cpu:activation_avx512"},
                                                     {"avx2", "cpu:activation_avx2"},
                                                     {"portable", "cpu:activation"}};
