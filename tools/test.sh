@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs all tests: lint, Release with every test and a consumer project, libFuzzer on three targets, AddressSanitizer + UBSan
-# with the fast tests, whole runs among them with optional passes off, trivial planners and poisoned arenas. Quick failures come first.
-# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, whole runs plain in Release and with all passes sanitized, the suite
-# without each optional pass, a million inputs for the readers of model files and the slow suites, one of which opens pages in chromium)
+# Builds and runs all tests: lint, Release with every test and a consumer project, the suite again with optional passes off, trivial
+# planners and poisoned arenas, libFuzzer on three targets, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass, a million inputs for the
+# readers of model files and the slow suites, one of which opens pages in chromium)
 set -eu
 cd "$(dirname "$0")/.."
 all=${1:-}
@@ -27,11 +27,10 @@ run_tests() { # run_tests NAME BUILD_DIR CTEST_ARGUMENTS...: fails on a failing 
   sed -n 's/.* tests failed out of \([0-9]*\).*/\1/p' "$log" >>"$summary"
 }
 
-run_configured() { # run_configured CONFIGURATION BUILD CTEST_ARGUMENTS...: the tests that apply it (tests/support/test_config.h)
+run_configured() { # run_configured CONFIGURATION CTEST_ARGUMENTS...: the tests that apply it (tests/support/test_config.h)
   config=$1
-  build=$2
-  shift 2
-  ANABATIC_TEST_CONFIG=$config run_tests "${config}_$build" "build/$build" -L configured -LE 'slow|parity' "$@"
+  shift
+  ANABATIC_TEST_CONFIG=$config run_tests "$config" build/release -L configured -LE slow "$@"
 }
 
 stage "lint"
@@ -55,8 +54,8 @@ cmake --build build/release -j "$jobs"
 stage "tests"
 run_tests release build/release -LE slow
 
-stage "plans with optional passes off, trivial planners and poisoned arenas"
-run_configured plain release -L plan  # whole runs follow in the sanitized build
+stage "tests with optional passes off, trivial planners and poisoned arenas"
+run_configured plain
 
 stage "libFuzzer"
 # The other targets take minutes to build. Every build runs their corpora.
@@ -71,14 +70,9 @@ folders="unit;ops;passes;dist;train;error;fuzz;integration"
 [ "$all" = "--all" ] && options= && folders="$folders;plan"
 cmake --preset asan -DANABATIC_TESTS=ON -DANABATIC_SANITIZE_OPTIONS="$options" -DANABATIC_TEST_FOLDERS="$folders" >build/configure_asan.log || { cat build/configure_asan.log; exit 1; }
 cmake --build build/asan -j "$jobs"
-run_tests asan build/asan -LE 'slow|parity|configured'
-stage "whole runs with optional passes off, trivial planners and poisoned arenas"
-run_configured plain asan
+run_tests asan build/asan -LE 'slow|parity'
 
 if [ "$all" = "--all" ]; then
-  stage "whole runs: sanitized with all passes, and plain in Release"
-  run_tests asan_configured build/asan -L configured -LE 'slow|parity'
-  run_configured plain release
   run_tests asan_ranks build/asan -R '^train_ranks_test$'
   stage "clang-tidy"
   sh tools/lint --tidy
@@ -93,7 +87,7 @@ if [ "$all" = "--all" ]; then
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"
-    run_configured "$without_pass" release -L 'train|integration'
+    run_configured "$without_pass" -L 'train|integration'
   done
   stage "ThreadSanitizer"
   cmake --preset tsan -DANABATIC_TESTS=ON >build/configure_tsan.log

@@ -143,11 +143,10 @@ struct AmxBf16 : PairWords {
                                             Int pairs) const {
       alignas(64) Unit rows[kRows * kPairs];
       alignas(64) Unit panels[2 * kPairs * kPanel];
-      const auto mask = static_cast<__mmask16>((1u << pairs) - 1);
+      const auto mask = static_cast<__mmask32>((1u << 2 * pairs) - 1);  // of elements
+      constexpr Int kStride = kInPlaceRowBytes / Int{sizeof(Unit)};
       for (Int r = 0; r < rows_; ++r)
-        _mm512_store_si512(
-            rows + r * kPairs,
-            _mm512_maskz_loadu_epi32(mask, a + r * (kInPlaceRowBytes / Int{sizeof(Unit)})));
+        _mm512_store_si512(rows + r * kPairs, _mm512_maskz_loadu_epi16(mask, a + r * kStride));
       for (Int p = 0; p < (kBothPanels ? 2 : 1); ++p)
         for (Int k = 0; k < kPairs; ++k)
           _mm512_store_si512(panels + (p * kPairs + k) * kPanel,
