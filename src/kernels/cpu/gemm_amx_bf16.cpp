@@ -8,8 +8,9 @@
 namespace anabatic::kernels::cpu {
 namespace {
 
-// Of each pair of lines, lines[2p] and lines[2p + 1], 32 elements from `at` on: [element][pair],
-// rows `stride` words apart. Elements beyond `count` are not read, and not written.
+// Transposes 32 elements from `at` on of each pair of lines, lines[2p] and lines[2p + 1]:
+// [element][pair], rows `stride` words apart. Elements beyond `count` are not read, and not
+// written.
 inline void transpose_pairs(std::uint32_t* to, Int stride, const std::uint16_t* const* lines,
                             int num_lines, Int at, Int count) {
   const auto mask = static_cast<__mmask32>(count >= 32 ? ~0u : (1u << count) - 1);
@@ -137,7 +138,7 @@ struct AmxBf16 : PairWords {
       }
     }
 
-    // Fewer than 16 pairs of the depth, with zeros behind them.
+    // Fewer than 16 pairs of the depth, filled up with zeros.
     template <bool kBothRows, bool kBothPanels>
     __attribute__((noinline)) void add_rest(const Unit* a, const std::byte* b, Int panel_bytes,
                                             Int pairs) const {
