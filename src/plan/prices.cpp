@@ -156,12 +156,9 @@ spec::DeviceSpec with_peaks(spec::DeviceSpec device) {
     device.fp32_flops_per_second = threads * (device.has("avx512f") ? kAvx512
                                               : device.has("avx2")  ? kAvx2
                                                                     : kPortable);
-  // AMX multiplies faster than caches bring operands: products reach about three times the fp32
-  // peak.
   if (device.bf16_flops_per_second <= 0)
-    device.bf16_flops_per_second = device.fp32_flops_per_second * (device.has("amx_bf16")      ? 3
-                                                                   : device.has("avx512_bf16") ? 2
-                                                                                               : 1);
+    device.bf16_flops_per_second =
+        device.has("avx512_bf16") ? 2 * device.fp32_flops_per_second : device.fp32_flops_per_second;
   if (device.copy_bytes_per_second <= 0) device.copy_bytes_per_second = kBandwidth;
   return device;
 }
