@@ -181,7 +181,8 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
                             {.process_bytes = process_bytes,
                              .data_bytes = data_bytes,
                              .mpi_bytes = mpi_bytes,
-                             .finds_smallest = finds_smallest});
+                             .finds_smallest = finds_smallest},
+                            run.parallel.local_ranks);
   result.device = machine.device;
   result.price_source = machine.price_source;
   result.available_bytes = device::available_bytes() + process_bytes - mpi_bytes;

@@ -118,6 +118,17 @@ void store_calibration(const Calibration& calibration, const spec::DeviceSpec& d
   write_calibration(file, calibration, device);
 }
 
+Calibration part_of(Calibration calibration, std::int64_t num_ranks) {
+  if (num_ranks == 1) return calibration;
+  const auto n = static_cast<double>(num_ranks);
+  for (double* peak : {&calibration.fp32_flops_per_second, &calibration.bf16_flops_per_second,
+                       &calibration.copy_bytes_per_second})
+    *peak /= n;
+  for (auto& [key, seconds] : calibration.efficiency.fixed_seconds) seconds *= n;
+  calibration.source += fmt::format(", which {} ranks share", num_ranks);
+  return calibration;
+}
+
 spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration) {
   if (calibration.fp32_flops_per_second > 0)
     device.fp32_flops_per_second = calibration.fp32_flops_per_second;

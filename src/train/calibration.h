@@ -2,6 +2,7 @@
 // Which share of the roof each op reached on this machine, kept in a file of the user's cache so
 // that it is measured once (bench/calibrate).
 #pragma once
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -39,6 +40,10 @@ Calibration read_calibration(const std::filesystem::path& file, const spec::Devi
 void store_calibration(const Calibration& calibration, const spec::DeviceSpec& device);
 void write_calibration(const std::filesystem::path& file, const Calibration& calibration,
                        const spec::DeviceSpec& device);
+
+// Of `calibration`, what one of `num_ranks` ranks that run at once has: a part of the peaks, and
+// longer fixed times.
+Calibration part_of(Calibration calibration, std::int64_t num_ranks);
 
 // `device` with the calibration's own peaks, if it has any: the shares are relative to those.
 spec::DeviceSpec with_peaks_of(spec::DeviceSpec device, const Calibration& calibration);

@@ -28,8 +28,13 @@ void slow_down(plan::OpEfficiency& own, const plan::OpEfficiency& other) {
 
 }  // namespace
 
-Machine priced_machine(const spec::DeviceSpec& device, const BudgetLimits& limits) {
-  Calibration calibration = stored_calibration(device);
+Machine priced_machine(const spec::DeviceSpec& device, const BudgetLimits& limits,
+                       std::int64_t ranks_on_node) {
+  spec::DeviceSpec node = device;
+  node.num_threads *= static_cast<int>(ranks_on_node);
+  Calibration calibration = part_of(stored_calibration(node), ranks_on_node);
+  const bool is_measured = calibration.copy_bytes_per_second > 0;
+  if (ranks_on_node > 1 && !is_measured) calibration = stored_calibration(device);
   return {.device = with_peaks_of(device, calibration),
           .efficiency = std::move(calibration.efficiency),
           .price_source = std::move(calibration.source),

@@ -26,8 +26,11 @@ struct Machine {
   BudgetLimits limits;
 };
 
-// With the prices that are stored for the device.
-Machine priced_machine(const spec::DeviceSpec& device, const BudgetLimits& limits = {});
+// With the prices that are stored for the device. Where `ranks_on_node` of such devices are one
+// machine, a rank has its part of what the machine's threads reached together, if that is stored:
+// by itself, its threads find caches and memory to themselves, and are faster.
+Machine priced_machine(const spec::DeviceSpec& device, const BudgetLimits& limits = {},
+                       std::int64_t ranks_on_node = 1);
 
 // Plans of `own` that do for another machine too: the lower peak, the longer time of each op, the
 // fewer bytes. Kernels, caches and threads stay those of `own`.

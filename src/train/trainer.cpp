@@ -179,11 +179,13 @@ struct Trainer::Impl {
 
   // Ranks that are threads share this one.
   Machine agreed_machine() {
-    Machine own = priced_machine(
-        session.device(), {.process_bytes = baseline_bytes,
-                           .data_bytes = data_bytes,
-                           .mpi_bytes = mpi_bytes,
-                           .available_bytes = device::available_bytes() / ranks.num_on_node()});
+    Machine own =
+        priced_machine(session.device(),
+                       {.process_bytes = baseline_bytes,
+                        .data_bytes = data_bytes,
+                        .mpi_bytes = mpi_bytes,
+                        .available_bytes = device::available_bytes() / ranks.num_on_node()},
+                       ranks.num_on_node());
     if (ranks.num_threads() > 1 || run.parallel.local_ranks == 1) return own;
     StepSums sums(ranks.own(), 1);
     return agree_on_machine(sums, std::move(own));

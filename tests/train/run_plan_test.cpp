@@ -11,9 +11,11 @@
 
 #include "base/text.h"
 #include "device/topology.h"
+#include "support/scoped_variable.h"
 #include "support/tiny_run.h"
 #include "train/calibration.h"
 #include "train/evaluate.h"
+#include "train/machine.h"
 #include "train/memory_account.h"
 #include "train/settings_search.h"
 #include "train/training_step.h"
@@ -22,6 +24,7 @@ namespace anabatic::train {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::ScopedVariable;
 using testing::TemporaryDirectory;
 using testing::tiny_run;
 
@@ -139,6 +142,28 @@ TEST(Calibration, FallsBackWithAReason) {
   spec::DeviceSpec other = device;
   other.num_threads += 1;
   EXPECT_THAT(read_calibration(file, other).source, HasSubstr("of another machine"));
+}
+
+TEST(Calibration, OfTheWholeMachineIsSharedByItsRanks) {
+  const TemporaryDirectory folder;
+  const ScopedVariable cache("XDG_CACHE_HOME", folder.path());
+  spec::DeviceSpec rank = device::describe_cpu(1), node = rank;
+  node.num_threads = 2;
+  EXPECT_THAT(priced_machine(rank, {}, 2).price_source, HasSubstr("not calibrated"));
+  Calibration alone = example();
+  alone.fp32_flops_per_second = 7e10;
+  store_calibration(alone, rank);
+  EXPECT_EQ(priced_machine(rank, {}, 2).device.fp32_flops_per_second, 7e10);
+  store_calibration(example(), node);
+  const Machine shared = priced_machine(rank, {}, 2);
+  EXPECT_EQ(shared.device.num_threads, 1);
+  EXPECT_EQ(shared.device.fp32_flops_per_second, 5e10);
+  EXPECT_EQ(shared.device.bf16_flops_per_second, 1e11);
+  EXPECT_EQ(shared.device.copy_bytes_per_second, 1.5e10);
+  EXPECT_EQ(shared.efficiency.share_of_roof, example().efficiency.share_of_roof);
+  EXPECT_EQ(shared.efficiency.fixed_seconds.at("linear fp32"), 0.125);
+  EXPECT_EQ(shared.price_source, "calibrated on this machine, which 2 ranks share");
+  EXPECT_EQ(priced_machine(rank).device.fp32_flops_per_second, 7e10);
 }
 
 // Memory grows with tokens and a square of the sequence; larger micro-batches are faster up to 24.

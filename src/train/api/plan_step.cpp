@@ -22,8 +22,9 @@ PlanOutcome plan_step(const Settings& settings, const std::string& yaml_file) {
   train::require_supported_by_ranks(run);
   train::require_supported_by_ranks(run, config);
   const train::RunConfig own = train::of_one_thread(run, process_bytes);
-  const train::Machine machine = train::priced_machine(
-      device::describe_cpu(static_cast<int>(own.device.threads)), {.process_bytes = process_bytes});
+  const train::Machine machine =
+      train::priced_machine(device::describe_cpu(static_cast<int>(own.device.threads)),
+                            {.process_bytes = process_bytes}, run.parallel.local_ranks);
   plan::Outcome<train::BudgetedRun> planned = train::plan_as_asked(own, config, machine);
   if (!planned) return plan::to_public(planned.refusal());
   train::add_other_ranks(planned->memory, run.parallel.local_ranks - 1);

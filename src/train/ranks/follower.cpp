@@ -59,7 +59,8 @@ void follow_first(const Ranks& ranks, const RunConfig& run, const runtime::RankC
     (void)agree_on_machine(
         sums, priced_machine(session.device(),
                              {.process_bytes = device::current_resident_bytes(),
-                              .available_bytes = device::available_bytes() / ranks.num_on_node()}));
+                              .available_bytes = device::available_bytes() / ranks.num_on_node()},
+                             ranks.num_on_node()));
   }
   Agreement agreement;
   {
