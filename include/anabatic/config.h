@@ -386,5 +386,9 @@ struct Config {
 
 // The keys whose values differ from the defaults, as text. Values are checked where they are used.
 ANABATIC_API Settings to_settings(const Config& config);
+// Every key with its value, as YAML writes it, where `settings` override the YAML file, if there is
+// one. InvalidArgument lists every problem.
+ANABATIC_API std::map<std::string, std::string> resolve_keys(const Settings& settings,
+                                                             const std::string& yaml_file = "");
 
 }  // namespace anabatic

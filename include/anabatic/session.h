@@ -11,8 +11,8 @@
 //   }
 //   session.save("run");
 //
-// The model, the step's size, precision, optimizer and memory come from the config. data.* and the
-// keys of the schedule are not read; anabatic/engine.h trains with those.
+// The model, the step's size, precision, optimizer and memory come from the config. Of data.* only
+// the length of sequences is read. anabatic/engine.h trains on data.train.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,21 +22,10 @@
 #include <vector>
 
 #include "anabatic/engine.h"
+#include "anabatic/sequence.h"
 #include "anabatic/state.h"
 
 namespace anabatic {
-
-// Tokens of one row of a batch, at most data.sequence_length. A shorter row is padded. Padding is
-// masked in attention and in the loss.
-struct Sequence {
-  std::vector<std::int32_t> tokens;
-  // As in transformers: the model predicts labels[i] from the tokens before tokens[i]. -100 is
-  // ignored. Empty: labels are the tokens.
-  std::vector<std::int32_t> labels{};
-  // Lengths of the documents in `tokens`, in their order. Attention and positions stay within a
-  // document, and its first token is not predicted. Empty: one document.
-  std::vector<std::int64_t> documents{};
-};
 
 struct StepResult {
   std::int64_t step = 0;             // 1 for the first
@@ -74,6 +63,8 @@ class ANABATIC_API Session {
   std::int64_t sequences_per_step() const;  // micro_batch_size * gradient_accumulation_steps
   std::int64_t vocabulary() const;          // token ids are smaller
   std::int64_t num_steps() const;  // done so far, including those before a restored checkpoint
+  double scheduled_learning_rate() const;  // of the next step, by optimizer.* and train.steps
+  std::string graph() const;               // of the training step, as text
 
   // One training step on at most sequences_per_step() sequences. InvalidArgument if there is no
   // unmasked label or a token is invalid; nothing has changed then. Error if a loss or gradient is
@@ -92,6 +83,9 @@ class ANABATIC_API Session {
   // moments.
   void read(const std::string& state, std::int64_t first, std::span<float> values) const;
   void write(const std::string& state, std::int64_t first, std::span<const float> values);
+  // The state's own memory, which steps change: until the session ends. Empty unless it is stored
+  // as row-major f32 numbers, in one piece: most matrices are not.
+  std::span<const float> view(const std::string& state) const;
 
   // Writes DIRECTORY/step-N and returns its path. Hugging Face loads it, and restore() resumes from
   // it with equal bits. It is durable on return; a failure leaves no step-N.

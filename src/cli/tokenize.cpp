@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/tokenize.h"
 
-#include <fmt/core.h>
-
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/text.h"
 #include "cli/standard_output.h"
 #include "cli/verb.h"
-#include "device/cpu_limits.h"
-#include "io/data/tokenize_files.h"
 #include "io/tokenizer/bpe_trainer.h"
 #include "io/tokenizer/tokenizer.h"
 #include "train/tokenizer_texts.h"
@@ -24,27 +19,6 @@ std::vector<std::filesystem::path> paths_of(const Invocation& invocation, std::s
   return {values.begin(), values.end()};
 }
 
-std::vector<io::DataFile> data_files(const Invocation& invocation, std::string_view option,
-                                     const train::RunConfig& config) {
-  std::vector<io::DataFile> files = io::detect_formats(
-      paths_of(invocation, option), *io::data_format_from_string(config.data.format));
-  for (const io::DataFile& file : files)
-    ANABATIC_REQUIRE(file.format != io::DataFormat::kTokens,
-                     "[tokenize] {}: {}: expected text or JSON, got token ids of a .bin/.idx pair",
-                     option, file.path.string());
-  return files;
-}
-
-void log_sources(const std::vector<io::DataFile>& files) {
-  for (const io::DataFile& file : files)
-    log_info("data: {}: {}", file.path.string(), io::describe(file));
-}
-
-int num_threads(const train::RunConfig& config) {
-  if (config.device.threads > 0) return static_cast<int>(config.device.threads);
-  return device::cpu_limits().num_threads();
-}
-
 int train_tokenizer(const Invocation& invocation, const train::RunConfig& config) {
   ANABATIC_REQUIRE(invocation.has("--vocab_size") && invocation.has("--output"),
                    "[tokenize] --train needs --vocab_size N and --output DIR");
@@ -54,9 +28,9 @@ int train_tokenizer(const Invocation& invocation, const train::RunConfig& config
                    "[tokenize] --vocab_size: expected a number, got '{}'", size);
   io::TrainOptions options;
   options.vocab_size = std::stoi(size);
-  options.threads = num_threads(config);
-  const std::vector<io::DataFile> files = data_files(invocation, "--train", config);
-  log_sources(files);
+  options.threads = train::num_threads_of(config);
+  const std::vector<io::DataFile> files =
+      train::text_files(paths_of(invocation, "--train"), config, "--train");
   io::write_tokenizer(options, io::train_bpe(options, train::texts_of(files)),
                       invocation.value("--output"));
   print_output("wrote {}/tokenizer.json\n", invocation.value("--output"));
@@ -81,14 +55,10 @@ int print_ids(const Invocation& invocation, const io::Tokenizer& tokenizer,
   return 0;
 }
 
-int write_token_files(const Invocation& invocation, const train::RunConfig& config,
-                      const io::Tokenizer& tokenizer, const io::SpecialTokens& special) {
+int write_token_files(const Invocation& invocation, const train::RunConfig& config) {
   ANABATIC_REQUIRE(invocation.has("--output"), "[tokenize] --input needs --output PREFIX");
-  const std::vector<io::DataFile> files = data_files(invocation, "--input", config);
-  log_sources(files);
-  const auto counts =
-      io::tokenize_files(files, train::tokenize_callback(tokenizer), invocation.value("--output"),
-                         train::tokenize_options(tokenizer, special, num_threads(config)));
+  const io::TokenizeCounts counts = train::tokenize_files(
+      paths_of(invocation, "--input"), invocation.value("--output"), config, "--input");
   print_output("{} documents, {} tokens from {} of text\n", counts.documents, counts.tokens,
                format_bytes(counts.text_bytes));
   return 0;
@@ -102,11 +72,11 @@ int run_tokenize(const Invocation& invocation) {
   if (invocation.has("--train")) return train_tokenizer(invocation, config);
   ANABATIC_REQUIRE(!config.model.path.empty(),
                    "[tokenize] expected --model.path DIR, which holds tokenizer.json");
+  if (invocation.has("--input")) return write_token_files(invocation, config);
   const io::Tokenizer tokenizer = io::Tokenizer::load(config.model.path);
   const io::SpecialTokens special = train::special_tokens_of(config, &tokenizer);
   train::log_warnings(special);
-  return invocation.has("--ids") ? print_ids(invocation, tokenizer, special)
-                                 : write_token_files(invocation, config, tokenizer, special);
+  return print_ids(invocation, tokenizer, special);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ ir::Graph refresh_graph(std::span<const ir::State> states, runtime::StateStore& 
 void refresh_derived(std::span<const ir::State> states, runtime::StateStore& store,
                      device::ThreadTeam& team, const spec::DeviceSpec& device) {
   if (states.empty()) return;
-  lower::CompileOptions options{.training = false};
+  lower::CompileOptions options;
+  options.training = false;
   options.states_on_disk = names_on_disk(store);
   const lower::Compiled compiled = lower::compile(refresh_graph(states, store), options, device);
   runtime::Executor executor(compiled.program, store, team);

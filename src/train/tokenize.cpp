@@ -68,4 +68,30 @@ io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
   return options;
 }
 
+std::vector<io::DataFile> text_files(const std::vector<std::filesystem::path>& files,
+                                     const RunConfig& run, std::string_view place) {
+  std::vector<io::DataFile> found =
+      io::detect_formats(files, *io::data_format_from_string(run.data.format));
+  for (const io::DataFile& file : found)
+    ANABATIC_REQUIRE(file.format != io::DataFormat::kTokens,
+                     "[tokenize] {}: {}: expected text or JSON, got token ids of a .bin/.idx pair",
+                     place, file.path.string());
+  for (const io::DataFile& file : found)
+    log_info("data: {}: {}", file.path.string(), io::describe(file));
+  return found;
+}
+
+io::TokenizeCounts tokenize_files(const std::vector<std::filesystem::path>& files,
+                                  const std::filesystem::path& output_prefix, const RunConfig& run,
+                                  std::string_view place) {
+  ANABATIC_REQUIRE(!run.model.path.empty(),
+                   "[tokenize] expected model.path, which holds tokenizer.json, got none");
+  const io::Tokenizer tokenizer = io::Tokenizer::load(run.model.path);
+  const io::SpecialTokens special = special_tokens_of(run, &tokenizer);
+  log_warnings(special);
+  return io::tokenize_files(text_files(files, run, place), tokenize_callback(tokenizer),
+                            output_prefix,
+                            tokenize_options(tokenizer, special, num_threads_of(run)));
+}
+
 }  // namespace anabatic::train

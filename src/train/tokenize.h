@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "io/data/tokenize_files.h"
@@ -34,5 +35,14 @@ void log_warnings(const io::SpecialTokens& special);
 // Documents get the special tokens of `special` before and after them.
 io::TokenizeOptions tokenize_options(const io::Tokenizer& tokenizer,
                                      const io::SpecialTokens& special, int threads);
+
+// Text and JSON files with their formats, by data.format, which it logs. InvalidArgument for one of
+// token ids; `place` stands for the list in errors.
+std::vector<io::DataFile> text_files(const std::vector<std::filesystem::path>& files,
+                                     const RunConfig& run, std::string_view place);
+// Such files into PREFIX.bin/.idx, with the tokenizer of run.model.path.
+io::TokenizeCounts tokenize_files(const std::vector<std::filesystem::path>& files,
+                                  const std::filesystem::path& output_prefix, const RunConfig& run,
+                                  std::string_view place = "files");
 
 }  // namespace anabatic::train

@@ -111,8 +111,13 @@ struct Trainer::Impl {
   MemoryAccount memory;
   Machine machine;  // that all ranks plan for
   plan::StepPrice price;
+  PlanSummary announced;             // the plan, as the host hears it
   std::vector<double> step_seconds;  // of the last kTimedSteps
   ExpertHistory expert_history;
+  std::int64_t epoch = -1;  // of the last step
+  bool has_begun = false;   // a step was asked for
+  bool is_over = false;     // no other step comes
+  bool is_stopped = false;  // by the listener or a rank, before run.train.steps
   TrainResult result;
   std::optional<Followers> followers;  // end before what they use
 
@@ -284,6 +289,7 @@ struct Trainer::Impl {
     summary.counts_process = baseline_bytes > 0;
     summary.file = file.string();
     listener.on_plan(summary);
+    announced = std::move(summary);
     write_run_record(
         run.train.output, session, training,
         {.run = start.run,
@@ -344,9 +350,9 @@ struct Trainer::Impl {
     return std::move(plan.training);
   }
 
-  StepMetrics run_step(std::int64_t step) {
+  StepMetrics run_step(std::int64_t step, const io::StepBatch* of_host) {
     const auto begin = Clock::now();
-    const io::StepBatch& batch = loader->load_step(step - 1);
+    const io::StepBatch& batch = of_host != nullptr ? *of_host : loader->load_step(step - 1);
     StepMetrics metrics;
     for (bool is_done = false; !is_done;) {
       metrics = {.step = step, .steps = run.train.steps, .epoch = batch.epoch};
@@ -458,7 +464,7 @@ struct Trainer::Impl {
   }
 
   // The work of the disk: its rate while it moved data, and how long the run waited for it.
-  std::string swap_to_string() {
+  std::string swap_to_string() const {
     const auto* swap = session.store().swap();
     if (swap == nullptr) return "";
     const runtime::swap::SwapStats stats = swap->stats();
@@ -470,54 +476,68 @@ struct Trainer::Impl {
                        1e-9 * static_cast<double>(stats.waited_nanoseconds));
   }
 
-  TrainResult train() {
-    std::int64_t step = first_step - 1;
-    if (step == 0) validate(0, result.before);
-    std::int64_t epoch = -1;
-    bool stops = false;
-    const auto goes_on = [&] {
-      if (step >= run.train.steps) {
-        save(step);
-        validate(step, result.after);
-        return false;
-      }
-      stops = listener.stop_requested() || rank_step->is_end_asked();
-      if (stops) save(step);  // while all ranks are there
-      return !stops;
-    };
+  // Whether there is another step. Validates and saves where there is none.
+  bool goes_on() {
+    if (done_step >= run.train.steps) {
+      save(done_step);
+      validate(done_step, result.after);
+      return false;
+    }
+    is_stopped = listener.stop_requested() || rank_step->is_end_asked();
+    if (is_stopped) save(done_step);  // while all ranks are there
+    return !is_stopped;
+  }
+
+  // `of_host`: the samples of the step, in place of the run's own.
+  std::optional<StepMetrics> next_step(const io::StepBatch* of_host) {
+    if (is_over) return std::nullopt;
+    if (!has_begun && done_step == 0) validate(0, result.before);
+    has_begun = true;
     // Each rank hears once a step, also of the end, whether there is another one.
-    while (rank_step->begin(step + 1, goes_on())) {
-      const StepMetrics metrics = run_step(++step);
-      if (metrics.epoch != epoch) {
-        if (epoch >= 0) say("epoch {} begins", metrics.epoch + 1);
-        epoch = metrics.epoch;
-      }
-      result.loss = metrics.loss;
-      const bool is_last = step == run.train.steps;
-      log->write(metrics);
-      listener.on_step(metrics);
-      const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
-      if (due(run.train.validate_every) && !is_last) validate(step, result.after);
-      if (due(run.train.save_every) || is_last) save(step);
+    if (!rank_step->begin(done_step + 1, goes_on())) {
+      end();
+      return std::nullopt;
     }
+    StepMetrics metrics = run_step(done_step + 1, of_host);
+    const std::int64_t step = metrics.step;
+    if (metrics.epoch != epoch) {
+      if (epoch >= 0) say("epoch {} begins", metrics.epoch + 1);
+      epoch = metrics.epoch;
+    }
+    result.loss = metrics.loss;
+    const bool is_last = step == run.train.steps;
+    log->write(metrics);
+    listener.on_step(metrics);
+    const auto due = [&](std::int64_t every) { return every > 0 && step % every == 0; };
+    if (due(run.train.validate_every) && !is_last) validate(step, result.after);
+    if (due(run.train.save_every) || is_last) save(step);
+    return metrics;
+  }
+
+  void end() {
     ranks.done();
-    result.step = step;
-    result.interrupted = stops;
-    result.planned_memory_bytes = planned_bytes();
-    result.peak_memory_bytes = device::peak_resident_bytes();
-    result.counts_process = baseline_bytes > 0;
-    result.experts = expert_history.sums().balance();
-    result.expert_steps = expert_history.num_steps();
-    result.disk = swap_to_string();
-    result.planned_step_seconds = price.seconds;
-    if (!step_seconds.empty()) {
-      const auto middle =
-          step_seconds.begin() + static_cast<std::ptrdiff_t>(step_seconds.size() / 2);
-      std::nth_element(step_seconds.begin(), middle, step_seconds.end());
-      result.step_seconds = *middle;
-    }
+    is_over = true;
     lock.reset();
-    return result;
+  }
+
+  TrainResult result_so_far() const {
+    TrainResult so_far = result;
+    so_far.step = done_step;
+    so_far.interrupted = is_stopped;
+    so_far.planned_memory_bytes = planned_bytes();
+    so_far.peak_memory_bytes = device::peak_resident_bytes();
+    so_far.counts_process = baseline_bytes > 0;
+    so_far.experts = expert_history.sums().balance();
+    so_far.expert_steps = expert_history.num_steps();
+    so_far.disk = swap_to_string();
+    so_far.planned_step_seconds = price.seconds;
+    if (!step_seconds.empty()) {
+      std::vector<double> sorted = step_seconds;
+      const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+      std::nth_element(sorted.begin(), middle, sorted.end());
+      so_far.step_seconds = *middle;
+    }
+    return so_far;
   }
 
   template <class... Args>
@@ -533,13 +553,14 @@ Trainer::Trainer(const RunConfig& run, RunListener& listener,
     : impl_(std::make_unique<Impl>(run, listener, std::move(wrap_swap), world)) {}
 Trainer::~Trainer() = default;
 
-TrainResult Trainer::train() {
+std::optional<StepMetrics> Trainer::step(const io::StepBatch* batch) {
   const auto text = [&](const std::exception& error) {
+    impl_->is_over = true;
     impl_->ranks.abort(error.what());
     return error.what() + impl_->rescue();
   };
   try {
-    return impl_->train();
+    return impl_->next_step(batch);
   } catch (const ResourceError& error) {
     throw ResourceError(text(error));
   } catch (const InvalidArgument& error) {
@@ -552,6 +573,30 @@ TrainResult Trainer::train() {
     throw Error(text(error));
   }
 }
+
+TrainResult Trainer::train() {
+  while (step()) {
+  }
+  return result();
+}
+
+bool Trainer::is_over() const { return impl_->is_over; }
+TrainResult Trainer::result() const { return impl_->result_so_far(); }
+
+Evaluation Trainer::evaluate() {
+  if (!impl_->evaluator)
+    throw Unsupported("[train] data.validation: expected files to evaluate, got none");
+  return impl_->rank_step->validate(impl_->done_step + 1, *impl_->evaluator);
+}
+
+std::filesystem::path Trainer::save() {
+  impl_->save(impl_->done_step);
+  return impl_->result.checkpoint;
+}
+
+const PlanSummary& Trainer::plan() const { return impl_->announced; }
+const lower::Compiled& Trainer::compiled() const { return impl_->program->compiled; }
+ModelSession& Trainer::session() { return impl_->session; }
 
 std::unique_ptr<ModelSession> Trainer::take_session() {
   // Programs that are bound to the session are destroyed first.

@@ -44,8 +44,22 @@ class Trainer {
   ~Trainer();
 
   // Runs up to run.train.steps. Throws Error naming step and tensor if the loss or a gradient is
-  // not finite, and ResourceError if a disk failed. The last checkpoint is on disk then.
+  // not finite, and ResourceError if a disk failed. The last checkpoint is on disk then, and the
+  // run is over.
   TrainResult train();
+  // Its next step, with the validation and the checkpoint that are due after it. Empty: the run is
+  // over, and saved. `of_host`, of one rank, replaces the samples of the step.
+  std::optional<StepMetrics> step(const io::StepBatch* of_host = nullptr);
+  bool is_over() const;
+  TrainResult result() const;  // so far
+
+  // Between steps of a run that is not over.
+  Evaluation evaluate();         // data.validation; Unsupported if there is none
+  std::filesystem::path save();  // returns the checkpoint of the last step
+
+  const PlanSummary& plan() const;
+  const lower::Compiled& compiled() const;  // the step
+  ModelSession& session();                  // this rank's
 
   // The trained model, without the training program. Afterwards the trainer may only be destroyed.
   std::unique_ptr<ModelSession> take_session();

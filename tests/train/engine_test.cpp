@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -166,6 +167,96 @@ TEST(Engine, TrainsOnFromWhereItsLastRunEnded) {
   EXPECT_THAT(notes.steps_, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_NE(engine.evaluate().loss, middle.loss);
   EXPECT_EQ(engine.evaluate().loss, summary.after->loss);
+}
+
+TEST(Engine, StepsAreThoseOfTrain) {
+  const TemporaryDirectory folder, other;
+  RunConfig run = run_in(folder);
+  run.train.save_every = run.train.validate_every = 3;
+  const std::string whole = checkpoint_bytes(Engine({}, yaml_of(folder, run)).train().checkpoint);
+  RunConfig stepped = run_in(other);
+  stepped.train.save_every = stepped.train.validate_every = 3;
+  Notes notes;
+  Engine engine({}, yaml_of(other, stepped), &notes);
+  EXPECT_THROW((void)engine.summary(), InvalidArgument);
+  EXPECT_THROW(engine.save(), InvalidArgument);
+  EXPECT_THROW((void)engine.plan(), InvalidArgument);
+  engine.start();
+  EXPECT_GT(engine.plan().peak_memory_bytes, 0);
+  EXPECT_THAT(engine.graph(), HasSubstr("layers.0"));
+  for (std::int64_t step = 1; step <= 4; ++step) EXPECT_EQ(engine.step()->step, step);
+  const EvaluationSummary between = engine.evaluate();
+  const std::string text = engine.generate("ab");
+  EXPECT_EQ(fs::path(engine.save()).filename(), "step-00000004");
+  Engine saved({{"model.path", {engine.summary().checkpoint}}, {"model.init", {"pretrained"}}},
+               yaml_of(other, stepped));
+  EXPECT_EQ(saved.evaluate().loss, between.loss);
+  EXPECT_EQ(saved.generate("ab"), text);
+  EXPECT_FALSE(engine.train().interrupted);
+  EXPECT_FALSE(engine.step());
+  EXPECT_THAT(notes.steps_, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(notes.validations_, ElementsAre(0, 3, 6, 8));
+  EXPECT_THAT(notes.checkpoints_, ElementsAre(3, 4, 6, 8));
+  EXPECT_TRUE(checkpoint_bytes(engine.summary().checkpoint) == whole);
+}
+
+TEST(Engine, TakesSamplesOfTheHostInPlaceOfAStepsOwn) {
+  const TemporaryDirectory folder;
+  const RunConfig run = run_in(folder);
+  Engine engine({}, yaml_of(folder, run));
+  const std::vector<Sequence> batch(1, {.tokens = {5, 6, 7, 8, 9}});
+  EXPECT_EQ(engine.step(batch)->tokens, 4);
+  EXPECT_EQ(engine.step()->step, 2);
+  const std::vector<Sequence> wrong(1, {.tokens = {5, 97}});
+  EXPECT_THROW(engine.step(wrong), InvalidArgument);
+  EXPECT_EQ(engine.step(batch)->step, 3);  // nothing was lost
+  Engine ranks({{"parallel.local_ranks", {"2"}}, {"train.output", {folder.path() / "ranks"}}},
+               yaml_of(folder, run));
+  EXPECT_THROW(ranks.step(batch), Unsupported);
+  EXPECT_THROW(ranks.states(), Unsupported);
+  EXPECT_EQ(ranks.step()->step, 1);
+}
+
+TEST(Engine, HasTheStatesOfItsRun) {
+  const TemporaryDirectory folder;
+  Engine engine({}, yaml_of(folder, run_in(folder)));
+  EXPECT_THROW(engine.states(), InvalidArgument);
+  engine.step();
+  const std::vector<StateInfo> states = engine.states();
+  const auto norm = std::ranges::find(states, "norm.weight", &StateInfo::name);
+  ASSERT_NE(norm, states.end());
+  const std::span<const float> view = engine.view(norm->name);
+  ASSERT_EQ(view.size(), static_cast<std::size_t>(norm->shape[0]));
+  EXPECT_TRUE(engine.view("layers.0.experts.gate.weight").empty());  // in panels
+  std::vector<float> values(view.size());
+  engine.read(norm->name, 0, values);
+  EXPECT_TRUE(std::ranges::equal(values, view));
+  engine.step();
+  EXPECT_FALSE(std::ranges::equal(values, view));
+  std::vector<float> weights(static_cast<std::size_t>(
+      std::ranges::find(states, "layers.0.experts.gate.weight", &StateInfo::name)->shape[2]));
+  engine.write("layers.0.experts.gate.weight", 0, weights);
+  std::ranges::fill(weights, 1.0F);
+  engine.read("layers.0.experts.gate.weight", 0, weights);
+  EXPECT_THAT(weights, ::testing::Each(0.0F));
+  const double before = engine.evaluate().loss;
+  engine.write(norm->name, 0, std::vector<float>(view.size()));  // no logit differs then
+  EXPECT_NE(engine.evaluate().loss, before);
+  engine.train();
+  EXPECT_EQ(engine.view(norm->name).data(), view.data());
+}
+
+TEST(Engine, HasNoStatesAfterAStepThatFailed) {
+  const TemporaryDirectory folder;
+  RunConfig run = run_in(folder);
+  run.optimizer.learning_rate = 1e6;
+  run.optimizer.warmup_steps = 0;
+  run.optimizer.clip_grad_norm = 0;
+  Engine engine({}, yaml_of(folder, run));
+  EXPECT_THROW(engine.train(), Error);
+  EXPECT_THROW(engine.states(), InvalidArgument);
+  EXPECT_THROW((void)engine.summary(), InvalidArgument);
+  EXPECT_NO_THROW(engine.evaluate());  // of model.path
 }
 
 TEST(Engine, UsesTheModelsPathWhileNothingIsTrained) {

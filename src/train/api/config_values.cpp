@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include "train/run_config.h"
+
 namespace anabatic {
 namespace train {
 
@@ -29,6 +31,15 @@ Settings to_settings(const Config& config) {
   for (const auto& [key, value] : train::all_settings({}))
     if (settings.at(key) == value) settings.erase(key);
   return settings;
+}
+
+std::map<std::string, std::string> resolve_keys(const Settings& settings,
+                                                const std::string& yaml_file) {
+  const train::RunConfig run =
+      train::load_run_config(yaml_file, {settings.begin(), settings.end()});
+  std::map<std::string, std::string> keys;
+  for (const train::ConfigKey& key : train::config_keys()) keys[key.name] = key.show(run);
+  return keys;
 }
 
 }  // namespace anabatic

@@ -9,6 +9,7 @@
 #include "device/memory.h"
 #include "plan/budget_error.h"
 #include "runtime/swap/swap_space.h"
+#include "train/api/model_states.h"
 #include "train/api/plan_summary.h"
 #include "train/api/step_data.h"
 #include "train/budget.h"
@@ -24,6 +25,7 @@
 #include "train/ranks/ranks.h"
 #include "train/router_bias.h"
 #include "train/run_plan.h"
+#include "train/schedule.h"
 #include "train/training_step.h"
 
 namespace anabatic {
@@ -31,7 +33,6 @@ namespace {
 
 using train::BoundProgram;
 using train::RunConfig;
-using train::SavedState;
 
 RunConfig read_config(const Settings& settings, const std::string& yaml_file) {
   RunConfig run = train::with_training_precision(
@@ -70,7 +71,8 @@ struct Session::Impl {
     write_import_manifest(run, model->load_parameters());
     model->prepare_export();
     is_stale = true;
-    list_states();
+    states = train::list_states(*model);
+    list_norms();
     listener->on_plan(plan);
   }
 
@@ -97,19 +99,7 @@ struct Session::Impl {
     experts = train::ExpertCounts(*program);
   }
 
-  void list_states() {
-    for (const SavedState& state : model->saved_states()) {
-      if (state.scales_of) continue;
-      const Name part = state.slices.empty() ? state.name : state.slices.front();
-      const spec::StatePart about = model->store().part(part);
-      StateInfo info{
-          .name = std::string(text(state.name)),
-          .role = about.role,
-          .parameter = std::string(text(spec::has_owner(about.role) ? about.owner : state.name)),
-          .dtype = std::string(to_string(state.type.dtype)),
-          .shape = state.type.shape};
-      states.push_back(std::move(info));
-    }
+  void list_norms() {
     for (const ir::State& state : program->compiled.graph.states)
       if (state.kind() == ir::StateKind::kParameter && state.is_trainable)
         norm_outputs.push_back(fmt::format("sum_squares.{}", text(state.name)));
@@ -117,13 +107,7 @@ struct Session::Impl {
                   [&](const std::string& name) { return !program->executor->has_output(name); });
   }
 
-  train::StepShape shape() const {
-    return {.sequence_length = run.data.sequence_length,
-            .micro_batch_size = run.train.micro_batch_size,
-            .vocabulary = model->config().spec.vocab_size,
-            .pad_id = static_cast<std::int32_t>(
-                model->config().eos_token_ids.empty() ? 0 : model->config().eos_token_ids.front())};
-  }
+  train::StepShape shape() const { return train::step_shape(run, *model); }
 
   std::int64_t sequences_per_step() const {
     return run.train.micro_batch_size * run.train.gradient_accumulation_steps;
@@ -213,60 +197,6 @@ struct Session::Impl {
     return result;
   }
 
-  const SavedState& find(const std::string& name) const {
-    for (const SavedState& state : model->saved_states())
-      if (text(state.name) == name && !state.scales_of) return state;
-    throw InvalidArgument(
-        fmt::format("[session] expected the name of a state (states()), got '{}'", name));
-  }
-
-  // Calls body(name of a state of the store, first element in it, values of it).
-  template <class Value, class Body>
-  void for_parts(const SavedState& state, std::int64_t first, std::span<Value> values,
-                 Body&& body) const {
-    const auto count = static_cast<std::int64_t>(values.size());
-    const std::int64_t total = state.type.num_elements();
-    ANABATIC_REQUIRE(first >= 0 && count <= total && first <= total - count,
-                     "[session] {}: expected elements within {}, got [{}, {})", text(state.name),
-                     total, first, first + count);
-    if (state.type.dtype != DType::kFloat32 && state.type.dtype != DType::kBFloat16)
-      throw Unsupported(
-          fmt::format("[session] {} is {}: only f32 and bf16 states can be read or "
-                      "written",
-                      text(state.name), to_string(state.type.dtype)));
-    if (state.slices.empty()) return body(state.name, first, values);
-    std::int64_t begin = 0;
-    for (const Name slice : state.slices) {
-      const std::int64_t end = begin + model->store().find(slice).type->num_elements();
-      const std::int64_t from = std::max(first, begin), to = std::min(first + count, end);
-      if (from < to)
-        body(slice, from - begin,
-             values.subspan(static_cast<std::size_t>(from - first),
-                            static_cast<std::size_t>(to - from)));
-      begin = end;
-    }
-  }
-
-  void read(const std::string& name, std::int64_t first, std::span<float> values) const {
-    train::StateCursor cursor(model->store());
-    for_parts(find(name), first, values, [&](Name part, std::int64_t at, std::span<float> block) {
-      cursor.read(part, at, block);
-    });
-  }
-
-  void write(const std::string& name, std::int64_t first, std::span<const float> values) {
-    const SavedState& state = find(name);
-    if (state.type.dtype != DType::kFloat32)
-      throw Unsupported(fmt::format("[session] {} is {}: only f32 states can be written", name,
-                                    to_string(state.type.dtype)));
-    train::StateCursor cursor(model->store());
-    for_parts(state, first, values, [&](Name part, std::int64_t at, std::span<const float> block) {
-      cursor.write(part, at, block);
-    });
-    cursor.flush();
-    is_stale = true;
-  }
-
   std::string save(const std::string& directory) {
     require_sound();
     ANABATIC_REQUIRE(!directory.empty(), "[session] expected a directory to save to, got none");
@@ -310,6 +240,10 @@ std::int64_t Session::sequence_length() const { return impl_->run.data.sequence_
 std::int64_t Session::sequences_per_step() const { return impl_->sequences_per_step(); }
 std::int64_t Session::vocabulary() const { return impl_->model->config().spec.vocab_size; }
 std::int64_t Session::num_steps() const { return impl_->step; }
+double Session::scheduled_learning_rate() const {
+  return train::learning_rate(impl_->run.optimizer, impl_->step + 1, impl_->run.train.steps);
+}
+std::string Session::graph() const { return ir::print(impl_->program->compiled.graph); }
 
 StepResult Session::step(std::span<const Sequence> batch, double learning_rate) {
   const LogScope scope = impl_->log_scope();
@@ -335,11 +269,16 @@ std::string Session::generate(const std::string& prompt) {
 const std::vector<StateInfo>& Session::states() const { return impl_->states; }
 
 void Session::read(const std::string& state, std::int64_t first, std::span<float> values) const {
-  impl_->read(state, first, values);
+  train::read_state(*impl_->model, state, first, values);
 }
 
 void Session::write(const std::string& state, std::int64_t first, std::span<const float> values) {
-  impl_->write(state, first, values);
+  train::write_state(*impl_->model, state, first, values);
+  impl_->is_stale = true;
+}
+
+std::span<const float> Session::view(const std::string& state) const {
+  return train::view_state(*impl_->model, state);
 }
 
 std::string Session::save(const std::string& directory) {

@@ -109,6 +109,14 @@ io::MicroBatch make_micro_batch(std::span<const Sequence> sequences, const StepS
 
 }  // namespace
 
+StepShape step_shape(const RunConfig& run, const ModelSession& model) {
+  const std::vector<std::int64_t>& ends = model.config().eos_token_ids;
+  return {.sequence_length = run.data.sequence_length,
+          .micro_batch_size = run.train.micro_batch_size,
+          .vocabulary = model.config().spec.vocab_size,
+          .pad_id = static_cast<std::int32_t>(ends.empty() ? 0 : ends.front())};
+}
+
 io::StepBatch make_step(std::span<const Sequence> sequences, const StepShape& shape) {
   for (std::size_t i = 0; i < sequences.size(); ++i) check(sequences[i], i, shape);
   io::StepBatch step;

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "anabatic/session.h"
+#include "anabatic/sequence.h"
 #include "io/data/loader.h"
+#include "train/model_session.h"
 
 namespace anabatic::train {
 
@@ -14,6 +15,8 @@ struct StepShape {
   std::int64_t vocabulary = 0;
   std::int32_t pad_id = 0;
 };
+
+StepShape step_shape(const RunConfig& run, const ModelSession& model);
 
 // Micro-batches of `micro_batch_size` sequences each, the last one filled up with padding.
 // InvalidArgument names sequence and position of invalid data.
