@@ -84,8 +84,8 @@ function(anabatic_library name)
   elseif(NOT name STREQUAL "kernels") # its sources differ in flags
     target_precompile_headers(anabatic_${name} REUSE_FROM anabatic_std_headers)
   endif()
-  if(NOT name MATCHES "^test_|^console$")
-    install(TARGETS anabatic_${name} EXPORT anabaticStaticTargets)
+  if(NOT name MATCHES "^test_")
+    install(TARGETS anabatic_${name} EXPORT anabaticStaticTargets COMPONENT static)
   endif()
 endfunction()
 

@@ -2,7 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "anabatic/model_info.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/model_facts.h"
@@ -22,16 +25,15 @@ void print_field(std::string_view label, const std::string& value) {
   print_output("{:<11} {}\n", label, value);
 }
 
-int describe_unknown(const model::ConfigDiagnosis& diagnosis, bool as_json) {
-  if (as_json) {
-    OrderedJson json{{"model_type", diagnosis.model_type}, {"is_supported", false}};
-    json["nearest_family"] =
-        diagnosis.family.empty() ? OrderedJson() : OrderedJson(diagnosis.family);
-    json["problems"] = diagnosis.problems;
-    json["unknown_fields"] = diagnosis.unknown;
-    print_output("{}\n", dump_json(json));
-    return kNotReadable;
-  }
+OrderedJson info_json(const model::ConfigDiagnosis& diagnosis) {
+  OrderedJson json{{"model_type", diagnosis.model_type}, {"is_supported", false}};
+  json["nearest_family"] = diagnosis.family.empty() ? OrderedJson() : OrderedJson(diagnosis.family);
+  json["problems"] = diagnosis.problems;
+  json["unknown_fields"] = diagnosis.unknown;
+  return json;
+}
+
+void print_unknown(const model::ConfigDiagnosis& diagnosis) {
   print_field("family", fmt::format("none reads the model_type {}", diagnosis.model_type));
   const bool is_near = !diagnosis.family.empty();
   const bool is_free = diagnosis.problems.empty() && diagnosis.unknown.empty();
@@ -44,7 +46,6 @@ int describe_unknown(const model::ConfigDiagnosis& diagnosis, bool as_json) {
   for (const std::string& key : diagnosis.unknown)
     print_field("", fmt::format("{}: {} does not know it, and it may change the maths", key,
                                 is_near ? diagnosis.family : "every family"));
-  return kNotReadable;
 }
 
 OrderedJson info_json(const ModelFacts& facts) {
@@ -161,28 +162,50 @@ OrderedJson info_json(const model::ModelConfig& config, double flops, double con
             {"latent_attention", kinds.latent}}}};
 }
 
-int run_info(const Invocation& invocation) {
-  const std::string path = train::model_path_of(invocation.positionals.at(0));
-  const bool as_json = invocation.has("--json");
-  if (const model::ConfigDiagnosis diagnosis = model::diagnose_config(path);
-      !diagnosis.is_known && !diagnosis.model_type.empty())
-    return describe_unknown(diagnosis, as_json);
-  const model::ModelConfig config = model::load_config(path);
-  const double context =
-      static_cast<double>(std::min<std::int64_t>(config.max_position_embeddings, 4096));
-  // A token attends to (length + 1) / 2 keys on average.
-  const double flops =
-      model::training_flops(config, 1, [&](std::int64_t) { return (context + 1) / 2; });
-  const ModelFacts facts = facts_of(path, config);
-  if (as_json) {
-    OrderedJson json = info_json(config, flops, context);
-    json.update(info_json(facts));
-    print_output("{}\n", dump_json(json));
-  } else {
-    print_sizes(config, flops, context);
-    print_facts(facts, config.spec.vocab_size);
+// A model's files as far as they can be read.
+struct Found {
+  std::optional<model::ConfigDiagnosis> unknown{};  // the rest is empty then
+  model::ModelConfig config{};
+  ModelFacts facts{};
+  double context = 0, flops = 0;  // of training, a token at that context
+};
+
+Found find_model(const std::string& path_or_config) {
+  const std::string path = train::model_path_of(path_or_config);
+  Found found;
+  if (model::ConfigDiagnosis diagnosis = model::diagnose_config(path);
+      !diagnosis.is_known && !diagnosis.model_type.empty()) {
+    found.unknown = std::move(diagnosis);
+    return found;
   }
-  return facts.has_problem() ? kNotReadable : 0;
+  found.config = model::load_config(path);
+  found.context =
+      static_cast<double>(std::min<std::int64_t>(found.config.max_position_embeddings, 4096));
+  // A token attends to (length + 1) / 2 keys on average.
+  found.flops =
+      model::training_flops(found.config, 1, [&](std::int64_t) { return (found.context + 1) / 2; });
+  found.facts = facts_of(path, found.config);
+  return found;
+}
+
+OrderedJson info_json(const Found& found) {
+  if (found.unknown) return info_json(*found.unknown);
+  OrderedJson json = info_json(found.config, found.flops, found.context);
+  json.update(info_json(found.facts));
+  return json;
+}
+
+int run_info(const Invocation& invocation) {
+  const Found found = find_model(invocation.positionals.at(0));
+  if (invocation.has("--json")) {
+    print_output("{}\n", dump_json(info_json(found)));
+  } else if (found.unknown) {
+    print_unknown(*found.unknown);
+  } else {
+    print_sizes(found.config, found.flops, found.context);
+    print_facts(found.facts, found.config.spec.vocab_size);
+  }
+  return found.unknown || found.facts.has_problem() ? kNotReadable : 0;
 }
 
 }  // namespace
@@ -196,3 +219,11 @@ const Verb& info_verb() {
 }
 
 }  // namespace anabatic::cli
+
+namespace anabatic {
+
+std::string model_info(const std::string& path) {
+  return dump_json(cli::info_json(cli::find_model(path)));
+}
+
+}  // namespace anabatic

@@ -22,7 +22,7 @@
 namespace anabatic::cli {
 namespace {
 
-double now() {
+double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -154,7 +154,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   ModelPlan result;
   // Before anything is planned: what any process of this binary holds.
   std::int64_t process_bytes = device::current_resident_bytes();
-  const double begin = now();
+  const double begin = seconds_now();
   result.config = train::load_run_model(run);
   // Data that can be opened are, as `train` opens them.
   const std::int64_t before_data_bytes = device::current_resident_bytes();
@@ -209,7 +209,7 @@ plan::Outcome<ModelPlan> plan_model(train::RunConfig run, bool finds_smallest) {
   result.price = train::price_run(run, result.plan.training, result.device, machine.efficiency);
   result.model_flops = model_flops(run, result.config) * result.mesh.data;
   result.run = std::move(run);
-  result.planning_seconds = now() - begin;
+  result.planning_seconds = seconds_now() - begin;
   return result;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verb of the command line: what it takes and what it does. verb.cpp lists the verbs, main.cpp
-// parses for them.
+// A verb of the command line: what it takes and what it does. verb.cpp lists the verbs,
+// command_line.cpp parses for them.
 #pragma once
 #include <map>
 #include <string>
