@@ -7,7 +7,7 @@ what=${1:-build}
 [ $# -gt 0 ] && shift
 packages="cmake g++ ninja-build pkg-config libcli11-dev libfmt-dev libhwloc-dev libonig-dev libprotobuf-dev liburing-dev libutf8proc-dev
 libxxhash-dev libyaml-cpp-dev nlohmann-json3-dev protobuf-compiler zlib1g-dev $*"
-[ "$what" = test ] && packages="$packages clang-format-14 codespell libgmock-dev libgtest-dev libopenmpi-dev libsimde-dev mold openmpi-bin python3 python3-venv shellcheck"
+[ "$what" = test ] && packages="$packages clang-format-14 codespell libgmock-dev libgtest-dev libopenmpi-dev libsimde-dev mold openmpi-bin python3 python3-dev python3-venv shellcheck"
 
 missing=""
 for package in $packages; do

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "anabatic/version.h"
+#include "bindings.h"
+
+NB_MODULE(_core, core) {
+  core.attr("VERSION") = anabatic::kVersion;
+  anabatic::python::bind_errors(core);
+  anabatic::python::bind_results(core);
+  anabatic::python::bind_runs(core);
+  anabatic::python::bind_tools(core);
+}
